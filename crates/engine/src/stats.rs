@@ -1,0 +1,249 @@
+//! Counters of one engine, in memory that `softswap run` shares with it.
+//!
+//! The page of counters outlives the program, so a summary can be printed even
+//! after `kill -9`. Counters are plain relaxed adds: they inform, they never
+//! decide. Latencies go to log-linear buckets: 4 per octave of nanoseconds.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Changes whenever the meaning of an index does.
+pub const STATS_VERSION: u64 = 1;
+
+/// Where a page was when it was touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Tier {
+    /// Never touched before: a page of zeroes was installed.
+    Zero = 0,
+    /// Taken out, not yet stored: taken straight back.
+    Staged = 1,
+    /// A same-filled page: its word was written.
+    Filled = 2,
+    /// Decompressed from the pool.
+    Pool = 3,
+    /// Read from the swap area.
+    Disk = 4,
+}
+
+/// All tiers, in the order of their numbers.
+pub const TIERS: [Tier; 5] = [Tier::Zero, Tier::Staged, Tier::Filled, Tier::Pool, Tier::Disk];
+
+impl Tier {
+    /// The tier's name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["zero", "staged", "filled", "pool", "disk"][self as usize]
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// A counter's place in the shared page.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $name),* }
+        const COUNTERS: usize = [$(Counter::$name),*].len();
+    };
+}
+
+counters! {
+    /// [`STATS_VERSION`], written when the engine is ready; 0 before.
+    Version,
+    /// The budget in bytes.
+    BudgetBytes,
+    /// Peak of resident pages, in bytes.
+    ResidentPeakBytes,
+    /// Peak of the compressed pool (whole slabs), in bytes.
+    PoolPeakBytes,
+    /// Peak of swap slots in use, in bytes.
+    DiskPeakBytes,
+    /// Peak of everything that counts against the budget, in bytes.
+    UsedPeakBytes,
+    /// Fixed part of the budget: contexts, staging, bounce, rings, in bytes.
+    FixedBytes,
+    /// Peak of entry tables and page tables, in bytes.
+    MetadataPeakBytes,
+    /// Peak of memory mapped in the managed window, in bytes.
+    MappedPeakBytes,
+    /// Pages taken out of reach by reclaim.
+    PagesOut,
+    /// Of those, recognised as same-filled.
+    PagesSameFilled,
+    /// Of those, compressed into the pool.
+    PagesPooled,
+    /// Bytes those took in the pool.
+    PooledBytes,
+    /// Pages written to the swap area.
+    PagesWritten,
+    /// Bytes written to the swap area.
+    BytesWritten,
+    /// Pages read from the swap area.
+    PagesRead,
+    /// Bytes read from the swap area.
+    BytesRead,
+    /// Pages brought in ahead of a touch.
+    PagesReadAhead,
+    /// Time program threads spent waiting for pages, in ns.
+    StalledNs,
+    /// Times a program thread had to reclaim itself.
+    DirectReclaims,
+    /// System calls caught by the guard.
+    GuardedCalls,
+    /// Writes that failed (the page stayed in memory).
+    WriteErrors,
+    /// Reads that failed (the toucher was stopped).
+    ReadErrors,
+    /// Pages whose checksum did not match.
+    ChecksumErrors,
+    /// 1 if io_uring is in use, 0 for pread/pwrite.
+    UsesIoUring,
+    /// 1 if the swap file is open with O_DIRECT.
+    UsesDirectIo,
+    /// 1 if pages leave by UFFDIO_MOVE.
+    UsesMove,
+    /// Swap file size now, in bytes.
+    SwapFileBytes,
+    /// Why the engine stopped the program (see `StopReason`), 0 if it did not.
+    StopReason,
+}
+
+/// Latency buckets: 4 per power of two from 1 ns.
+const BUCKETS: usize = 4 * 40;
+const HISTOGRAMS_AT: usize = 64;
+/// Words in the shared statistics area.
+pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * TIERS.len();
+const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
+
+/// Counters and latency histograms of one engine.
+#[derive(Clone, Copy)]
+pub struct Stats {
+    words: &'static [AtomicU64],
+}
+
+impl Stats {
+    /// Statistics in `words`, which must hold at least [`STATS_WORDS`].
+    ///
+    /// # Panics
+    /// When `words` is too short.
+    #[must_use]
+    pub fn new(words: &'static [AtomicU64]) -> Stats {
+        assert!(words.len() >= STATS_WORDS);
+        Stats { words }
+    }
+
+    /// The counter's value.
+    #[must_use]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.words[counter as usize].load(Relaxed)
+    }
+
+    /// Adds to a counter.
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.words[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.words[counter as usize].store(value, Relaxed);
+    }
+
+    /// Raises a peak.
+    pub fn peak(&self, counter: Counter, value: u64) {
+        let word = &self.words[counter as usize];
+        if word.load(Relaxed) < value {
+            word.fetch_max(value, Relaxed);
+        }
+    }
+
+    /// Records a fault served from `tier` in `ns` nanoseconds.
+    pub fn record_fault(&self, tier: Tier, ns: u64) {
+        self.words[HISTOGRAMS_AT + tier as usize * BUCKETS + bucket_of(ns)].fetch_add(1, Relaxed);
+        self.add(Counter::StalledNs, ns);
+    }
+
+    /// Faults served from `tier`.
+    #[must_use]
+    pub fn faults(&self, tier: Tier) -> u64 {
+        self.histogram(tier).iter().map(|word| word.load(Relaxed)).sum()
+    }
+
+    /// The latency below which a share `quantile` (0..=1) of the tier's faults
+    /// lies, in ns (the middle of its bucket); `None` without faults.
+    #[must_use]
+    pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
+        let total = self.faults(tier);
+        if total == 0 {
+            return None;
+        }
+        let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
+        let mut seen = 0;
+        for (index, word) in self.histogram(tier).iter().enumerate() {
+            seen += word.load(Relaxed);
+            if seen >= rank {
+                return Some((bucket_floor(index) + bucket_floor(index + 1)) / 2);
+            }
+        }
+        None
+    }
+
+    fn histogram(&self, tier: Tier) -> &'static [AtomicU64] {
+        let start = HISTOGRAMS_AT + tier as usize * BUCKETS;
+        &self.words[start..start + BUCKETS]
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.max(4);
+    let octave = 63 - ns.leading_zeros() as usize;
+    let quarter = (ns >> (octave - 2)) as usize & 3;
+    (octave * 4 + quarter).min(BUCKETS - 1)
+}
+
+/// The smallest latency of a bucket, in ns.
+fn bucket_floor(index: usize) -> u64 {
+    let (octave, quarter) = (index / 4, index as u64 % 4);
+    if octave < 2 {
+        return octave as u64;
+    }
+    (4 + quarter) << (octave - 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats() -> Stats {
+        Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
+    }
+
+    #[test]
+    fn every_latency_falls_in_the_bucket_that_contains_it() {
+        for ns in (4..4000).chain([65_535, 65_536, 1 << 30]) {
+            let bucket = bucket_of(ns);
+            assert!(bucket_floor(bucket) <= ns && ns < bucket_floor(bucket + 1), "{ns}");
+        }
+    }
+
+    #[test]
+    fn quantiles_come_from_the_right_tier() {
+        let stats = stats();
+        for _ in 0..99 {
+            stats.record_fault(Tier::Pool, 8_000);
+        }
+        stats.record_fault(Tier::Pool, 1_000_000);
+        assert_eq!(stats.fault_quantile_ns(Tier::Disk, 0.5), None);
+        let p50 = stats.fault_quantile_ns(Tier::Pool, 0.5).unwrap();
+        assert!((7_000..9_500).contains(&p50), "{p50}");
+        let p100 = stats.fault_quantile_ns(Tier::Pool, 1.0).unwrap();
+        assert!((900_000..1_200_000).contains(&p100), "{p100}");
+        assert_eq!(stats.faults(Tier::Pool), 100);
+    }
+
+    #[test]
+    fn a_peak_only_rises() {
+        let stats = stats();
+        stats.peak(Counter::PoolPeakBytes, 10);
+        stats.peak(Counter::PoolPeakBytes, 5);
+        assert_eq!(stats.get(Counter::PoolPeakBytes), 10);
+    }
+}
