@@ -1,1 +1,54 @@
-fn main(){}
+//! The `softswap` command.
+//!
+//! `run` starts a program with the runtime preloaded and stays as its parent;
+//! `doctor` tries out what this machine allows. Both speak on stderr and
+//! stdout respectively, and never log.
+#![forbid(unsafe_code)]
+
+mod contents;
+mod doctor;
+mod library;
+mod machine;
+mod refusal;
+mod run;
+mod swapdir;
+mod units;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// More memory than DRAM for an unmodified program: the Linux swap path in user space.
+#[derive(Parser)]
+#[command(name = "softswap", version, about, propagate_version = true, max_term_width = 100)]
+#[command(after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  softswap doctor
+  softswap run --memory 512M -- python3 analysis.py
+  softswap run --memory 25% --swap /mnt/fast:20G --report figures.json -- sort -S 8G big.txt
+
+Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
+cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
+it was not found. Of `doctor`: 0 where `run` will work, 1 where not.";
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Box<run::RunArgs>),
+    Doctor(doctor::DoctorArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+    };
+    outcome.unwrap_or_else(|refusal| {
+        eprintln!("softswap: {refusal}");
+        ExitCode::from(refusal.status)
+    })
+}

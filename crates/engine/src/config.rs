@@ -33,6 +33,8 @@ pub struct Config {
     pub avoid_io_uring: bool,
     /// Descriptor of the shared statistics page, inherited from `softswap run`.
     pub stats_fd: Option<i32>,
+    /// Process that shares that page; its direct child reports there.
+    pub supervisor_pid: Option<i32>,
 }
 
 impl Default for Config {
@@ -48,6 +50,7 @@ impl Default for Config {
             avoid_move: false,
             avoid_io_uring: false,
             stats_fd: None,
+            supervisor_pid: None,
         }
     }
 }
@@ -75,6 +78,9 @@ impl Config {
         }
         if let Some(fd) = self.stats_fd {
             env.push(("STATS_FD", fd.to_string()));
+        }
+        if let Some(pid) = self.supervisor_pid {
+            env.push(("SUPERVISOR_PID", pid.to_string()));
         }
         env
     }
@@ -113,6 +119,7 @@ impl Config {
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
                 avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
                 stats_fd: number(lookup("STATS_FD"), "STATS_FD")?,
+                supervisor_pid: number(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
             })
         };
         Some(parse())

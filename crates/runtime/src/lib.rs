@@ -1,1 +1,41 @@
-//! runtime
+//! `libsoftswap.so`: a swap engine under an unmodified program.
+//!
+//! Loaded before the C library, it answers for the allocator, the `mmap`
+//! family, and the few calls that would hide managed memory from the engine or
+//! lose it (signals, threads, fork, exec). Everything else reaches the engine
+//! through two signals: SIGBUS when the program touches a page that is out,
+//! SIGSYS when a system call is given a pointer to managed memory.
+//!
+//! | room        | answers for                                                |
+//! |-------------|------------------------------------------------------------|
+//! | `start`     | reading the settings, building the engine, the thread       |
+//! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
+//! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
+//! | `heap`      | `malloc` and its relatives                                  |
+//! | `mappings`  | `mmap` and its relatives, `brk`                             |
+//! | `vectors`   | calls that hide buffers behind pointers                     |
+//! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
+//! | `threads`   | `pthread_create`: a signal stack for every thread           |
+//! | `fork`      | what a forked child needs to see its data                   |
+//! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
+//!
+//! This is a binding: nearly every function here is called by C code under
+//! C's rules, and its `SAFETY` comments rest on those.
+
+#![allow(unreachable_pub, reason = "exported to C, not to Rust")]
+
+mod faults;
+mod fork;
+mod guard;
+mod heap;
+mod mappings;
+mod masks;
+mod real;
+mod spawn;
+mod start;
+mod threads;
+mod vectors;
+
+/// The engine's own memory must never lie in the window it manages.
+#[global_allocator]
+static ENGINE_HEAP: softswap_sys::alloc::HeapHandle = softswap_sys::alloc::HeapHandle;

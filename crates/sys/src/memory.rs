@@ -54,7 +54,10 @@ pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
 /// # Panics
 /// When `bytes` does not start and end at page boundaries.
 pub fn give_back(bytes: &mut [u8]) {
-    assert!(bytes.as_ptr() as usize % PAGE_SIZE == 0 && bytes.len() % PAGE_SIZE == 0);
+    assert!(
+        (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)
+            && bytes.len().is_multiple_of(PAGE_SIZE)
+    );
     if bytes.is_empty() {
         return;
     }

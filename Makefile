@@ -1,0 +1,45 @@
+# softswap: `make help` lists the targets.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+INSTALL ?= install
+# Where cargo puts what it builds.
+TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET_DIR)/release
+
+bindir := $(DESTDIR)$(PREFIX)/bin
+libdir := $(DESTDIR)$(PREFIX)/lib/softswap
+docdir := $(DESTDIR)$(PREFIX)/share/doc/softswap
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test install uninstall clean help
+
+build: ## build the command and the runtime library
+	$(CARGO) build --release --workspace
+
+demo: build ## run a real program in a quarter of the memory it needs
+	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
+
+test: ## run every test
+	tests/run.sh
+
+# Builds only where nothing is built yet, so that `sudo make install` after
+# `make` needs no toolchain for root.
+install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
+	@test -x "$(RELEASE)/softswap" && test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
+	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)"
+	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(bindir)/softswap"
+	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
+	$(INSTALL) -m 644 LICENSE-MIT LICENSE-APACHE "$(docdir)/"
+
+uninstall: ## remove what install put there
+	rm -f "$(bindir)/softswap" "$(libdir)/libsoftswap.so" \
+	  "$(docdir)/LICENSE-MIT" "$(docdir)/LICENSE-APACHE"
+	-rmdir "$(libdir)" "$(docdir)" 2>/dev/null
+
+clean: ## remove what was built
+	$(CARGO) clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

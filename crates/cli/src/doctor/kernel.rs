@@ -1,0 +1,160 @@
+//! The kernel's interfaces: userfaultfd, seccomp, io_uring, the window.
+
+use super::Check;
+use super::limits::Surroundings;
+use crate::refusal::plain;
+use softswap_sys::probe::{self, Privilege};
+use std::io;
+
+/// Where the managed window goes, and the sizes that serve, largest first.
+const WINDOW_BASE: usize = 0x2000_0000_0000;
+const WINDOW_BYTES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+
+pub(super) fn checks(surroundings: &Surroundings) -> Vec<Check> {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let machine = uname.machine().to_string_lossy();
+    let mut checks = vec![Check::ok("kernel", format!("Linux {release} on {machine}"))];
+    checks.extend(userfaultfd(surroundings));
+    checks.push(seccomp(surroundings));
+    checks.push(io_uring(surroundings));
+    checks.push(window(surroundings));
+    checks
+}
+
+fn userfaultfd(around: &Surroundings) -> Vec<Check> {
+    const USER: &str = "userfaultfd-user-mode";
+    let offered = match probe::offered_features(Privilege::UserModeOnly) {
+        Ok(offered) => offered,
+        Err(error) => {
+            let detail = format!("refused: {}", plain(&error));
+            return vec![
+                Check::fatal(
+                    USER,
+                    detail,
+                    refused_call(around, &error, "5.11", "CONFIG_USERFAULTFD=y"),
+                ),
+                privileged(around),
+            ];
+        }
+    };
+    let mut checks = vec![Check::ok(USER, format!("open to this user (features {offered:#x})"))];
+    checks.push(match probe::fault_as_sigbus() {
+        Ok(()) => Check::ok("userfaultfd-sigbus", "a touch of a missing page raised SIGBUS"),
+        Err(error) => Check::fatal(
+            "userfaultfd-sigbus",
+            format!("the trial failed: {}", plain(&error)),
+            around.newer_kernel("5.11"),
+        ),
+    });
+    checks.push(match probe::move_page() {
+        Ok(()) => Check::ok("userfaultfd-move", "a page was moved"),
+        Err(error) => Check::missing(
+            "userfaultfd-move",
+            format!("the trial failed: {}", plain(&error)),
+            "pages leave by write-protect, copy and drop, at the cost of a copy each",
+            around.newer_kernel("6.8"),
+        ),
+    });
+    checks.push(if offered & probe::FEATURE_WP_ASYNC != 0 {
+        Check::ok("userfaultfd-wp-async", "offered")
+    } else {
+        Check::missing(
+            "userfaultfd-wp-async",
+            "not offered by this kernel",
+            "nothing is lost: changed pages are told by their faults",
+            around.newer_kernel("6.7"),
+        )
+    });
+    checks.push(privileged(around));
+    checks
+}
+
+fn privileged(around: &Surroundings) -> Check {
+    const NAME: &str = "userfaultfd-privileged";
+    let sysctl = around.sysctl("vm/unprivileged_userfaultfd");
+    let shown = sysctl.as_deref().unwrap_or("absent");
+    match (probe::offered_features(Privilege::KernelToo), probe::userfaultfd_device()) {
+        (Ok(_), _) => Check::ok(NAME, format!("allowed (vm.unprivileged_userfaultfd = {shown})")),
+        (Err(_), Ok(())) => Check::ok(NAME, "allowed by /dev/userfaultfd"),
+        (Err(error), Err(_)) => Check::missing(
+            NAME,
+            format!("refused: {} (vm.unprivileged_userfaultfd = {shown})", plain(&error)),
+            "faults are served inline, and system calls given swapped buffers go through the guard",
+            if sysctl.is_some() && !around.filtered() {
+                format!("sudo sysctl -w vm.unprivileged_userfaultfd=1{}", around.where_to())
+            } else {
+                refused_call(around, &error, "5.2", "CONFIG_USERFAULTFD=y")
+            },
+        ),
+    }
+}
+
+fn seccomp(around: &Surroundings) -> Check {
+    match probe::seccomp_trap() {
+        Ok(()) => Check::ok("seccomp", "a filter trapped a system call"),
+        Err(error) => Check::fatal(
+            "seccomp",
+            format!("no filter can be installed: {}", plain(&error)),
+            refused_call(around, &error, "4.14", "CONFIG_SECCOMP_FILTER=y"),
+        ),
+    }
+}
+
+fn io_uring(around: &Surroundings) -> Check {
+    let error = match probe::io_uring_nop() {
+        Ok(()) => return Check::ok("io_uring", "an operation went through"),
+        Err(error) => error,
+    };
+    let disabled = around.sysctl("kernel/io_uring_disabled").filter(|value| value != "0");
+    let fix = match (error.raw_os_error(), &disabled) {
+        (_, Some(_)) => format!("sudo sysctl -w kernel.io_uring_disabled=0{}", around.where_to()),
+        (Some(libc::ENOMEM), None) => "ulimit -l unlimited".to_string(),
+        _ => refused_call(around, &error, "5.6", "CONFIG_IO_URING=y"),
+    };
+    let why =
+        disabled.map_or(String::new(), |value| format!(" (kernel.io_uring_disabled = {value})"));
+    Check::missing(
+        "io_uring",
+        format!("refused: {}{why}", plain(&error)),
+        "pages are read and written by pread and pwrite",
+        fix,
+    )
+}
+
+fn window(around: &Surroundings) -> Check {
+    let mut refused = None;
+    for bytes in WINDOW_BYTES {
+        let shown = crate::units::bytes(bytes as u64);
+        match (probe::reserve_window(WINDOW_BASE, bytes), &refused) {
+            (Ok(()), None) => {
+                return Check::ok("managed-window", format!("{shown} of address space reserved"));
+            }
+            (Ok(()), Some(error)) => {
+                return Check::missing(
+                    "managed-window",
+                    format!("no more than {shown} of address space: {}", plain(error)),
+                    "the window is smaller; memory beyond it is not managed",
+                    around.more_address_space(),
+                );
+            }
+            (Err(error), _) => refused = refused.or(Some(error)),
+        }
+    }
+    let why = refused.as_ref().map(plain).unwrap_or_default();
+    Check::fatal(
+        "managed-window",
+        format!("not even {} of address space: {why}", crate::units::bytes(WINDOW_BYTES[4] as u64)),
+        around.more_address_space(),
+    )
+}
+
+/// What helps against a refused system call: the filter it runs under, else
+/// the kernel's version (ENOSYS, EINVAL) or configuration.
+fn refused_call(around: &Surroundings, error: &io::Error, version: &str, option: &str) -> String {
+    match error.raw_os_error() {
+        _ if around.filtered() => around.looser_container(),
+        Some(libc::ENOSYS) => format!("a kernel with {option}: {}", around.newer_kernel(version)),
+        _ => around.newer_kernel(version),
+    }
+}

@@ -1,0 +1,240 @@
+//! What surrounds the process: limits, control groups, containers.
+
+use super::Check;
+use crate::{machine, units};
+use rustix::process::{Resource, getrlimit};
+use std::fs;
+use std::path::Path;
+
+/// Linux's default; programs under softswap need a few mappings more.
+const ENOUGH_MAPPINGS: u64 = 65_530;
+/// Kernels before 5.12 charge io_uring's rings to it.
+const ENOUGH_LOCKED_BYTES: u64 = 1 << 20;
+
+/// What was found once and is asked about by several checks.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    container: Option<&'static str>,
+    /// `Seccomp:` of /proc/self/status; 2 is a filter.
+    seccomp_mode: Option<u64>,
+    no_new_privs: bool,
+    distribution: String,
+}
+
+impl Surroundings {
+    pub(super) fn look() -> Surroundings {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        };
+        Surroundings {
+            container: container(),
+            seccomp_mode: field("Seccomp:"),
+            no_new_privs: field("NoNewPrivs:") == Some(1u64),
+            distribution: distribution(&fs::read_to_string("/etc/os-release").unwrap_or_default()),
+        }
+    }
+
+    /// Settings of the kernel are changed outside of a container.
+    pub(super) fn where_to(&self) -> &'static str {
+        if self.container.is_some() { "   # on the host" } else { "" }
+    }
+
+    /// Runs under a seccomp filter, a container's or a service's.
+    pub(super) fn filtered(&self) -> bool {
+        self.seccomp_mode == Some(2)
+    }
+
+    /// A value below /proc/sys.
+    pub(super) fn sysctl(&self, path: &str) -> Option<String> {
+        let text = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
+        Some(text.trim().to_string())
+    }
+
+    /// The command that brings a kernel of at least `version`.
+    pub(super) fn newer_kernel(&self, version: &str) -> String {
+        let command = match self.distribution.as_str() {
+            "debian" => {
+                "sudo apt install -t \"$(. /etc/os-release; echo $VERSION_CODENAME)-backports\" linux-image-amd64"
+            }
+            "ubuntu" => {
+                "sudo apt install \"linux-generic-hwe-$(. /etc/os-release; echo $VERSION_ID)\""
+            }
+            "fedora" | "rhel" => "sudo dnf upgrade kernel",
+            "arch" => "sudo pacman -Syu linux",
+            "suse" => "sudo zypper update kernel-default",
+            "alpine" => "sudo apk upgrade linux-lts",
+            _ => {
+                return format!(
+                    "install Linux {version} or newer, with `uname -r` telling what runs"
+                );
+            }
+        };
+        format!("{command} && sudo reboot   # Linux {version} or newer")
+    }
+
+    /// The command that lifts a container's filter of system calls.
+    pub(super) fn looser_container(&self) -> String {
+        match self.container {
+            Some("podman") => "podman run --security-opt seccomp=unconfined ...".into(),
+            Some("kubernetes") => {
+                "in the pod: securityContext: {seccompProfile: {type: Unconfined}}".into()
+            }
+            Some("lxc") => "lxc config set NAME raw.lxc=\"lxc.seccomp.profile=\"".into(),
+            Some("systemd-nspawn") => "systemd-nspawn --system-call-filter='userfaultfd io_uring_setup io_uring_enter io_uring_register seccomp' ...".into(),
+            Some(_) => "docker run --security-opt seccomp=unconfined ...".into(),
+            None => "start it without the seccomp filter it inherits (in a systemd unit: SystemCallFilter=)".into(),
+        }
+    }
+
+    /// The command that allows a larger reservation of address space.
+    pub(super) fn more_address_space(&self) -> String {
+        if getrlimit(Resource::As).current.is_some() {
+            "ulimit -v unlimited".into()
+        } else {
+            "sudo sysctl -w vm.overcommit_memory=1".into()
+        }
+    }
+}
+
+pub(super) fn checks(around: &Surroundings) -> Vec<Check> {
+    vec![
+        address_space(),
+        locked_memory(),
+        overcommit(around),
+        mappings(around),
+        memory(),
+        surroundings(around),
+    ]
+}
+
+fn limit_text(limit: Option<u64>) -> String {
+    limit.map_or("unlimited".to_string(), units::bytes)
+}
+
+fn address_space() -> Check {
+    let limit = getrlimit(Resource::As).current;
+    match limit {
+        None => Check::ok("limit-address-space", "RLIMIT_AS is unlimited"),
+        Some(bytes) => Check::missing(
+            "limit-address-space",
+            format!("RLIMIT_AS is {}", units::bytes(bytes)),
+            "the managed window is as large as the limit lets it be",
+            "ulimit -v unlimited".into(),
+        ),
+    }
+}
+
+fn locked_memory() -> Check {
+    let limit = getrlimit(Resource::Memlock).current;
+    let detail = format!("RLIMIT_MEMLOCK is {}", limit_text(limit));
+    if limit.is_none_or(|bytes| bytes >= ENOUGH_LOCKED_BYTES) {
+        return Check::ok("limit-locked-memory", detail);
+    }
+    Check::missing(
+        "limit-locked-memory",
+        detail,
+        "where io_uring cannot be set up for it, pages are read and written by pread and pwrite",
+        "ulimit -l unlimited".into(),
+    )
+}
+
+fn overcommit(around: &Surroundings) -> Check {
+    match around.sysctl("vm/overcommit_memory").as_deref() {
+        Some("2") => Check::missing(
+            "overcommit",
+            "vm.overcommit_memory = 2: all reserved memory is charged",
+            "the managed window is as large as the commit limit lets it be",
+            "sudo sysctl -w vm.overcommit_memory=0".into(),
+        ),
+        Some(mode) => Check::ok("overcommit", format!("vm.overcommit_memory = {mode}")),
+        None => Check::ok("overcommit", "vm.overcommit_memory is not shown here"),
+    }
+}
+
+fn mappings(around: &Surroundings) -> Check {
+    let value = around.sysctl("vm/max_map_count");
+    let shown = value.as_deref().unwrap_or("not shown here");
+    let detail = format!("vm.max_map_count = {shown}");
+    match value.as_deref().and_then(|value| value.parse::<u64>().ok()) {
+        Some(count) if count < ENOUGH_MAPPINGS => Check::missing(
+            "limit-mappings",
+            detail,
+            "programs with many mappings get out-of-memory errors sooner",
+            format!("sudo sysctl -w vm.max_map_count={ENOUGH_MAPPINGS}"),
+        ),
+        _ => Check::ok("limit-mappings", detail),
+    }
+}
+
+fn memory() -> Check {
+    let available = machine::available();
+    let mut detail = format!(
+        "{} of {} available by {}",
+        units::bytes(available.bytes),
+        units::bytes(machine::physical_bytes()),
+        available.because
+    );
+    for group in machine::group_limits() {
+        detail +=
+            &format!("; limit {} in {}", units::bytes(group.limit_bytes), group.dir.display());
+    }
+    Check::ok("memory", detail)
+}
+
+fn surroundings(around: &Surroundings) -> Check {
+    let mode = match around.seccomp_mode {
+        Some(0) => "no seccomp filter inherited",
+        Some(2) => "a seccomp filter inherited",
+        _ => "seccomp mode unknown",
+    };
+    let privileges = if around.no_new_privs { ", no_new_privs set" } else { "" };
+    let container = around.container.unwrap_or("none detected");
+    Check::ok("container", format!("{container}; {mode}{privileges}"))
+}
+
+fn container() -> Option<&'static str> {
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some("kubernetes");
+    }
+    if Path::new("/run/.containerenv").exists() {
+        return Some("podman");
+    }
+    if Path::new("/.dockerenv").exists() {
+        return Some("docker");
+    }
+    let named = std::env::var("container").ok();
+    let named = named.or_else(|| fs::read_to_string("/run/systemd/container").ok())?;
+    match named.trim() {
+        "" => None,
+        "docker" => Some("docker"),
+        "podman" => Some("podman"),
+        "lxc" | "lxc-libvirt" => Some("lxc"),
+        "systemd-nspawn" => Some("systemd-nspawn"),
+        _ => Some("container"),
+    }
+}
+
+/// The family of distributions, by ID and then ID_LIKE.
+fn distribution(os_release: &str) -> String {
+    const KNOWN: [&str; 7] = ["debian", "ubuntu", "fedora", "rhel", "arch", "suse", "alpine"];
+    let value = |key: &str| {
+        let line = os_release.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_default().trim_matches('"').to_string()
+    };
+    let names = format!("{} {}", value("ID="), value("ID_LIKE="));
+    let found = names.split_whitespace().find(|name| KNOWN.contains(name));
+    found.unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_are_told_by_family() {
+        assert_eq!(distribution("NAME=x\nID=debian\n"), "debian");
+        assert_eq!(distribution("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"), "ubuntu");
+        assert_eq!(distribution("ID=plan9\n"), "");
+    }
+}

@@ -1,0 +1,103 @@
+//! `softswap doctor`: what this machine allows, found out by trying.
+
+mod kernel;
+mod limits;
+mod print;
+mod storage;
+
+use crate::refusal::Refusal;
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Try out what this machine allows, and tell how to get what it does not.
+///
+/// Everything is tried for real, with the rights of whoever asks, in ways
+/// that leave nothing behind.
+#[derive(Args)]
+#[command(after_long_help = "\
+Each check is one of
+  ok       works
+  missing  does not; softswap does something else instead, and a command can change it
+  fatal    does not, and `softswap run` needs it
+
+Exit status: 0 when `softswap run` will work, 1 when not, 2 for wrong usage.
+
+With --json: {\"schema\": 1, \"ok\": bool,
+              \"checks\": [{\"name\", \"status\", \"detail\", \"instead\", \"fix\"}]};
+`instead` and `fix` are null where there is nothing to say.")]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// The swap directory to try [default: SOFTSWAP_SWAP or /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    swap: Option<PathBuf>,
+}
+
+/// Whether something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Ok,
+    Missing,
+    Fatal,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    /// What was found.
+    detail: String,
+    /// What softswap does without it.
+    instead: Option<String>,
+    /// The command that changes it.
+    fix: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, detail: detail.into(), instead: None, fix: None }
+    }
+
+    fn missing(name: &'static str, detail: impl Into<String>, instead: &str, fix: String) -> Check {
+        let detail = detail.into();
+        let instead = Some(instead.to_string());
+        Check { name, status: Status::Missing, detail, instead, fix: Some(fix) }
+    }
+
+    fn fatal(name: &'static str, detail: impl Into<String>, fix: String) -> Check {
+        let instead = Some("`softswap run` refuses to start".to_string());
+        Check { name, status: Status::Fatal, detail: detail.into(), instead, fix: Some(fix) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    schema: u32,
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+/// Tries everything and prints what was found.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
+    let surroundings = limits::Surroundings::look();
+    let mut checks = kernel::checks(&surroundings);
+    checks.extend(limits::checks(&surroundings));
+    checks.extend(storage::checks(args.swap.as_deref()));
+    let ok = checks.iter().all(|check| check.status != Status::Fatal);
+    let diagnosis = Diagnosis { schema: 1, ok, checks };
+    let text = if args.json {
+        serde_json::to_string_pretty(&diagnosis).map_err(|error| Refusal::own(error.to_string()))?
+    } else {
+        print::table(&diagnosis, print::colour_wanted())
+    };
+    use std::io::Write;
+    // A reader that has gone away has read enough.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}

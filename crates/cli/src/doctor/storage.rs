@@ -1,0 +1,136 @@
+//! The swap directory, and the runtime library.
+
+use super::{Check, Status};
+use crate::refusal::{Refusal, plain};
+use crate::swapdir::{self, SwapDir};
+use crate::{library, units};
+use softswap_engine::config::Config;
+use softswap_sys::probe;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let (path, from) = chosen(asked);
+    match swapdir::check(&from, &path, Config::default().reserve_bytes) {
+        Ok(dir) => {
+            checks.push(directory(&dir));
+            checks.extend(swap_file(&dir));
+        }
+        Err(refusal) => {
+            let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR".to_string();
+            checks.push(Check::fatal("swap-directory", refusal.to_string(), fix));
+        }
+    }
+    checks.push(runtime_library());
+    checks
+}
+
+/// The directory that `run` would take, and what chose it.
+fn chosen(asked: Option<&Path>) -> (PathBuf, String) {
+    let default = Config::default().swap_dir;
+    match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
+        (Some(path), _) => (path.into(), format!("--swap {}", path.display())),
+        (None, Some(text)) => {
+            let from = format!("SOFTSWAP_SWAP={text}");
+            let dir = match text.rsplit_once(':') {
+                Some((dir, size))
+                    if !Path::new(&text).exists() && units::parse_size(size).is_ok() =>
+                {
+                    dir
+                }
+                _ => &text,
+            };
+            (dir.into(), from)
+        }
+        (None, None) => (default, "the default".into()),
+    }
+}
+
+fn directory(dir: &SwapDir) -> Check {
+    let detail = format!(
+        "{} ({}), {} free",
+        dir.path.display(),
+        dir.file_system,
+        units::bytes(dir.free_bytes)
+    );
+    if !dir.in_memory {
+        return Check::ok("swap-directory", detail);
+    }
+    Check::missing(
+        "swap-directory",
+        format!("{detail}; its files live in DRAM"),
+        "pages are written there all the same, which frees no memory",
+        "softswap run --swap DIR ...   # DIR on a disk".into(),
+    )
+}
+
+fn swap_file(dir: &SwapDir) -> Vec<Check> {
+    let shown = dir.path.display();
+    let nameless = probe::nameless_file(&dir.path);
+    let mut checks = vec![match &nameless {
+        Ok(_) => Check::ok("swap-nameless-file", "a file without a name was made (O_TMPFILE)"),
+        Err(error) => Check::missing(
+            "swap-nameless-file",
+            format!("O_TMPFILE is refused: {}", plain(error)),
+            "a file is made and its name removed at once",
+            "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs".into(),
+        ),
+    }];
+    let tried = match nameless {
+        Ok(file) => probe::direct_round_trip(file),
+        Err(_) => tempfile_in(&dir.path).and_then(probe::direct_round_trip),
+    };
+    checks.push(match tried {
+        Ok(()) => Check::ok("swap-direct-io", "a page was written and read back with O_DIRECT"),
+        Err(error) => Check::missing(
+            "swap-direct-io",
+            format!("O_DIRECT is refused in {shown}: {}", plain(&error)),
+            "pages go through the page cache, which uses DRAM beyond the budget",
+            "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs on a disk".into(),
+        ),
+    });
+    checks
+}
+
+/// A named file whose name is removed at once.
+fn tempfile_in(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
+    let path = dir.join(format!(".softswap-doctor-{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file.into())
+}
+
+fn runtime_library() -> Check {
+    let path = match library::find() {
+        Ok(path) => path,
+        Err(refusal) => {
+            return Check::fatal("runtime-library", refusal.to_string(), "make install".into());
+        }
+    };
+    let shown = path.display();
+    match preload(&path) {
+        Ok(()) => Check::ok("runtime-library", format!("{shown}, and the loader takes it")),
+        Err(why) => Check {
+            status: Status::Fatal,
+            ..Check::fatal(
+                "runtime-library",
+                format!("{shown} cannot be preloaded: {why}"),
+                "make install".into(),
+            )
+        },
+    }
+}
+
+/// Starts this very program once more with the library preloaded.
+fn preload(library: &Path) -> Result<(), Refusal> {
+    let tried = std::env::current_exe()
+        .and_then(|exe| Command::new(exe).arg("--version").env("LD_PRELOAD", library).output())
+        .map_err(|error| Refusal::own(plain(&error)))?;
+    let said = String::from_utf8_lossy(&tried.stderr);
+    if tried.status.success() && said.trim().is_empty() {
+        return Ok(());
+    }
+    let first = said.lines().next().map_or_else(|| tried.status.to_string(), str::to_string);
+    Err(Refusal::own(first))
+}

@@ -1,0 +1,178 @@
+//! How much memory this process may count on: the machine's, within the
+//! limits of every memory control group (v1 or v2) it is in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Memory that could be used now without pushing anything else out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Available {
+    pub(crate) bytes: u64,
+    /// What sets that limit, for messages.
+    pub(crate) because: String,
+}
+
+/// A control group that limits memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupLimit {
+    pub(crate) dir: PathBuf,
+    pub(crate) limit_bytes: u64,
+    /// Used by the group, less the file cache that the kernel drops first.
+    pub(crate) used_bytes: u64,
+}
+
+/// All of the machine's DRAM, in bytes.
+pub(crate) fn physical_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// What is available now, by MemAvailable and the control groups.
+pub(crate) fn available() -> Available {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = field_kib(&meminfo, "MemAvailable:").unwrap_or_else(physical_bytes);
+    let machine = Available { bytes, because: "MemAvailable in /proc/meminfo".into() };
+    group_limits().into_iter().fold(machine, |least, group| {
+        let bytes = group.limit_bytes.saturating_sub(group.used_bytes);
+        if bytes < least.bytes {
+            let because = format!("memory limit of control group {}", group.dir.display());
+            Available { bytes, because }
+        } else {
+            least
+        }
+    })
+}
+
+/// The limits of this process's control group and its ancestors.
+pub(crate) fn group_limits() -> Vec<GroupLimit> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    limits_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+}
+
+fn limits_of(mountinfo: &str, membership: &str) -> Vec<GroupLimit> {
+    let mut limits = Vec::new();
+    for line in membership.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(group)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let version = match controllers {
+            "" => Version::Two,
+            list if list.split(',').any(|name| name == "memory") => Version::One,
+            _ => continue,
+        };
+        if let Some((top, dir)) = locate(mountinfo, version, group) {
+            let chain = dir.ancestors().take_while(|dir| dir.starts_with(&top));
+            limits.extend(chain.filter_map(|dir| limit_in(dir, version)));
+        }
+    }
+    limits
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The mount point of the hierarchy and the directory of `group` in it.
+fn locate(mountinfo: &str, version: Version, group: &str) -> Option<(PathBuf, PathBuf)> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (root, point) = (before.next()?, before.next()?);
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next()?, after.nth(1)?);
+        let fits = match version {
+            Version::One => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+            Version::Two => kind == "cgroup2",
+        };
+        if !fits {
+            return None;
+        }
+        // Inside a container the mount shows only a part of the hierarchy.
+        let inside = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
+        let point = PathBuf::from(point);
+        let dir = point.join(inside.strip_prefix("/").unwrap_or(inside));
+        Some((point, dir))
+    })
+}
+
+fn limit_in(dir: &Path, version: Version) -> Option<GroupLimit> {
+    let (limit, usage, cache) = match version {
+        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+        Version::Two => ("memory.max", "memory.current", "inactive_file "),
+    };
+    let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+    let limit_bytes = number(limit)?;
+    if limit_bytes >= 1 << 60 {
+        return None; // v1's way of saying "max"
+    }
+    let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+    let cache_bytes = field(&stat, cache).unwrap_or(0);
+    let used_bytes = number(usage).unwrap_or(0).saturating_sub(cache_bytes);
+    Some(GroupLimit { dir: dir.to_path_buf(), limit_bytes, used_bytes })
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+fn field_kib(text: &str, name: &str) -> Option<u64> {
+    field(text, name).map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        for (name, text) in files {
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn limits_of_version_2_are_found_up_to_the_mount() {
+        let top = tempfile::tempdir().unwrap();
+        let point = top.path().display();
+        write(top.path(), &[]);
+        write(
+            &top.path().join("a"),
+            &[
+                ("memory.max", "1000000\n"),
+                ("memory.current", "400000\n"),
+                ("memory.stat", "anon 1\ninactive_file 100000\n"),
+            ],
+        );
+        write(&top.path().join("a/b"), &[("memory.max", "max\n"), ("memory.current", "5\n")]);
+        let mounts = format!("30 23 0:26 / {point} rw,relatime - cgroup2 cgroup2 rw\n");
+        let limits = limits_of(&mounts, "0::/a/b\n");
+        let dir = top.path().join("a");
+        assert_eq!(limits, [GroupLimit { dir, limit_bytes: 1_000_000, used_bytes: 300_000 }]);
+    }
+
+    #[test]
+    fn limits_of_version_1_are_found_inside_a_container() {
+        let top = tempfile::tempdir().unwrap();
+        let point = top.path().display();
+        write(
+            top.path(),
+            &[("memory.limit_in_bytes", "2000\n"), ("memory.usage_in_bytes", "500\n")],
+        );
+        let mounts = format!("31 23 0:27 /docker/x {point} ro - cgroup cgroup rw,memory\n");
+        let limits = limits_of(&mounts, "5:cpu:/\n4:memory:/docker/x\n");
+        assert_eq!(limits.len(), 1);
+        assert_eq!((limits[0].limit_bytes, limits[0].used_bytes), (2000, 500));
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        assert!(physical_bytes() > 0);
+        assert!(available().bytes <= physical_bytes());
+    }
+}

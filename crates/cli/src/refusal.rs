@@ -1,0 +1,50 @@
+//! Why softswap does not do what it was asked, and the exit status that says so.
+
+use std::fmt;
+
+/// A value the user gave cannot be used.
+pub(crate) const USAGE: u8 = 2;
+/// softswap itself failed, as with `env` and `docker run`.
+pub(crate) const OWN: u8 = 125;
+/// The program was found but cannot be run.
+pub(crate) const CANNOT_RUN: u8 = 126;
+/// The program was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// A refusal: what was refused, the limit, the way out.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: u8,
+    message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u8, message: impl Into<String>) -> Refusal {
+        Refusal { status, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Refusal {
+        Refusal::new(USAGE, message)
+    }
+
+    pub(crate) fn own(message: impl Into<String>) -> Refusal {
+        Refusal::new(OWN, message)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// An I/O error the way the system words it, without Rust's "(os error 2)".
+pub(crate) fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_string(),
+        None => text,
+    }
+}

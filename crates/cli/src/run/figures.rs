@@ -1,0 +1,180 @@
+//! The closing figures, gathered once for the summary and the report.
+
+use super::supervise::Ending;
+use serde::Serialize;
+use softswap_engine::config::Config;
+use softswap_engine::stats::{Counter, Stats, TIERS, Tier};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Changes whenever a key of the report changes its meaning or goes away.
+const SCHEMA: u32 = 1;
+const PAGE_BYTES: u64 = softswap_sys::PAGE_SIZE as u64;
+
+/// Everything known about a run after its end: the report's keys.
+///
+/// Peaks are of each figure by itself and need not coincide.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figures {
+    pub(super) schema: u32,
+    pub(super) softswap_version: &'static str,
+    /// The program and its arguments.
+    pub(super) program: Vec<String>,
+    pub(super) outcome: Outcome,
+    /// As a shell shows it: the exit status, or 128 and the signal.
+    pub(super) exit_status: u8,
+    pub(super) wall_s: f64,
+    /// Whether the runtime came up in the program. If not, the rest is 0.
+    pub(super) engine_started: bool,
+    /// Why the engine stopped the program; `null` if it did not.
+    pub(super) stop_reason: Option<u64>,
+
+    pub(super) budget_bytes: u64,
+    /// Peak of all that counts against the budget.
+    pub(super) used_peak_bytes: u64,
+    pub(super) fixed_bytes: u64,
+    pub(super) metadata_peak_bytes: u64,
+    /// Peak of memory the program had mapped in the managed window.
+    pub(super) mapped_peak_bytes: u64,
+    pub(super) resident_peak_bytes: u64,
+    pub(super) pool_peak_bytes: u64,
+    pub(super) disk_peak_bytes: u64,
+    pub(super) swap_file_bytes: u64,
+
+    pub(super) pages_out: u64,
+    pub(super) pages_same_filled: u64,
+    pub(super) pages_pooled: u64,
+    pub(super) pages_written: u64,
+    pub(super) pages_read: u64,
+    pub(super) pages_read_ahead: u64,
+    /// Same-filled pages over pages out; `null` when none went out.
+    pub(super) same_filled_share: Option<f64>,
+    /// Bytes before over bytes after compression; `null` without compression.
+    pub(super) compression_ratio: Option<f64>,
+
+    /// By the tier a page was in when it was touched.
+    pub(super) faults: BTreeMap<&'static str, TierFigures>,
+    pub(super) bytes_written: u64,
+    pub(super) bytes_read: u64,
+    /// Summed over all threads of the program.
+    pub(super) stalled_ns: u64,
+    pub(super) direct_reclaims: u64,
+    pub(super) guarded_calls: u64,
+    pub(super) write_errors: u64,
+    pub(super) read_errors: u64,
+    pub(super) checksum_errors: u64,
+    pub(super) uses_io_uring: bool,
+    pub(super) uses_direct_io: bool,
+    pub(super) uses_move: bool,
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Exited { status: u8 },
+    Killed { signal: i32, signal_name: String },
+}
+
+/// Faults served from one tier.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct TierFigures {
+    pub(super) count: u64,
+    /// `null` without faults.
+    pub(super) p50_ns: Option<u64>,
+    pub(super) p99_ns: Option<u64>,
+}
+
+impl Figures {
+    pub(super) fn gather(
+        program: &[OsString],
+        ending: Ending,
+        wall: Duration,
+        config: &Config,
+        stats: &Stats,
+    ) -> Figures {
+        use Counter as C;
+        let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+        let get = |counter| stats.get(counter);
+        let (outcome, exit_status) = match ending {
+            Ending::Exited(status) => (Outcome::Exited { status }, status),
+            Ending::Killed(signal) => {
+                let signal_name = signal_name(signal);
+                (Outcome::Killed { signal, signal_name }, 128 + signal as u8)
+            }
+        };
+        Figures {
+            schema: SCHEMA,
+            softswap_version: env!("CARGO_PKG_VERSION"),
+            program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            outcome,
+            exit_status,
+            wall_s: wall.as_secs_f64(),
+            engine_started: get(C::Version) != 0,
+            stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
+            budget_bytes: config.memory_bytes,
+            used_peak_bytes: get(C::UsedPeakBytes),
+            fixed_bytes: get(C::FixedBytes),
+            metadata_peak_bytes: get(C::MetadataPeakBytes),
+            mapped_peak_bytes: get(C::MappedPeakBytes),
+            resident_peak_bytes: get(C::ResidentPeakBytes),
+            pool_peak_bytes: get(C::PoolPeakBytes),
+            disk_peak_bytes: get(C::DiskPeakBytes),
+            swap_file_bytes: get(C::SwapFileBytes),
+            pages_out: get(C::PagesOut),
+            pages_same_filled: get(C::PagesSameFilled),
+            pages_pooled: get(C::PagesPooled),
+            pages_written: get(C::PagesWritten),
+            pages_read: get(C::PagesRead),
+            pages_read_ahead: get(C::PagesReadAhead),
+            same_filled_share: share(get(C::PagesSameFilled), get(C::PagesOut)),
+            compression_ratio: share(get(C::PagesPooled) * PAGE_BYTES, get(C::PooledBytes)),
+            faults: TIERS.iter().map(|&tier| (tier.name(), tier_figures(stats, tier))).collect(),
+            bytes_written: get(C::BytesWritten),
+            bytes_read: get(C::BytesRead),
+            stalled_ns: get(C::StalledNs),
+            direct_reclaims: get(C::DirectReclaims),
+            guarded_calls: get(C::GuardedCalls),
+            write_errors: get(C::WriteErrors),
+            read_errors: get(C::ReadErrors),
+            checksum_errors: get(C::ChecksumErrors),
+            uses_io_uring: get(C::UsesIoUring) != 0,
+            uses_direct_io: get(C::UsesDirectIo) != 0,
+            uses_move: get(C::UsesMove) != 0,
+        }
+    }
+}
+
+fn tier_figures(stats: &Stats, tier: Tier) -> TierFigures {
+    TierFigures {
+        count: stats.faults(tier),
+        p50_ns: stats.fault_quantile_ns(tier, 0.50),
+        p99_ns: stats.fault_quantile_ns(tier, 0.99),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        other => return format!("signal {other}"),
+    };
+    name.to_string()
+}

@@ -1,0 +1,177 @@
+//! `softswap run`: settle, check, start, stay, sum up.
+
+mod figures;
+mod program;
+mod report;
+mod settings;
+mod summary;
+mod supervise;
+
+use crate::library;
+use crate::refusal::{Refusal, plain};
+use clap::Args;
+use figures::Figures;
+use softswap_engine::config::Config;
+use softswap_engine::stats::{STATS_WORDS, Stats};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+use supervise::Ending;
+
+/// Run a program within a budget of DRAM.
+///
+/// The program's memory beyond the budget is compressed, and beyond that
+/// written to an unlinked file in the swap directory. The program needs no
+/// change; it must be a dynamically linked x86-64 program for glibc.
+#[derive(Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct RunArgs {
+    /// DRAM budget: 512M, 2GiB, or a share of the available memory such as 50%
+    ///
+    /// Available is what /proc/meminfo calls MemAvailable, or less where a
+    /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
+    /// count by 1024, `MB` by 1000. [default: 50%]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    memory: Option<String>,
+
+    /// Directory for the swap file, and its largest size [default: /var/tmp]
+    ///
+    /// Without SIZE the file may grow until only the reserve is left.
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    swap: Option<String>,
+
+    /// Free space always left on the swap directory's file system [default: 512M]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    reserve: Option<String>,
+
+    /// How pages are compressed: lz4 or none [default: lz4]
+    #[arg(long, value_name = "NAME")]
+    codec: Option<String>,
+
+    /// Largest share of the budget for compressed pages [default: 40%]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pool: Option<String>,
+
+    /// Programs started by the program: managed (each with its own budget) or plain
+    /// [default: managed]
+    #[arg(long, value_name = "HOW")]
+    children: Option<String>,
+
+    /// Read settings from a TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Write the closing figures to FILE as JSON
+    ///
+    /// One object, also when the program is killed. `schema` is 1; keys carry
+    /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
+    /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
+    /// `signal` and `signal_name`; `faults` has, for each of zero, staged,
+    /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`;
+    /// `engine_started` is false if the runtime never came up.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Print no closing summary and no notes
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
+    #[arg(long, hide_short_help = true)]
+    no_move: bool,
+
+    /// Use pread and pwrite even where io_uring works
+    #[arg(long, hide_short_help = true)]
+    no_io_uring: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Settings:
+  Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
+  SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG,
+  SOFTSWAP_REPORT, SOFTSWAP_QUIET, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except `config`,
+  from the TOML file under the same lower-case names (memory = \"512M\", no_move = true).
+  Options win over the environment, that over the file, that over the defaults.
+  SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place.
+
+Exit status:
+  The program's own. Where a signal ended it, softswap ends by the same signal, which a shell
+  shows as 128+N. Otherwise:
+    2    a value that was given cannot be used (also: the swap directory)
+    125  softswap itself failed
+    126  the program was found but cannot be run here (static, setuid, 32-bit, not executable, ...)
+    127  the program was not found
+
+Signals sent to softswap reach the program; job control (Ctrl-Z, fg, bg) works as without it.";
+
+/// Runs the program; the exit status is the program's.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
+    let settled = settings::settle(args, |name| std::env::var(name).ok())?;
+    let program = program::find(&args.program[0])?;
+    let library = library::find()?;
+    let report = settled.report.as_deref().map(report::Report::open).transpose()?;
+    if !settled.quiet {
+        settled.notes.iter().for_each(|note| eprintln!("softswap: note: {note}"));
+    }
+
+    let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
+        Refusal::own(format!("cannot make the shared page of figures: {}", plain(&error)))
+    })?;
+    let mut config = settled.config;
+    config.stats_fd = Some(stats_fd.as_raw_fd());
+    config.supervisor_pid = i32::try_from(std::process::id()).ok();
+    let mut command = Command::new(&program);
+    prepare(&mut command, args, &config, &library);
+
+    let started = Instant::now();
+    let (ending, signals) = match supervise::run(command, stats_fd.as_fd()) {
+        Ok(finished) => finished,
+        Err(refusal) => {
+            report.into_iter().for_each(report::Report::abandon);
+            return Err(refusal);
+        }
+    };
+    let figures =
+        Figures::gather(&args.program, ending, started.elapsed(), &config, &Stats::new(words));
+    if !settled.quiet {
+        // A reader that has gone away must not change the program's status.
+        let _ =
+            std::io::Write::write_all(&mut std::io::stderr(), summary::text(&figures).as_bytes());
+    }
+    if let Some(report) = report
+        && let Err(error) = report.write(&figures)
+    {
+        eprintln!("softswap: the report could not be written: {error}");
+    }
+    match ending {
+        Ending::Exited(status) => Ok(ExitCode::from(status)),
+        Ending::Killed(signal) => signals.die_by(signal),
+    }
+}
+
+/// The name it was called by, the runtime in front of other preloads, and the
+/// settled configuration; nothing a user wrote is parsed again over there.
+fn prepare(command: &mut Command, args: &RunArgs, config: &Config, library: &std::path::Path) {
+    use std::os::unix::process::CommandExt;
+    command.arg0(&args.program[0]).args(&args.program[1..]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with(softswap_engine::config::ENV_PREFIX)) {
+            command.env_remove(name);
+        }
+    }
+    for (name, value) in config.to_env() {
+        command.env(format!("{}{name}", softswap_engine::config::ENV_PREFIX), value);
+    }
+    let mut preload = library.as_os_str().to_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+}

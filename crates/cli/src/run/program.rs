@@ -1,0 +1,351 @@
+//! Finding the program, and telling before it starts whether the runtime can
+//! come along: the dynamic loader of glibc must load it, and must heed LD_PRELOAD.
+
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Scripts may name scripts as interpreters; the kernel follows four.
+const DEPTH: usize = 5;
+const HEAD_BYTES: usize = 4096;
+const LOADER: &str = "ld-linux-x86-64.so.2";
+const NO_PRELOAD: &str = "softswap works by preloading a library";
+
+/// Finds `name` as a shell does and checks that it can run under softswap.
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+    let path = look_up(name)?;
+    check(&path, DEPTH)?;
+    Ok(path)
+}
+
+fn cannot(path: &Path, why: impl std::fmt::Display) -> Refusal {
+    Refusal::new(CANNOT_RUN, format!("{}: {why}", path.display()))
+}
+
+fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
+    let shown = name.to_string_lossy();
+    if name.is_empty() {
+        return Err(Refusal::new(NOT_FOUND, "the program's name is empty"));
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match fs::metadata(&path) {
+            Ok(_) => executable(&path).map(|()| path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(Refusal::new(NOT_FOUND, format!("{shown}: no such program; check the path")))
+            }
+            Err(error) => Err(cannot(&path, plain(&error))),
+        };
+    }
+    let search = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    let mut refused = None;
+    for dir in std::env::split_paths(&search) {
+        // An empty entry of PATH is the working directory.
+        let dir = if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir };
+        let path = dir.join(name);
+        match fs::metadata(&path) {
+            Ok(meta) if meta.is_file() => match executable(&path) {
+                Ok(()) => return Ok(path),
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            },
+            _ => {}
+        }
+    }
+    Err(refused.unwrap_or_else(|| {
+        Refusal::new(
+            NOT_FOUND,
+            format!("{shown}: no such program in PATH; install it, or give its path (./{shown})"),
+        )
+    }))
+}
+
+fn executable(path: &Path) -> Result<(), Refusal> {
+    if path.is_dir() {
+        return Err(cannot(path, "is a directory, not a program"));
+    }
+    if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
+        let shown = path.display();
+        return Err(cannot(
+            path,
+            format!(
+                "found, but not executable for this user; `chmod +x {shown}` if it is a program"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks the file, and for a script what would interpret it.
+fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
+    // A program may be executable without being readable: then let it try.
+    let Ok(file) = File::open(path) else {
+        return Ok(());
+    };
+    let mut head = Vec::new();
+    if (&file).take(HEAD_BYTES as u64).read_to_end(&mut head).is_err() {
+        return Ok(());
+    }
+    if head.starts_with(b"#!") {
+        return check_interpreter(path, &head, depth);
+    }
+    if !head.starts_with(&elf::ELFMAG) {
+        // Like a shell, exec hands a file of no known format to /bin/sh.
+        return if head.contains(&0) {
+            Err(cannot(path, "is neither an ELF program nor a script (exec format error)"))
+        } else {
+            check(Path::new("/bin/sh"), depth.saturating_sub(1))
+        };
+    }
+    check_elf(path, &file, &head)?;
+    check_secure_execution(path, &file)
+}
+
+fn check_interpreter(path: &Path, head: &[u8], depth: usize) -> Result<(), Refusal> {
+    if depth == 0 {
+        return Err(cannot(
+            path,
+            "its interpreter is a script, whose interpreter is a script, and so on",
+        ));
+    }
+    let line = head[2..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_whitespace();
+    let Some(interpreter) = words.next() else {
+        return Err(cannot(path, "its first line `#!` names no interpreter"));
+    };
+    let interpreter = Path::new(interpreter);
+    if let Err(error) = fs::metadata(interpreter) {
+        return Err(cannot(
+            path,
+            format!(
+                "its interpreter {} cannot be used: {}; install it, or correct the first line",
+                interpreter.display(),
+                plain(&error)
+            ),
+        ));
+    }
+    executable(interpreter)?;
+    let through = |refusal: Refusal| {
+        Refusal::new(refusal.status, format!("{}: its interpreter {refusal}", path.display()))
+    };
+    check(interpreter, depth - 1).map_err(through)?;
+    if interpreter.file_name() == Some(OsStr::new("env"))
+        && let Some(name) = named_by_env(words)
+    {
+        find_bounded(OsStr::new(name), depth - 1).map_err(through)?;
+    }
+    Ok(())
+}
+
+fn find_bounded(name: &OsStr, depth: usize) -> Result<(), Refusal> {
+    check(&look_up(name)?, depth)
+}
+
+/// The program that `env` would run; `None` where options make that unclear.
+fn named_by_env<'a>(words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut words = words.skip_while(|&word| word == "-S" || word == "-i" || word.contains('='));
+    words.next().filter(|word| !word.starts_with('-'))
+}
+
+fn check_elf(path: &Path, file: &File, head: &[u8]) -> Result<(), Refusal> {
+    match head.get(4) {
+        Some(&class) if class == elf::ELFCLASS64.0 => {}
+        _ => {
+            return Err(cannot(
+                path,
+                format!(
+                    "is a 32-bit program, and {NO_PRELOAD} for 64-bit programs; use its 64-bit build"
+                ),
+            ));
+        }
+    }
+    let truncated = || cannot(path, "is a damaged ELF program (exec format error)");
+    let header = elf::FileHeader64::<object::Endianness>::parse(head).map_err(|_| truncated())?;
+    let endian = header.endian().map_err(|_| truncated())?;
+    if header.e_machine(endian) != elf::EM_X86_64 {
+        return Err(cannot(
+            path,
+            format!(
+                "is built for another processor, and {NO_PRELOAD} for x86-64; use its x86-64 build"
+            ),
+        ));
+    }
+    // Program headers follow the file header in practice, and may not.
+    let table = usize::from(header.e_phnum(endian)) * usize::from(header.e_phentsize(endian));
+    let start = header.e_phoff(endian);
+    let mut bytes = head.to_vec();
+    if start + table as u64 > bytes.len() as u64 {
+        bytes = vec![0; usize::try_from(start).map_err(|_| truncated())?.min(64 << 20) + table];
+        let got = file.read_at(&mut bytes, 0).map_err(|_| truncated())?;
+        bytes.truncate(got);
+    }
+    let headers = header.program_headers(endian, &bytes[..]).map_err(|_| truncated())?;
+    let Some(interp) = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP) else {
+        return Err(cannot(
+            path,
+            format!(
+                "is statically linked, and {NO_PRELOAD}, which only a dynamic loader does; \
+                 use a dynamically linked build (without -static)"
+            ),
+        ));
+    };
+    let mut name = vec![0; (interp.p_filesz(endian) as usize).min(HEAD_BYTES)];
+    file.read_exact_at(&mut name, interp.p_offset(endian)).map_err(|_| truncated())?;
+    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
+    check_loader(path, &PathBuf::from(OsString::from_vec(name)))
+}
+
+fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
+    let shown = loader.display();
+    let name = loader.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with("ld-musl") {
+        return Err(cannot(
+            path,
+            format!(
+                "is built for the musl C library ({shown}), and softswap's runtime for glibc; \
+                     use a glibc build of the program"
+            ),
+        ));
+    }
+    if name != LOADER {
+        return Err(cannot(
+            path,
+            format!(
+                "asks for the loader {shown}, and softswap's runtime needs glibc's {LOADER}; \
+                     use a glibc build of the program"
+            ),
+        ));
+    }
+    if !loader.exists() {
+        return Err(cannot(
+            path,
+            format!(
+                "asks for the loader {shown}, which does not exist here; install glibc (libc6)"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Where the kernel gives a program more rights than its caller has, the
+/// loader ignores LD_PRELOAD from the caller.
+fn check_secure_execution(path: &Path, file: &File) -> Result<(), Refusal> {
+    let Ok(meta) = file.metadata() else {
+        return Ok(());
+    };
+    let no_set_id = rustix::fs::fstatvfs(file)
+        .is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    if no_set_id || rustix::thread::no_new_privs().unwrap_or(false) {
+        return Ok(());
+    }
+    const GROUP_EXECUTE: u32 = 0o010;
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let sets_group = meta.mode() & libc::S_ISGID != 0 && meta.mode() & GROUP_EXECUTE != 0;
+    let what = if meta.mode() & libc::S_ISUID != 0 && meta.uid() != user {
+        format!("setuid (it runs as user {})", meta.uid())
+    } else if sets_group && meta.gid() != group {
+        format!("setgid (it runs as group {})", meta.gid())
+    } else if user != 0 && has_capabilities(path) {
+        "given file capabilities".to_string()
+    } else {
+        return Ok(());
+    };
+    Err(cannot(
+        path,
+        format!(
+            "is {what}, and {NO_PRELOAD}, which the loader ignores for programs that gain rights; \
+             run a copy without them (`cp {0} DIR/`), or run softswap as the user it runs as",
+            path.display()
+        ),
+    ))
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn refusal(path: &Path) -> (u8, String) {
+        let refusal = find(path.as_os_str()).unwrap_err();
+        (refusal.status, refusal.to_string())
+    }
+
+    #[test]
+    fn programs_are_looked_up_like_a_shell_does() {
+        assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
+        let missing = find(OsStr::new("no-such-program-here")).unwrap_err();
+        assert_eq!(missing.status, NOT_FOUND);
+        assert_eq!(refusal(Path::new("/no/such/program")).0, NOT_FOUND);
+        assert_eq!(refusal(Path::new("/")).0, CANNOT_RUN);
+    }
+
+    #[test]
+    fn scripts_are_followed_to_their_interpreter() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(find(script(dir, "a", "#!/bin/sh\ntrue\n").as_os_str()).is_ok());
+        assert!(find(script(dir, "b", "#! /usr/bin/env -S sh -e\ntrue\n").as_os_str()).is_ok());
+        assert!(find(script(dir, "c", "echo plain text\n").as_os_str()).is_ok());
+        let (status, text) = refusal(&script(dir, "d", "#!/no/such/interpreter\n"));
+        assert!(status == CANNOT_RUN && text.contains("/no/such/interpreter"), "{text}");
+        let (status, text) = refusal(&script(dir, "e", "#!/usr/bin/env no-such-program-here\n"));
+        assert!(status == NOT_FOUND && text.contains("no-such-program-here"), "{text}");
+        let own = dir.join("f");
+        let (status, _) = refusal(&script(dir, "f", &format!("#!{}\n", own.display())));
+        assert_eq!(status, CANNOT_RUN);
+    }
+
+    #[test]
+    fn what_env_would_run_is_recognised() {
+        let named = |line: &'static str| named_by_env(line.split_whitespace());
+        assert_eq!(named("python3"), Some("python3"));
+        assert_eq!(named("-S python3 -u"), Some("python3"));
+        assert_eq!(named("-S A=b python3"), Some("python3"));
+        assert_eq!(named("-u NAME python3"), None);
+    }
+
+    #[test]
+    fn foreign_and_damaged_elf_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = fs::read("/bin/sh").unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = script(dir.path(), name, "");
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        assert!(find(write("same", &bytes).as_os_str()).is_ok());
+        bytes[18] = 0xB7; // AArch64
+        assert!(refusal(&write("foreign", &bytes)).1.contains("another processor"));
+        bytes[4] = 1;
+        assert!(refusal(&write("narrow", &bytes)).1.contains("32-bit"));
+        assert!(refusal(&write("short", b"\x7fELF\x02\x01\x01")).1.contains("damaged"));
+        assert!(refusal(&write("data", b"ab\0cd")).1.contains("exec format"));
+    }
+
+    #[test]
+    fn only_glibcs_loader_is_accepted() {
+        let check = |loader: &str| check_loader(Path::new("p"), Path::new(loader));
+        assert!(check("/lib64/ld-linux-x86-64.so.2").is_ok());
+        assert!(check("/lib/ld-musl-x86_64.so.1").unwrap_err().to_string().contains("musl"));
+        assert!(check("/no/such/ld-linux-x86-64.so.2").unwrap_err().to_string().contains("libc6"));
+        assert!(check("/libexec/ld-elf.so.1").is_err());
+    }
+}

@@ -1,0 +1,354 @@
+//! From what was asked to what holds: flags over environment over file over
+//! defaults, every value checked, every refusal naming where the value came from.
+
+use super::RunArgs;
+use crate::refusal::{Refusal, plain};
+use crate::units::{self, Amount, parse_amount, parse_percent, parse_size};
+use crate::{machine, swapdir};
+use serde::Deserialize;
+use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// The budget when none is asked for, in percent of what is available.
+const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
+/// A larger pool would leave too little for pages in use.
+const LARGEST_POOL_PERCENT: u8 = 80;
+
+/// Everything `run` needs to know.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) config: Config,
+    pub(super) report: Option<PathBuf>,
+    pub(super) quiet: bool,
+    /// What is allowed but probably not meant.
+    pub(super) notes: Vec<String>,
+}
+
+/// The configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    memory: Option<toml::Value>,
+    swap: Option<toml::Value>,
+    reserve: Option<toml::Value>,
+    codec: Option<toml::Value>,
+    pool: Option<toml::Value>,
+    children: Option<toml::Value>,
+    report: Option<toml::Value>,
+    quiet: Option<toml::Value>,
+    no_move: Option<toml::Value>,
+    no_io_uring: Option<toml::Value>,
+}
+
+/// A value and where it came from.
+#[derive(Debug)]
+struct Asked {
+    text: String,
+    /// `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
+    shown: String,
+}
+
+impl Asked {
+    fn refuse(&self, why: impl Display) -> Refusal {
+        Refusal::usage(format!("{}: {why}", self.shown))
+    }
+}
+
+struct Sources<'a, E> {
+    env: E,
+    file: File,
+    file_path: &'a Path,
+}
+
+impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
+    /// The value that wins for `name`, written as in the file (`no_move`).
+    fn pick(
+        &self,
+        name: &str,
+        flag: Option<&str>,
+        file: Option<&toml::Value>,
+    ) -> Result<Option<Asked>, Refusal> {
+        if let Some(text) = flag {
+            let shown = format!("--{} {text}", name.replace('_', "-"));
+            return Ok(Some(Asked { text: text.into(), shown }));
+        }
+        let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
+        if let Some(text) = (self.env)(&variable).filter(|text| !text.is_empty()) {
+            let shown = format!("{variable}={text}");
+            return Ok(Some(Asked { text, shown }));
+        }
+        let Some(value) = file else { return Ok(None) };
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Boolean(on) => on.to_string(),
+            other => {
+                return Err(Refusal::usage(format!(
+                    "{}: `{name}` is of type {}; give text, a number or true/false",
+                    self.file_path.display(),
+                    other.type_str()
+                )));
+            }
+        };
+        let shown = format!("{name} = {text} in {}", self.file_path.display());
+        Ok(Some(Asked { text, shown }))
+    }
+
+    fn switch(&self, name: &str, flag: bool, file: Option<&toml::Value>) -> Result<bool, Refusal> {
+        let Some(asked) = self.pick(name, flag.then_some("true"), file)? else {
+            return Ok(false);
+        };
+        match asked.text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(true),
+            "0" | "false" | "no" | "off" => Ok(false),
+            _ => Err(asked.refuse("give true or false")),
+        }
+    }
+}
+
+/// Settles and checks every setting.
+pub(super) fn settle(
+    args: &RunArgs,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Settled, Refusal> {
+    let file_path = args
+        .config
+        .clone()
+        .or_else(|| env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    let file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+    let file_path = file_path.unwrap_or_default();
+    let sources = Sources { env, file, file_path: &file_path };
+    let file = &sources.file;
+    let mut notes = Vec::new();
+    let defaults = Config::default();
+
+    let memory = sources.pick("memory", args.memory.as_deref(), file.memory.as_ref())?;
+    let memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
+    let reserve = sources.pick("reserve", args.reserve.as_deref(), file.reserve.as_ref())?;
+    let reserve_bytes = match &reserve {
+        Some(asked) => parse_size(&asked.text).map_err(|why| asked.refuse(why))?,
+        None => defaults.reserve_bytes,
+    };
+    let swap = sources.pick("swap", args.swap.as_deref(), file.swap.as_ref())?;
+    let (swap_dir, swap_bytes) =
+        settle_swap(swap.as_ref(), &defaults.swap_dir, reserve_bytes, &mut notes)?;
+    let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
+    let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
+    let pool_percent = match &pool {
+        Some(asked) => {
+            parse_percent(&asked.text, LARGEST_POOL_PERCENT).map_err(|why| asked.refuse(why))?
+        }
+        None => defaults.pool_percent,
+    };
+    let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
+    let report = args.report.as_deref().map(Path::to_string_lossy);
+    let report = sources.pick("report", report.as_deref(), file.report.as_ref())?;
+
+    let config = Config {
+        memory_bytes,
+        swap_dir,
+        swap_bytes,
+        reserve_bytes,
+        pool_percent,
+        compress: choose(codec.as_ref(), ["lz4", "none"], " (zstd is not built in yet)")?,
+        manage_children: choose(children.as_ref(), ["managed", "plain"], "")?,
+        avoid_move: sources.switch("no_move", args.no_move, file.no_move.as_ref())?,
+        avoid_io_uring: sources.switch(
+            "no_io_uring",
+            args.no_io_uring,
+            file.no_io_uring.as_ref(),
+        )?,
+        stats_fd: None,
+        supervisor_pid: None,
+    };
+    Ok(Settled {
+        config,
+        report: args.report.clone().or(report.map(|asked| asked.text.into())),
+        quiet: sources.switch("quiet", args.quiet, file.quiet.as_ref())?,
+        notes,
+    })
+}
+
+fn read_file(path: &Path) -> Result<File, Refusal> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
+    })?;
+    toml::from_str(&text)
+        .map_err(|error| Refusal::usage(format!("--config {shown}: {}", error.to_string().trim())))
+}
+
+/// True for the first of two words and by default, false for the second.
+fn choose(asked: Option<&Asked>, words: [&str; 2], more: &str) -> Result<bool, Refusal> {
+    match asked {
+        None => Ok(true),
+        Some(asked) if asked.text == words[0] => Ok(true),
+        Some(asked) if asked.text == words[1] => Ok(false),
+        Some(asked) => Err(asked.refuse(format!("give {} or {}{more}", words[0], words[1]))),
+    }
+}
+
+fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, Refusal> {
+    let default = Asked {
+        text: format!("{DEFAULT_MEMORY_PERCENT}%"),
+        shown: format!("--memory {DEFAULT_MEMORY_PERCENT}% (the default)"),
+    };
+    let asked = asked.unwrap_or(&default);
+    let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
+        Amount::Bytes(bytes) => (bytes, String::new()),
+        Amount::Percent(percent) => {
+            let available = machine::available();
+            let bytes = (available.bytes as f64 * percent / 100.0) as u64;
+            let of = format!(
+                " ({} of {} available by {})",
+                units::bytes(bytes),
+                units::bytes(available.bytes),
+                available.because
+            );
+            (bytes, of)
+        }
+    };
+    if bytes < MIN_MEMORY_BYTES {
+        return Err(asked.refuse(format!(
+            "too little{of}: the engine needs at least {} of DRAM; ask for more, such as --memory 256M",
+            units::bytes(MIN_MEMORY_BYTES)
+        )));
+    }
+    let physical = machine::physical_bytes();
+    if bytes > physical {
+        notes.push(format!(
+            "{} is more than the machine's {} of DRAM: the kernel may have to swap, or kill the program",
+            asked.shown,
+            units::bytes(physical)
+        ));
+    }
+    Ok(bytes)
+}
+
+fn settle_swap(
+    asked: Option<&Asked>,
+    default: &Path,
+    reserve_bytes: u64,
+    notes: &mut Vec<String>,
+) -> Result<(PathBuf, Option<u64>), Refusal> {
+    let default = Asked {
+        text: default.to_string_lossy().into_owned(),
+        shown: format!("--swap {} (the default)", default.display()),
+    };
+    let asked = asked.unwrap_or(&default);
+    let (dir, bytes) = split_swap(asked)?;
+    let dir = swapdir::check(&asked.shown, &dir, reserve_bytes)?;
+    if dir.in_memory {
+        notes.push(format!(
+            "{}: {} keeps its files in DRAM, so that pages written there free none; \
+             choose a directory on a disk with --swap DIR",
+            asked.shown, dir.file_system
+        ));
+    }
+    let usable = dir.free_bytes.saturating_sub(reserve_bytes);
+    if bytes.is_some_and(|bytes| bytes > usable) {
+        notes.push(format!(
+            "{}: only {} are free there now beyond the reserve",
+            asked.shown,
+            units::bytes(usable)
+        ));
+    }
+    // The program, and what it starts, may change directory.
+    let path = std::path::absolute(&dir.path).unwrap_or(dir.path);
+    Ok((path, bytes))
+}
+
+/// `DIR` or `DIR:SIZE`; a directory whose name has a colon wins over a size.
+fn split_swap(asked: &Asked) -> Result<(PathBuf, Option<u64>), Refusal> {
+    let whole = PathBuf::from(&asked.text);
+    if whole.exists() {
+        return Ok((whole, None));
+    }
+    let Some((dir, size)) = asked.text.rsplit_once(':') else {
+        return Ok((whole, None));
+    };
+    let bytes =
+        parse_size(size).map_err(|why| asked.refuse(format!("the size `{size}`: {why}")))?;
+    if bytes < swapdir::SMALLEST_FILE_BYTES {
+        return Err(asked.refuse(format!(
+            "a swap file of {} is too small: give at least {}, or no size for all free space",
+            units::bytes(bytes),
+            units::bytes(swapdir::SMALLEST_FILE_BYTES)
+        )));
+    }
+    Ok((PathBuf::from(dir), Some(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Harness {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn settle_with(flags: &[&str], env: &[(&str, &str)]) -> Result<Settled, Refusal> {
+        let line = ["run"].iter().chain(flags).chain(&["--", "true"]);
+        let args = Harness::try_parse_from(line).unwrap().args;
+        settle(&args, |name| {
+            let found = env.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_string())
+        })
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\n")
+            .unwrap();
+        let path = path.to_str().unwrap();
+        let env =
+            [("SOFTSWAP_MEMORY", "200M"), ("SOFTSWAP_POOL", "20%"), ("SOFTSWAP_RESERVE", "0")];
+        let settled =
+            settle_with(&["--config", path, "--memory", "300M", "--swap", swap], &env).unwrap();
+        assert_eq!(settled.config.memory_bytes, 300 << 20);
+        assert_eq!(settled.config.pool_percent, 20);
+        assert!(!settled.config.compress);
+        assert!(settled.config.avoid_move);
+        assert!(settled.config.manage_children);
+        assert_eq!(settled.config.reserve_bytes, 0);
+    }
+
+    #[test]
+    fn an_empty_variable_is_no_setting() {
+        let env = [("SOFTSWAP_MEMORY", ""), ("SOFTSWAP_QUIET", "no"), ("SOFTSWAP_RESERVE", "0")];
+        let dir = tempfile::tempdir().unwrap();
+        let settled = settle_with(&["--swap", dir.path().to_str().unwrap()], &env).unwrap();
+        assert!(settled.config.memory_bytes >= MIN_MEMORY_BYTES);
+        assert!(!settled.quiet);
+    }
+
+    #[test]
+    fn a_size_follows_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        let asked = |text: String| Asked { shown: text.clone(), text };
+        assert_eq!(split_swap(&asked(dir.into())).unwrap(), (dir.into(), None));
+        let sized = asked(format!("{dir}:1G"));
+        assert_eq!(split_swap(&sized).unwrap(), (dir.into(), Some(1 << 30)));
+        assert!(split_swap(&asked(format!("{dir}:banana"))).is_err());
+        assert!(split_swap(&asked(format!("{dir}:1K"))).is_err());
+        let colon = format!("{dir}/a:1G");
+        std::fs::create_dir(&colon).unwrap();
+        assert_eq!(split_swap(&asked(colon.clone())).unwrap(), (colon.into(), None));
+    }
+
+    #[test]
+    fn where_a_bad_value_came_from_is_said() {
+        let error = settle_with(&[], &[("SOFTSWAP_MEMORY", "banana")]).unwrap_err().to_string();
+        assert!(error.starts_with("SOFTSWAP_MEMORY=banana: not a size"), "{error}");
+        let error = settle_with(&["--memory", "0"], &[]).unwrap_err().to_string();
+        assert!(error.starts_with("--memory 0: too little"), "{error}");
+    }
+}

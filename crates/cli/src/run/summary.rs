@@ -1,0 +1,170 @@
+//! The closing summary: one block on stderr, for people.
+
+use super::figures::{Figures, Outcome};
+use crate::units::{bytes, count, duration, nanoseconds};
+use softswap_engine::stats::TIERS;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The block, ending in a newline.
+pub(super) fn text(figures: &Figures) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_head(&mut out, figures);
+    if figures.engine_started {
+        let _ = write_memory(&mut out, figures);
+        let _ = write_faults(&mut out, figures);
+        let _ = write_traffic(&mut out, figures);
+    }
+    out
+}
+
+fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
+    let program = figures.program.first().map_or("the program", String::as_str);
+    let wall = duration(Duration::from_secs_f64(figures.wall_s));
+    match &figures.outcome {
+        Outcome::Exited { status } => {
+            writeln!(out, "softswap: {program} exited with status {status} after {wall}")?;
+        }
+        Outcome::Killed { signal, signal_name } => {
+            writeln!(
+                out,
+                "softswap: {program} was ended by {signal_name} ({signal}) after {wall}"
+            )?;
+        }
+    }
+    if !figures.engine_started {
+        return writeln!(
+            out,
+            "  The runtime never came up in it: it had no managed memory and no limit. \
+             `softswap doctor` tells what is missing."
+        );
+    }
+    if let Some(reason) = figures.stop_reason {
+        writeln!(out, "  stopped by softswap (reason {reason}; see its message above)")?;
+    }
+    Ok(())
+}
+
+fn write_memory(out: &mut String, figures: &Figures) -> std::fmt::Result {
+    let budget = figures.budget_bytes;
+    let percent = figures.used_peak_bytes as f64 * 100.0 / budget.max(1) as f64;
+    writeln!(
+        out,
+        "  budget   {}, at most {} used ({percent:.0}%), for {} of program memory",
+        bytes(budget),
+        bytes(figures.used_peak_bytes),
+        bytes(figures.mapped_peak_bytes),
+    )?;
+    writeln!(
+        out,
+        "  peaks    resident {}, pool {}, disk {}",
+        bytes(figures.resident_peak_bytes),
+        bytes(figures.pool_peak_bytes),
+        bytes(figures.disk_peak_bytes),
+    )?;
+    let ratio = match figures.compression_ratio {
+        Some(ratio) => format!("compressed {ratio:.2} to 1"),
+        None => "none compressed".to_string(),
+    };
+    match figures.same_filled_share {
+        Some(share) => writeln!(
+            out,
+            "  pages    {} out, {:.1}% same-filled, {ratio}",
+            count(figures.pages_out),
+            share * 100.0
+        ),
+        None => writeln!(out, "  pages    none went out"),
+    }
+}
+
+fn write_faults(out: &mut String, figures: &Figures) -> std::fmt::Result {
+    writeln!(out, "  {:<8} {:>14} {:>10} {:>10}", "faults", "count", "p50", "p99")?;
+    for tier in TIERS {
+        let Some(row) = figures.faults.get(tier.name()) else {
+            continue;
+        };
+        let time = |ns: Option<u64>| ns.map_or("-".to_string(), nanoseconds);
+        let (p50, p99) = (time(row.p50_ns), time(row.p99_ns));
+        let name = tier.name();
+        writeln!(out, "    {name:<6} {:>14} {p50:>10} {p99:>10}", count(row.count))?;
+    }
+    Ok(())
+}
+
+fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
+    let ring = if figures.uses_io_uring { "io_uring" } else { "pread/pwrite" };
+    let direct = if figures.uses_direct_io { "O_DIRECT" } else { "page cache" };
+    writeln!(
+        out,
+        "  disk     {} written, {} read ({ring}, {direct})",
+        bytes(figures.bytes_written),
+        bytes(figures.bytes_read),
+    )?;
+    let reclaims = match figures.direct_reclaims {
+        1 => "1 direct reclaim".to_string(),
+        n => format!("{} direct reclaims", count(n)),
+    };
+    writeln!(out, "  stalled  {} over all threads, {reclaims}", nanoseconds(figures.stalled_ns))?;
+    let errors = [
+        (figures.write_errors, "writes failed (the pages stayed in memory)"),
+        (figures.read_errors, "reads failed"),
+        (figures.checksum_errors, "pages came back with a wrong checksum"),
+    ];
+    for (n, what) in errors.into_iter().filter(|&(n, _)| n > 0) {
+        writeln!(out, "  ERRORS   {} {what}", count(n))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::supervise::Ending;
+    use super::*;
+    use softswap_engine::config::Config;
+    use softswap_engine::stats::{Counter, STATS_WORDS, Stats, Tier};
+    use std::sync::atomic::AtomicU64;
+
+    fn stats() -> Stats {
+        Stats::new(Box::leak((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()))
+    }
+
+    fn gather(ending: Ending, stats: &Stats) -> Figures {
+        let wall = Duration::from_millis(1_500);
+        Figures::gather(&["prog".into()], ending, wall, &Config::default(), stats)
+    }
+
+    #[test]
+    fn a_runtime_that_never_came_up_is_said() {
+        let text = text(&gather(Ending::Exited(3), &stats()));
+        assert!(text.starts_with("softswap: prog exited with status 3 after 1.50 s\n"), "{text}");
+        assert!(text.contains("never came up") && text.contains("softswap doctor"), "{text}");
+    }
+
+    #[test]
+    fn every_figure_the_summary_promises_is_there() {
+        let stats = stats();
+        stats.set(Counter::Version, 1);
+        stats.set(Counter::PagesOut, 1_000);
+        stats.set(Counter::PagesSameFilled, 125);
+        stats.set(Counter::PagesPooled, 300);
+        stats.set(Counter::PooledBytes, 300 * 1_024);
+        stats.set(Counter::BytesWritten, 3 << 30);
+        stats.record_fault(Tier::Disk, 80_000);
+        let text = text(&gather(Ending::Killed(libc::SIGKILL), &stats));
+        for part in [
+            "ended by SIGKILL (9)",
+            "budget   1.0 GiB",
+            "12.5% same-filled",
+            "compressed 4.00 to 1",
+            "3.0 GiB written",
+            "disk                1",
+            "p50",
+            "p99",
+            "stalled",
+            "0 direct reclaims",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in\n{text}");
+        }
+    }
+}

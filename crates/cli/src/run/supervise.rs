@@ -1,0 +1,124 @@
+//! Standing in for the program: its signals, its stops, its end.
+//!
+//! Signals are held back and read from a queue. The child shares our process
+//! group, so what the terminal or the kernel sends to the group has reached it
+//! already; only what a process sent to us by number is passed on.
+
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use rustix::process::{Pid, Signal, WaitOptions, wait};
+use softswap_sys::child::{self, SignalQueue};
+use std::os::fd::BorrowedFd;
+use std::process::Command;
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Exited(u8),
+    Killed(i32),
+}
+
+/// Signals that are passed on; real-time signals come on top.
+const PASSED_ON: [i32; 14] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGURG,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+/// Starts the program and stays until it ends.
+///
+/// The queue comes back so that the caller can end by the same signal.
+pub(super) fn run(
+    mut command: Command,
+    stats: BorrowedFd<'_>,
+) -> Result<(Ending, SignalQueue), Refusal> {
+    let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
+    let queue = SignalQueue::hold(&signals)
+        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
+    queue.prepare(&mut command, stats);
+    let name = command.get_program().to_os_string();
+    let child = command.spawn().map_err(|error| not_started(&name, &error))?;
+    step_aside();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
+    let ending = attend(pid, &queue)
+        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    Ok((ending, queue))
+}
+
+fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
+    let status = match error.raw_os_error() {
+        Some(libc::ENOENT) => NOT_FOUND,
+        Some(libc::EAGAIN | libc::ENOMEM | libc::ESRCH | libc::EMFILE | libc::ENFILE) => {
+            return Refusal::own(format!(
+                "no process could be started for {}: {}; look at `ulimit -u` and free memory",
+                name.to_string_lossy(),
+                plain(error)
+            ));
+        }
+        _ => CANNOT_RUN,
+    };
+    Refusal::new(status, format!("{}: cannot be started: {}", name.to_string_lossy(), plain(error)))
+}
+
+/// Lets go of what only the program should hold: a pipe must close when the
+/// program closes it. Leaves stderr, and no core file of our own.
+fn step_aside() {
+    use rustix::fs::{Mode, OFlags};
+    if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+    child::close_inherited();
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+fn attend(pid: Pid, queue: &SignalQueue) -> std::io::Result<Ending> {
+    loop {
+        queue.wait()?;
+        while let Some(arrived) = queue.next()? {
+            if arrived.signal != libc::SIGCHLD && arrived.from_process {
+                // A child that has ended meanwhile is found below.
+                let _ = child::send(pid.as_raw_nonzero().get(), arrived.signal);
+            }
+        }
+        if let Some(ending) = reap(pid)? {
+            return Ok(ending);
+        }
+    }
+}
+
+/// Takes in every change of state; the program's end, if it ended. Children
+/// that are not ours by birth come to the first process of a container.
+fn reap(program: Pid) -> std::io::Result<Option<Ending>> {
+    while let Some((who, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? {
+        if who != program {
+            continue;
+        }
+        if let Some(code) = status.exit_status() {
+            return Ok(Some(Ending::Exited(code as u8)));
+        }
+        if let Some(signal) = status.terminating_signal() {
+            return Ok(Some(Ending::Killed(signal)));
+        }
+        if status.stopped() {
+            // Whoever watches us sees the program's stop as ours. The SIGCONT
+            // that ends it is in the queue afterwards and is passed on.
+            rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        }
+    }
+    Ok(None)
+}

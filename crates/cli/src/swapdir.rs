@@ -1,0 +1,129 @@
+//! Whether a directory can take the swap file.
+
+use crate::refusal::{Refusal, plain};
+use crate::{contents, units};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// Free space that must be left over the reserve, or swapping could not start.
+pub(crate) const START_BYTES: u64 = 64 << 20;
+/// A swap file smaller than this is not worth having.
+pub(crate) const SMALLEST_FILE_BYTES: u64 = 16 << 20;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What is known about a swap directory that passed [`check`].
+#[derive(Debug, Clone)]
+pub(crate) struct SwapDir {
+    pub(crate) path: PathBuf,
+    pub(crate) free_bytes: u64,
+    pub(crate) file_system: &'static str,
+    /// Its files live in DRAM, so that swapping there saves none.
+    pub(crate) in_memory: bool,
+}
+
+/// Checks `path` as a swap directory. `asked` names the setting in messages.
+pub(crate) fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Refusal> {
+    let shown = path.display();
+    let refuse = |why: String| Refusal::usage(format!("{asked}: {why}"));
+    let meta = fs::metadata(path).map_err(|error| {
+        refuse(format!(
+            "the swap directory {shown} cannot be used: {}; create it with `mkdir -p {shown}`, \
+             or choose another with --swap DIR",
+            plain(&error)
+        ))
+    })?;
+    if !meta.is_dir() {
+        return Err(refuse(not_a_directory(path, &meta)));
+    }
+    let space = rustix::fs::statvfs(path)
+        .map_err(|error| refuse(format!("{shown} cannot be examined: {error}")))?;
+    if space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        return Err(refuse(format!(
+            "the swap directory {shown} is on a file system mounted read-only; \
+             choose another with --swap DIR"
+        )));
+    }
+    use rustix::fs::Access;
+    if let Err(error) = rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK) {
+        return Err(refuse(format!(
+            "the swap directory {shown} is not writable for this user ({}); \
+             choose another with --swap DIR, or change its permissions",
+            plain(&error.into())
+        )));
+    }
+    let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+    if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
+        return Err(refuse(format!(
+            "the swap directory {shown} is full: {} free, but {} are kept in reserve and at \
+             least {} more are needed; free space there, choose another with --swap DIR, or \
+             keep less with --reserve SIZE",
+            units::bytes(free_bytes),
+            units::bytes(reserve_bytes),
+            units::bytes(START_BYTES),
+        )));
+    }
+    let kind = rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
+    Ok(SwapDir {
+        path: path.to_path_buf(),
+        free_bytes,
+        file_system: name_of(kind),
+        in_memory: matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC),
+    })
+}
+
+fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
+    let shown = path.display();
+    let kind = meta.file_type();
+    let what = if kind.is_block_device() {
+        "a block device"
+    } else if kind.is_file() {
+        "a file"
+    } else {
+        "not a directory"
+    };
+    let mut text = format!("{shown} is {what}");
+    if kind.is_block_device() || kind.is_file() {
+        match contents::of_path(path) {
+            Ok(Some(found)) => text += &format!(" that holds {found}"),
+            Ok(None) => {}
+            Err(error) => text += &format!(" whose contents cannot be read ({})", plain(&error)),
+        }
+        if let Some(used) = contents::use_of(path) {
+            text += &format!(" and is {used}");
+        }
+    }
+    text + ", and was not touched: swapping goes to a directory only; give one with --swap DIR"
+}
+
+fn name_of(kind: i64) -> &'static str {
+    match kind {
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0x9123_683e => "btrfs",
+        0xf2f5_2010 => "f2fs",
+        0x2fc1_2fc1 => "zfs",
+        0x794c_7630 => "overlay",
+        0x6969 => "nfs",
+        0x6573_5546 => "fuse",
+        0x0102_1997 => "9p",
+        TMPFS_MAGIC => "tmpfs",
+        RAMFS_MAGIC => "ramfs",
+        _ => "unnamed file system",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_directory_is_refused_with_its_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = check("--swap", dir.path(), 1 << 60).unwrap_err().to_string();
+        assert!(error.contains("is full") && error.contains("--reserve"), "{error}");
+        assert!(check("--swap", dir.path(), 0).is_ok());
+    }
+}

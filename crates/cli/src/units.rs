@@ -1,0 +1,158 @@
+//! Sizes, shares and times: read from people, written for people.
+
+use bytesize::ByteSize;
+use std::time::Duration;
+
+/// Larger sizes are slips of the keyboard: no x86-64 machine can address them.
+const LARGEST_BYTES: u64 = 1 << 56;
+
+/// An amount of memory as it may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Amount {
+    Bytes(u64),
+    /// Of the memory that is available, over 0 and up to 100.
+    Percent(f64),
+}
+
+/// Reads `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
+///
+/// As in coreutils a bare letter (and `MiB`) counts by 1024, `MB` by 1000.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    const HOW: &str = "give a number with a unit, such as 512M or 2GiB";
+    let text = text.trim();
+    if text.starts_with('-') {
+        return Err(format!("a size cannot be negative; {HOW}"));
+    }
+    let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number = &text[..text.len() - digits.len()];
+    let unit = digits.trim();
+    let full = match unit {
+        "k" | "K" | "m" | "M" | "g" | "G" | "t" | "T" | "p" | "P" => {
+            format!("{number}{}iB", unit.to_ascii_uppercase())
+        }
+        _ => text.to_string(),
+    };
+    let size: ByteSize = full.parse().map_err(|_| format!("not a size; {HOW}"))?;
+    match size.as_u64() {
+        bytes if bytes > LARGEST_BYTES => Err("more than any machine can address".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Reads a size, or a share such as `50%`.
+pub(crate) fn parse_amount(text: &str) -> Result<Amount, String> {
+    match text.trim().strip_suffix('%') {
+        None => parse_size(text).map(Amount::Bytes).map_err(|why| {
+            why.replace("or 2GiB", "or 2GiB, or a share of the available memory, such as 50%")
+        }),
+        Some(number) => match number.trim().parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Amount::Percent(percent)),
+            _ => Err("a share lies above 0% and up to 100%".into()),
+        },
+    }
+}
+
+/// Reads a whole percentage with or without its sign.
+pub(crate) fn parse_percent(text: &str, largest: u8) -> Result<u8, String> {
+    let text = text.trim();
+    match text.strip_suffix('%').unwrap_or(text).trim().parse::<u8>() {
+        Ok(percent) if percent <= largest => Ok(percent),
+        _ => Err(format!("give a whole percentage from 0% to {largest}%")),
+    }
+}
+
+/// `256.0 MiB`
+pub(crate) fn bytes(count: u64) -> String {
+    ByteSize(count).display().iec().to_string()
+}
+
+/// `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
+pub(crate) fn nanoseconds(ns: u64) -> String {
+    let value = ns as f64;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", value / 1e6),
+        _ => duration(Duration::from_nanos(ns)),
+    }
+}
+
+/// `2.51 s`, `3 min 20 s`, `2 h 05 min`
+pub(crate) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{:.2} s", time.as_secs_f64()),
+        60..3_600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3_600, seconds / 60 % 60),
+    }
+}
+
+/// `1,234,567`
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_count_by_1024_and_mb_by_1000() {
+        for (text, expected) in [
+            ("512M", 512 << 20),
+            ("512m", 512 << 20),
+            ("512MiB", 512 << 20),
+            ("512 MiB", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("2G", 2 << 30),
+            ("1.5G", 3 << 29),
+            ("1T", 1 << 40),
+            ("4K", 4096),
+            ("500MB", 500_000_000),
+            ("1048576", 1 << 20),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_size(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_size() {
+        for text in ["", "banana", "-1", "-5G", "M", "12X", "1..5G", "1e9", "999999999999T", "50%"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_bounded() {
+        assert_eq!(parse_amount("50%"), Ok(Amount::Percent(50.0)));
+        assert_eq!(parse_amount("12.5 %"), Ok(Amount::Percent(12.5)));
+        assert_eq!(parse_amount("1G"), Ok(Amount::Bytes(1 << 30)));
+        for text in ["0%", "-3%", "101%", "%", "x%", "NaN%"] {
+            assert!(parse_amount(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_percent("40%", 80), Ok(40));
+        assert_eq!(parse_percent("40", 80), Ok(40));
+        assert!(parse_percent("81", 80).is_err());
+        assert!(parse_percent("4.5", 80).is_err());
+    }
+
+    #[test]
+    fn people_can_read_what_is_written() {
+        assert_eq!(bytes(256 << 20), "256.0 MiB");
+        assert_eq!(nanoseconds(850), "850 ns");
+        assert_eq!(nanoseconds(4_200), "4.2 us");
+        assert_eq!(duration(Duration::from_secs(200)), "3 min 20 s");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(count(12), "12");
+    }
+}

@@ -1,0 +1,113 @@
+//! A memory control group of a given size without kernel swap (v1 or v2).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A child group; what still runs in it ends with it, and it is removed.
+pub(crate) struct MemoryGroup {
+    dir: PathBuf,
+}
+
+impl MemoryGroup {
+    /// A group limited to `bytes`, or the reason why there can be none here.
+    pub(crate) fn limited_to(bytes: u64) -> Result<MemoryGroup, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("a memory control group needs root".into());
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
+        let mut reasons = Vec::new();
+        for line in mounts.lines() {
+            let mut fields = line.split(' ').skip(1);
+            let (Some(mount), Some(kind), Some(options)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            let made = match kind {
+                "cgroup" if options.split(',').any(|o| o == "memory") => {
+                    first(Path::new(mount), bytes)
+                }
+                "cgroup2" => second(Path::new(mount), bytes),
+                _ => continue,
+            };
+            match made {
+                Ok(group) => return Ok(group),
+                Err(error) => reasons.push(format!("{mount}: {error}")),
+            }
+        }
+        Err(format!("no memory control group can be made: {}", reasons.join("; ")))
+    }
+
+    fn create_in(parent: &Path) -> io::Result<MemoryGroup> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("softswap-test-{}-{number}", std::process::id()));
+        fs::create_dir(&dir)?;
+        Ok(MemoryGroup { dir })
+    }
+
+    fn set(&self, file: &str, value: &str) -> io::Result<()> {
+        fs::write(self.dir.join(file), value)
+            .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
+    }
+
+    /// A command that starts `program` inside the group.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("/bin/sh");
+        // The shell joins and then becomes the program.
+        command
+            .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
+            .arg(self.dir.join("cgroup.procs"))
+            .arg(program);
+        command
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // A group can be removed once its last process is really gone.
+        for _ in 0..500 {
+            for pid in self.processes() {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("{} could not be removed", self.dir.display());
+    }
+}
+
+fn first(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
+    let group = MemoryGroup::create_in(mount)?;
+    group.set("memory.limit_in_bytes", &bytes.to_string())?;
+    // Where the kernel accounts for swap, none on top; else at least no wish for it.
+    let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
+    group.set("memory.swappiness", "0")?;
+    Ok(group)
+}
+
+fn second(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
+    // Only at the top may processes and children with controllers coexist.
+    let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
+    let group = MemoryGroup::create_in(mount)?;
+    group.set("memory.max", &bytes.to_string())?;
+    // Absent where the kernel has no swap at all.
+    if group.dir.join("memory.swap.max").exists() {
+        group.set("memory.swap.max", "0")?;
+    }
+    Ok(group)
+}

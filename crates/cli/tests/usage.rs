@@ -1,0 +1,174 @@
+//! Bad values are refused before anything starts, each with a message that
+//! says what, why, and what to do, and with exit status 2.
+
+mod common;
+use common::{as_nobody, run, set_mode, skip, softswap};
+use std::path::Path;
+
+/// The message of a refused `softswap run OPTIONS -- true`.
+fn refused(options: &[&str]) -> String {
+    message(softswap().arg("run").args(options).args(["--", "true"]), 2)
+}
+
+fn message(command: &mut assert_cmd::Command, status: i32) -> String {
+    let output = command.assert().code(status).get_output().clone();
+    assert!(output.stdout.is_empty(), "softswap speaks on stderr only");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--memory", "0"], &["--memory 0", "too little", "8.0 MiB", "--memory 256M"]),
+        (&["--memory", "1M"], &["--memory 1M", "too little", "8.0 MiB"]),
+        (&["--memory", "banana"], &["--memory banana", "not a size", "512M", "50%"]),
+        (&["--memory", "-5G"], &["--memory -5G", "negative", "512M"]),
+        (&["--memory", "5X"], &["--memory 5X", "not a size"]),
+        (&["--memory", "0%"], &["--memory 0%", "up to 100%"]),
+        (&["--memory", "150%"], &["--memory 150%", "up to 100%"]),
+        (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
+        (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
+        (&["--codec", "zstd"], &["--codec zstd", "lz4 or none"]),
+        (&["--children", "some"], &["--children some", "managed or plain"]),
+        (&["--reserve", "lots"], &["--reserve lots", "not a size"]),
+        (
+            &["--swap", "/no/such/dir"],
+            &["--swap /no/such/dir", "No such file", "mkdir -p", "--swap DIR"],
+        ),
+        (&["--swap", "/tmp:banana"], &["/tmp:banana", "`banana`", "not a size"]),
+        (&["--swap", "/tmp:1K"], &["/tmp:1K", "too small", "16.0 MiB"]),
+        (&["--swap", "/dev/null"], &["/dev/null", "not a directory", "--swap DIR"]),
+        (
+            &["--report", "/no/such/dir/r.json"],
+            &["--report /no/such/dir/r.json", "cannot be written", "another path"],
+        ),
+        (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
+        (&["--no-such-option"], &["--no-such-option", "--help"]),
+    ];
+    let swap = tempfile::tempdir().unwrap();
+    for (options, parts) in table {
+        // The default swap directory must not be what refuses.
+        let mut options = options.to_vec();
+        if !options.contains(&"--swap") {
+            options.extend(["--swap", swap.path().to_str().unwrap()]);
+        }
+        if !options.contains(&"--reserve") {
+            options.extend(["--reserve", "0"]);
+        }
+        assert_says(&refused(&options), parts);
+    }
+}
+
+#[test]
+fn a_bad_variable_is_named_as_a_variable() {
+    let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
+    assert_says(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
+}
+
+#[test]
+fn a_bad_file_is_named_with_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("softswap.toml");
+    let path_text = path.to_str().unwrap();
+    for (contents, parts) in [
+        ("memory = \"banana\"", ["memory = banana in", path_text]),
+        ("memory = [1]", ["`memory` is of type array", path_text]),
+        ("memroy = \"1G\"", ["memroy", "expected"]),
+        ("memory = ", [path_text, "line 1"]),
+    ] {
+        std::fs::write(&path, contents).unwrap();
+        assert_says(&refused(&["--config", path_text]), &parts);
+    }
+}
+
+#[test]
+fn a_full_swap_directory_is_refused_with_its_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let text = refused(&["--swap", dir, "--reserve", "1000T"]);
+    assert_says(&text, &[dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"]);
+}
+
+#[test]
+fn a_swap_directory_without_write_permission_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    set_mode(&closed, 0o555);
+    let mut command = as_nobody(dir.path());
+    let text =
+        message(command.args(["run", "--reserve", "0", "--swap"]).arg(&closed).arg("true"), 2);
+    assert_says(&text, &["closed", "not writable", "--swap DIR"]);
+}
+
+#[test]
+fn a_swap_directory_on_a_read_only_file_system_is_refused() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let read_only = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let point = fields.next()?;
+        let options = fields.nth(1)?;
+        let fits = options.split(',').any(|option| option == "ro") && Path::new(point).is_dir();
+        fits.then(|| point.to_string())
+    });
+    let Some(dir) = read_only else {
+        return skip("nothing is mounted read-only");
+    };
+    assert_says(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
+}
+
+#[test]
+fn a_file_that_holds_a_file_system_is_recognised_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("disk.img");
+    let mut bytes = vec![0u8; 1 << 20];
+    bytes[0x438..0x43a].copy_from_slice(b"\x53\xef");
+    std::fs::write(&image, &bytes).unwrap();
+    let text = refused(&["--swap", image.to_str().unwrap()]);
+    assert_says(&text, &["is a file", "ext2/3/4", "not touched", "directory only"]);
+    assert_eq!(std::fs::read(&image).unwrap(), bytes);
+}
+
+#[test]
+fn a_mounted_device_is_recognised() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let device = mounts.lines().filter_map(|line| line.split(' ').next()).find(|name| {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
+    });
+    let Some(device) = device else {
+        return skip("no block device is mounted here");
+    };
+    let text = refused(&["--swap", device]);
+    assert_says(&text, &["is a block device", "mounted at", "not touched", "--swap DIR"]);
+}
+
+#[test]
+fn a_missing_library_is_said_with_the_places_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("libsoftswap.so");
+    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", &place).arg("true"), 125);
+    assert_says(&text, &[place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"]);
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for (args, part) in [
+        (vec!["--help"], "Exit status"),
+        (vec!["run", "--help"], "126"),
+        (vec!["doctor", "--help"], "Exit status"),
+        (vec!["--version"], "softswap "),
+    ] {
+        let output = softswap().args(&args).assert().code(0).get_output().clone();
+        assert!(String::from_utf8_lossy(&output.stdout).contains(part), "{args:?}");
+        assert!(output.stderr.is_empty());
+    }
+    softswap().assert().code(2);
+    softswap().arg("run").assert().code(2);
+}

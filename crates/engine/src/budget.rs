@@ -1,0 +1,115 @@
+//! The DRAM budget: what counts against it and when reclaim must act.
+//!
+//! Everything the engine keeps in DRAM counts: resident and staged pages, the
+//! compressed pool, buffers, tables. A fault may only take a page while more
+//! than the reserve is free; the reserve is what reclaim itself needs to make
+//! progress (a slab for the pool, a table page).
+
+use softswap_sys::PAGE_SIZE;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Watermarks and the count of pages in DRAM.
+#[derive(Debug)]
+pub struct Budget {
+    limit_bytes: usize,
+    fixed_bytes: usize,
+    reserve_bytes: usize,
+    low_bytes: usize,
+    high_bytes: usize,
+    pages: AtomicUsize,
+}
+
+impl Budget {
+    /// A budget of `limit_bytes`, of which `fixed_bytes` are spent on what
+    /// the engine needs from the start.
+    #[must_use]
+    pub fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
+        let reserve = (limit_bytes / 128).clamp(512 << 10, 4 << 20);
+        let step = (limit_bytes / 64).clamp(256 << 10, 32 << 20);
+        Budget {
+            limit_bytes,
+            fixed_bytes,
+            reserve_bytes: reserve,
+            low_bytes: reserve + step,
+            high_bytes: reserve + 2 * step,
+            pages: AtomicUsize::new(0),
+        }
+    }
+
+    /// The limit in bytes.
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    /// The fixed part in bytes.
+    #[must_use]
+    pub fn fixed_bytes(&self) -> usize {
+        self.fixed_bytes
+    }
+
+    /// Pages in DRAM: resident and staged.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.pages.load(Relaxed)
+    }
+
+    /// Bytes in use when `other_bytes` are used beside pages and fixed parts.
+    #[must_use]
+    pub fn used_bytes(&self, other_bytes: usize) -> usize {
+        self.fixed_bytes + self.pages() * PAGE_SIZE + other_bytes
+    }
+
+    /// Takes `count` pages if that leaves the reserve free.
+    pub fn try_charge(&self, count: usize, other_bytes: usize) -> bool {
+        self.pages.fetch_add(count, Relaxed);
+        if self.used_bytes(other_bytes) + self.reserve_bytes <= self.limit_bytes {
+            return true;
+        }
+        self.pages.fetch_sub(count, Relaxed);
+        false
+    }
+
+    /// Takes `count` pages out of the reserve, for when reclaim must not run.
+    pub fn charge(&self, count: usize) {
+        self.pages.fetch_add(count, Relaxed);
+    }
+
+    /// Gives `count` pages back.
+    pub fn release(&self, count: usize) {
+        let before = self.pages.fetch_sub(count, Relaxed);
+        debug_assert!(before >= count, "more pages released than were charged");
+    }
+
+    /// Whether background reclaim should start.
+    #[must_use]
+    pub fn is_low(&self, other_bytes: usize) -> bool {
+        self.used_bytes(other_bytes) + self.low_bytes > self.limit_bytes
+    }
+
+    /// Whether background reclaim may stop.
+    #[must_use]
+    pub fn is_comfortable(&self, other_bytes: usize) -> bool {
+        self.used_bytes(other_bytes) + self.high_bytes <= self.limit_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_stop_at_the_reserve_and_other_uses_count() {
+        let budget = Budget::new(16 << 20, 1 << 20);
+        let mut taken = 0;
+        while budget.try_charge(1, 2 << 20) {
+            taken += 1;
+        }
+        let used = (3 << 20) + taken * PAGE_SIZE;
+        assert!(used <= (16 << 20) - (512 << 10));
+        assert!(used + PAGE_SIZE > (16 << 20) - (512 << 10));
+        assert!(budget.is_low(2 << 20) && !budget.is_comfortable(2 << 20));
+        budget.release(taken);
+        assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
+    }
+}

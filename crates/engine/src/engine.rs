@@ -1,0 +1,468 @@
+//! The composition root: builds the parts, and is what the runtime talks to.
+//!
+//! Addresses come in here and become page numbers; nothing below knows them.
+
+use crate::bounce;
+use crate::budget::Budget;
+use crate::config::{Config, MIN_MEMORY_BYTES};
+use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts};
+use crate::io::{Device, Lane};
+use crate::mapping;
+use crate::page::{PageNo, PageTable};
+use crate::page_in::{self, Access, FaultError};
+use crate::parts::Parts;
+use crate::policy::Clock;
+use crate::pool::Pool;
+use crate::reclaim;
+use crate::space::{Layout, Space};
+use crate::stats::{Counter, STATS_VERSION, Stats};
+use crate::swap::area::{Area, AreaConfig, AreaError};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::window::{Protection, Window, WindowError};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Kernel memory of one small ring, roughly.
+const RING_BYTES: usize = 16 << 10;
+/// Stack, thread and tables of the engine's own, roughly.
+const SMALL_CHANGE_BYTES: usize = 256 << 10;
+/// Step by which the swap file grows.
+const AREA_CHUNK_BYTES: u64 = 64 << 20;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No managed window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The swap area is refused.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// The budget is too small for the engine itself.
+    #[error(
+        "a budget of {memory_mib} MiB is below the minimum of {} MiB; raise --memory",
+        MIN_MEMORY_BYTES >> 20
+    )]
+    Budget {
+        /// What was asked for.
+        memory_mib: u64,
+    },
+    /// No memory for the engine's tables.
+    #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
+    Tables(#[from] io::Error),
+}
+
+/// A running swap engine.
+pub struct Engine {
+    parts: Parts,
+    contexts: Contexts,
+    /// Held while pages are moved from one mapping to another.
+    moves: Mutex<()>,
+}
+
+/// The engine at rest: no walk is under way, nothing is half-way. For fork.
+pub struct AtRest<'e> {
+    contexts: Vec<MutexGuard<'e, Context>>,
+    layout: MutexGuard<'e, Layout>,
+    _moves: MutexGuard<'e, ()>,
+}
+
+impl Engine {
+    /// Builds an engine over `device`.
+    pub fn start(
+        config: &Config,
+        device: Box<dyn Device>,
+        stats: Stats,
+    ) -> Result<Engine, StartError> {
+        if config.memory_bytes < MIN_MEMORY_BYTES {
+            return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        // Threads that wait for the disk hold theirs: several for each CPU.
+        let contexts = (4 * cpus).clamp(8, 64) + 1;
+        let area = Area::new(
+            device,
+            AreaConfig {
+                limit_bytes: config.swap_bytes,
+                reserve_bytes: config.reserve_bytes,
+                chunk_bytes: AREA_CHUNK_BYTES,
+                cpus,
+            },
+        )?;
+        let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
+        let contexts = Contexts::new(contexts, || area.open_lane())?;
+        let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+        let parts = assemble(config, stats, window, area, cpus, contexts.count(), memory)?;
+        publish_facts(&parts);
+        Ok(Engine { parts, contexts, moves: Mutex::new(()) })
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.parts.stats
+    }
+
+    /// First address and length in bytes of the managed window.
+    #[must_use]
+    pub fn window(&self) -> (usize, usize) {
+        (self.parts.window.base(), self.parts.window.len_bytes())
+    }
+
+    /// Whether an address lies in the managed window.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: usize) -> bool {
+        self.parts.window.contains(address)
+    }
+
+    fn page_of(&self, address: usize) -> PageNo {
+        ((address - self.parts.window.base()) / PAGE_SIZE) as PageNo
+    }
+
+    fn address_of(&self, page: PageNo) -> usize {
+        self.parts.window.base() + page as usize * PAGE_SIZE
+    }
+
+    /// The pages of `len` bytes from a page-aligned `address`.
+    fn pages_of(&self, address: usize, len: usize) -> io::Result<Range<PageNo>> {
+        const EINVAL: i32 = 22;
+        let end = address.checked_add(len.next_multiple_of(PAGE_SIZE));
+        match end {
+            Some(end)
+                if address.is_multiple_of(PAGE_SIZE)
+                    && len > 0
+                    && self.contains(address)
+                    && self.contains(end - 1) =>
+            {
+                let first = self.page_of(address);
+                Ok(first..first + ((end - address) / PAGE_SIZE) as PageNo)
+            }
+            _ => Err(io::Error::from_raw_os_error(EINVAL)),
+        }
+    }
+
+    /// Brings in the page at `address`, which the program has touched.
+    pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
+        page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)
+    }
+
+    /// Brings in and pins the pages of a buffer, up to `most` bytes of it.
+    /// Returns how many bytes from its start are pinned: less than asked for
+    /// when the rest is not mapped.
+    pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
+        let len = len.min(most);
+        let mut done = 0;
+        while done < len {
+            let page = self.page_of(address + done);
+            if !self.contains(address + done) {
+                break;
+            }
+            while !self.parts.pages.try_pin(page) {
+                match page_in::page_in(&self.parts, &self.contexts, page, Access::Write) {
+                    Ok(()) => {}
+                    Err(FaultError::NotMapped) => return Ok(done),
+                    Err(error) => {
+                        self.unpin(address, done);
+                        return Err(error);
+                    }
+                }
+            }
+            done += PAGE_SIZE - (address + done) % PAGE_SIZE;
+        }
+        Ok(done.min(len))
+    }
+
+    /// Takes back what [`Engine::pin`] pinned.
+    pub fn unpin(&self, address: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        for page in self.page_of(address)..=self.page_of(address + len - 1) {
+            self.parts.pages.unpin(page);
+        }
+    }
+
+    /// How much one system call may pin: an eighth of the budget, within bounds.
+    #[must_use]
+    pub fn pin_limit_bytes(&self) -> usize {
+        (self.parts.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20) & !(PAGE_SIZE - 1)
+    }
+
+    /// Maps `len` bytes of fresh memory; `None` when the window is full.
+    pub fn map(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
+        let count = len.div_ceil(PAGE_SIZE) as u64;
+        let page = mapping::map(&self.parts, count, protection)?;
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Maps fresh memory exactly at `address`, displacing what is there.
+    pub fn map_at(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
+        mapping::map_at(&self.parts, self.pages_of(address, len)?, protection)
+    }
+
+    /// Lends a range to a mapping of another kind, which `place_it` makes.
+    pub fn lend(
+        &self,
+        address: usize,
+        len: usize,
+        place_it: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        mapping::lend(&self.parts, self.pages_of(address, len)?, place_it)
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::unmap(&self.parts, self.pages_of(address, len)?)
+    }
+
+    /// Drops the content of a range: it reads as zeroes.
+    pub fn discard(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::discard(&self.parts, self.pages_of(address, len)?)
+    }
+
+    /// Changes the protection of a range.
+    pub fn protect(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
+        mapping::protect(&self.parts, self.pages_of(address, len)?, protection)
+    }
+
+    /// Whether every page of a range is mapped.
+    #[must_use]
+    pub fn is_mapped(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len)
+            .is_ok_and(|mut range| range.all(|page| self.parts.space.is_mapped(page)))
+    }
+
+    /// Whether some page of a range is mapped.
+    #[must_use]
+    pub fn any_mapped(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len)
+            .is_ok_and(|mut range| range.any(|page| self.parts.space.is_mapped(page)))
+    }
+
+    /// Takes `len` bytes of the window without mapping them yet.
+    pub fn reserve(&self, len: usize) -> io::Result<Option<usize>> {
+        let page = mapping::reserve(&self.parts, len.div_ceil(PAGE_SIZE) as u64);
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Unmaps a range that stays reserved.
+    pub fn retract(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::retract(&self.parts, self.pages_of(address, len)?)
+    }
+
+    /// Brings a range in and keeps it (`mlock`): at most a quarter of the
+    /// budget, beyond that ENOMEM.
+    pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
+        const ENOMEM: i32 = 12;
+        let range = self.pages_of(address, len)?;
+        let most = self.parts.budget.limit_bytes() / 4 / PAGE_SIZE;
+        let added = mapping::lock(&self.parts, range.clone(), most as u64)
+            .ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
+        for part in added {
+            let (start, len) =
+                (self.address_of(part.start), (part.end - part.start) as usize * PAGE_SIZE);
+            if !matches!(self.pin(start, len, len), Ok(pinned) if pinned == len) {
+                return Err(io::Error::from_raw_os_error(ENOMEM));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Engine::lock_range`] began.
+    pub fn unlock_range(&self, address: usize, len: usize) -> io::Result<()> {
+        for part in mapping::unlock(&self.parts, self.pages_of(address, len)?) {
+            self.unpin(self.address_of(part.start), (part.end - part.start) as usize * PAGE_SIZE);
+        }
+        Ok(())
+    }
+
+    /// For each page of a range, whether it is in memory (`mincore`).
+    pub fn residency(&self, address: usize, out: &mut [u8]) -> io::Result<()> {
+        let range = self.pages_of(address, out.len() * PAGE_SIZE)?;
+        for (page, byte) in range.zip(out) {
+            *byte = u8::from(self.parts.pages.load(page).is_resident());
+        }
+        Ok(())
+    }
+
+    /// Changes a mapping's length, moving it if allowed. Returns its address.
+    pub fn remap(
+        &self,
+        address: usize,
+        old_len: usize,
+        new_len: usize,
+        may_move: bool,
+    ) -> io::Result<usize> {
+        const ENOMEM: i32 = 12;
+        const EFAULT: i32 = 14;
+        let old = self.pages_of(address, old_len)?;
+        let count = new_len.div_ceil(PAGE_SIZE) as u64;
+        if !self.is_mapped(address, old_len) {
+            return Err(io::Error::from_raw_os_error(EFAULT));
+        }
+        if count <= old.end - old.start {
+            if old.start + count < old.end {
+                mapping::unmap(&self.parts, old.start + count..old.end)?;
+            }
+            return Ok(address);
+        }
+        if mapping::grow(&self.parts, old.clone(), count)? {
+            return Ok(address);
+        }
+        if !may_move {
+            return Err(io::Error::from_raw_os_error(ENOMEM));
+        }
+        let protection = self.parts.space.lock().protection(old.start);
+        let target = mapping::map(&self.parts, count, protection)?
+            .ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
+        self.transfer(old.clone(), target)?;
+        mapping::unmap(&self.parts, old)?;
+        Ok(self.address_of(target))
+    }
+
+    /// Moves a mapping's content to memory mapped at `to`.
+    pub fn move_to(&self, from: usize, len: usize, to: usize) -> io::Result<()> {
+        self.transfer(self.pages_of(from, len)?, self.page_of(to))
+    }
+
+    fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
+        const EIO: i32 = 5;
+        let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        mapping::transfer(&self.parts, from, to, |page| {
+            page_in::page_in(&self.parts, &self.contexts, page, Access::Read)
+                .map_err(|_| io::Error::from_raw_os_error(EIO))
+        })
+    }
+
+    /// Does background reclaim in the calling thread while `go_on` says so.
+    pub fn run_reclaim(&self, go_on: impl Fn() -> bool) {
+        reclaim::run(&self.parts, &self.contexts, go_on);
+    }
+
+    /// Takes up to `pages` pages out now; for tests and benches. Returns how
+    /// many rounds made progress.
+    pub fn reclaim_now(&self, rounds: usize) -> usize {
+        let mut context = self.contexts.claim_background();
+        (0..rounds)
+            .take_while(|_| {
+                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
+            })
+            .count()
+    }
+
+    /// From here until [`Engine::unhold`] what is resident stays resident.
+    pub fn hold(&self) {
+        self.parts.hold();
+    }
+
+    /// Ends one [`Engine::hold`].
+    pub fn unhold(&self) {
+        self.parts.unhold();
+    }
+
+    /// Waits until nothing is under way and keeps it so. For fork, with
+    /// signals blocked.
+    #[must_use]
+    pub fn rest(&self) -> AtRest<'_> {
+        let moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let layout = self.parts.space.lock();
+        AtRest { contexts: self.contexts.claim_all(), layout, _moves: moves }
+    }
+
+    /// In the parent after fork: slots that exist now are not reused until
+    /// [`Engine::child_gone`], because the child reads them too.
+    pub fn child_made(&self, _at_rest: &AtRest<'_>) {
+        self.parts.area.freeze();
+    }
+
+    /// Ends one [`Engine::child_made`].
+    pub fn child_gone(&self) {
+        self.parts.area.thaw();
+    }
+
+    /// In a forked child: makes the engine the child's own. The child reads
+    /// its parent's slots but cannot write any, so its pages stay in DRAM or
+    /// in the pool, within the budget.
+    ///
+    /// # Errors
+    /// When userfaultfd cannot be opened again; the child must be stopped.
+    pub fn become_child(&self, at_rest: &mut AtRest<'_>) -> io::Result<()> {
+        let whole = 0..self.parts.window.pages() as PageNo;
+        let mut managed = Vec::new();
+        let mut start = whole.start;
+        for foreign in at_rest.layout.foreign_in(&whole) {
+            managed.push((start, (foreign.start - start) as usize));
+            start = foreign.end;
+        }
+        managed.push((start, (whole.end - start) as usize));
+        managed.retain(|(_, count)| *count > 0);
+        self.parts.window.reopen_after_fork(&managed)?;
+        for context in &mut at_rest.contexts {
+            // The ring is shared with the parent: its completions are not ours.
+            std::mem::forget(std::mem::replace(&mut context.lane, Lane::Plain));
+        }
+        self.parts.may_write.store(false, std::sync::atomic::Ordering::Relaxed);
+        self.parts.asleep.store(false, std::sync::atomic::Ordering::Relaxed);
+        self.parts.holds.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.parts.reclaimers.store(0, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Raises the peaks in the statistics to what they are now.
+    pub fn note_peaks(&self) {
+        self.parts.note_peaks();
+    }
+}
+
+fn assemble(
+    config: &Config,
+    stats: Stats,
+    window: Window,
+    area: Area,
+    cpus: usize,
+    contexts: usize,
+    memory: usize,
+) -> Result<Parts, StartError> {
+    let areas = cpus.next_power_of_two();
+    // A page buffer for every context; clusters for a few reclaimers at once.
+    let clusters = if memory < 32 << 20 { 1 } else { 2 };
+    let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
+    let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
+    let fixed = contexts * (CONTEXT_BYTES + RING_BYTES)
+        + bounce.bytes()
+        + pool.metadata_bytes()
+        + SMALL_CHANGE_BYTES;
+    let window_pages = window.pages();
+    Ok(Parts {
+        pages: PageTable::new(reserve_u64(window_pages)?),
+        space: Space::new(window_pages as u64)?,
+        clock: Clock::default(),
+        pool,
+        bounce,
+        budget: Budget::new(memory, fixed),
+        stats,
+        compress: config.compress,
+        may_write: AtomicBool::new(true),
+        kick: AtomicU32::new(0),
+        asleep: AtomicBool::new(false),
+        holds: AtomicUsize::new(0),
+        reclaimers: AtomicUsize::new(0),
+        window,
+        area,
+    })
+}
+
+fn publish_facts(parts: &Parts) {
+    let facts = parts.area.facts();
+    let stats = &parts.stats;
+    stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
+    stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
+    stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
+    stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
+    stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));
+    stats.set(Counter::Version, STATS_VERSION);
+}

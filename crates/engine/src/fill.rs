@@ -1,0 +1,180 @@
+//! The same-filled check: the first thing page-out asks of a victim and, when
+//! it says yes, the last. Such a page becomes one word in its page-table entry
+//! and page-in writes that word 512 times; nothing is stored.
+//!
+//! Nearly every page that is not same-filled is told by its first and last
+//! word, so these are compared before anything is read in sequence.
+
+const PAGE_BYTES: usize = 4096;
+const WORD_BYTES: usize = 8;
+/// What one step of the scan reads before it looks at the result: wide enough
+/// to fill vector registers, narrow enough to stop early.
+const BLOCK_BYTES: usize = 128;
+
+/// Bits an encoded word takes in a page-table entry.
+pub const CODE_BITS: u32 = 58;
+const PAYLOAD_BITS: u32 = CODE_BITS - 2;
+const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
+
+/// The kinds of word that fit into an entry, in the code's two top bits.
+const SIGN_EXTENDED: u64 = 0;
+const HIGH_BITS: u64 = 1;
+const REPEATED: u64 = 2;
+
+const _: () =
+    assert!(PAGE_BYTES.is_multiple_of(BLOCK_BYTES) && BLOCK_BYTES.is_multiple_of(WORD_BYTES));
+
+/// The word that the whole page repeats, if it does.
+#[must_use]
+pub fn same_filled_word(page: &[u8; PAGE_BYTES]) -> Option<u64> {
+    let (blocks, _) = page.as_chunks::<BLOCK_BYTES>();
+    let (words, _) = page.as_chunks::<WORD_BYTES>();
+    let word = u64::from_ne_bytes(words[0]);
+    if u64::from_ne_bytes(words[words.len() - 1]) != word {
+        return None;
+    }
+    blocks.iter().all(|block| block_repeats(block, word)).then_some(word)
+}
+
+/// One branch a block, so that the words are compared side by side.
+fn block_repeats(block: &[u8; BLOCK_BYTES], word: u64) -> bool {
+    let (words, _) = block.as_chunks::<WORD_BYTES>();
+    words.iter().fold(0, |differing, bytes| differing | (u64::from_ne_bytes(*bytes) ^ word)) == 0
+}
+
+/// Makes `page` what [`same_filled_word`] said it was.
+pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
+    let (words, _) = page.as_chunks_mut::<WORD_BYTES>();
+    words.fill(word.to_ne_bytes());
+}
+
+/// Packs `word` into [`CODE_BITS`] bits, when it is one of the kinds programs
+/// fill pages with: a small number of either sign or an address, a number with
+/// a zero low byte (doubles such as 1.0), a 32-bit value twice.
+#[must_use]
+pub fn encode(word: u64) -> Option<u64> {
+    let unused_bits = u64::BITS - PAYLOAD_BITS;
+    let (kind, payload) = if ((word << unused_bits) as i64 >> unused_bits) as u64 == word {
+        (SIGN_EXTENDED, word & PAYLOAD_MASK)
+    } else if word.trailing_zeros() >= unused_bits {
+        (HIGH_BITS, word >> unused_bits)
+    } else if word >> 32 == word & u64::from(u32::MAX) {
+        (REPEATED, word >> 32)
+    } else {
+        return None;
+    };
+    Some(kind << PAYLOAD_BITS | payload)
+}
+
+/// The word that [`encode`] packed.
+#[must_use]
+pub fn decode(code: u64) -> u64 {
+    let unused_bits = u64::BITS - PAYLOAD_BITS;
+    let payload = code & PAYLOAD_MASK;
+    match code >> PAYLOAD_BITS {
+        SIGN_EXTENDED => ((payload << unused_bits) as i64 >> unused_bits) as u64,
+        HIGH_BITS => payload << unused_bits,
+        kind => {
+            debug_assert_eq!(kind, REPEATED, "{code:#x} was never encoded");
+            payload << 32 | payload
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn same_filled_plainly(page: &[u8; PAGE_BYTES]) -> Option<u64> {
+        let words: Vec<u64> =
+            page.chunks(8).map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap())).collect();
+        words.iter().all(|&word| word == words[0]).then_some(words[0])
+    }
+
+    #[test]
+    fn a_fresh_page_is_filled_with_zero() {
+        assert_eq!(same_filled_word(&[0; PAGE_BYTES]), Some(0));
+    }
+
+    #[test]
+    fn one_differing_byte_anywhere_is_noticed() {
+        for at in 0..PAGE_BYTES {
+            let mut page = [0x5A; PAGE_BYTES];
+            page[at] ^= 1;
+            assert_eq!(same_filled_word(&page), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_words_programs_fill_with_fit_into_an_entry() {
+        let words = [
+            0,
+            1,
+            u64::MAX,
+            -4096i64 as u64,
+            0x7fff_ffff_f000,
+            1.0f64.to_bits(),
+            (-2.5f64).to_bits(),
+            0xDEAD_BEEF_DEAD_BEEF,
+            0x0101_0101_0101_0101,
+            u64::from(1.0f32.to_bits()) << 32 | u64::from(1.0f32.to_bits()),
+        ];
+        for word in words {
+            let code = encode(word).unwrap_or_else(|| panic!("{word:#x} has no code"));
+            assert!(code < 1 << CODE_BITS);
+            assert_eq!(decode(code), word);
+        }
+    }
+
+    #[test]
+    fn a_word_of_no_kind_has_no_code() {
+        assert_eq!(encode(0x0123_4567_89AB_CDEF), None);
+        assert_eq!(encode(0.1f64.to_bits()), None);
+    }
+
+    /// Words of every kind, and the ones just beside them.
+    fn any_word() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            any::<u64>(),
+            any::<i64>().prop_map(|word| (word >> 8) as u64),
+            any::<i64>().prop_map(|word| (word >> 7) as u64),
+            any::<u64>().prop_map(|word| word << 8),
+            any::<u64>().prop_map(|word| word << 7),
+            any::<u32>().prop_map(|half| u64::from(half) << 32 | u64::from(half)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_verdict_is_that_of_the_plain_loop(
+            word in any_word(),
+            flips in prop::collection::vec((0..PAGE_BYTES, any::<u8>()), 0..3),
+        ) {
+            let mut page = [0; PAGE_BYTES];
+            fill(&mut page, word);
+            for (at, mask) in flips {
+                page[at] ^= mask;
+            }
+            prop_assert_eq!(same_filled_word(&page), same_filled_plainly(&page));
+        }
+
+        #[test]
+        fn what_is_filled_is_found_same_filled(word in any::<u64>()) {
+            let mut page = [0x77; PAGE_BYTES];
+            fill(&mut page, word);
+            prop_assert_eq!(same_filled_word(&page), Some(word));
+        }
+
+        #[test]
+        fn a_code_fits_and_gives_its_word_back(word in any_word()) {
+            if let Some(code) = encode(word) {
+                prop_assert!(code < 1 << CODE_BITS);
+                prop_assert_eq!(decode(code), word);
+            } else {
+                prop_assert!((word as i64) >= 1 << 55 || (word as i64) < -(1 << 55));
+                prop_assert!(word & 0xFF != 0 && word >> 32 != word & 0xFFFF_FFFF);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The `mmap` family for managed ranges: the program's view of the window.
+//!
+//! All of this is program context, called with signals blocked: the layout
+//! lock is held throughout, and busy pages are waited for.
+
+use crate::page::{PageNo, Place};
+use crate::parts::Parts;
+use softswap_sys::window::{Protection, READ_WRITE};
+use std::io;
+use std::ops::Range;
+
+/// Alignment, in pages, of large mappings: allocators want their arenas so.
+const LARGE_ALIGN_PAGES: u64 = 8192;
+
+/// Maps `count` fresh pages. `None` when the window has no such gap.
+pub fn map(parts: &Parts, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
+    let mut layout = parts.space.lock();
+    let align = count.next_power_of_two().min(LARGE_ALIGN_PAGES);
+    let Some(range) =
+        parts.space.find(&layout, count, align).or_else(|| parts.space.find(&layout, count, 1))
+    else {
+        return Ok(None);
+    };
+    if protection != READ_WRITE {
+        parts.window.protect(range.start, count as usize, protection)?;
+    }
+    parts.space.add(&mut layout, range.clone());
+    layout.set_protection(range.clone(), protection);
+    Ok(Some(range.start))
+}
+
+/// Maps fresh pages exactly at `range`, displacing what is there.
+pub fn map_at(parts: &Parts, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
+    unmap(parts, range.clone())?;
+    let mut layout = parts.space.lock();
+    let count = (range.end - range.start) as usize;
+    if protection != READ_WRITE {
+        parts.window.protect(range.start, count, protection)?;
+    }
+    parts.space.add(&mut layout, range.clone());
+    layout.set_protection(range, protection);
+    Ok(())
+}
+
+/// Unmaps `range`; parts of it that are not mapped are skipped.
+pub fn unmap(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
+    let mut layout = parts.space.lock();
+    parts.space.close(&range);
+    for foreign in layout.foreign_in(&range) {
+        parts.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
+    }
+    drop_content(parts, range.clone())?;
+    if layout.has_protection(&range) {
+        parts.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
+    }
+    parts.space.remove(&mut layout, range);
+    Ok(())
+}
+
+/// Takes `count` pages of the window without mapping them.
+pub fn reserve(parts: &Parts, count: u64) -> Option<PageNo> {
+    let mut layout = parts.space.lock();
+    let range = parts.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
+    layout.reserve(range.clone());
+    Some(range.start)
+}
+
+/// Unmaps `range` but keeps it from other mappings.
+pub fn retract(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
+    let _layout = parts.space.lock();
+    parts.space.close(&range);
+    drop_content(parts, range)
+}
+
+/// Notes that `range` is locked into memory, unless more than `most` pages
+/// then were. Returns the parts that were not locked before.
+pub fn lock(parts: &Parts, range: Range<PageNo>, most: u64) -> Option<Vec<Range<PageNo>>> {
+    parts.space.lock().lock_range(range, most)
+}
+
+/// Notes that `range` is no longer locked. Returns the parts that were.
+pub fn unlock(parts: &Parts, range: Range<PageNo>) -> Vec<Range<PageNo>> {
+    parts.space.lock().unlock_range(&range)
+}
+
+/// Lends `range` to a mapping that is not managed; `place_it` makes it.
+pub fn lend(
+    parts: &Parts,
+    range: Range<PageNo>,
+    place_it: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    unmap(parts, range.clone())?;
+    let mut layout = parts.space.lock();
+    place_it()?;
+    for page in range.clone() {
+        parts.space.touch(page);
+        parts.pages.claim(page).publish(Place::Foreign);
+    }
+    layout.set_foreign(range);
+    Ok(())
+}
+
+/// Makes `range` read as zeroes again (`MADV_DONTNEED`).
+pub fn discard(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
+    let layout = parts.space.lock();
+    let mut start = range.start;
+    for foreign in layout.foreign_in(&range) {
+        drop_content(parts, start..foreign.start)?;
+        parts.window.discard(foreign.start, (foreign.end - foreign.start) as usize)?;
+        start = foreign.end;
+    }
+    drop_content(parts, start..range.end)
+}
+
+/// Changes the protection of `range`, all of which must be mapped.
+pub fn protect(parts: &Parts, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
+    let mut layout = parts.space.lock();
+    if !layout.is_taken(&range) {
+        return Err(io::Error::from_raw_os_error(ENOMEM));
+    }
+    parts.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+    layout.set_protection(range, protection);
+    Ok(())
+}
+
+const ENOMEM: i32 = 12;
+
+/// Grows a mapping into the free pages after it. False when they are taken.
+pub fn grow(parts: &Parts, range: Range<PageNo>, count: u64) -> io::Result<bool> {
+    let mut layout = parts.space.lock();
+    let more = range.end..range.start + count;
+    if !parts.space.is_free(&layout, &more) {
+        return Ok(false);
+    }
+    let protection = layout.protection(range.end - 1);
+    if protection != READ_WRITE {
+        parts.window.protect(more.start, (more.end - more.start) as usize, protection)?;
+    }
+    parts.space.add(&mut layout, more.clone());
+    layout.set_protection(more, protection);
+    Ok(true)
+}
+
+/// Moves the content of `from` to the mapped pages at `to`, leaving `from`
+/// mapped and reading as zeroes. `fetch` brings a page in.
+pub fn transfer(
+    parts: &Parts,
+    from: Range<PageNo>,
+    to: PageNo,
+    fetch: impl Fn(PageNo) -> io::Result<()>,
+) -> io::Result<()> {
+    for (source, target) in from.clone().zip(to..) {
+        if !parts.space.is_touched(source) {
+            continue;
+        }
+        loop {
+            let claim = parts.pages.claim(source);
+            match claim.before().place() {
+                Place::Vacant | Place::Foreign => break,
+                Place::Filled { code } => {
+                    arrive(parts, target, Place::Filled { code });
+                    claim.publish(Place::Vacant);
+                    break;
+                }
+                Place::Slot { slot } => {
+                    arrive(parts, target, Place::Slot { slot });
+                    claim.publish(Place::Vacant);
+                    break;
+                }
+                Place::Resident { heat } => {
+                    let moved = parts.window.relocate(target, source, 1);
+                    if moved.pages == 0 {
+                        copy_over(parts, source, target)?;
+                    }
+                    parts.space.sub_resident(source);
+                    claim.publish(Place::Vacant);
+                    parts.space.add_resident(target, 1);
+                    arrive(parts, target, Place::Resident { heat });
+                    break;
+                }
+                // The pool knows its pages' owners, and a frame belongs to a
+                // batch: those come in first.
+                Place::Pool { .. } | Place::Staged { .. } => {
+                    drop(claim);
+                    fetch(source)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn arrive(parts: &Parts, target: PageNo, place: Place) {
+    parts.space.touch(target);
+    parts.pages.claim(target).publish(place);
+}
+
+fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {
+    let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
+    parts.window.read_page(source, &mut copy)?;
+    if let Some(error) = parts.window.install(target, &copy.0).error {
+        return Err(error);
+    }
+    parts.window.discard(source, 1)
+}
+
+/// Frees whatever the pages of `range` hold. Neighbouring resident pages are
+/// dropped in one call, while all of them are claimed.
+fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
+    const RUN: usize = 64;
+    let mut run: [Option<crate::page::Claim<'_>>; RUN] = [const { None }; RUN];
+    let (mut first, mut len) = (range.start, 0);
+    let mut page = range.start;
+    while page < range.end {
+        if !parts.space.is_touched(page) {
+            page = (page / crate::space::CHUNK_PAGES + 1) * crate::space::CHUNK_PAGES;
+            continue;
+        }
+        let seen = parts.pages.load(page);
+        if seen.place() == Place::Vacant && !seen.is_busy() {
+            page += 1;
+            continue;
+        }
+        let claim = match parts.pages.try_claim(page, seen) {
+            Some(claim) => claim,
+            // Waiting with claims in hand could be waiting for oneself: the
+            // page's holder may be waiting for one of ours.
+            None => {
+                drop_run(parts, first, &mut run[..len])?;
+                len = 0;
+                parts.pages.claim(page)
+            }
+        };
+        match claim.before().place() {
+            Place::Vacant => drop(claim),
+            Place::Resident { .. } => {
+                if len == RUN || (len > 0 && first + len as u64 != page) {
+                    drop_run(parts, first, &mut run[..len])?;
+                    len = 0;
+                }
+                if len == 0 {
+                    first = page;
+                }
+                run[len] = Some(claim);
+                len += 1;
+            }
+            // The frame itself is emptied and uncharged with its batch, which
+            // counts the page as rescued: so it is uncharged here.
+            Place::Staged { .. } => {
+                parts.budget.release(1);
+                claim.publish(Place::Vacant);
+            }
+            place => {
+                parts.release_copy(place);
+                claim.publish(Place::Vacant);
+            }
+        }
+        page += 1;
+    }
+    drop_run(parts, first, &mut run[..len])
+}
+
+fn drop_run(
+    parts: &Parts,
+    first: PageNo,
+    run: &mut [Option<crate::page::Claim<'_>>],
+) -> io::Result<()> {
+    if run.is_empty() {
+        return Ok(());
+    }
+    parts.window.discard(first, run.len())?;
+    for (page, claim) in (first..).zip(run.iter_mut()) {
+        if let Some(claim) = claim.take() {
+            parts.space.sub_resident(page);
+            claim.publish(Place::Vacant);
+        }
+    }
+    parts.budget.release(run.len());
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! Walk 2, a page comes back: fault -> entry -> fill | pool | slot -> extent ->
+//! bounce -> io -> install.
+//!
+//! Runs in the thread that touched the page, inside its signal handler: no
+//! allocation, no logging, no lock held over managed memory.
+
+use crate::codec::{self, CodecError};
+use crate::context::{Context, Contexts};
+use crate::fill;
+use crate::io::IoError;
+use crate::page::{Claim, PageNo, Place};
+use crate::page_out::frame_of;
+use crate::parts::Parts;
+use crate::policy::{FRESH, HOT};
+use crate::pool::Handle;
+use crate::reclaim::{self, Exhausted};
+use crate::seal;
+use crate::stats::{Counter, Tier};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns};
+use std::io;
+
+/// Fresh pages installed at once when touches run ahead.
+pub const MAX_FRESH_PAGES: usize = 16;
+static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
+
+/// Why a page cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FaultError {
+    /// The address does not belong to the program.
+    #[error("the address is not mapped")]
+    NotMapped,
+    /// The swap area could not be read.
+    #[error("a swapped-out page could not be read back: {0}")]
+    Read(#[from] IoError),
+    /// What was read is not what was written.
+    #[error(
+        "the swap area returned wrong data for slot {slot} (checksum mismatch); \
+         the device or file system under it is not to be trusted"
+    )]
+    Corrupt {
+        /// The slot.
+        slot: u64,
+    },
+    /// The pool holds something that cannot be unpacked.
+    #[error("a compressed page in memory cannot be unpacked ({0}): memory was overwritten")]
+    Unpack(#[from] CodecError),
+    /// No memory can be freed for it.
+    #[error("{0}")]
+    Exhausted(#[from] Exhausted),
+    /// The kernel refused to map it.
+    #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
+    Install(io::Error),
+    /// The page vanished behind the engine's back.
+    #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
+    Lost,
+}
+
+/// What the toucher was about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+}
+
+/// Brings a page in (or finds that it is there).
+pub fn page_in(
+    parts: &Parts,
+    contexts: &Contexts,
+    page: PageNo,
+    access: Access,
+) -> Result<(), FaultError> {
+    let start = now_ns();
+    // The context first: whoever holds all contexts (fork) then knows that no
+    // page is half-way in.
+    let mut context = contexts.claim(current_cpu());
+    let Some(claim) = claim_missing(parts, page)? else { return Ok(()) };
+    let tier = bring(parts, &mut context, page, claim, access)?;
+    drop(context);
+    parts.stats.record_fault(tier, now_ns() - start);
+    Ok(())
+}
+
+/// Claims the page's entry, or finds that somebody else has brought it in.
+fn claim_missing(parts: &Parts, page: PageNo) -> Result<Option<Claim<'static>>, FaultError> {
+    loop {
+        let seen = parts.pages.wait(page);
+        match seen.place() {
+            Place::Foreign => return Err(FaultError::NotMapped),
+            Place::Resident { .. } => {
+                let absent = matches!(parts.window.is_present(page), Ok(false));
+                if absent && parts.pages.load(page).is_resident() {
+                    return still_lost(parts, page);
+                }
+                return Ok(None);
+            }
+            Place::Vacant => parts.space.touch(page),
+            _ => {}
+        }
+        if let Some(claim) = parts.pages.try_claim(page, seen) {
+            return Ok(Some(claim));
+        }
+    }
+}
+
+/// Resident by its entry, absent by the kernel: between the two looks the
+/// page may have come or gone, so decide while nobody can move it.
+fn still_lost(parts: &Parts, page: PageNo) -> Result<Option<Claim<'static>>, FaultError> {
+    let claim = parts.pages.claim(page);
+    let resident = claim.before().is_resident();
+    if resident && matches!(parts.window.is_present(page), Ok(false)) {
+        return Err(FaultError::Lost);
+    }
+    Ok(None)
+}
+
+/// Brings a claimed page in from wherever it is and publishes it as resident.
+fn bring(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    claim: Claim<'_>,
+    access: Access,
+) -> Result<Tier, FaultError> {
+    let place = claim.before().place();
+    // A staged page never left DRAM, so it is charged already.
+    if let Place::Staged { frame } = place {
+        if let Err((_, error)) = frame_of(parts, frame).give_back(page) {
+            return Err(FaultError::Install(error));
+        }
+        finish(parts, page, claim, HOT);
+        return Ok(Tier::Staged);
+    }
+    if place == Place::Vacant && !parts.space.is_mapped(page) {
+        return Err(FaultError::NotMapped);
+    }
+    reclaim::make_room(parts, context, 1)?;
+    match install_from(parts, context, page, place, access) {
+        Ok(tier) => {
+            parts.release_copy(place);
+            finish(parts, page, claim, FRESH);
+            if tier == Tier::Zero && access == Access::Write {
+                run_ahead(parts, page);
+            }
+            Ok(tier)
+        }
+        Err(error) => {
+            parts.budget.release(1);
+            Err(error)
+        }
+    }
+}
+
+fn finish(parts: &Parts, page: PageNo, claim: Claim<'_>, heat: u8) {
+    parts.space.add_resident(page, 1);
+    claim.publish(Place::Resident { heat });
+}
+
+/// Puts the page's content into the program's memory.
+fn install_from(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    place: Place,
+    access: Access,
+) -> Result<Tier, FaultError> {
+    match place {
+        Place::Filled { code } => {
+            match fill::decode(code) {
+                0 => zeroes(parts, page, access)?,
+                word => {
+                    fill::fill(&mut context.page.0, word);
+                    install(parts, page, &context.page.0)?;
+                }
+            }
+            Ok(Tier::Filled)
+        }
+        Place::Pool { handle } => {
+            let target = &mut context.page.0;
+            parts
+                .pool
+                .load(Handle::from_bits(handle), |packed| codec::decompress(packed, target))?;
+            install(parts, page, &context.page.0)?;
+            Ok(Tier::Pool)
+        }
+        Place::Slot { slot } => {
+            read_slot(parts, context, page, slot)?;
+            Ok(Tier::Disk)
+        }
+        _ => {
+            zeroes(parts, page, access)?;
+            Ok(Tier::Zero)
+        }
+    }
+}
+
+fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError> {
+    // The shared page of zeroes costs a second fault when it is written.
+    let done = match access {
+        Access::Read => parts.window.install_zero(page, 1),
+        Access::Write => parts.window.install(page, &ZEROES[..PAGE_SIZE]),
+    };
+    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
+}
+
+fn install(parts: &Parts, page: PageNo, bytes: &[u8]) -> Result<(), FaultError> {
+    let done = parts.window.install(page, bytes);
+    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
+}
+
+/// Reads a slot through a bounce buffer, checks its seal and installs it.
+fn read_slot(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    slot: u64,
+) -> Result<(), FaultError> {
+    // As many page buffers as contexts: one is free for whoever holds a context.
+    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
+        parts.die("no bounce buffer is left for a read");
+    };
+    if let Err(error) = parts.area.read(&mut context.lane, slot, &mut buffer) {
+        parts.stats.add(Counter::ReadErrors, 1);
+        return Err(FaultError::Read(error));
+    }
+    parts.stats.add(Counter::PagesRead, 1);
+    parts.stats.add(Counter::BytesRead, PAGE_SIZE as u64);
+    let generation = parts.area.generation(slot);
+    if seal::checksum(slot, generation, &buffer) != parts.area.seal(slot) {
+        parts.stats.add(Counter::ChecksumErrors, 1);
+        return Err(FaultError::Corrupt { slot });
+    }
+    install(parts, page, &buffer)
+}
+
+/// Installs fresh pages behind one just written, as many as there are resident
+/// ones before it: a sequential first touch doubles its stride up to the limit.
+fn run_ahead(parts: &Parts, page: PageNo) {
+    let behind = (1..=MAX_FRESH_PAGES as u64)
+        .take_while(|back| page >= *back && parts.pages.load(page - back).is_resident())
+        .count();
+    let mut claims = [const { None }; MAX_FRESH_PAGES];
+    let mut count = 0;
+    for claim_at in claims.iter_mut().take(behind) {
+        let next = page + 1 + count as u64;
+        *claim_at = claim_fresh(parts, next);
+        if claim_at.is_none() {
+            break;
+        }
+        count += 1;
+    }
+    // Never at the price of reclaim: this is a guess.
+    let low = parts.budget.is_low(parts.other_bytes());
+    if count == 0 || low || !parts.budget.try_charge(count, parts.other_bytes()) {
+        return;
+    }
+    let installed = parts.window.install(page + 1, &ZEROES[..count * PAGE_SIZE]).pages;
+    parts.budget.release(count - installed);
+    for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
+        if let Some(claim) = claim.take() {
+            finish(parts, next, claim, FRESH);
+        }
+    }
+}
+
+fn claim_fresh(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
+    if page as usize >= parts.window.pages() {
+        return None;
+    }
+    let seen = parts.pages.load(page);
+    if seen.place() != Place::Vacant || seen.is_busy() {
+        return None;
+    }
+    parts.space.touch(page);
+    let claim = parts.pages.try_claim(page, seen)?;
+    // Asked after claiming: an unmap now waits for the claim to end.
+    parts.space.is_mapped(page).then_some(claim)
+}

@@ -1,0 +1,355 @@
+//! Walk 1, a page goes out: victim -> unmap -> fill -> codec -> pool | slot ->
+//! extent -> bounce -> io -> publish.
+//!
+//! A batch of victims is moved out of the program's reach into staging frames.
+//! From then on a touch finds them staged and takes them straight back. Same-
+//! filled pages become a word, compressible ones go to the pool, the others are
+//! copied to a bounce buffer, sealed, and written in one go. Only when the
+//! write has succeeded is the slot published; a failed write gives the page back.
+
+use crate::bounce::ClusterBuffer;
+use crate::codec;
+use crate::context::{BATCH_PAGES, Context};
+use crate::fill;
+use crate::page::{Claim, PageNo, Place};
+use crate::parts::Parts;
+use crate::policy::HOT;
+use crate::pool::Handle;
+use crate::seal;
+use crate::stats::Counter;
+use crate::swap::area::{AreaFull, Run};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::current_cpu;
+use softswap_sys::window::StagedFrame;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// Tries to put a page back before giving up: memory may be short for a moment.
+const GIVE_BACK_TRIES: u32 = 10_000;
+
+/// Why a page cannot be written out.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSlot {
+    /// The swap area is full.
+    #[error(transparent)]
+    Area(#[from] AreaFull),
+    /// The area belongs to the parent.
+    #[error(
+        "a forked child cannot write to the swap area of its parent; give the child its own \
+         by exec, or raise --memory"
+    )]
+    ForkedChild,
+}
+
+/// What one batch achieved.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Pages no longer in DRAM (or compressed in it).
+    pub pages_out: usize,
+    /// Why pages that should have gone to the swap area did not.
+    pub area_full: Option<NoSlot>,
+}
+
+/// The pages of one batch that wait in staging frames.
+struct Staged {
+    pages: [PageNo; BATCH_PAGES],
+    count: usize,
+    first_frame: usize,
+}
+
+impl Staged {
+    fn frames(&self) -> impl Iterator<Item = (PageNo, u32)> + '_ {
+        let first = self.first_frame as u32;
+        self.pages[..self.count].iter().zip(first..).map(|(page, frame)| (*page, frame))
+    }
+}
+
+/// Takes up to one batch of cold pages out.
+pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
+    let mut victims = [const { None }; BATCH_PAGES];
+    let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
+    if found == 0 {
+        return Outcome::default();
+    }
+    let staged = stage(parts, context, &mut victims[..found]);
+    let mut outcome = store(parts, context, &staged);
+    parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
+    parts.budget.release(outcome.pages_out);
+    parts.stats.add(Counter::PagesOut, staged.count as u64);
+    if outcome.pages_out > 0 {
+        // Half a success is progress; the limit will be met again.
+        outcome.area_full = None;
+    }
+    outcome
+}
+
+type Victim<'t> = Option<(PageNo, Claim<'t>)>;
+
+/// Moves the victims into staging frames, neighbours in one call.
+fn stage(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> Staged {
+    let first_frame = context.first_frame;
+    let mut staged = Staged { pages: [0; BATCH_PAGES], count: 0, first_frame };
+    let mut next = 0;
+    while let Some(Some((first, _))) = victims.get(next) {
+        let (first, run) = (*first, run_length(&victims[next..]));
+        let moved = if parts.window.uses_move() {
+            parts.window.take_out(first, run, first_frame + staged.count).pages
+        } else {
+            0
+        };
+        for victim in &mut victims[next..next + moved] {
+            publish_staged(parts, &mut staged, victim);
+        }
+        next += moved;
+        if moved < run {
+            stage_one(parts, context, &mut staged, &mut victims[next]);
+            next += 1;
+        }
+    }
+    staged
+}
+
+/// How many of the victims from the first on are neighbours.
+fn run_length(victims: &[Victim<'_>]) -> usize {
+    let pages = victims.iter().map_while(|v| v.as_ref().map(|(page, _)| *page));
+    let first = victims.first().and_then(|v| v.as_ref()).map_or(0, |(page, _)| *page);
+    pages.zip(first..).take_while(|(page, expected)| page == expected).count()
+}
+
+fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
+    if let Some((page, claim)) = victim.take() {
+        claim.publish(Place::Staged { frame: (staged.first_frame + staged.count) as u32 });
+        parts.space.sub_resident(page);
+        staged.pages[staged.count] = page;
+        staged.count += 1;
+    }
+}
+
+/// Takes out one page that did not move with its neighbours.
+fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
+    let Some((page, _)) = victim else { return };
+    let (page, frame) = (*page, staged.first_frame + staged.count);
+    let refused = if parts.window.uses_move() {
+        parts.window.take_out(page, 1, frame).error
+    } else {
+        Some(io::ErrorKind::Unsupported.into())
+    };
+    let out = match refused {
+        None => true,
+        // Left shared by fork? Then it moves once it is the program's own. A
+        // page that a device is reading or writing refuses again, and stays.
+        Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            parts.window.unshare(page).is_ok() && parts.window.take_out(page, 1, frame).pages == 1
+        }
+        // Its protection differs from the frames', or there is no MOVE.
+        Some(_) => parts.window.take_out_by_copy(page, frame, context.page).is_ok(),
+    };
+    if out {
+        publish_staged(parts, staged, victim);
+    } else if let Some((_, claim)) = victim.take() {
+        claim.publish(Place::Resident { heat: HOT });
+    }
+}
+
+/// Finds every staged page a place to stay.
+fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut cluster = parts.bounce.take_cluster(current_cpu());
+    let mut for_disk: [(PageNo, u32); BATCH_PAGES] = [(0, 0); BATCH_PAGES];
+    let mut waiting = 0;
+    for (page, frame) in staged.frames() {
+        let claim = parts.pages.claim(page);
+        if claim.before().place() != (Place::Staged { frame }) {
+            continue;
+        }
+        let content = frame_of(parts, frame);
+        let place = in_dram(parts, context, page, content.bytes());
+        if let Some(place) = place {
+            drop(content);
+            claim.publish(place);
+            outcome.pages_out += 1;
+        } else if let Some(cluster) = &mut cluster {
+            cluster[waiting * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(content.bytes());
+            for_disk[waiting] = (page, frame);
+            waiting += 1;
+        } else {
+            // Every buffer is in use: the page goes back, somebody else's
+            // write is making room.
+            give_back(parts, page, content, claim);
+        }
+    }
+    if let Some(cluster) = &mut cluster {
+        write_staged(parts, context, &for_disk[..waiting], cluster, &mut outcome);
+    }
+    outcome
+}
+
+/// The frame of a page whose claimed entry says that it is staged there.
+pub fn frame_of(parts: &Parts, frame: u32) -> StagedFrame<'_> {
+    match parts.window.claim_frame(frame as usize) {
+        Some(content) => content,
+        None => parts.die("a staging frame is empty although its page is staged"),
+    }
+}
+
+/// Where the page can stay without leaving DRAM, if it can.
+fn in_dram(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+) -> Option<Place> {
+    if let Some(word) = fill::same_filled_word(content) {
+        parts.stats.add(Counter::PagesSameFilled, 1);
+        if let Some(code) = fill::encode(word) {
+            return Some(Place::Filled { code });
+        }
+    }
+    if !parts.compress {
+        return None;
+    }
+    let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
+    let len = codec::compress(content, room, &mut context.scratch)?;
+    let handle = parts.pool.store(&context.packed.0[..len], page).ok()?;
+    parts.stats.add(Counter::PagesPooled, 1);
+    parts.stats.add(Counter::PooledBytes, len as u64);
+    Some(Place::Pool { handle: handle.to_bits() })
+}
+
+/// Gives a staged page back to the program: it has nowhere to go.
+fn give_back(parts: &Parts, page: PageNo, content: StagedFrame<'_>, claim: Claim<'_>) {
+    let mut content = content;
+    for _ in 0..GIVE_BACK_TRIES {
+        match content.give_back(page) {
+            Ok(()) => {
+                parts.space.add_resident(page, 1);
+                claim.publish(Place::Resident { heat: HOT });
+                return;
+            }
+            Err((frame, _)) => content = frame,
+        }
+        std::thread::yield_now();
+    }
+    // The frame is about to be emptied, and it is the only copy.
+    parts.die("a page that could not be stored could not be put back either");
+}
+
+/// Writes the copies in `cluster` and publishes their slots.
+fn write_staged(
+    parts: &Parts,
+    context: &mut Context,
+    pages: &[(PageNo, u32)],
+    cluster: &mut ClusterBuffer<'_>,
+    outcome: &mut Outcome,
+) {
+    let mut done = 0;
+    while done < pages.len() {
+        let copies = &mut cluster[done * PAGE_SIZE..pages.len() * PAGE_SIZE];
+        let part = match write_run(parts, context, copies) {
+            Ok(Some(run)) => {
+                publish_slots(parts, &pages[done..done + run.len], run, outcome);
+                run.len
+            }
+            // The slots of the failed run are retired; the next try gets others.
+            Ok(None) => {
+                keep(parts, &pages[done..]);
+                return;
+            }
+            Err(full) => {
+                outcome.area_full = Some(full);
+                keep(parts, &pages[done..]);
+                return;
+            }
+        };
+        done += part;
+    }
+}
+
+/// Seals and writes as many of the copies as fit into one run of slots.
+/// `Ok(None)`: the write failed and has been counted.
+pub fn write_run(
+    parts: &Parts,
+    context: &mut Context,
+    copies: &mut [u8],
+) -> Result<Option<Run>, NoSlot> {
+    if !parts.may_write.load(Ordering::Relaxed) {
+        return Err(NoSlot::ForkedChild);
+    }
+    let run = parts.area.alloc_run(current_cpu(), copies.len() / PAGE_SIZE)?;
+    let copies = &mut copies[..run.len * PAGE_SIZE];
+    for (slot, copy) in (run.first..).zip(copies.chunks_exact(PAGE_SIZE)) {
+        let generation = parts.area.generation(slot);
+        parts.area.set_seal(slot, seal::checksum(slot, generation, copy));
+    }
+    if parts.area.write(&mut context.lane, run, copies).is_err() {
+        parts.stats.add(Counter::WriteErrors, 1);
+        parts.area.retire(run.first, run.len);
+        return Ok(None);
+    }
+    parts.stats.add(Counter::PagesWritten, run.len as u64);
+    parts.stats.add(Counter::BytesWritten, copies.len() as u64);
+    Ok(Some(run))
+}
+
+fn publish_slots(parts: &Parts, pages: &[(PageNo, u32)], run: Run, outcome: &mut Outcome) {
+    for ((page, frame), slot) in pages.iter().zip(run.first..) {
+        let claim = parts.pages.claim(*page);
+        if claim.before().place() == (Place::Staged { frame: *frame }) {
+            claim.publish(Place::Slot { slot });
+            outcome.pages_out += 1;
+        } else {
+            // Rescued while it was being written: the copy is stale.
+            parts.area.free(slot, 1);
+        }
+    }
+}
+
+/// Puts pages that could not be written back where they were.
+fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
+    for (page, frame) in pages {
+        let claim = parts.pages.claim(*page);
+        if claim.before().place() != (Place::Staged { frame: *frame }) {
+            continue;
+        }
+        give_back(parts, *page, frame_of(parts, *frame), claim);
+    }
+}
+
+/// Moves the oldest pages of the pool to the swap area. Returns how many went.
+///
+/// The entries stay claimed while the write is under way: a page must not be
+/// changed and packed again into the same place meanwhile.
+pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
+    let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
+    let mut oldest = [(0, Handle::from_bits(0)); BATCH_PAGES];
+    let found = parts.pool.oldest(&mut oldest);
+    let mut claims = [const { None }; BATCH_PAGES];
+    let mut count = 0;
+    for (page, handle) in &oldest[..found] {
+        let seen = parts.pages.load(*page);
+        if seen.place() != (Place::Pool { handle: handle.to_bits() }) {
+            continue;
+        }
+        let Some(claim) = parts.pages.try_claim(*page, seen) else { continue };
+        let unpacked =
+            parts.pool.load(*handle, |packed| codec::decompress(packed, &mut context.page.0));
+        if unpacked.is_ok() {
+            cluster[count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&context.page.0);
+            claims[count] = Some((*handle, claim));
+            count += 1;
+        }
+    }
+    let mut done = 0;
+    while done < count {
+        let copies = &mut cluster[done * PAGE_SIZE..count * PAGE_SIZE];
+        let Some(run) = write_run(parts, context, copies)? else { break };
+        for (claimed, slot) in claims[done..done + run.len].iter_mut().zip(run.first..) {
+            if let Some((handle, claim)) = claimed.take() {
+                claim.publish(Place::Slot { slot });
+                parts.pool.free(handle);
+            }
+        }
+        done += run.len;
+    }
+    Ok(done)
+}

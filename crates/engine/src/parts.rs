@@ -1,0 +1,138 @@
+//! The parts that both walks use, side by side: they do not know each other,
+//! the walks pass values between them.
+
+use crate::bounce;
+use crate::budget::Budget;
+use crate::page::{PageNo, PageTable, Place};
+use crate::policy::Clock;
+use crate::pool::{Handle, Pool};
+use crate::space::Space;
+use crate::stats::{Counter, Stats};
+use crate::swap::area::Area;
+use softswap_sys::window::Window;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// Everything an engine is made of, except who runs it.
+pub struct Parts {
+    /// The managed window and the staging frames.
+    pub window: Window,
+    /// One entry per page of the window.
+    pub pages: PageTable<'static>,
+    /// Which pages belong to the program.
+    pub space: Space,
+    /// Which pages are cold.
+    pub clock: Clock,
+    /// Compressed pages.
+    pub pool: Pool,
+    /// The swap area.
+    pub area: Area,
+    /// I/O buffers.
+    pub bounce: bounce::Pool,
+    /// The DRAM budget.
+    pub budget: Budget,
+    /// Counters shared with `softswap run`.
+    pub stats: Stats,
+    /// Whether pages are compressed.
+    pub compress: bool,
+    /// Whether the swap area may be written; a forked child only reads it.
+    pub may_write: AtomicBool,
+    /// Bumped to wake background reclaim.
+    pub kick: AtomicU32,
+    /// Whether background reclaim sleeps on `kick`.
+    pub asleep: AtomicBool,
+    /// While above zero nothing may be taken out.
+    pub holds: AtomicUsize,
+    /// Reclaimers that are taking pages out right now.
+    pub reclaimers: AtomicUsize,
+}
+
+impl Parts {
+    /// What counts against the budget beside pages and fixed parts, in bytes.
+    #[must_use]
+    pub fn other_bytes(&self) -> usize {
+        self.pool.used_bytes() + self.area.metadata_bytes() as usize + self.space.metadata_bytes()
+    }
+
+    /// Everything that counts against the budget, in bytes.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.budget.used_bytes(self.other_bytes())
+    }
+
+    /// Raises the peaks that reports show.
+    pub fn note_peaks(&self) {
+        let stats = &self.stats;
+        stats.peak(Counter::UsedPeakBytes, self.used_bytes() as u64);
+        let pages = self.budget.pages() * softswap_sys::PAGE_SIZE;
+        stats.peak(Counter::ResidentPeakBytes, pages as u64);
+        stats.peak(Counter::PoolPeakBytes, self.pool.used_bytes() as u64);
+        let disk = self.area.used_slots() * softswap_sys::PAGE_SIZE as u64;
+        stats.peak(Counter::DiskPeakBytes, disk);
+        stats.peak(Counter::MetadataPeakBytes, self.space.metadata_bytes() as u64);
+        stats.peak(Counter::MappedPeakBytes, self.space.mapped_bytes() as u64);
+        stats.set(Counter::SwapFileBytes, self.area.size_bytes());
+    }
+
+    /// Ends the process: going on would lose a page. Never returns.
+    pub fn die(&self, why: &str) -> ! {
+        softswap_sys::raw::write_stderr(b"softswap: internal error: ");
+        softswap_sys::raw::write_stderr(why.as_bytes());
+        softswap_sys::raw::write_stderr(b"; stopping the program rather than losing data\n");
+        std::process::abort()
+    }
+
+    /// Frees what a place outside the program's memory occupies.
+    pub fn release_copy(&self, place: Place) {
+        match place {
+            Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
+            Place::Slot { slot } => self.area.free(slot, 1),
+            _ => {}
+        }
+    }
+
+    /// Counts `count` pages from `page`, all of one chunk or not, as resident.
+    pub fn count_resident(&self, page: PageNo, count: usize) {
+        for offset in 0..count as u64 {
+            self.space.add_resident(page + offset, 1);
+        }
+    }
+
+    /// Wakes background reclaim if it sleeps.
+    pub fn wake_reclaim(&self) {
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
+            self.kick.fetch_add(1, Ordering::Release);
+            softswap_sys::futex::wake_all(&self.kick);
+        }
+    }
+
+    /// Whether pages may be taken out now. A `true` must be followed by
+    /// [`Parts::leave_reclaim`].
+    #[must_use]
+    pub fn enter_reclaim(&self) -> bool {
+        self.reclaimers.fetch_add(1, Ordering::SeqCst);
+        if self.holds.load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+        self.leave_reclaim();
+        false
+    }
+
+    /// Ends what [`Parts::enter_reclaim`] began.
+    pub fn leave_reclaim(&self) {
+        self.reclaimers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// From here until [`Parts::unhold`] every page that is resident stays so.
+    pub fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        while self.reclaimers.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends one [`Parts::hold`].
+    pub fn unhold(&self) {
+        self.holds.fetch_sub(1, Ordering::SeqCst);
+        self.wake_reclaim();
+    }
+}

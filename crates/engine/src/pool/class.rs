@@ -1,0 +1,110 @@
+//! Size classes: how a slab is divided.
+//!
+//! Steps of 64 bytes, each widened to what the slab's tail would otherwise
+//! waste; near the top, where a slab holds some twenty objects, neighbouring
+//! steps widen to the same size and become one class.
+
+use super::{HEADER_BYTES, MAX_OBJECT_BYTES, SLAB_BYTES};
+
+const STEP_BYTES: usize = 64;
+const STEPS: usize = MAX_OBJECT_BYTES / STEP_BYTES;
+/// Offsets in a slab are multiples of this, so that headers are aligned.
+const ALIGN_BYTES: usize = HEADER_BYTES;
+
+/// One way to divide a slab.
+#[derive(Clone, Copy)]
+pub(super) struct Class {
+    /// Bytes of one object with its header.
+    pub(super) slot_bytes: usize,
+    /// Objects in a slab.
+    pub(super) slots: usize,
+}
+
+/// How many classes there are.
+pub(super) const CLASSES: usize = widened_steps().1;
+
+/// All classes, smallest first.
+pub(super) static CLASS: [Class; CLASSES] = classes();
+
+/// The class of an object by its length with header, in [`ALIGN_BYTES`].
+static CLASS_OF: [u8; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1] = class_of();
+
+/// The smallest class with room for `object_bytes` of content.
+pub(super) fn class_for(object_bytes: usize) -> usize {
+    usize::from(CLASS_OF[(object_bytes + HEADER_BYTES).div_ceil(ALIGN_BYTES)])
+}
+
+/// The classes at the front, and how many they are.
+const fn widened_steps() -> ([Class; STEPS], usize) {
+    let mut all = [Class { slot_bytes: 0, slots: 0 }; STEPS];
+    let mut count = 0;
+    let mut step = 1;
+    while step <= STEPS {
+        let slots = SLAB_BYTES / (step * STEP_BYTES);
+        if count == 0 || all[count - 1].slots != slots {
+            let slot_bytes = SLAB_BYTES / slots / ALIGN_BYTES * ALIGN_BYTES;
+            all[count] = Class { slot_bytes, slots };
+            count += 1;
+        }
+        step += 1;
+    }
+    (all, count)
+}
+
+const fn classes() -> [Class; CLASSES] {
+    let (all, _) = widened_steps();
+    let mut classes = [all[0]; CLASSES];
+    let mut index = 0;
+    while index < CLASSES {
+        classes[index] = all[index];
+        index += 1;
+    }
+    classes
+}
+
+const fn class_of() -> [u8; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1] {
+    let classes = classes();
+    let mut table = [0; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1];
+    let (mut units, mut class) = (0, 0);
+    while units < table.len() {
+        // Does not compile when the last class is too small for an object.
+        while classes[class].slot_bytes < units * ALIGN_BYTES {
+            class += 1;
+        }
+        table[units] = class as u8;
+        units += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_goes_to_the_smallest_class_that_holds_it() {
+        for object_bytes in 1..=MAX_OBJECT_BYTES {
+            let class = class_for(object_bytes);
+            assert!(CLASS[class].slot_bytes >= object_bytes + HEADER_BYTES);
+            assert!(class == 0 || CLASS[class - 1].slot_bytes < object_bytes + HEADER_BYTES);
+        }
+    }
+
+    #[test]
+    fn classes_fill_their_slab_and_grow() {
+        for (index, class) in CLASS.iter().enumerate() {
+            let tail = SLAB_BYTES - class.slots * class.slot_bytes;
+            assert!(tail < class.slots * ALIGN_BYTES, "class {index} leaves {tail} bytes");
+            assert!(class.slot_bytes.is_multiple_of(ALIGN_BYTES));
+            assert!(index == 0 || CLASS[index - 1].slot_bytes < class.slot_bytes);
+        }
+    }
+
+    #[test]
+    fn no_object_wastes_more_than_a_step_and_the_widening() {
+        for object_bytes in 256..=MAX_OBJECT_BYTES {
+            let waste = CLASS[class_for(object_bytes)].slot_bytes - object_bytes;
+            assert!(waste <= 64 + object_bytes / 16, "{object_bytes} bytes waste {waste}");
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The pool against a map, against threads, and in figures.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+/// A small generator, so that long runs repeat exactly.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// Content that tells its owner, its length and the position in it.
+fn content(owner: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (owner.wrapping_mul(0x9E37_79B9) >> (i % 24)) as u8 ^ i as u8 ^ len as u8)
+        .collect()
+}
+
+fn assert_holds(pool: &Pool, handle: Handle, owner: u64) {
+    let expected = content(owner, handle.packed_bytes());
+    assert!(
+        pool.load(handle, |packed| packed == expected),
+        "{handle:?} of {owner} is not as stored"
+    );
+}
+
+fn candidates(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
+    let mut out = vec![(0, Handle::default()); len];
+    let count = pool.oldest(&mut out);
+    out.truncate(count);
+    out
+}
+
+/// Fills the pool with objects of `len` bytes, owners counting up from zero.
+fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
+    (0..).map_while(|owner| Some((owner, pool.store(&content(owner, len), owner).ok()?))).collect()
+}
+
+#[test]
+fn a_handle_fits_an_entry_and_survives_its_bits() {
+    let handle = Handle::new((1 << 24) - 1, 1023, 4095, MAX_OBJECT_BYTES);
+    assert!(handle.to_bits() < 1 << 58);
+    assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+    assert_eq!((handle.slab(), handle.slot()), ((1 << 24) - 1, 1023));
+    assert_eq!((handle.stamp(), handle.packed_bytes()), (4095, MAX_OBJECT_BYTES));
+}
+
+#[test]
+fn objects_of_every_length_come_back() {
+    let pool = Pool::new(64 * SLAB_BYTES).unwrap();
+    let stored: Vec<_> = (1..=MAX_OBJECT_BYTES)
+        .step_by(7)
+        .chain([MAX_OBJECT_BYTES])
+        .map(|len| (len as u64, pool.store(&content(len as u64, len), len as u64).unwrap()))
+        .collect();
+    for &(owner, handle) in &stored {
+        assert_eq!(handle.packed_bytes() as u64, owner);
+        assert_holds(&pool, handle, owner);
+    }
+}
+
+#[test]
+fn a_full_pool_refuses_and_takes_again_after_a_free() {
+    let pool = Pool::new(2 * SLAB_BYTES + 1000).unwrap();
+    assert_eq!(pool.limit_bytes(), 2 * SLAB_BYTES);
+    let stored = fill_up(&pool, 2000);
+    assert_eq!(pool.used_bytes(), pool.limit_bytes());
+    assert_eq!(pool.store(&[1; 2000], 0), Err(PoolFull));
+    pool.free(stored[3].1);
+    assert!(pool.store(&[1; 2000], 0).is_ok());
+    assert_eq!(pool.store(&[1; 2000], 0), Err(PoolFull));
+}
+
+#[test]
+fn a_pool_without_a_slab_is_always_full() {
+    let pool = Pool::new(SLAB_BYTES - 1).unwrap();
+    assert_eq!(pool.store(&[1], 0), Err(PoolFull));
+    assert_eq!(candidates(&pool, 4), []);
+}
+
+#[test]
+fn without_a_free_slab_an_object_takes_a_slot_up_to_twice_its_size() {
+    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let large = pool.store(&content(1, 2000), 1).unwrap();
+    let small = pool.store(&content(2, 1500), 2).unwrap();
+    assert_eq!(pool.store(&content(3, 500), 3), Err(PoolFull));
+    assert_holds(&pool, large, 1);
+    assert_holds(&pool, small, 2);
+}
+
+#[test]
+fn all_freed_means_no_memory_used() {
+    let pool = Pool::new(16 * SLAB_BYTES).unwrap();
+    for len in [40, 700, 3000] {
+        let mut stored = fill_up(&pool, len);
+        assert_eq!(pool.objects(), stored.len());
+        assert_eq!(pool.stored_bytes(), stored.len() * len);
+        while let Some((_, handle)) = stored.pop() {
+            pool.free(handle);
+        }
+        assert_eq!((pool.used_bytes(), pool.stored_bytes(), pool.objects()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn writeback_empties_slabs_in_the_order_they_came_into_use() {
+    let pool = Pool::new(8 * SLAB_BYTES).unwrap();
+    let stored = fill_up(&pool, 1000);
+    let per_slab = CLASS[class_for(1000)].slots;
+    for slab in stored.chunks(per_slab) {
+        let used_before = pool.used_bytes();
+        assert_eq!(candidates(&pool, 1024), slab);
+        for &(_, handle) in slab {
+            pool.free(handle);
+        }
+        assert_eq!(pool.used_bytes(), used_before - SLAB_BYTES);
+    }
+    assert_eq!(candidates(&pool, 1024), []);
+}
+
+#[test]
+fn a_slab_larger_than_the_callers_batch_is_gone_through_before_the_next() {
+    let pool = Pool::new(2 * SLAB_BYTES).unwrap();
+    let stored = fill_up(&pool, 1000);
+    let batches: Vec<_> =
+        std::iter::repeat_with(|| candidates(&pool, 10)).take(14).flatten().collect();
+    assert_eq!(batches, stored);
+}
+
+#[test]
+fn candidates_that_the_caller_skips_do_not_hold_up_the_others() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let stored = fill_up(&pool, 3000);
+    let per_slab = CLASS[class_for(3000)].slots;
+    let round: Vec<_> = (0..4).flat_map(|_| candidates(&pool, per_slab)).collect();
+    assert_eq!(round, stored);
+    assert_eq!(candidates(&pool, per_slab), stored[..per_slab], "the second round starts over");
+}
+
+#[test]
+fn what_was_skipped_is_found_even_where_nothing_else_is_left() {
+    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let stored = fill_up(&pool, 3000);
+    assert_eq!(candidates(&pool, 5), stored[..5]);
+    for &(_, handle) in &stored[5..] {
+        pool.free(handle);
+    }
+    assert_eq!(candidates(&pool, 5), stored[..5]);
+}
+
+#[test]
+fn a_slab_being_written_back_is_not_refilled() {
+    let pool = Pool::new(2 * SLAB_BYTES).unwrap();
+    let stored = pool.store(&content(1, 1000), 1).unwrap();
+    assert_eq!(candidates(&pool, 8), [(1, stored)]);
+    let later = pool.store(&content(2, 1000), 2).unwrap();
+    assert_ne!(stored.slab(), later.slab());
+    pool.free(stored);
+    assert_eq!(pool.used_bytes(), SLAB_BYTES);
+    assert_holds(&pool, later, 2);
+}
+
+#[test]
+fn a_slab_does_not_recognise_the_handle_of_a_former_tenant() {
+    let memory = reserve_bytes(SLAB_BYTES).unwrap();
+    let mut slab = Slab::new(memory.first_chunk_mut().unwrap());
+    slab.open(class_for(100));
+    let first = slab.put(0, &[1; 100], 7);
+    assert!(slab.remove(first) && !slab.remove(first), "only one free counts");
+    let second = slab.put(0, &[2; 100], 8);
+    assert_eq!(first.slot(), second.slot());
+    assert!(slab.get(first).is_none() && !slab.remove(first));
+    assert_eq!(slab.get(second), Some(&[2; 100][..]));
+    assert!(slab.remove(second));
+    slab.release();
+    slab.open(class_for(100));
+    let third = slab.put(0, &[3; 100], 9);
+    assert!(slab.get(first).is_none() && slab.get(second).is_none());
+    assert_eq!(slab.get(third), Some(&[3; 100][..]));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "stale")]
+fn a_double_free_is_caught() {
+    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let handle = pool.store(&[1; 100], 1).unwrap();
+    pool.free(handle);
+    pool.free(handle);
+}
+
+#[cfg(not(debug_assertions))]
+#[test]
+fn a_double_free_is_harmless() {
+    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let handle = pool.store(&[1; 100], 1).unwrap();
+    let kept = pool.store(&content(2, 100), 2).unwrap();
+    pool.free(handle);
+    pool.free(handle);
+    pool.free(Handle::from_bits((1 << 58) - 1));
+    assert_eq!(pool.objects(), 1);
+    assert_holds(&pool, kept, 2);
+}
+
+/// The pool and what it must hold.
+struct Model {
+    pool: Pool,
+    stored: HashMap<u64, Handle>,
+    owners: Vec<u64>,
+    next_owner: u64,
+}
+
+impl Model {
+    fn new(slabs: usize) -> Model {
+        let pool = Pool::new(slabs * SLAB_BYTES).unwrap();
+        Model { pool, stored: HashMap::new(), owners: Vec::new(), next_owner: 0 }
+    }
+
+    fn store(&mut self, len: usize) {
+        let owner = self.next_owner;
+        let Ok(handle) = self.pool.store(&content(owner, len), owner) else {
+            assert_eq!(self.pool.used_bytes(), self.pool.limit_bytes(), "refused with slabs free");
+            return self.write_back(1024);
+        };
+        assert_eq!(handle.packed_bytes(), len);
+        assert!(self.stored.insert(owner, handle).is_none());
+        self.owners.push(owner);
+        self.next_owner += 1;
+    }
+
+    fn load(&self, pick: usize) {
+        if !self.owners.is_empty() {
+            let owner = self.owners[pick % self.owners.len()];
+            assert_holds(&self.pool, self.stored[&owner], owner);
+        }
+    }
+
+    fn free(&mut self, pick: usize) {
+        if !self.owners.is_empty() {
+            let owner = self.owners.swap_remove(pick % self.owners.len());
+            self.pool.free(self.stored.remove(&owner).unwrap());
+        }
+    }
+
+    /// Frees three of four candidates, as if the fourth had become busy.
+    fn write_back(&mut self, batch: usize) {
+        let found = candidates(&self.pool, batch);
+        assert_eq!(found.is_empty(), self.stored.is_empty());
+        for (index, (owner, handle)) in found.into_iter().enumerate() {
+            assert_eq!(self.stored.get(&owner), Some(&handle), "not a live object of {owner}");
+            if index % 4 != 3 {
+                assert_holds(&self.pool, handle, owner);
+                self.stored.remove(&owner);
+                self.owners.retain(|&other| other != owner);
+                self.pool.free(handle);
+            }
+        }
+    }
+
+    fn check_counts(&self) {
+        let bytes: usize = self.stored.values().map(|handle| handle.packed_bytes()).sum();
+        assert_eq!(self.pool.objects(), self.stored.len());
+        assert_eq!(self.pool.stored_bytes(), bytes);
+        assert!(bytes <= self.pool.used_bytes());
+        assert!(self.pool.used_bytes() <= self.pool.limit_bytes());
+    }
+
+    fn finish(mut self) {
+        while !self.owners.is_empty() {
+            self.load(0);
+            self.free(0);
+        }
+        assert_eq!((self.pool.used_bytes(), self.pool.objects()), (0, 0));
+        let stored = fill_up(&self.pool, MAX_OBJECT_BYTES);
+        assert_eq!(self.pool.used_bytes(), self.pool.limit_bytes(), "a slab was lost");
+        assert_eq!(stored.len(), self.pool.slabs.len() * CLASS[CLASSES - 1].slots);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn the_pool_behaves_like_a_map(
+        slabs in 1..12usize,
+        steps in prop::collection::vec((0..8u8, any::<u16>()), 0..600),
+    ) {
+        let mut model = Model::new(slabs);
+        for (step, value) in steps {
+            let value = usize::from(value);
+            match step {
+                0..4 => model.store(1 + value % MAX_OBJECT_BYTES),
+                4 => model.load(value),
+                5..7 => model.free(value),
+                _ => model.write_back(1 + value % 100),
+            }
+            model.check_counts();
+        }
+        model.finish();
+    }
+}
+
+#[test]
+fn the_pool_behaves_like_a_map_over_a_long_run_at_its_limit() {
+    let mut random = Random(42);
+    let mut model = Model::new(32);
+    for step in 0..200_000 {
+        // Phases of growth and of shrinking, and sizes that drift.
+        let growing = step / 20_000 % 2 == 0;
+        match random.below(8) {
+            0..4 if growing => model.store(1 + random.below(1 + step % MAX_OBJECT_BYTES)),
+            0..2 => model.store(1 + random.below(MAX_OBJECT_BYTES)),
+            2..5 => model.free(random.below(usize::MAX)),
+            5..7 => model.load(random.below(usize::MAX)),
+            _ if step % 64 == 0 => model.write_back(1 + random.below(64)),
+            _ => {}
+        }
+        if step % 1000 == 0 {
+            model.check_counts();
+        }
+    }
+    model.finish();
+}
+
+#[test]
+fn threads_find_their_objects_unharmed_while_writeback_walks_the_slabs() {
+    let pool = Pool::new(24 * SLAB_BYTES).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn({
+                    let pool = &pool;
+                    move || work_on(pool, thread)
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut out = [(0, Handle::default()); 64];
+            while !done.load(Relaxed) {
+                let count = pool.oldest(&mut out);
+                for (owner, _) in &out[..count] {
+                    assert!(owner >> 32 < 4, "owner {owner:#x} is no thread's");
+                }
+                std::thread::yield_now();
+            }
+        });
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        done.store(true, Relaxed);
+    });
+    assert_eq!((pool.used_bytes(), pool.stored_bytes(), pool.objects()), (0, 0, 0));
+    assert_eq!(fill_up(&pool, MAX_OBJECT_BYTES).len(), 24 * CLASS[CLASSES - 1].slots);
+}
+
+fn work_on(pool: &Pool, thread: u64) {
+    let mut random = Random(thread + 1);
+    let mut mine: Vec<(u64, Handle)> = Vec::new();
+    for round in 0..30_000 {
+        let owner = thread << 32 | round;
+        // Few sizes, so that threads meet in the same slabs.
+        let len = 400 + 300 * random.below(9);
+        match pool.store(&content(owner, len), owner) {
+            Ok(handle) => mine.push((owner, handle)),
+            Err(PoolFull) => assert!(pool.used_bytes() <= pool.limit_bytes()),
+        }
+        if mine.len() > 100 || random.below(3) == 0 && !mine.is_empty() {
+            let (owner, handle) = mine.swap_remove(random.below(mine.len()));
+            assert_holds(pool, handle, owner);
+            pool.free(handle);
+        }
+    }
+    for (owner, handle) in mine {
+        assert_holds(pool, handle, owner);
+        pool.free(handle);
+    }
+}
+
+/// Lengths as LZ4 gives them for pages of programs: some nearly empty, most
+/// around half a page, some barely compressible.
+fn realistic_length(random: &mut Random) -> usize {
+    let spread = |random: &mut Random, from: usize, to: usize| {
+        from + (random.below(to - from) + random.below(to - from)) / 2
+    };
+    match random.below(10) {
+        0 => spread(random, 30, 300),
+        1..4 => spread(random, 300, 1500),
+        4..8 => spread(random, 1200, 2700),
+        _ => spread(random, 2400, MAX_OBJECT_BYTES),
+    }
+}
+
+/// The share of the slabs that is not content, after `pages` were stored and,
+/// `churned` times, one freed and another stored.
+fn waste(pages: usize, churned: usize) -> f64 {
+    let pool = Pool::new(256 << 20).unwrap();
+    let mut random = Random(7);
+    let store = |random: &mut Random| {
+        let len = realistic_length(random);
+        pool.store(&content(0, len), 0).unwrap()
+    };
+    let mut stored: Vec<_> = (0..pages).map(|_| store(&mut random)).collect();
+    for _ in 0..churned {
+        let victim = random.below(pages);
+        pool.free(stored[victim]);
+        stored[victim] = store(&mut random);
+    }
+    1.0 - pool.stored_bytes() as f64 / pool.used_bytes() as f64
+}
+
+#[test]
+fn little_of_a_slab_is_wasted_on_realistic_sizes() {
+    let (fresh, churned) = (waste(20_000, 0), waste(20_000, 60_000));
+    println!("waste: {:.1}% when filled, {:.1}% after churn", 100.0 * fresh, 100.0 * churned);
+    assert!(fresh < 0.09, "{fresh}");
+    assert!(churned < 0.14, "{churned}");
+}
+
+#[test]
+fn tables_are_a_fraction_of_a_percent() {
+    let pool = Pool::new(64 << 20).unwrap();
+    assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
+}

@@ -1,0 +1,54 @@
+//! What lock-free state is made of: the real thing, or loom's model of it.
+//!
+//! Only the page table goes through here; everything else uses plain locks.
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Sleeps while `word` still holds `seen` (its low half).
+    pub(crate) fn wait(word: &AtomicU64, seen: u64) {
+        softswap_sys::futex::wait_low(word, seen);
+    }
+
+    pub(crate) fn wake(word: &AtomicU64) {
+        softswap_sys::futex::wake_low(word);
+    }
+
+    pub(crate) fn relax() {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::sync::{Condvar, Mutex};
+
+    loom::lazy_static! {
+        /// One futex queue for the whole model: the kernel compares and
+        /// sleeps in one step, and so does this.
+        static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    pub(crate) fn wait(word: &AtomicU64, seen: u64) {
+        let guard = QUEUE.0.lock().unwrap();
+        if word.load(Ordering::SeqCst) == seen {
+            drop(QUEUE.1.wait(guard).unwrap());
+        }
+    }
+
+    pub(crate) fn wake(_word: &AtomicU64) {
+        let _guard = QUEUE.0.lock().unwrap();
+        QUEUE.1.notify_all();
+    }
+
+    pub(crate) fn relax() {
+        loom::thread::yield_now();
+    }
+}
+
+#[cfg(loom)]
+pub(crate) use model::*;
+#[cfg(not(loom))]
+pub(crate) use real::*;

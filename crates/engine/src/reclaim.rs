@@ -1,0 +1,144 @@
+//! Who takes pages out, and when.
+//!
+//! The background thread starts when free memory falls below the low mark and
+//! stops at the high one. A thread that needs a page and finds none free takes
+//! a batch out itself (direct reclaim); that is rare and counted.
+
+use crate::context::{Context, Contexts};
+use crate::page_out::{self, NoSlot};
+use crate::parts::Parts;
+use crate::stats::Counter;
+use softswap_sys::futex;
+use std::sync::atomic::Ordering;
+
+/// Share of its limit at which the pool is written back, in percent.
+const POOL_HIGH_PERCENT: usize = 90;
+/// How long to wait for others' progress before trying again.
+const PAUSE_NS: u64 = 1_000_000;
+/// Pauses without any progress after which memory counts as exhausted: 5 s.
+const MAX_PAUSES: u32 = 5_000;
+
+/// Nothing can leave DRAM any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Exhausted {
+    /// The swap area takes no more pages.
+    #[error("memory is full: {0}")]
+    NoSlot(NoSlot),
+    /// What is in DRAM may not leave.
+    #[error(
+        "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB and what \
+         is left ({pages_mib} MiB of pages) may not leave; raise --memory"
+    )]
+    NoVictims {
+        /// The budget.
+        limit_mib: usize,
+        /// What is not pages.
+        other_mib: usize,
+        /// Pages in DRAM.
+        pages_mib: usize,
+    },
+}
+
+/// What a round of reclaim came to.
+pub enum Round {
+    /// Pages left.
+    Progress,
+    /// Reclaim is on hold.
+    Held,
+    /// Nothing could leave, because of the area if it says so.
+    Stuck(Option<NoSlot>),
+}
+
+/// Takes one batch out, and makes room in the pool when it is nearly full.
+pub fn round(parts: &Parts, context: &mut Context) -> Round {
+    if !parts.enter_reclaim() {
+        return Round::Held;
+    }
+    let mut area_full = None;
+    let mut written_back = 0;
+    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
+        match page_out::write_back(parts, context) {
+            Ok(count) => written_back = count,
+            Err(full) => area_full = Some(full),
+        }
+    }
+    let outcome = page_out::page_out(parts, context);
+    parts.leave_reclaim();
+    if outcome.pages_out + written_back > 0 {
+        Round::Progress
+    } else {
+        Round::Stuck(outcome.area_full.or(area_full))
+    }
+}
+
+/// Charges `count` pages to the budget, reclaiming if there is no room.
+pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(), Exhausted> {
+    let mut pauses = 0;
+    loop {
+        let other = parts.other_bytes();
+        if parts.budget.try_charge(count, other) {
+            if parts.budget.is_low(other) {
+                parts.wake_reclaim();
+            }
+            return Ok(());
+        }
+        parts.wake_reclaim();
+        parts.stats.add(Counter::DirectReclaims, 1);
+        match round(parts, context) {
+            Round::Progress => pauses = 0,
+            Round::Held => {
+                // Whoever holds reclaim needs this very page to go on.
+                parts.budget.charge(count);
+                return Ok(());
+            }
+            Round::Stuck(why) => {
+                pauses += 1;
+                if pauses > MAX_PAUSES {
+                    return Err(exhausted(parts, why));
+                }
+                futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));
+            }
+        }
+    }
+}
+
+fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
+    if let Some(full) = why {
+        return Exhausted::NoSlot(full);
+    }
+    let pages = parts.budget.pages() * softswap_sys::PAGE_SIZE;
+    Exhausted::NoVictims {
+        limit_mib: parts.budget.limit_bytes() >> 20,
+        other_mib: (parts.used_bytes() - pages) >> 20,
+        pages_mib: pages >> 20,
+    }
+}
+
+/// The background thread's work; returns when `go_on` says no.
+pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
+    while go_on() {
+        let seen = parts.kick.load(Ordering::Acquire);
+        if parts.budget.is_comfortable(parts.other_bytes()) {
+            sleep_until_low(parts, seen);
+            continue;
+        }
+        // Claimed anew for every batch, so that fork can come in between.
+        let mut context = contexts.claim_background();
+        let stuck = !matches!(round(parts, &mut context), Round::Progress);
+        drop(context);
+        parts.note_peaks();
+        if stuck {
+            futex::wait(&parts.kick, seen, Some(PAUSE_NS));
+        }
+    }
+}
+
+/// Sleeps until a fault finds memory low. Awake again after a second at the
+/// latest: peaks are noted, and a wake-up that came too early is made good.
+fn sleep_until_low(parts: &Parts, seen: u32) {
+    const NAP_NS: u64 = 1_000_000_000;
+    parts.asleep.store(true, Ordering::Release);
+    futex::wait(&parts.kick, seen, Some(NAP_NS));
+    parts.asleep.store(false, Ordering::Relaxed);
+    parts.note_peaks();
+}

@@ -1,0 +1,319 @@
+use super::*;
+use crate::io::FileDevice;
+use crate::io::sim::{Fault, SimDevice};
+use softswap_sys::file::{SwapFile, errno};
+use softswap_sys::memory::reserve_bytes;
+use std::path::Path;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+fn config(chunk_mib: u64) -> AreaConfig {
+    AreaConfig { chunk_bytes: chunk_mib * MIB, cpus: 2, ..AreaConfig::default() }
+}
+
+fn simulated(capacity_mib: u64, config: AreaConfig) -> (Arc<SimDevice>, Area) {
+    let device = Arc::new(SimDevice::new(capacity_mib * MIB, 1));
+    let area = Area::new(Box::new(Arc::clone(&device)), config).unwrap();
+    (device, area)
+}
+
+/// Pages that say which slot they belong to.
+fn stamped(run: Run) -> &'static mut [u8] {
+    let buf = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    for (page, slot) in buf.chunks_mut(PAGE_SIZE).zip(run.first..) {
+        for (word, index) in page.chunks_mut(8).zip(0_u64..) {
+            word.copy_from_slice(&(slot << 16 | index).to_le_bytes());
+        }
+    }
+    buf
+}
+
+fn fill_up(area: &Area) -> (Vec<Run>, AreaFull) {
+    let mut runs = Vec::new();
+    loop {
+        match area.alloc_run(0, 512) {
+            Ok(run) => runs.push(run),
+            Err(full) => return (runs, full),
+        }
+    }
+}
+
+fn slots_of(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| run.len as u64).sum()
+}
+
+#[test]
+fn storage_is_claimed_when_the_first_slot_is() {
+    let (device, area) = simulated(64, config(4));
+    assert_eq!((device.counts().grows, area.size_bytes()), (0, 0));
+    let run = area.alloc_run(0, 64).unwrap();
+    assert_eq!((run.len, device.counts().grows, area.size_bytes()), (64, 1, 4 * MIB));
+    assert_eq!(area.used_slots(), 64);
+    area.free(run.first, run.len);
+    assert_eq!(area.used_slots(), 0);
+}
+
+#[test]
+fn every_slot_returns_its_own_content() {
+    let (_, area) = simulated(16, config(4));
+    let mut lane = area.open_lane();
+    let (runs, _) = fill_up(&area);
+    assert_eq!(slots_of(&runs), 16 * MIB / PAGE_BYTES - 1);
+    for &run in &runs {
+        area.write(&mut lane, run, stamped(run)).unwrap();
+    }
+    for &run in &runs {
+        let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+        area.read(&mut lane, run.first, read).unwrap();
+        assert!(read == stamped(run), "run {run:?}");
+    }
+}
+
+#[test]
+fn transfers_are_split_where_extents_end() {
+    let (device, mut area) = simulated(64, config(2));
+    area.gap_blocks = 3;
+    let (_, full) = fill_up(&area);
+    assert!(matches!(full, AreaFull::NoSpace { .. } | AreaFull::Reserve { .. }), "{full}");
+    assert!(area.extent_count() > 10);
+    // From the middle of the first extent to the middle of the third.
+    let run = Run { first: 256, len: 1024 };
+    let mut lane = area.open_lane();
+    area.write(&mut lane, run, stamped(run)).unwrap();
+    assert_eq!(device.counts().writes, 3);
+    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    area.read(&mut lane, run.first, read).unwrap();
+    assert!(read == stamped(run));
+    assert_eq!(device.counts().reads, 3);
+    // The second extent begins three blocks later on the device.
+    let mut page = [0; PAGE_SIZE];
+    device.read(&mut lane, (512 + 3) * PAGE_BYTES, &mut page).unwrap();
+    assert_eq!(&page[..8], &(512_u64 << 16).to_le_bytes());
+}
+
+#[test]
+fn the_limit_is_kept_and_named() {
+    let limits = AreaConfig { limit_bytes: Some(5 * MIB), ..config(4) };
+    let (_, area) = simulated(64, limits);
+    let (runs, full) = fill_up(&area);
+    // Whole clusters of two MiB, less slot 0.
+    assert_eq!((slots_of(&runs), area.size_bytes()), (4 * MIB / PAGE_BYTES - 1, 4 * MIB));
+    assert_eq!(full, AreaFull::Limit { limit_bytes: 5 * MIB });
+    let text = full.to_string();
+    assert!(text.contains("5242880") && text.contains("raise the limit"), "{text}");
+    area.free(runs[0].first, 1);
+    assert_eq!(area.alloc_run(1, 9), Ok(Run { first: runs[0].first, len: 1 }));
+}
+
+#[test]
+fn the_reserve_stays_free() {
+    let reserve = AreaConfig { reserve_bytes: 7 * MIB, ..config(8) };
+    let (device, area) = simulated(20, reserve);
+    let (_, full) = fill_up(&area);
+    assert_eq!((area.size_bytes(), device.free_bytes().unwrap()), (12 * MIB, 8 * MIB));
+    let expected =
+        AreaFull::Reserve { size_bytes: 12 * MIB, free_bytes: 8 * MIB, reserve_bytes: 7 * MIB };
+    assert_eq!(full, expected);
+}
+
+#[test]
+fn space_taken_by_others_stops_growth_until_it_is_free_again() {
+    let (device, area) = simulated(20, config(4));
+    area.alloc_run(0, 1).unwrap();
+    device.take_space(16 * MIB);
+    let (_, full) = fill_up(&area);
+    assert!(matches!(full, AreaFull::Reserve { free_bytes: 0, .. }), "{full}");
+    device.take_space(0);
+    assert!(area.alloc_run(0, 512).is_ok());
+}
+
+#[test]
+fn a_refused_chunk_is_tried_smaller_before_the_area_is_full() {
+    let (device, area) = simulated(64, config(16));
+    device.fail(Operation::Grow, 0, 2, Fault::Errno(errno::ENOSPC));
+    area.alloc_run(0, 1).unwrap();
+    assert_eq!((device.counts().grows, area.size_bytes()), (3, 4 * MIB));
+    device.fail(Operation::Grow, 3, u64::MAX - 3, Fault::Errno(errno::ENOSPC));
+    let (_, full) = fill_up(&area);
+    let AreaFull::NoSpace { size_bytes, cause } = full else { panic!("{full}") };
+    assert_eq!(size_bytes, 4 * MIB);
+    assert!(cause.is_no_space());
+}
+
+#[test]
+fn a_device_that_fails_to_grow_is_not_called_full() {
+    let (device, area) = simulated(64, config(16));
+    device.fail(Operation::Grow, 0, 1, Fault::Errno(errno::EIO));
+    let full = area.alloc_run(0, 1).unwrap_err();
+    assert!(matches!(full, AreaFull::Device { .. }), "{full}");
+    assert!(area.alloc_run(0, 1).is_ok(), "the next attempt may succeed");
+}
+
+#[test]
+fn an_area_without_room_is_refused_at_the_start() {
+    let device = || Box::new(SimDevice::new(8 * MIB, 1));
+    let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
+    let error = Area::new(device(), tiny).unwrap_err();
+    assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
+    let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
+    let error = Area::new(device(), greedy).unwrap_err();
+    assert!(matches!(error, AreaError::NoRoom { .. }), "{error}");
+    assert!(error.to_string().contains("lower the reserve"), "{error}");
+}
+
+#[test]
+fn an_area_without_free_clusters_grows_ahead_once_it_is_half_used() {
+    let (_, area) = simulated(64, config(6));
+    assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
+    assert_eq!(area.alloc_run(0, 100).unwrap().len, 100);
+    // No cluster is free, but too little is used: what there is must do.
+    assert_eq!(area.alloc_run(0, 512).unwrap().len, 412);
+    assert_eq!(area.size_bytes(), 6 * MIB);
+    // Slots are left in the first cluster, but not in one piece.
+    assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
+    assert_eq!(area.size_bytes(), 12 * MIB);
+}
+
+#[test]
+fn failed_transfers_are_reported_and_pass() {
+    let (device, area) = simulated(64, config(4));
+    let mut lane = area.open_lane();
+    let run = area.alloc_run(0, 8).unwrap();
+    device.fail(Operation::Write, 0, 1, Fault::Errno(errno::EIO));
+    let error = area.write(&mut lane, run, stamped(run)).unwrap_err();
+    assert_eq!((error.kind, error.operation), (IoErrorKind::Errno(errno::EIO), Operation::Write));
+    device.fail(Operation::Write, 1, 1, Fault::Short(6000));
+    area.write(&mut lane, run, stamped(run)).unwrap();
+    device.fail(Operation::Read, 0, 1, Fault::Errno(errno::EIO));
+    device.fail(Operation::Read, 1, 1, Fault::Short(100));
+    let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    assert!(area.read(&mut lane, run.first, read).is_err());
+    area.read(&mut lane, run.first, read).unwrap();
+    assert!(read == stamped(run));
+}
+
+#[test]
+fn a_slot_outside_the_area_is_reported_as_a_bug() {
+    let (_, area) = simulated(64, config(4));
+    let mut lane = area.open_lane();
+    let error = area.read(&mut lane, 5, &mut [0; PAGE_SIZE]).unwrap_err();
+    assert_eq!(error.kind, IoErrorKind::Unmapped);
+    assert!(error.to_string().contains("bug"), "{error}");
+}
+
+#[test]
+fn retired_slots_are_not_handed_out_again() {
+    let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
+    let (_, area) = simulated(64, limits);
+    let run = area.alloc_run(0, 100).unwrap();
+    area.retire(run.first, run.len);
+    let (rest, _) = fill_up(&area);
+    assert_eq!(slots_of(&rest), 512 - 1 - 100);
+    assert_eq!((area.retired_slots(), area.used_slots()), (100, 411));
+}
+
+#[test]
+fn seals_stay_and_generations_count_allocations() {
+    let (_, area) = simulated(64, config(4));
+    let run = area.alloc_run(0, 2).unwrap();
+    area.set_seal(run.first, 0xdead_beef);
+    assert_eq!((area.seal(run.first), area.seal(run.first + 1)), (0xdead_beef, 0));
+    assert_eq!(area.generation(run.first), 1);
+    area.free(run.first, run.len);
+    assert_eq!(area.generation(run.first), 1);
+    let again = area.alloc_run(0, 2).unwrap();
+    assert_eq!((again, area.generation(run.first)), (run, 2));
+}
+
+#[test]
+fn a_frozen_area_keeps_what_is_freed() {
+    let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
+    let (_, area) = simulated(64, limits);
+    let (runs, _) = fill_up(&area);
+    area.freeze();
+    area.free(runs[0].first, 3);
+    assert!(area.alloc_run(0, 1).is_err());
+    area.thaw();
+    assert_eq!(area.alloc_run(0, 9).unwrap().len, 3);
+}
+
+#[test]
+fn tables_cost_dram_only_for_what_was_used() {
+    let device = Box::new(SimDevice::new(MIB << 10, 1));
+    let area = Area::new(device, AreaConfig::default()).unwrap();
+    assert_eq!(area.metadata_bytes(), 0);
+    area.alloc_run(0, 1).unwrap();
+    let little = area.metadata_bytes();
+    assert!(little > 512 * 8 && little < 64 << 10, "{little}");
+}
+
+#[test]
+fn threads_get_their_content_back_while_the_area_grows() {
+    let (device, area) = simulated(64, config(2));
+    device.fail_at_random(Operation::Write, 5, Fault::Short(4096));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let area = &area;
+            scope.spawn(move || {
+                let mut lane = area.open_lane();
+                let read = reserve_bytes(16 * PAGE_SIZE).unwrap();
+                let mut held = Vec::new();
+                for round in 0..300 {
+                    if let Ok(run) = area.alloc_run(thread, 16) {
+                        area.write(&mut lane, run, stamped(run)).unwrap();
+                        held.push(run);
+                    }
+                    if held.len() > 60 || round > 200 {
+                        let Some(run) = held.pop() else { continue };
+                        let read = &mut read[..run.len * PAGE_SIZE];
+                        area.read(&mut lane, run.first, read).unwrap();
+                        assert!(read == stamped(run), "{run:?}");
+                        area.free(run.first, run.len);
+                    }
+                }
+                held.iter().for_each(|run| area.free(run.first, run.len));
+            });
+        }
+    });
+    assert_eq!(area.used_slots(), 0);
+}
+
+fn file_area(directory: &Path, avoid_io_uring: bool) {
+    let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
+    let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
+    let area = Area::new(Box::new(device), limits).unwrap();
+    assert!(!(avoid_io_uring && area.facts().io_uring));
+    let mut lane = area.open_lane();
+    let (runs, full) = fill_up(&area);
+    assert_eq!(full, AreaFull::Limit { limit_bytes: 8 * MIB });
+    for &run in &runs {
+        area.write(&mut lane, run, stamped(run)).unwrap();
+    }
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    for &run in &runs {
+        let whole = stamped(run);
+        for (slot, expected) in (run.first..).zip(whole.chunks(PAGE_SIZE)).step_by(17) {
+            area.read(&mut lane, slot, page).unwrap();
+            assert!(page == expected, "slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn an_area_on_a_real_file_returns_its_content_with_and_without_io_uring() {
+    let directory = tempfile::tempdir().unwrap();
+    file_area(directory.path(), false);
+    file_area(directory.path(), true);
+}
+
+#[test]
+fn an_area_on_a_file_in_memory_works_too() {
+    let shared_memory = Path::new("/dev/shm");
+    if SwapFile::open(shared_memory).is_ok() {
+        file_area(shared_memory, false);
+        file_area(shared_memory, true);
+    } else {
+        eprintln!("skipped, no writable {}", shared_memory.display());
+    }
+}

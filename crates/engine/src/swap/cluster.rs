@@ -1,0 +1,109 @@
+//! The bits of one cluster: which of its slots are in use, and where the next
+//! run of free ones is.
+
+use std::ops::Range;
+
+/// Slots in a cluster: 2 MiB of pages, and a cache line of bits.
+pub const CLUSTER_SLOTS: usize = 512;
+
+pub(crate) const WORDS: usize = CLUSTER_SLOTS / 64;
+
+/// A set bit is a slot in use.
+pub(crate) type Bits = [u64; WORDS];
+
+/// The first run of `want` free slots or, if there is none, the longest one.
+pub(crate) fn find_run(used: &Bits, want: usize) -> Option<Range<usize>> {
+    let mut best = 0..0;
+    let mut at = 0;
+    while let Some(start) = next(used, at, false) {
+        let end = next(used, start, true).unwrap_or(CLUSTER_SLOTS);
+        if end - start >= want {
+            return Some(start..start + want);
+        }
+        if end - start > best.len() {
+            best = start..end;
+        }
+        at = end;
+    }
+    (!best.is_empty()).then_some(best)
+}
+
+/// The first slot from `from` on that is in use, or that is free.
+fn next(used: &Bits, from: usize, in_use: bool) -> Option<usize> {
+    let flip = if in_use { 0 } else { u64::MAX };
+    let mut keep = u64::MAX << (from % 64);
+    for (word, bits) in used.iter().enumerate().skip(from / 64) {
+        let found = (bits ^ flip) & keep;
+        if found != 0 {
+            return Some(word * 64 + found.trailing_zeros() as usize);
+        }
+        keep = u64::MAX;
+    }
+    None
+}
+
+/// The words that a run of slots touches, each with the run's bits in it.
+pub(crate) fn masks(run: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    let first = run.start / 64;
+    let last = run.end.div_ceil(64);
+    (first..last).map(move |word| {
+        let from = run.start.max(word * 64) - word * 64;
+        let len = run.end.min(word * 64 + 64) - word * 64 - from;
+        (word, (u64::MAX >> (64 - len)) << from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bits_of(used: &[bool]) -> Bits {
+        let mut bits = [0; WORDS];
+        for (slot, _) in used.iter().enumerate().filter(|(_, used)| **used) {
+            bits[slot / 64] |= 1 << (slot % 64);
+        }
+        bits
+    }
+
+    #[test]
+    fn an_empty_cluster_is_one_run_and_a_full_one_has_none() {
+        assert_eq!(find_run(&[0; WORDS], CLUSTER_SLOTS), Some(0..CLUSTER_SLOTS));
+        assert_eq!(find_run(&[0; WORDS], 1), Some(0..1));
+        assert_eq!(find_run(&[u64::MAX; WORDS], 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_run_found_is_the_first_that_fits_or_else_the_longest(
+            // Runs of one value, so that words are crossed and filled.
+            pieces in prop::collection::vec((any::<bool>(), 1..150_usize), 1..40),
+            want in 1..=CLUSTER_SLOTS,
+        ) {
+            let mut used: Vec<bool> =
+                pieces.iter().flat_map(|&(used, length)| vec![used; length]).collect();
+            used.resize(CLUSTER_SLOTS, false);
+            let run_at = |start: usize| used[start..].iter().take_while(|used| !**used).count();
+            let longest = (0..CLUSTER_SLOTS).map(run_at).max().unwrap();
+            let expected = (longest > 0).then(|| {
+                let length = longest.min(want);
+                let start = (0..CLUSTER_SLOTS).find(|&start| run_at(start) >= length).unwrap();
+                start..start + length
+            });
+            prop_assert_eq!(find_run(&bits_of(&used), want), expected);
+        }
+
+        #[test]
+        fn masks_cover_exactly_the_run(start in 0..CLUSTER_SLOTS, length in 1..=CLUSTER_SLOTS) {
+            let end = (start + length).min(CLUSTER_SLOTS);
+            let mut bits = [0; WORDS];
+            for (word, mask) in masks(start..end) {
+                prop_assert_ne!(mask, 0);
+                bits[word] |= mask;
+            }
+            let used: Vec<bool> =
+                (0..CLUSTER_SLOTS).map(|slot| (start..end).contains(&slot)).collect();
+            prop_assert_eq!(bits, bits_of(&used));
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Swap areas: where a page is kept once it has left DRAM.
+//!
+//! On the way out a page gets a slot, the slot an extent, the extent a block
+//! of the device; on the way in the slot leads back the same way. `extent` and
+//! `slot` know nothing of each other or of devices; `area` puts them together.
+
+pub mod area;
+pub mod cluster;
+pub mod extent;
+pub mod slot;
+
+pub use area::{Area, AreaConfig, AreaError, AreaFull, Run};
+pub use cluster::CLUSTER_SLOTS;

@@ -1,0 +1,453 @@
+//! Slots: which pages of the area are taken.
+//!
+//! On the way out reclaim asks for a run of slots, so that a batch of victims
+//! leaves in one write; on the way in, and when memory is given up, single
+//! slots come back from any thread.
+//!
+//! The area is cut into clusters of 512 slots. Each processor allocates from a
+//! current cluster of its own under a lock that nobody else wants in the common
+//! case. Only the holder of a current cluster sets bits in it, so what it sees
+//! free stays free; whoever frees clears bits without any lock. Clusters that
+//! are nobody's are kept on lists by how full they are, and the lists' lock is
+//! taken only when a cluster moves between them. A full one is on no list: the
+//! first slot freed in it brings it back.
+//!
+//! Locks: a processor's, then the lists'. Never two processors' at once.
+
+use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
+use crossbeam_utils::CachePadded;
+use softswap_sys::memory::{reserve_u32, reserve_u64};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counters that threads share the load of.
+const STRIPES: usize = 16;
+
+/// Where a cluster is. The first three are lists.
+const FREE: u32 = 0;
+const ROOMY: u32 = 1;
+const TIGHT: u32 = 2;
+const FULL: u32 = 3;
+const CURRENT: u32 = 4;
+const LISTS: usize = 3;
+
+const NONE: u32 = u32::MAX;
+
+/// Something was to be freed that was not in use: a bug of the caller. The
+/// part of the run that was in use has been freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
+pub struct NotInUse {
+    /// The first slot of the run.
+    pub first: u64,
+    /// Its length.
+    pub len: usize,
+}
+
+/// The slots of one area.
+#[derive(Debug)]
+pub struct SlotAllocator {
+    /// Clusters handed to the allocator so far, of those the tables can hold.
+    clusters: AtomicU32,
+    capacity: u32,
+    bits: &'static [AtomicU64],
+    /// Bits set in each cluster, never fewer than there are.
+    used: &'static [AtomicU32],
+    place: &'static [AtomicU32],
+    next: &'static [AtomicU32],
+    prev: &'static [AtomicU32],
+    lists: Mutex<Lists>,
+    free_clusters: AtomicU32,
+    /// Clusters below this have been allocated from.
+    touched: AtomicU32,
+    current: Box<[CachePadded<Mutex<Option<u32>>>]>,
+    in_use: Box<[CachePadded<AtomicU64>]>,
+    retired_slots: AtomicU64,
+    retired: &'static [AtomicU64],
+    frozen: AtomicU32,
+    freezing: Mutex<()>,
+    /// Slots freed while frozen, and a bit per cluster that may have some.
+    limbo: &'static [AtomicU64],
+    limbo_clusters: &'static [AtomicU64],
+}
+
+/// Ends of the lists; the links are in the tables.
+#[derive(Debug)]
+struct Lists {
+    head: [u32; LISTS],
+    tail: [u32; LISTS],
+}
+
+impl SlotAllocator {
+    /// An allocator without slots yet, for up to `capacity_clusters`.
+    ///
+    /// # Errors
+    /// When the address space for its tables cannot be reserved.
+    pub fn new(capacity_clusters: u32, cpus: usize) -> io::Result<Self> {
+        let clusters = capacity_clusters as usize;
+        let words = clusters * WORDS;
+        Ok(Self {
+            clusters: AtomicU32::new(0),
+            capacity: capacity_clusters,
+            bits: reserve_u64(words)?,
+            used: reserve_u32(clusters)?,
+            place: reserve_u32(clusters)?,
+            next: reserve_u32(clusters)?,
+            prev: reserve_u32(clusters)?,
+            lists: Mutex::new(Lists { head: [NONE; LISTS], tail: [NONE; LISTS] }),
+            free_clusters: AtomicU32::new(0),
+            touched: AtomicU32::new(0),
+            current: (0..cpus.max(1)).map(|_| CachePadded::new(Mutex::new(None))).collect(),
+            in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            retired_slots: AtomicU64::new(0),
+            retired: reserve_u64(words)?,
+            frozen: AtomicU32::new(0),
+            freezing: Mutex::new(()),
+            limbo: reserve_u64(words)?,
+            limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
+        })
+    }
+
+    /// Adds clusters at the end of the area; returns how many the tables took.
+    ///
+    /// Slot 0 is never handed out: zero stays free to mean "no slot".
+    pub fn grow(&self, clusters: u32) -> u32 {
+        let mut lists = lock(&self.lists);
+        let old = self.clusters.load(Relaxed);
+        let new = old.saturating_add(clusters).min(self.capacity);
+        for cluster in old..new {
+            let mut to = FREE;
+            if cluster == 0 {
+                self.bits[0].store(1, Relaxed);
+                self.retired[0].store(1, Relaxed);
+                self.used[0].store(1, Relaxed);
+                to = ROOMY;
+            }
+            self.link(&mut lists, cluster, to, false);
+        }
+        self.clusters.store(new, SeqCst);
+        new - old
+    }
+
+    /// Takes up to `want` adjacent slots, as many as can be had in one piece
+    /// without searching far; returns the first and their number.
+    #[must_use]
+    pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
+        let want = want.clamp(1, CLUSTER_SLOTS);
+        let own = cpu % self.current.len();
+        let run = self.alloc_own(own, want);
+        // Nothing on the lists: what is left is in other processors' hands.
+        run.or_else(|| {
+            (1..self.current.len()).find_map(|distance| {
+                let other = lock(&self.current[(own + distance) % self.current.len()]);
+                self.carve((*other)?, want, 1)
+            })
+        })
+    }
+
+    fn alloc_own(&self, own: usize, want: usize) -> Option<(u64, usize)> {
+        let mut current = lock(&self.current[own]);
+        loop {
+            // A fresh cluster is better than a short run, any run better than
+            // a search through clusters that are no better than this one.
+            let fresh = self.free_clusters.load(Relaxed) > 0;
+            if let Some(cluster) = *current {
+                let least = if fresh { want } else { 1 };
+                if let Some(run) = self.carve(cluster, want, least) {
+                    return Some(run);
+                }
+            }
+            let mut lists = lock(&self.lists);
+            let next = self.take(&mut lists);
+            // Put back after taking, lest it be the one that is taken. With no
+            // other to be had it is kept, for what may be freed in it.
+            if let Some(next) = next {
+                if let Some(old) = current.replace(next) {
+                    self.place[old as usize].store(FULL, SeqCst);
+                    self.settle(&mut lists, old);
+                }
+                continue;
+            }
+            drop(lists);
+            return (*current).and_then(|cluster| self.carve(cluster, want, 1));
+        }
+    }
+
+    /// Takes a run out of a current cluster, whose lock the caller holds.
+    fn carve(&self, cluster: u32, want: usize, least: usize) -> Option<(u64, usize)> {
+        let base = cluster as usize * WORDS;
+        let mut seen: Bits = [0; WORDS];
+        for (word, bits) in seen.iter_mut().enumerate() {
+            *bits = self.bits[base + word].load(Acquire);
+        }
+        let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
+        self.used[cluster as usize].fetch_add(run.len() as u32, SeqCst);
+        self.stripe(cluster).fetch_add(run.len() as u64, Relaxed);
+        for (word, mask) in masks(run.clone()) {
+            let before = self.bits[base + word].fetch_or(mask, AcqRel);
+            debug_assert_eq!(before & mask, 0, "only the holder sets bits");
+        }
+        Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
+    }
+
+    /// Gives a run back. While frozen the slots stay taken until the thaw.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is freed all the same.
+    pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        let mut freed = 0;
+        for (cluster, run) in self.by_cluster(first, len) {
+            for (word, mask) in masks(run) {
+                let word = cluster as usize * WORDS + word;
+                // Retired slots look used for ever, but nobody owns them.
+                let mask = mask & !self.retired[word].load(Relaxed);
+                freed += if self.frozen.load(SeqCst) > 0 {
+                    self.remember(word, mask)
+                } else {
+                    self.release(word, mask)
+                };
+            }
+        }
+        if freed as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+    }
+
+    /// Clears bits of one word; returns how many were set.
+    fn release(&self, word: usize, mask: u64) -> u32 {
+        let freed = (self.bits[word].fetch_and(!mask, AcqRel) & mask).count_ones();
+        if freed == 0 {
+            return 0;
+        }
+        let cluster = (word / WORDS) as u32;
+        self.stripe(cluster).fetch_sub(u64::from(freed), Relaxed);
+        let left = self.used[cluster as usize].fetch_sub(freed, SeqCst) - freed;
+        // Who moves a cluster looks at its count afterwards, who lowers the
+        // count looks at the place afterwards: one of them sees the other.
+        let place = self.place[cluster as usize].load(SeqCst);
+        if place != CURRENT && place != place_for(left) {
+            self.settle(&mut lock(&self.lists), cluster);
+        }
+        freed
+    }
+
+    /// Puts freed slots of one word into limbo; returns how many were in use.
+    fn remember(&self, word: usize, mask: u64) -> u32 {
+        let mask = mask & self.bits[word].load(Acquire);
+        let known = self.limbo[word].fetch_or(mask, SeqCst) & mask;
+        let cluster = word / WORDS;
+        self.limbo_clusters[cluster / 64].fetch_or(1 << (cluster % 64), SeqCst);
+        let mask = mask & !known;
+        if self.frozen.load(SeqCst) == 0 {
+            // The thaw may have looked here too early: what it left behind is
+            // freed here. Only the own bits, others may belong to a new freeze.
+            let left = self.limbo[word].fetch_and(!mask, SeqCst) & mask;
+            self.release(word, left);
+        }
+        mask.count_ones()
+    }
+
+    /// From now on freed slots keep their content, until [`Self::thaw`]. A
+    /// forked child reads the slots that its parent had at the fork.
+    pub fn freeze(&self) {
+        // Waits for a thaw that is still freeing the slots of its own time.
+        let _alone = lock(&self.freezing);
+        self.frozen.fetch_add(1, SeqCst);
+    }
+
+    /// Ends one freeze; at the last one all that was freed meanwhile is free.
+    pub fn thaw(&self) {
+        let _alone = lock(&self.freezing);
+        let frozen = self.frozen.load(SeqCst);
+        debug_assert!(frozen > 0, "thaw without freeze");
+        self.frozen.store(frozen.saturating_sub(1), SeqCst);
+        if frozen != 1 {
+            return;
+        }
+        let grown = self.clusters.load(SeqCst) as usize;
+        for (index, flags) in self.limbo_clusters[..grown.div_ceil(64)].iter().enumerate() {
+            let mut flags = flags.swap(0, SeqCst);
+            while flags != 0 {
+                let cluster = index * 64 + flags.trailing_zeros() as usize;
+                flags &= flags - 1;
+                for word in cluster * WORDS..(cluster + 1) * WORDS {
+                    self.release(word, self.limbo[word].swap(0, SeqCst));
+                }
+            }
+        }
+    }
+
+    /// Takes slots in use out of service for good: their storage is bad.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is retired all the same.
+    pub fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        let mut retired = 0;
+        for (cluster, run) in self.by_cluster(first, len) {
+            for (word, mask) in masks(run) {
+                let word = cluster as usize * WORDS + word;
+                let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
+                let known = self.retired[word].fetch_or(mask, SeqCst);
+                let count = (mask & !known).count_ones();
+                self.stripe(cluster).fetch_sub(u64::from(count), Relaxed);
+                retired += count;
+            }
+        }
+        self.retired_slots.fetch_add(u64::from(retired), Relaxed);
+        if retired as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+    }
+
+    /// The parts of a run that lie in the area, cluster by cluster.
+    fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
+        let end = first.saturating_add(len as u64).min(self.total_slots());
+        let mut at = first;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let cluster = at / CLUSTER_SLOTS as u64;
+            let base = cluster * CLUSTER_SLOTS as u64;
+            let stop = end.min(base + CLUSTER_SLOTS as u64);
+            let run = (at - base) as usize..(stop - base) as usize;
+            at = stop;
+            Some((cluster as u32, run))
+        })
+    }
+
+    /// Takes the emptiest cluster that the lists have.
+    fn take(&self, lists: &mut Lists) -> Option<u32> {
+        let list = (0..LISTS).find(|&list| lists.head[list] != NONE)?;
+        let cluster = lists.head[list];
+        self.unlink(lists, cluster);
+        self.place[cluster as usize].store(CURRENT, SeqCst);
+        self.touched.fetch_max(cluster + 1, Relaxed);
+        Some(cluster)
+    }
+
+    /// Moves a cluster that is nobody's to where its count belongs.
+    fn settle(&self, lists: &mut Lists, cluster: u32) {
+        loop {
+            let place = self.place[cluster as usize].load(SeqCst);
+            let wanted = place_for(self.used[cluster as usize].load(SeqCst));
+            if place == CURRENT || place == wanted {
+                return;
+            }
+            self.unlink(lists, cluster);
+            // To the front: storage that was written before is cheaper to
+            // write again than storage that never was.
+            self.link(lists, cluster, wanted, true);
+            // Slots may have been freed before the new place showed: look again.
+        }
+    }
+
+    fn link(&self, lists: &mut Lists, cluster: u32, to: u32, in_front: bool) {
+        if let list @ 0..LISTS = to as usize {
+            let (before, after) =
+                if in_front { (NONE, lists.head[list]) } else { (lists.tail[list], NONE) };
+            self.prev[cluster as usize].store(before, Relaxed);
+            self.next[cluster as usize].store(after, Relaxed);
+            match before {
+                NONE => lists.head[list] = cluster,
+                before => self.next[before as usize].store(cluster, Relaxed),
+            }
+            match after {
+                NONE => lists.tail[list] = cluster,
+                after => self.prev[after as usize].store(cluster, Relaxed),
+            }
+        }
+        if to == FREE {
+            self.free_clusters.fetch_add(1, Relaxed);
+        }
+        self.place[cluster as usize].store(to, SeqCst);
+    }
+
+    fn unlink(&self, lists: &mut Lists, cluster: u32) {
+        let place = self.place[cluster as usize].load(SeqCst);
+        let list @ 0..LISTS = place as usize else {
+            return;
+        };
+        let before = self.prev[cluster as usize].load(Relaxed);
+        let after = self.next[cluster as usize].load(Relaxed);
+        match before {
+            NONE => lists.head[list] = after,
+            before => self.next[before as usize].store(after, Relaxed),
+        }
+        match after {
+            NONE => lists.tail[list] = before,
+            after => self.prev[after as usize].store(before, Relaxed),
+        }
+        if place == FREE {
+            self.free_clusters.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Always the same counter for a cluster, so that none goes below zero.
+    fn stripe(&self, cluster: u32) -> &AtomicU64 {
+        &self.in_use[cluster as usize % STRIPES]
+    }
+
+    /// Slots that are taken, those in limbo included, the retired ones not.
+    #[must_use]
+    pub fn used_slots(&self) -> u64 {
+        self.in_use.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Slots out of service.
+    #[must_use]
+    pub fn retired_slots(&self) -> u64 {
+        self.retired_slots.load(Relaxed)
+    }
+
+    /// Slots of the area, slot 0 included.
+    #[must_use]
+    pub fn total_slots(&self) -> u64 {
+        u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
+    }
+
+    /// Clusters that the tables have room for beyond the present ones.
+    #[must_use]
+    pub fn room_clusters(&self) -> u32 {
+        self.capacity - self.clusters.load(Acquire)
+    }
+
+    /// Clusters with no slot taken and no processor to use them.
+    #[must_use]
+    pub fn free_clusters(&self) -> u32 {
+        self.free_clusters.load(Relaxed)
+    }
+
+    /// Clusters ever allocated from, and so with bookkeeping in DRAM.
+    #[must_use]
+    pub fn touched_clusters(&self) -> u32 {
+        self.touched.load(Relaxed)
+    }
+
+    /// DRAM that the tables take so far.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u64 {
+        // Three bits per slot, and four words per cluster of the area.
+        let bits = u64::from(self.touched_clusters()) * 3 * (CLUSTER_SLOTS as u64 / 8);
+        bits + u64::from(self.clusters.load(Relaxed)) * 16
+    }
+}
+
+/// Where a cluster with so many slots in use belongs.
+fn place_for(used: u32) -> u32 {
+    const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
+    const ALL: u32 = CLUSTER_SLOTS as u32;
+    match used {
+        0 => FREE,
+        1..=HALF => ROOMY,
+        ALL => FULL,
+        _ => TIGHT,
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "slot_tests.rs"]
+mod tests;

@@ -1,0 +1,314 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+
+const CLUSTER: u64 = CLUSTER_SLOTS as u64;
+
+fn allocator(clusters: u32, cpus: usize) -> SlotAllocator {
+    let slots = SlotAllocator::new(clusters, cpus).unwrap();
+    assert_eq!(slots.grow(clusters), clusters);
+    slots
+}
+
+#[test]
+fn a_fresh_area_is_handed_out_in_order_and_in_one_piece() {
+    let slots = allocator(4, 1);
+    let runs: Vec<_> = (0..16).map(|_| slots.alloc_run(0, 64).unwrap()).collect();
+    assert!(runs.iter().all(|run| run.1 == 64));
+    assert!(runs.windows(2).all(|pair| pair[1].0 == pair[0].0 + 64));
+}
+
+#[test]
+fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
+    let slots = allocator(3, 2);
+    let mut seen = BTreeSet::new();
+    while let Some((first, len)) = slots.alloc_run(0, 100) {
+        assert!((1..=100).contains(&len));
+        assert!((first..first + len as u64).all(|slot| seen.insert(slot)));
+    }
+    assert!(seen.into_iter().eq(1..3 * CLUSTER));
+    assert_eq!((slots.used_slots(), slots.total_slots()), (3 * CLUSTER - 1, 3 * CLUSTER));
+}
+
+#[test]
+fn the_last_slots_are_taken_from_other_processors() {
+    let slots = allocator(2, 4);
+    for cpu in 0..2 {
+        assert!(slots.alloc_run(cpu, 1).is_some());
+    }
+    // Both clusters are somebody's now, and these two have none of their own.
+    let mut taken = 2;
+    while let Some((_, len)) = slots.alloc_run(2 + taken % 2, 1) {
+        taken += len;
+    }
+    assert_eq!(taken as u64, 2 * CLUSTER - 1);
+}
+
+#[test]
+fn a_freed_slot_of_a_full_area_is_found_again() {
+    let slots = allocator(3, 2);
+    while slots.alloc_run(0, 512).is_some() {}
+    for slot in [1, CLUSTER + 7, 3 * CLUSTER - 1] {
+        slots.free(slot, 1).unwrap();
+        assert_eq!(slots.alloc_run(1, 8), Some((slot, 1)));
+    }
+    slots.free(CLUSTER - 2, 4).unwrap();
+    let mut found: Vec<u64> = (0..4).map(|_| slots.alloc_run(0, 1).unwrap().0).collect();
+    found.sort_unstable();
+    assert_eq!(found, [CLUSTER - 2, CLUSTER - 1, CLUSTER, CLUSTER + 1]);
+}
+
+#[test]
+fn an_emptied_cluster_serves_whole_runs_again() {
+    let slots = allocator(3, 1);
+    while slots.alloc_run(0, 512).is_some() {}
+    for slot in CLUSTER..2 * CLUSTER {
+        slots.free(slot, 1).unwrap();
+    }
+    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+}
+
+#[test]
+fn freeing_what_is_not_in_use_is_refused_and_harmless() {
+    let slots = allocator(2, 1);
+    let (first, len) = slots.alloc_run(0, 4).unwrap();
+    slots.free(first, len).unwrap();
+    assert_eq!(slots.free(first, len), Err(NotInUse { first, len }));
+    assert!(slots.free(0, 1).is_err(), "slot 0 belongs to nobody");
+    assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area");
+    assert!(slots.free(u64::MAX, 9).is_err());
+    assert_eq!(slots.used_slots(), 0);
+    let mut count = 0;
+    while let Some((_, len)) = slots.alloc_run(0, 512) {
+        count += len;
+    }
+    assert_eq!(count as u64, 2 * CLUSTER - 1);
+}
+
+#[test]
+fn growing_stops_where_the_tables_end() {
+    let slots = SlotAllocator::new(3, 1).unwrap();
+    assert_eq!(slots.alloc_run(0, 1), None);
+    assert_eq!((slots.grow(2), slots.grow(2), slots.grow(2)), (2, 1, 0));
+    assert_eq!((slots.total_slots(), slots.room_clusters()), (3 * CLUSTER, 0));
+}
+
+#[test]
+fn slots_freed_in_a_freeze_come_back_at_the_last_thaw() {
+    let slots = allocator(1, 1);
+    while slots.alloc_run(0, 512).is_some() {}
+    slots.freeze();
+    slots.freeze();
+    slots.free(10, 5).unwrap();
+    assert_eq!(slots.free(12, 1), Err(NotInUse { first: 12, len: 1 }), "freed already");
+    assert_eq!(slots.alloc_run(0, 1), None);
+    slots.thaw();
+    assert_eq!(slots.alloc_run(0, 1), None);
+    slots.thaw();
+    assert_eq!(slots.alloc_run(0, 9), Some((10, 5)));
+}
+
+#[test]
+fn retired_slots_never_come_back() {
+    let slots = allocator(1, 1);
+    let (first, len) = slots.alloc_run(0, 100).unwrap();
+    slots.retire(first, len).unwrap();
+    assert!(slots.retire(first, 1).is_err() && slots.free(first, len).is_err());
+    assert_eq!((slots.used_slots(), slots.retired_slots()), (0, 100));
+    let mut count = 0;
+    while let Some((_, len)) = slots.alloc_run(0, 512) {
+        count += len;
+    }
+    assert_eq!(count, 512 - 1 - 100);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Alloc { cpu: usize, want: usize },
+    Free { pick: usize, len: usize },
+    Retire { pick: usize },
+    Grow,
+    Freeze,
+    Thaw,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        10 => (0..3_usize, prop_oneof![1..8_usize, 1..=512_usize])
+            .prop_map(|(cpu, want)| Step::Alloc { cpu, want }),
+        8 => (any::<usize>(), 1..300_usize).prop_map(|(pick, len)| Step::Free { pick, len }),
+        1 => any::<usize>().prop_map(|pick| Step::Retire { pick }),
+        1 => Just(Step::Grow),
+        1 => Just(Step::Freeze),
+        1 => Just(Step::Thaw),
+    ]
+}
+
+/// What the allocator must be equivalent to.
+#[derive(Default)]
+struct Model {
+    free: BTreeSet<u64>,
+    used: BTreeSet<u64>,
+    limbo: BTreeSet<u64>,
+    frozen: u32,
+}
+
+impl Model {
+    fn apply(&mut self, slots: &SlotAllocator, step: &Step) {
+        match *step {
+            Step::Alloc { cpu, want } => match slots.alloc_run(cpu, want) {
+                Some((first, len)) => {
+                    assert!((1..=want).contains(&len));
+                    for slot in first..first + len as u64 {
+                        assert!(self.free.remove(&slot), "slot {slot} is not free");
+                        self.used.insert(slot);
+                    }
+                }
+                None => assert!(self.free.is_empty(), "{} slots are free", self.free.len()),
+            },
+            Step::Free { pick, len } => {
+                let Some(first) = self.pick(pick) else { return };
+                let run = (first..first + len as u64).take_while(|slot| self.used.contains(slot));
+                let run: Vec<u64> = run.collect();
+                slots.free(first, run.len()).unwrap();
+                let to = if self.frozen > 0 { &mut self.limbo } else { &mut self.free };
+                for slot in run {
+                    self.used.remove(&slot);
+                    to.insert(slot);
+                }
+            }
+            Step::Retire { pick } => {
+                let Some(slot) = self.pick(pick) else { return };
+                slots.retire(slot, 1).unwrap();
+                self.used.remove(&slot);
+            }
+            Step::Grow => {
+                let old = slots.total_slots();
+                slots.grow(1);
+                self.free.extend(old.max(1)..slots.total_slots());
+            }
+            Step::Freeze => {
+                slots.freeze();
+                self.frozen += 1;
+            }
+            Step::Thaw if self.frozen > 0 => {
+                slots.thaw();
+                self.frozen -= 1;
+                if self.frozen == 0 {
+                    self.free.append(&mut self.limbo);
+                }
+            }
+            Step::Thaw => {}
+        }
+        assert_eq!(slots.used_slots() as usize, self.used.len() + self.limbo.len());
+    }
+
+    fn pick(&self, pick: usize) -> Option<u64> {
+        self.used.iter().nth(pick.checked_rem(self.used.len())?).copied()
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_history_hands_out_free_slots_only_and_all_of_them(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let slots = SlotAllocator::new(4, 3).unwrap();
+        let mut model = Model::default();
+        model.apply(&slots, &Step::Grow);
+        for step in &steps {
+            model.apply(&slots, step);
+        }
+        while model.frozen > 0 {
+            model.apply(&slots, &Step::Thaw);
+        }
+        while !model.free.is_empty() {
+            model.apply(&slots, &Step::Alloc { cpu: 0, want: 512 });
+        }
+        assert_eq!(slots.alloc_run(1, 1), None);
+    }
+}
+
+/// A small generator; the schedule of the threads adds the rest of the chance.
+fn next_chance(chance: &mut u64) -> u64 {
+    *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *chance >> 33
+}
+
+#[test]
+fn threads_never_share_a_slot_and_lose_none() {
+    const THREADS: usize = 4;
+    let slots = allocator(6, THREADS);
+    let owned: Vec<AtomicBool> = (0..6 * CLUSTER_SLOTS).map(|_| AtomicBool::new(false)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (slots, owned) = (&slots, &owned);
+            scope.spawn(move || {
+                let mut chance = thread as u64 + 1;
+                let mut mine: Vec<u64> = Vec::new();
+                for round in 0..40_000 {
+                    if thread == 0 && round % 500 == 0 {
+                        slots.freeze();
+                    }
+                    if thread == 0 && round % 500 == 250 {
+                        slots.thaw();
+                    }
+                    let want = 1 + next_chance(&mut chance) as usize % 40;
+                    // Fill up and drain in turns, so that lists change often.
+                    if (round / 200 + thread) % 2 == 0 {
+                        let Some((first, len)) = slots.alloc_run(thread, want) else {
+                            continue;
+                        };
+                        for slot in first..first + len as u64 {
+                            assert!(!owned[slot as usize].swap(true, SeqCst), "slot {slot} twice");
+                            mine.push(slot);
+                        }
+                    } else if !mine.is_empty() {
+                        let slot = mine.swap_remove(next_chance(&mut chance) as usize % mine.len());
+                        owned[slot as usize].store(false, SeqCst);
+                        slots.free(slot, 1).unwrap();
+                    }
+                }
+                for slot in mine {
+                    owned[slot as usize].store(false, SeqCst);
+                    slots.free(slot, 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(slots.used_slots(), 0);
+    let mut count = 0;
+    while let Some((_, len)) = slots.alloc_run(0, 512) {
+        count += len;
+    }
+    assert_eq!(count, 6 * CLUSTER_SLOTS - 1, "slots were lost");
+}
+
+#[test]
+fn what_is_freed_in_a_freeze_is_not_handed_out_by_any_thread() {
+    let slots = allocator(4, 3);
+    let mut held = Vec::new();
+    while let Some((first, len)) = slots.alloc_run(0, 512) {
+        held.extend(first..first + len as u64);
+    }
+    for _ in 0..20 {
+        slots.freeze();
+        std::thread::scope(|scope| {
+            for part in held.chunks(held.len().div_ceil(2)) {
+                scope.spawn(|| part.iter().for_each(|&slot| slots.free(slot, 1).unwrap()));
+            }
+            scope.spawn(|| {
+                for cpu in 0..3 {
+                    assert_eq!(slots.alloc_run(cpu, 1), None);
+                }
+            });
+        });
+        slots.thaw();
+        let mut again = BTreeSet::new();
+        while let Some((first, len)) = slots.alloc_run(1, 512) {
+            assert!((first..first + len as u64).all(|slot| again.insert(slot)));
+        }
+        assert!(again.iter().copied().eq(1..4 * CLUSTER));
+    }
+}

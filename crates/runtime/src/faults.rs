@@ -1,0 +1,113 @@
+//! SIGBUS: the program touched a page that is out, or made a mistake.
+
+use crate::masks;
+use crate::start;
+use softswap_engine::page_in::{Access, FaultError};
+use softswap_engine::stats::Counter;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, SIGBUS, SIGSEGV, siginfo_t};
+use std::ffi::c_void;
+use std::io;
+
+/// Everything is blocked while a page comes in: a handler of the program's
+/// that touched the same page would wait for itself.
+const WHILE_HANDLING: Mask = !0;
+
+pub(crate) fn install() -> io::Result<()> {
+    signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, 0)
+}
+
+extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: `info` is what the kernel gave this SIGBUS handler.
+        let address = unsafe { signals::fault_address(info) };
+        // SAFETY: likewise.
+        let from_kernel = unsafe { (*info).si_code } > 0;
+        if from_kernel && start::is_managed(address) {
+            // SAFETY: `context` is what the kernel gave this handler.
+            let writes = unsafe { signals::fault_is_write(context) };
+            let access = if writes { Access::Write } else { Access::Read };
+            if let Err(error) = bring_in(address, access) {
+                refuse(address, &error, context);
+            }
+            return;
+        }
+        // SAFETY: both are the kernel's; the program's handler gets them as is.
+        unsafe { masks::deliver(SIGBUS, info, context) };
+    });
+}
+
+/// Brings in the page at a managed address. With signals blocked.
+pub(crate) fn bring_in(address: usize, access: Access) -> Result<(), FaultError> {
+    match start::engine() {
+        Some(engine) => engine.fault(address, access),
+        None => Err(FaultError::NotMapped),
+    }
+}
+
+/// The toucher cannot have its page: SIGSEGV for an address that is not
+/// mapped, as without softswap; otherwise the reason, and SIGBUS.
+pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
+    if matches!(error, FaultError::NotMapped) {
+        let info = signals::segv_info(address);
+        // SAFETY: valid details; `context` is the handler's.
+        unsafe { strike(SIGSEGV, &raw const info, context) };
+        return;
+    }
+    explain(error);
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = SIGBUS;
+    info.si_code = libc::BUS_OBJERR;
+    // SAFETY: valid details; the program's handler may look at them.
+    unsafe { masks::deliver(SIGBUS, &raw mut info, context) };
+}
+
+/// Tells on standard error why the program is stopped.
+fn explain(error: &FaultError) {
+    if let Some(engine) = start::engine() {
+        engine.stats().set(Counter::StopReason, 1);
+    }
+    let mut text = Line { bytes: [0; 1024], len: 0 };
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    let _ = std::fmt::Write::write_fmt(
+        &mut text,
+        format_args!("softswap: stopping the program (pid {pid}): {error}\n"),
+    );
+    raw::write_stderr(&text.bytes[..text.len]);
+}
+
+/// A line of text put together without allocating.
+struct Line {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl std::fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let taken = text.len().min(room.len());
+        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
+}
+
+/// Lets a signal strike when the handler returns, as if the kernel had raised
+/// it for the interrupted instruction: one that is blocked or ignored kills.
+///
+/// # Safety
+/// `info` is valid; `context` is the running handler's.
+pub(crate) unsafe fn strike(signal: i32, info: *const siginfo_t, context: *mut c_void) {
+    // SAFETY: the handler's own context.
+    let mask = unsafe { &mut *signals::interrupted_mask(context) };
+    if *mask & signals::bit(signal) != 0 || masks::is_ignored(signal) {
+        *mask &= !signals::bit(signal);
+        signals::set_default(signal);
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { signals::raise_with(signal, info) }.is_err() {
+        std::process::abort();
+    }
+    *mask &= !NEVER_BLOCKED;
+}

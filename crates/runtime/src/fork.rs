@@ -1,0 +1,184 @@
+//! What a forked child needs to see its data.
+//!
+//! On fork the kernel drops the registration of the child's memory: a page that
+//! is out would read as zeroes there, silently. So the engine is brought to
+//! rest before, and in the child userfaultfd is opened again before any of the
+//! program's code runs. The child reads its parent's swap area, whose slots
+//! the parent keeps until the child is gone or has called exec; it has no
+//! area of its own yet, so what it changes stays in DRAM or in the pool.
+
+use crate::start;
+use rustix::fd::OwnedFd;
+use softswap_engine::engine::{AtRest, Engine};
+use softswap_sys::alloc::HEAP;
+use softswap_sys::descriptor::move_high;
+use softswap_sys::signals::{self, Mask};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Children that still read this process's slots: a pipe's read end each, at
+/// its end when the child has exited or called exec.
+static CHILDREN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// What the fork under way holds, from `prepare` to `parent` or `child`.
+struct Forking {
+    at_rest: AtRest<'static>,
+    children: MutexGuard<'static, Vec<OwnedFd>>,
+    pipe: Option<(OwnedFd, OwnedFd)>,
+    mask: Mask,
+    /// Pages the C library touches between fork and our handler.
+    pinned: Vec<(usize, usize)>,
+}
+
+struct Slot(UnsafeCell<Option<Forking>>);
+
+// SAFETY: touched only by the thread that forks, between `prepare` and
+// `parent` or `child`; `AtRest` keeps a second fork out meanwhile, and the
+// child has that one thread only.
+unsafe impl Sync for Slot {}
+
+static FORKING: Slot = Slot(UnsafeCell::new(None));
+
+unsafe extern "C" {
+    fn __register_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+        library: *mut c_void,
+    ) -> i32;
+    // The C library's list of open streams, exported for its own tools.
+    fn _IO_iter_begin() -> *mut c_void;
+    fn _IO_iter_end() -> *mut c_void;
+    fn _IO_iter_next(at: *mut c_void) -> *mut c_void;
+    fn _IO_iter_file(at: *mut c_void) -> *mut c_void;
+}
+
+pub(crate) fn install() -> Result<(), String> {
+    // Registered before the program's own handlers: `prepare` runs last, the
+    // others first, so those handlers always see their memory.
+    // SAFETY: the handlers have the right signatures; null: never unloaded.
+    let result = unsafe {
+        __register_atfork(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
+}
+
+extern "C" fn prepare() {
+    let Some(engine) = start::engine() else { return };
+    let mask = signals::block_all();
+    let pinned = pin_streams(engine);
+    let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .ok()
+        .map(|(read, write)| (move_high(read), move_high(write)));
+    let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    let at_rest = engine.rest();
+    // SAFETY: see `Slot`.
+    unsafe { *FORKING.0.get() = Some(Forking { at_rest, children, pipe, mask, pinned }) };
+    // Last: nothing is allocated or freed until after the fork.
+    HEAP.lock();
+}
+
+fn take() -> Option<Forking> {
+    start::engine()?;
+    HEAP.unlock();
+    // SAFETY: see `Slot`.
+    unsafe { (*FORKING.0.get()).take() }
+}
+
+extern "C" fn parent() {
+    let (Some(engine), Some(mut forking)) = (start::engine(), take()) else { return };
+    // Also when fork has failed: then the pipe's end shows at once.
+    if let Some((read, write)) = forking.pipe {
+        engine.child_made(&forking.at_rest);
+        drop(write);
+        forking.children.push(read);
+    } else {
+        // Without a pipe nobody can tell when the child is gone: keep for good.
+        engine.child_made(&forking.at_rest);
+    }
+    drop(forking.children);
+    drop(forking.at_rest);
+    release(engine, &forking.pinned);
+    signals::set_mask(forking.mask);
+}
+
+extern "C" fn child() {
+    let (Some(engine), Some(mut forking)) = (start::engine(), take()) else { return };
+    if let Err(error) = engine.become_child(&mut forking.at_rest) {
+        stop_child(&error);
+    }
+    start::no_background_reclaim();
+    drop(forking.at_rest);
+    if let Some((read, write)) = forking.pipe {
+        drop(read);
+        // Open until this process is gone: that is its only purpose.
+        std::mem::forget(write);
+    }
+    // The parent's other children are not ours to wait for.
+    forking.children.clear();
+    drop(forking.children);
+    release(engine, &forking.pinned);
+    signals::set_mask(forking.mask);
+}
+
+fn stop_child(error: &std::io::Error) -> ! {
+    use softswap_sys::raw::write_stderr;
+    write_stderr(
+        format!(
+            "softswap: stopping a forked child: its swapped-out memory cannot be reached \
+             (userfaultfd: {error}); raise the limit on open files, or start the child with exec\n"
+        )
+        .as_bytes(),
+    );
+    // SAFETY: ends the child before any of its code sees a page of zeroes.
+    unsafe { libc::_exit(125) }
+}
+
+/// In a child with several threads the C library resets the locks of all open
+/// streams before our handler runs: those must be in memory.
+fn pin_streams(engine: &Engine) -> Vec<(usize, usize)> {
+    // Bytes of a stream that are touched (the whole structure), and where in
+    // it the pointer to its lock is: <bits/types/struct_FILE.h>.
+    const STREAM_BYTES: usize = 216;
+    const LOCK_AT: usize = 136;
+    const LOCK_BYTES: usize = 16;
+    let mut pinned = Vec::new();
+    let mut pin = |address: usize, len: usize| {
+        if engine.contains(address) && engine.pin(address, len, len).is_ok() {
+            pinned.push((address, len));
+        }
+    };
+    // SAFETY: the iteration follows the C library's own protocol; each stream
+    // is pinned before it is read.
+    unsafe {
+        let mut at = _IO_iter_begin();
+        while at != _IO_iter_end() {
+            let stream = _IO_iter_file(at) as usize;
+            pin(stream, STREAM_BYTES);
+            pin(*((stream + LOCK_AT) as *const usize), LOCK_BYTES);
+            at = _IO_iter_next(at);
+        }
+    }
+    pinned
+}
+
+fn release(engine: &Engine, pinned: &[(usize, usize)]) {
+    for (address, len) in pinned {
+        engine.unpin(*address, *len);
+    }
+}
+
+/// Gives back the slots kept for children that are gone. Called now and then.
+pub(crate) fn reap(engine: &Engine) {
+    let Ok(mut children) = CHILDREN.try_lock() else { return };
+    children.retain(|pipe| {
+        let mut fds = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let gone = matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0);
+        if gone {
+            engine.child_gone();
+        }
+        !gone
+    });
+}

@@ -1,0 +1,327 @@
+//! SIGSYS: a system call was given a pointer to managed memory.
+//!
+//! The kernel cannot take a fault there, so the guard does what a fault would:
+//! it brings the pages in, pins them, issues the call again from the one
+//! instruction that the filter lets through, and unpins. Calls that move many
+//! bytes are cut into pieces that fit the budget.
+
+use crate::faults;
+use crate::mappings;
+use crate::real::kernel_error;
+use crate::spawn;
+use crate::start;
+use crate::vectors;
+use softswap_engine::engine::Engine;
+use softswap_engine::page_in::FaultError;
+use softswap_engine::stats::Counter;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
+use softswap_sys::syscall_table::{self, Pointee};
+use std::ffi::c_void;
+use std::io;
+
+/// Longest path the kernel takes, with its zero byte.
+const TEXT_BYTES: usize = 4096;
+/// The kernel cuts transfers here; so does anyone who counts them.
+const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+
+pub(crate) type Arguments = [usize; 6];
+
+pub(crate) fn install() -> io::Result<()> {
+    // Nothing is blocked: the call may sleep for long, and the program's
+    // handlers must run and interrupt it as they would without the guard.
+    signals::install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)
+}
+
+extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    const SYS_SECCOMP: i32 = 1;
+    const NUMBER_OFFSET: usize = 24;
+    raw::preserving_errno(|| {
+        // SAFETY: `info` is what the kernel gave this handler.
+        let ours = unsafe { (*info).si_code } == SYS_SECCOMP;
+        // SAFETY: for SYS_SECCOMP, si_syscall is the int at byte 24.
+        let number = unsafe { info.cast::<u8>().add(NUMBER_OFFSET).cast::<i32>().read() };
+        let registers = context.cast::<libc::ucontext_t>();
+        let mut arguments = [0; 6];
+        let order = [
+            libc::REG_RDI,
+            libc::REG_RSI,
+            libc::REG_RDX,
+            libc::REG_R10,
+            libc::REG_R8,
+            libc::REG_R9,
+        ];
+        for (argument, register) in arguments.iter_mut().zip(order) {
+            // SAFETY: the context holds the registers at the call.
+            *argument = unsafe { (*registers).uc_mcontext.gregs[register as usize] } as usize;
+        }
+        let managed = arguments.iter().any(|argument| start::is_managed(*argument));
+        if !ours || !managed {
+            // A filter of the program's own, or a signal somebody sent.
+            // SAFETY: the handler's own details and context.
+            unsafe { crate::masks::deliver(SIGSYS, info, context) };
+            return;
+        }
+        let result = answer(i64::from(number), arguments, context);
+        // SAFETY: the context is writable; the call returns through rax.
+        unsafe { (*registers).uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64 };
+    });
+}
+
+/// Does what the call would have done; the kernel's result.
+fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
+    let Some(engine) = start::engine() else { return -(libc::ENOSYS as isize) };
+    engine.stats().add(Counter::GuardedCalls, 1);
+    if let Some(result) = mappings::answer(engine, number, arguments) {
+        return result;
+    }
+    match number {
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom => {
+            transfer_in(engine, number, arguments)
+        }
+        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto => {
+            transfer_out(engine, number, arguments)
+        }
+        libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_vmsplice
+        | libc::SYS_process_vm_readv
+        | libc::SYS_process_vm_writev => vectors::answer_vectors(engine, number, arguments),
+        libc::SYS_sendmsg | libc::SYS_recvmsg => vectors::answer_message(engine, number, arguments),
+        libc::SYS_sendmmsg | libc::SYS_recvmmsg => {
+            vectors::answer_messages(engine, number, arguments)
+        }
+        libc::SYS_execve | libc::SYS_execveat => spawn::answer_exec(number, arguments),
+        // SAFETY: the context is the running handler's.
+        libc::SYS_rt_sigprocmask => unsafe { change_mask(engine, arguments, context) },
+        _ => pinned_call(engine, number, arguments),
+    }
+}
+
+/// Pages pinned for one call.
+pub(crate) struct Pins<'e, const N: usize> {
+    engine: &'e Engine,
+    ranges: [(usize, usize); N],
+    count: usize,
+}
+
+impl<'e, const N: usize> Pins<'e, N> {
+    pub(crate) fn new(engine: &'e Engine) -> Self {
+        Pins { engine, ranges: [(0, 0); N], count: 0 }
+    }
+
+    /// Brings in and pins up to `most` bytes of a buffer, if it is managed.
+    /// Returns how many of its bytes the kernel may now touch.
+    pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
+        if len == 0 || !self.engine.contains(address) {
+            return len;
+        }
+        if self.count == N {
+            return 0;
+        }
+        let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, most));
+        match pinned {
+            Ok(pinned) => {
+                self.ranges[self.count] = (address, pinned);
+                self.count += 1;
+                pinned
+            }
+            Err(error) => stop(address, &error),
+        }
+    }
+
+    /// Pins a string as far as its zero byte.
+    pub(crate) fn add_text(&mut self, address: usize) {
+        let mut done = 0;
+        while done < TEXT_BYTES {
+            let at = address + done;
+            let len = softswap_sys::PAGE_SIZE - at % softswap_sys::PAGE_SIZE;
+            if !self.engine.contains(at) || self.add(at, len, len) < len {
+                return;
+            }
+            // SAFETY: these bytes are mapped, and pinned just now.
+            let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+            if bytes.contains(&0) {
+                return;
+            }
+            done += len;
+        }
+    }
+}
+
+impl<const N: usize> Drop for Pins<'_, N> {
+    fn drop(&mut self) {
+        for (address, len) in &self.ranges[..self.count] {
+            self.engine.unpin(*address, *len);
+        }
+    }
+}
+
+/// A buffer cannot be brought in: stop as a touch of it would have.
+fn stop(address: usize, error: &FaultError) -> ! {
+    // SAFETY: all-zero is a valid context to take a mask from; the signal
+    // struck below ends the process or runs the program's own handler.
+    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+    faults::refuse(address, error, (&raw mut context).cast());
+    // A program that survives its own SIGBUS handler cannot go on from here.
+    std::process::abort()
+}
+
+/// Brings in `len` bytes from `address` without keeping them: for when
+/// reclaim is on hold.
+pub(crate) fn touch(address: usize, len: usize) {
+    if let Some(engine) = start::engine() {
+        let mut pins = Pins::<1>::new(engine);
+        pins.add(address, len, len);
+    }
+}
+
+/// Issues a call whose pointers have been brought in.
+pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
+    // SAFETY: the program's own call, with the program's own arguments.
+    unsafe { raw::syscall(number, arguments) }
+}
+
+/// A call with small structures and strings: pin them all, issue, unpin.
+fn pinned_call(engine: &Engine, number: i64, arguments: Arguments) -> isize {
+    let mut pins = Pins::<12>::new(engine);
+    let most = engine.pin_limit_bytes();
+    for (index, pointee) in syscall_table::pointers(number) {
+        let address = arguments[*index as usize];
+        match *pointee {
+            Pointee::Bytes(len) => {
+                pins.add(address, arguments[len as usize], most);
+            }
+            Pointee::Array(count, size) => {
+                let len = arguments[count as usize].saturating_mul(size as usize);
+                pins.add(address, len, most);
+            }
+            Pointee::Struct(len) => {
+                pins.add(address, len as usize, most);
+            }
+            Pointee::Text => pins.add_text(address),
+            _ => {}
+        }
+    }
+    issue(number, arguments)
+}
+
+/// How the pieces of a long transfer follow each other.
+fn advance(number: i64, arguments: &mut Arguments, done: usize) {
+    arguments[buffer_index(number)] += done;
+    arguments[buffer_index(number) + 1] -= done;
+    if matches!(number, libc::SYS_pread64 | libc::SYS_pwrite64) {
+        arguments[3] += done;
+    }
+}
+
+fn buffer_index(number: i64) -> usize {
+    usize::from(number != libc::SYS_getrandom)
+}
+
+/// Reading into a long buffer. Only regular files are read on after a whole
+/// piece: anywhere else the next piece might wait for what never comes.
+fn transfer_in(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
+    let at = buffer_index(number);
+    let goes_on = match number {
+        libc::SYS_recvfrom => arguments[3] & libc::MSG_WAITALL as usize != 0,
+        libc::SYS_getrandom => true,
+        _ => arguments[2] > engine.pin_limit_bytes() && is_regular(arguments[0]),
+    };
+    transfer(engine, number, &mut arguments, at, goes_on)
+}
+
+/// Writing a long buffer: piece after piece until one is not taken whole.
+fn transfer_out(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
+    transfer(engine, number, &mut arguments, 1, true)
+}
+
+fn transfer(
+    engine: &Engine,
+    number: i64,
+    arguments: &mut Arguments,
+    at: usize,
+    goes_on: bool,
+) -> isize {
+    arguments[at + 1] = arguments[at + 1].min(MAX_TRANSFER_BYTES);
+    let mut total = 0;
+    loop {
+        let wanted = arguments[at + 1];
+        let mut pins = Pins::<4>::new(engine);
+        // Past the mapped part the kernel decides: EFAULT, or a short result.
+        let pinned = pins.add(arguments[at], wanted, engine.pin_limit_bytes());
+        for (index, pointee) in syscall_table::pointers(number) {
+            if *index as usize != at
+                && let Pointee::Struct(len) = *pointee
+            {
+                pins.add(arguments[*index as usize], len as usize, usize::MAX);
+            }
+            if let (4, Pointee::Bytes(len)) = (*index, *pointee) {
+                pins.add(arguments[4], arguments[len as usize], usize::MAX);
+            }
+        }
+        let piece = if pinned == 0 { wanted } else { pinned };
+        let mut call = *arguments;
+        call[at + 1] = piece;
+        let result = issue(number, call);
+        if result < 0 {
+            return if total > 0 { total } else { result };
+        }
+        total += result;
+        if (result as usize) < piece || piece == wanted || !goes_on {
+            return total;
+        }
+        advance(number, arguments, result as usize);
+    }
+}
+
+fn is_regular(fd: usize) -> bool {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let result = issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
+    result == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+/// A raw change of the signal mask: it must hold after the handler, which
+/// restores the mask from its context.
+///
+/// # Safety
+/// `context` is the running handler's.
+unsafe fn change_mask(engine: &Engine, arguments: Arguments, context: *mut c_void) -> isize {
+    let [how, new, old, len, ..] = arguments;
+    if len != size_of::<u64>() {
+        return -(libc::EINVAL as isize);
+    }
+    let mut pins = Pins::<2>::new(engine);
+    if pins.add(new, len, len) < len || pins.add(old, len, len) < len {
+        return -(libc::EFAULT as isize);
+    }
+    // SAFETY: the caller's promise.
+    let mask = unsafe { &mut *signals::interrupted_mask(context) };
+    let before = *mask;
+    if new != 0 {
+        // SAFETY: the program's pointer, brought in if managed.
+        let wanted = unsafe { (new as *const u64).read_unaligned() };
+        match how as i32 {
+            libc::SIG_BLOCK => *mask |= wanted,
+            libc::SIG_UNBLOCK => *mask &= !wanted,
+            libc::SIG_SETMASK => *mask = wanted,
+            _ => return -(libc::EINVAL as isize),
+        }
+        *mask &= !NEVER_BLOCKED;
+    }
+    if old != 0 {
+        // SAFETY: likewise.
+        unsafe { (old as *mut u64).write_unaligned(before) };
+    }
+    0
+}
+
+/// The kernel's result for an engine operation.
+pub(crate) fn result_of(done: io::Result<()>) -> isize {
+    done.map_or_else(|error| kernel_error(&error), |()| 0)
+}

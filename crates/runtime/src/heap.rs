@@ -1,0 +1,219 @@
+//! `malloc` and its relatives: mimalloc, whose arenas lie in the window because
+//! it maps them through the interposed `mmap`.
+//!
+//! Two kinds of memory come from the engine's own heap instead, which never
+//! swaps: what is allocated before the engine is up, and what the dynamic
+//! loader allocates (thread-local storage), because the C library frees that
+//! with all signals blocked, when a page could not be brought in.
+
+use crate::real::Real;
+use crate::start;
+use libmimalloc_sys as mi;
+use softswap_sys::alloc::HEAP;
+use softswap_sys::raw::set_errno;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The alignment C promises for any object.
+const NATURAL: usize = 16;
+
+/// The dynamic loader's code: first and last address.
+static LOADER_START: AtomicUsize = AtomicUsize::new(0);
+static LOADER_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds the dynamic loader's code, by a function known to lie in it.
+pub(crate) fn find_loader() {
+    static TLS_GET_ADDR: Real = Real::new(c"__tls_get_addr");
+    let inside = TLS_GET_ADDR.get() as usize;
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    let of = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let parse = |text| usize::from_str_radix(text, 16).ok();
+        let range = parse(start)?..parse(end)?;
+        (range.contains(&inside) && rest.contains('x')).then_some(range)
+    };
+    if let Some(code) = maps.lines().find_map(of) {
+        LOADER_START.store(code.start, Ordering::Relaxed);
+        LOADER_END.store(code.end, Ordering::Relaxed);
+    }
+}
+
+/// Whether this allocation must stay out of the window.
+#[inline]
+fn is_ours(caller: usize) -> bool {
+    let start = LOADER_START.load(Ordering::Relaxed);
+    (start <= caller && caller < LOADER_END.load(Ordering::Relaxed)) || !start::is_settled()
+}
+
+fn checked(pointer: *mut c_void) -> *mut c_void {
+    if pointer.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    pointer
+}
+
+/// Defines the exported function `$name`, which adds its caller's address as
+/// one more argument and goes on to `$body`.
+macro_rules! with_caller {
+    ($name:ident, $register:literal, $body:path) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {body}",
+                body = sym $body,
+            )
+        }
+    };
+}
+
+with_caller!(malloc, "rsi", malloc_from);
+with_caller!(calloc, "rdx", calloc_from);
+with_caller!(realloc, "rdx", realloc_from);
+with_caller!(memalign, "rdx", memalign_from);
+with_caller!(aligned_alloc, "rdx", memalign_from);
+with_caller!(posix_memalign, "rcx", posix_memalign_from);
+
+extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
+    if is_ours(caller) {
+        return checked(HEAP.allocate(size, NATURAL, false).cast());
+    }
+    // SAFETY: mi_malloc takes any size.
+    checked(unsafe { mi::mi_malloc(size) })
+}
+
+extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
+    let Some(total) = count.checked_mul(size) else { return checked(std::ptr::null_mut()) };
+    if is_ours(caller) {
+        return checked(HEAP.allocate(total, NATURAL, true).cast());
+    }
+    // SAFETY: mi_zalloc takes any size.
+    checked(unsafe { mi::mi_zalloc(total) })
+}
+
+extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return std::ptr::null_mut();
+    }
+    checked(aligned(align, size, caller))
+}
+
+fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
+    if is_ours(caller) {
+        return HEAP.allocate(size, align.max(NATURAL), false).cast();
+    }
+    // SAFETY: the alignment is a power of two.
+    unsafe { mi::mi_malloc_aligned(size, align) }
+}
+
+extern "C" fn posix_memalign_from(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> i32 {
+    if !align.is_power_of_two() || align < size_of::<usize>() {
+        return libc::EINVAL;
+    }
+    let pointer = aligned(align, size, caller);
+    if pointer.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's pointer is valid for a pointer.
+    unsafe { out.write(pointer) };
+    0
+}
+
+extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if old.is_null() {
+        return malloc_from(size, caller);
+    }
+    if HEAP.owns(old as usize) {
+        let new = malloc_from(size, caller);
+        if !new.is_null() {
+            // SAFETY: both blocks are live and distinct, at least this long.
+            unsafe {
+                let len = HEAP.usable(old.cast()).min(size);
+                std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
+                HEAP.release(old.cast());
+            }
+        }
+        return new;
+    }
+    if is_ours(caller) {
+        // The loader growing a block of the program's: it keeps its home.
+        // SAFETY: a live mimalloc block.
+        return checked(unsafe { mi::mi_realloc(old, size) });
+    }
+    // SAFETY: a live mimalloc block.
+    checked(unsafe { mi::mi_realloc(old, size) })
+}
+
+/// # Safety
+/// As `free(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    if HEAP.owns(pointer as usize) {
+        // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
+        unsafe { HEAP.release(pointer.cast()) };
+    } else {
+        // SAFETY: null or a live mimalloc block.
+        unsafe { mi::mi_free(pointer) };
+    }
+}
+
+/// # Safety
+/// As `reallocarray(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(total) => realloc_from(old, total, 0),
+        None => checked(std::ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// As `valloc(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    checked(aligned(softswap_sys::PAGE_SIZE, size, 0))
+}
+
+/// # Safety
+/// As `pvalloc(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = softswap_sys::PAGE_SIZE;
+    match size.max(1).checked_next_multiple_of(page) {
+        Some(size) => checked(aligned(page, size, 0)),
+        None => checked(std::ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// As `malloc_usable_size(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    if pointer.is_null() {
+        0
+    } else if HEAP.owns(pointer as usize) {
+        // SAFETY: a live block of the heap's.
+        unsafe { HEAP.usable(pointer.cast()) }
+    } else {
+        // SAFETY: a live mimalloc block.
+        unsafe { mi::mi_usable_size(pointer) }
+    }
+}
+
+/// Gives free memory back, as `malloc_trim(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { mi::mi_collect(true) };
+    1
+}

@@ -1,0 +1,589 @@
+//! `exec`, `posix_spawn`, `system`, `popen`.
+//!
+//! A child that shares our memory but not our handlers (posix_spawn), and the
+//! kernel when it reads argv and envp (exec), can bring nothing in. So all
+//! they read is copied out of managed memory first.
+
+use crate::guard::{Arguments, issue};
+use crate::real::{c_result, real};
+use crate::start;
+use softswap_sys::{PAGE_SIZE, raw};
+use std::cell::Cell;
+use std::ffi::{c_char, c_void};
+
+type Strings = *const *const c_char;
+
+thread_local! {
+    /// Where this thread's last copies lie. Kept rather than freed: after
+    /// vfork it is the child that fills it and the parent that stays.
+    static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Copies of strings and arrays outside managed memory.
+struct Copies {
+    base: usize,
+    len: usize,
+    used: usize,
+}
+
+impl Copies {
+    /// Room for `len` bytes; `None` when the kernel has none.
+    fn with_room(len: usize) -> Option<Copies> {
+        let (base, have) = BUFFER.get();
+        if have >= len {
+            return Some(Copies { base, len: have, used: 0 });
+        }
+        if have > 0 {
+            issue(libc::SYS_munmap, [base, have, 0, 0, 0, 0]);
+        }
+        let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
+        let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+        let base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+        if base < 0 {
+            BUFFER.set((0, 0));
+            return None;
+        }
+        BUFFER.set((base as usize, len));
+        Some(Copies { base: base as usize, len, used: 0 })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> *const c_char {
+        assert!(self.used + bytes.len() <= self.len, "copies are measured before they are made");
+        let at = (self.base + self.used) as *mut u8;
+        // SAFETY: within this thread's buffer, which nothing else refers to.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+        self.used += bytes.len().next_multiple_of(size_of::<usize>());
+        at as *const c_char
+    }
+
+    /// # Safety
+    /// `text` is a C string or null.
+    unsafe fn put_text(&mut self, text: *const c_char) -> *const c_char {
+        if text.is_null() {
+            return text;
+        }
+        // SAFETY: the caller's promise.
+        self.put(unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes_with_nul())
+    }
+
+    /// # Safety
+    /// `strings` is a null-terminated array of C strings, or null.
+    unsafe fn put_strings(&mut self, strings: Strings) -> Strings {
+        if strings.is_null() {
+            return strings;
+        }
+        // SAFETY: the caller's promise.
+        let count = unsafe { count(strings) };
+        let array = (self.base + self.used) as *mut *const c_char;
+        self.used += (count + 1) * size_of::<usize>();
+        assert!(self.used <= self.len, "copies are measured before they are made");
+        for index in 0..count {
+            // SAFETY: within the array and within the buffer.
+            unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
+        }
+        // SAFETY: room for the terminator was taken above.
+        unsafe { array.add(count).write(std::ptr::null()) };
+        array
+    }
+}
+
+/// # Safety
+/// `strings` is a null-terminated array.
+unsafe fn count(strings: Strings) -> usize {
+    // SAFETY: up to and including the terminator.
+    (0..).take_while(|index| unsafe { !(*strings.add(*index)).is_null() }).count()
+}
+
+/// Bytes a copy of a string takes.
+///
+/// # Safety
+/// `text` is a C string or null.
+unsafe fn text_room(text: *const c_char) -> usize {
+    if text.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { libc::strlen(text) + 1 }.next_multiple_of(size_of::<usize>())
+}
+
+/// Bytes a copy of an array of strings takes.
+///
+/// # Safety
+/// `strings` is a null-terminated array of C strings, or null.
+unsafe fn strings_room(strings: Strings) -> usize {
+    if strings.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let count = count(strings);
+        let texts: usize = (0..count).map(|index| text_room(*strings.add(index))).sum();
+        texts + (count + 1) * size_of::<usize>()
+    }
+}
+
+unsafe extern "C" {
+    static mut environ: Strings;
+}
+
+fn environment() -> Strings {
+    // SAFETY: reading the pointer; programs that change it meanwhile race with
+    // exec in any case.
+    unsafe { environ }
+}
+
+/// Issues execve or execveat with everything copied out of managed memory.
+/// The kernel's result; returns only on failure.
+///
+/// # Safety
+/// As the call: a path, and arrays of strings.
+unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
+    let path = arguments[path_at] as *const c_char;
+    let argv = arguments[path_at + 1] as Strings;
+    let envp = arguments[path_at + 2] as Strings;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let room = text_room(path) + strings_room(argv) + strings_room(envp);
+        let Some(mut copies) = Copies::with_room(room) else {
+            return -(libc::E2BIG as isize);
+        };
+        arguments[path_at] = copies.put_text(path) as usize;
+        arguments[path_at + 1] = copies.put_strings(argv) as usize;
+        arguments[path_at + 2] = copies.put_strings(envp) as usize;
+        raw::syscall(number, arguments)
+    }
+}
+
+/// exec that trapped: made by a raw system call or inside the C library.
+pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
+    let path_at = usize::from(number == libc::SYS_execveat);
+    // SAFETY: the program's own arguments.
+    unsafe { exec(number, arguments, path_at) }
+}
+
+/// # Safety
+/// As `execve(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
+    let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
+    if start::engine().is_none() {
+        return c_result(issue(libc::SYS_execve, arguments)) as i32;
+    }
+    // SAFETY: the caller's promise.
+    c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
+}
+
+/// # Safety
+/// As `execv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { execve(path, argv, environment()) }
+}
+
+/// # Safety
+/// As `fexecve(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
+    let empty = c"".as_ptr() as usize;
+    let flags = libc::AT_EMPTY_PATH as usize;
+    let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
+    // SAFETY: the caller's promise.
+    c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
+}
+
+/// # Safety
+/// As `execvpe(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
+    real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
+    // The search is the C library's; what it hands to the kernel must lie
+    // outside managed memory before.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if start::engine().is_none() {
+            return execvpe()(file, argv, envp);
+        }
+        let room = text_room(file) + strings_room(argv) + strings_room(envp);
+        let Some(mut copies) = Copies::with_room(room) else {
+            return c_result(-(libc::E2BIG as isize)) as i32;
+        };
+        let file = copies.put_text(file);
+        let argv = copies.put_strings(argv);
+        let envp = copies.put_strings(envp);
+        execvpe()(file, argv, envp)
+    }
+}
+
+/// # Safety
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { execvpe(file, argv, environment()) }
+}
+
+/// How a variadic exec finds its arguments: five in registers, the rest on
+/// the stack.
+const IN_REGISTERS: usize = 5;
+/// Room for a variadic call's arguments; POSIX promises 4096 bytes of them.
+const MAX_LISTED: usize = 4096;
+
+/// Which exec a variadic function stands for.
+#[derive(PartialEq)]
+enum Listed {
+    Path,
+    PathAndEnvironment,
+    File,
+}
+
+/// # Safety
+/// `registers` holds the first five variadic words, `stack` the others, of
+/// which a null pointer ends the list.
+unsafe fn exec_listed(
+    path: *const c_char,
+    registers: *const usize,
+    stack: *const usize,
+    kind: &Listed,
+) -> i32 {
+    let word = |index: usize| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if index < IN_REGISTERS {
+                *registers.add(index)
+            } else {
+                *stack.add(index - IN_REGISTERS)
+            }
+        }
+    };
+    let mut argv = [std::ptr::null::<c_char>(); MAX_LISTED];
+    let mut count = 0;
+    while word(count) != 0 {
+        if count + 1 == MAX_LISTED {
+            return c_result(-(libc::E2BIG as isize)) as i32;
+        }
+        argv[count] = word(count) as *const c_char;
+        count += 1;
+    }
+    // SAFETY: `argv` ends with a null pointer; the strings are the program's.
+    unsafe {
+        match kind {
+            Listed::Path => execv(path, argv.as_ptr()),
+            Listed::PathAndEnvironment => execve(path, argv.as_ptr(), word(count + 1) as Strings),
+            Listed::File => execvp(path, argv.as_ptr()),
+        }
+    }
+}
+
+/// Defines a variadic exec: saves the register arguments below the return
+/// address and hands both places on.
+macro_rules! listed {
+    ($name:ident, $inner:ident, $kind:expr) => {
+        unsafe extern "C" fn $inner(
+            path: *const c_char,
+            registers: *const usize,
+            stack: *const usize,
+        ) -> i32 {
+            // SAFETY: both places were set up by the function below.
+            unsafe { exec_listed(path, registers, stack, &$kind) }
+        }
+
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "lea rdx, [rsp + 48]",
+                "call {inner}",
+                "add rsp, 40",
+                "ret",
+                inner = sym $inner,
+            )
+        }
+    };
+}
+
+listed!(execl, execl_inner, Listed::Path);
+listed!(execle, execle_inner, Listed::PathAndEnvironment);
+listed!(execlp, execlp_inner, Listed::File);
+
+type FileActions = *const libc::posix_spawn_file_actions_t;
+type SpawnAttributes = *const libc::posix_spawnattr_t;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    FileActions,
+    SpawnAttributes,
+    Strings,
+    Strings,
+) -> i32;
+
+/// Bytes of one action in glibc: a tag, then numbers and at most one path.
+const ACTION_BYTES: usize = 32;
+
+/// glibc's `posix_spawn_file_actions_t`, as far as it is public.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Actions {
+    allocated: i32,
+    used: i32,
+    actions: *const [usize; ACTION_BYTES / size_of::<usize>()],
+    pad: [i32; 16],
+}
+
+/// Room for, and copy of, file actions: paths in managed memory are copied too.
+///
+/// # Safety
+/// `actions` is a valid file-actions object.
+unsafe fn actions_room(actions: &Actions) -> usize {
+    let words = ACTION_BYTES / size_of::<usize>();
+    let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
+    for index in 0..actions.used as usize {
+        for word in 0..words {
+            // SAFETY: within the array. A word that is a managed address can
+            // only be a path: descriptors and modes are small.
+            unsafe {
+                let value = (*actions.actions.add(index))[word];
+                if start::is_managed(value) {
+                    room += text_room(value as *const c_char);
+                }
+            }
+        }
+    }
+    room
+}
+
+/// # Safety
+/// As `actions_room`, with as much room made.
+unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
+    let count = actions.used as usize;
+    let array = (copies.base + copies.used) as *mut [usize; ACTION_BYTES / size_of::<usize>()];
+    copies.used += count * ACTION_BYTES;
+    for index in 0..count {
+        // SAFETY: within both arrays.
+        unsafe {
+            let mut action = *actions.actions.add(index);
+            for word in &mut action {
+                if start::is_managed(*word) {
+                    *word = copies.put_text(*word as *const c_char) as usize;
+                }
+            }
+            array.add(index).write(action);
+        }
+    }
+    let copy = Actions { actions: array, ..*actions };
+    // SAFETY: plain data, read as bytes.
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
+    copies.put(bytes).cast()
+}
+
+/// # Safety
+/// As `posix_spawn(3)`.
+unsafe fn spawn(
+    real: Spawn,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: FileActions,
+    attributes: SpawnAttributes,
+    argv: Strings,
+    envp: Strings,
+) -> i32 {
+    // SAFETY: the caller's promise throughout.
+    unsafe {
+        if start::engine().is_none() {
+            return real(pid, path, actions, attributes, argv, envp);
+        }
+        let parsed = actions.cast::<Actions>().as_ref();
+        let room = text_room(path)
+            + strings_room(argv)
+            + strings_room(envp)
+            + parsed.map_or(0, |actions| actions_room(actions))
+            + size_of::<libc::posix_spawnattr_t>();
+        let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };
+        let path = copies.put_text(path);
+        let argv = copies.put_strings(argv);
+        let envp = copies.put_strings(envp);
+        let actions = match parsed {
+            Some(parsed) => put_actions(&mut copies, parsed),
+            None => actions,
+        };
+        let attributes = match attributes.cast::<u8>().as_ref() {
+            Some(first) => {
+                let len = size_of::<libc::posix_spawnattr_t>();
+                copies.put(std::slice::from_raw_parts(first, len)).cast()
+            }
+            None => attributes,
+        };
+        let mut made = 0;
+        let result = real(&raw mut made, path, actions, attributes, argv, envp);
+        if result == 0 && !pid.is_null() {
+            pid.write(made);
+        }
+        result
+    }
+}
+
+/// Defines an interposed `posix_spawn`.
+macro_rules! spawning {
+    ($name:ident) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            path: *const c_char,
+            actions: FileActions,
+            attributes: SpawnAttributes,
+            argv: Strings,
+            envp: Strings,
+        ) -> i32 {
+            real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
+                            Strings, Strings) -> i32);
+            // SAFETY: the caller's promise.
+            unsafe { spawn($name(), pid, path, actions, attributes, argv, envp) }
+        }
+    };
+}
+
+spawning!(posix_spawn);
+spawning!(posix_spawnp);
+
+/// Runs `body` with a copied command line and environment, while everything
+/// that is in memory stays there: the C library's own child reads both.
+///
+/// # Safety
+/// `command` and `mode` are C strings or null.
+unsafe fn with_copied_environment<R>(
+    command: *const c_char,
+    failed: R,
+    body: impl FnOnce(*const c_char) -> R,
+) -> R {
+    let Some(engine) = start::engine() else { return body(command) };
+    let original = environment();
+    // SAFETY: the caller's promise; the environment is an array of strings.
+    unsafe {
+        let room = text_room(command) + strings_room(original);
+        let Some(mut copies) = Copies::with_room(room) else {
+            raw::set_errno(libc::ENOMEM);
+            return failed;
+        };
+        let command = copies.put_text(command);
+        let copy = copies.put_strings(original);
+        environ = copy;
+        engine.hold();
+        let result = body(command);
+        engine.unhold();
+        if environment() == copy {
+            environ = original;
+        }
+        result
+    }
+}
+
+/// # Safety
+/// As `popen(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
+    // SAFETY: the caller's promise.
+    unsafe {
+        with_copied_environment(command, std::ptr::null_mut(), |command| popen()(command, mode))
+    }
+}
+
+/// `system(3)`. Written out, because the C library's waits for the command
+/// inside, and reclaim cannot be held for so long.
+///
+/// # Safety
+/// As `system(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
+    real!(system: fn(*const c_char) -> i32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if start::engine().is_none() || command.is_null() {
+            return system()(command);
+        }
+        system_by_spawn(command)
+    }
+}
+
+/// Waits for `pid`, through interruptions; its status.
+fn wait_for(pid: libc::pid_t) -> i32 {
+    let mut status = -1;
+    loop {
+        // SAFETY: waits for our own child, into a local.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        if waited == pid {
+            return status;
+        }
+        if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return -1;
+        }
+    }
+}
+
+/// # Safety
+/// `command` is a C string.
+unsafe fn system_by_spawn(command: *const c_char) -> i32 {
+    // SAFETY: all objects are locals, initialised before use; POSIX's order:
+    // ignore INT and QUIT and block CHLD until the command has ended.
+    unsafe {
+        let mut ignore: libc::sigaction = std::mem::zeroed();
+        ignore.sa_sigaction = libc::SIG_IGN;
+        let (mut on_int, mut on_quit) = (std::mem::zeroed(), std::mem::zeroed());
+        softswap_sys::signals::sigaction(libc::SIGINT, &raw const ignore, &raw mut on_int);
+        softswap_sys::signals::sigaction(libc::SIGQUIT, &raw const ignore, &raw mut on_quit);
+        let mut block: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut block);
+        libc::sigaddset(&raw mut block, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const block, &raw mut before);
+
+        let mut defaults: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut defaults);
+        for (signal, action) in [(libc::SIGINT, &on_int), (libc::SIGQUIT, &on_quit)] {
+            let action: &libc::sigaction = action;
+            if action.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&raw mut defaults, signal);
+            }
+        }
+        let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
+        libc::posix_spawnattr_init(&raw mut attributes);
+        libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const before);
+        libc::posix_spawnattr_setsigdefault(&raw mut attributes, &raw const defaults);
+        let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+        libc::posix_spawnattr_setflags(&raw mut attributes, flags as i16);
+
+        let argv = [c"sh".as_ptr(), c"-c".as_ptr(), c"--".as_ptr(), command, std::ptr::null()];
+        let mut pid = 0;
+        let failed = posix_spawn(
+            &raw mut pid,
+            c"/bin/sh".as_ptr(),
+            std::ptr::null(),
+            &raw const attributes,
+            argv.as_ptr(),
+            environment(),
+        );
+        let status = if failed == 0 {
+            wait_for(pid)
+        } else {
+            const SHELL_FAILED: i32 = 127 << 8;
+            SHELL_FAILED
+        };
+        libc::posix_spawnattr_destroy(&raw mut attributes);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        softswap_sys::signals::sigaction(libc::SIGINT, &raw const on_int, std::ptr::null_mut());
+        softswap_sys::signals::sigaction(libc::SIGQUIT, &raw const on_quit, std::ptr::null_mut());
+        status
+    }
+}

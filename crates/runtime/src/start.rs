@@ -1,0 +1,150 @@
+//! Start: settings, engine, background thread, handlers, filter.
+
+use crate::{faults, fork, guard, heap, threads};
+use softswap_engine::config::{Config, ENV_PREFIX};
+use softswap_engine::engine::Engine;
+use softswap_engine::io::file_device::FileDevice;
+use softswap_engine::stats::{STATS_WORDS, Stats};
+use softswap_sys::file::SwapFile;
+use softswap_sys::{memory, raw, seccomp, shared, signals};
+use std::ffi::CString;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// Where the runtime stands.
+const LOADING: u8 = 0;
+const MANAGED: u8 = 1;
+const PLAIN: u8 = 2;
+static STATE: AtomicU8 = AtomicU8::new(LOADING);
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+/// Cleared in forked children, which have no background thread.
+static RECLAIMING: AtomicBool = AtomicBool::new(true);
+/// softswap's own failures end the program with this status, as `env` does.
+const OWN_FAILURE: i32 = 125;
+
+/// The engine, once it is up. Everything that lies in the window was put there
+/// by it, so whoever has such an address gets `Some`.
+#[inline]
+pub(crate) fn engine() -> Option<&'static Engine> {
+    if STATE.load(Ordering::Acquire) == MANAGED { ENGINE.get() } else { None }
+}
+
+/// Whether the runtime has decided what it does; before, memory comes from
+/// the engine's own heap.
+#[inline]
+pub(crate) fn is_settled() -> bool {
+    STATE.load(Ordering::Acquire) != LOADING
+}
+
+/// Whether an address is managed.
+#[inline]
+pub(crate) fn is_managed(address: usize) -> bool {
+    engine().is_some_and(|engine| engine.contains(address))
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
+
+extern "C" fn on_load() {
+    let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
+    let state = match Config::from_env(lookup) {
+        None => PLAIN,
+        Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
+        Some(Ok(config)) => match signals::with_all_blocked(|| bring_up(&config)) {
+            Ok(()) => MANAGED,
+            Err(why) => fail(&why),
+        },
+    };
+    STATE.store(state, Ordering::Release);
+    if state == MANAGED {
+        // Last: from here on calls with managed pointers trap.
+        if let Err(why) = install_guard() {
+            fail(&why);
+        }
+    }
+}
+
+fn fail(why: &str) -> ! {
+    raw::write_stderr(format!("softswap: {why}\n").as_bytes());
+    // SAFETY: ends the process; no destructors are wanted half-way up.
+    unsafe { libc::_exit(OWN_FAILURE) }
+}
+
+fn bring_up(config: &Config) -> Result<(), String> {
+    let stats = statistics(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
+    let file = SwapFile::open(&config.swap_dir).map_err(|e| e.to_string())?;
+    let device = Box::new(FileDevice::new(file, config.avoid_io_uring));
+    let engine = Engine::start(config, device, stats).map_err(|e| e.to_string())?;
+    let engine = ENGINE.get_or_init(|| engine);
+    if !config.manage_children {
+        leave_children_alone();
+    }
+    heap::find_loader();
+    faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
+    guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    fork::install()?;
+    // With every signal blocked: the program's signals are the program's.
+    std::thread::Builder::new()
+        .name("softswap".into())
+        .stack_size(128 << 10)
+        .spawn(|| engine.run_reclaim(|| reclaim_goes_on(engine)))
+        .map_err(|e| format!("cannot start the reclaim thread: {e}"))?;
+    Ok(())
+}
+
+fn reclaim_goes_on(engine: &'static Engine) -> bool {
+    fork::reap(engine);
+    RECLAIMING.load(Ordering::Relaxed)
+}
+
+/// A forked child has one thread: what needs room makes it itself.
+pub(crate) fn no_background_reclaim() {
+    RECLAIMING.store(false, Ordering::Relaxed);
+}
+
+fn statistics(config: &Config) -> std::io::Result<Stats> {
+    // The page is for the process that `softswap run` started, whatever it
+    // becomes by exec; those it starts in turn count for themselves.
+    if let (Some(fd), Some(supervisor)) = (config.stats_fd, config.supervisor_pid) {
+        // SAFETY: borrowed for these calls only; a wrong number is refused by them.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+        if parent == supervisor
+            && let Ok(words) = shared::open(fd, STATS_WORDS)
+        {
+            return Ok(Stats::new(words));
+        }
+    }
+    Ok(Stats::new(memory::reserve_u64(STATS_WORDS)?))
+}
+
+/// Programs that this one starts run without softswap.
+fn leave_children_alone() {
+    // Without a budget there is no configuration. The library itself stays
+    // preloaded and out of the way: other entries of LD_PRELOAD are the user's.
+    // SAFETY: called while loading, before the program has threads.
+    unsafe { remove_variable("MEMORY") };
+}
+
+/// # Safety
+/// No other thread reads or changes the environment.
+unsafe fn remove_variable(name: &str) {
+    if let Ok(name) = CString::new(format!("{ENV_PREFIX}{name}")) {
+        // SAFETY: a valid C string; the caller rules out races.
+        unsafe { libc::unsetenv(name.as_ptr()) };
+    }
+}
+
+fn install_guard() -> Result<(), String> {
+    let Some(engine) = engine() else { return Ok(()) };
+    let (base, len) = engine.window();
+    let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
+    seccomp::install(&program).map_err(|e| {
+        format!(
+            "cannot install the system-call guard (seccomp): {e}; \
+             the kernel needs CONFIG_SECCOMP_FILTER and a container must allow seccomp(2)"
+        )
+    })
+}

@@ -1,0 +1,192 @@
+//! `pthread_create`: every thread gets a signal stack of the engine's, so that
+//! a page can be brought in even when the thread's own stack is managed memory
+//! (a coroutine's, say) or nearly used up.
+
+use crate::real::real;
+use crate::start;
+use softswap_sys::alloc::HEAP;
+use softswap_sys::signals;
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a new thread is to run; in engine memory.
+#[repr(C)]
+struct Job {
+    start: Start,
+    argument: *mut c_void,
+}
+
+/// Key whose destructor takes a thread's signal stack away; 0 before there is one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The alternate stack the program believes it has.
+    static BELIEVED: Cell<Option<Believed>> = const { Cell::new(None) };
+    /// Whether this thread has the engine's.
+    static HAS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A `stack_t` the program asked for.
+#[derive(Clone, Copy)]
+struct Believed {
+    base: usize,
+    flags: i32,
+    len: usize,
+}
+
+pub(crate) fn adopt_main() -> io::Result<()> {
+    let mut key = 0;
+    // SAFETY: valid out-pointer; the destructor has the right signature.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(take_stack)) } == 0 {
+        KEY.store(key + 1, Ordering::Relaxed);
+    }
+    signals::install_stack()?;
+    HAS_OURS.set(true);
+    Ok(())
+}
+
+extern "C" fn take_stack(base: *mut c_void) {
+    HAS_OURS.set(false);
+    // SAFETY: the value was stored by this thread when the stack was made, and
+    // destructors run on the thread's ordinary stack.
+    unsafe { signals::remove_stack(base as usize) };
+}
+
+fn give_stack() {
+    let Ok(base) = signals::install_stack() else { return };
+    HAS_OURS.set(true);
+    if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
+        // SAFETY: a live key of this library's.
+        unsafe { libc::pthread_setspecific(key, base as *const c_void) };
+    }
+}
+
+extern "C" fn begin(job: *mut c_void) -> *mut c_void {
+    give_stack();
+    let unblocked = signals::block_all() & !signals::NEVER_BLOCKED;
+    signals::set_mask(unblocked);
+    // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
+    let Job { start, argument } = unsafe { job.cast::<Job>().read() };
+    // SAFETY: it came from the engine's heap and is not used again.
+    unsafe { HEAP.release(job.cast()) };
+    start(argument)
+}
+
+/// # Safety
+/// As `pthread_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> i32 {
+    type Out = *mut libc::pthread_t;
+    type Attributes = *const libc::pthread_attr_t;
+    real!(pthread_create: fn(Out, Attributes, Start, *mut c_void) -> i32);
+    let Some(engine) = start::engine() else {
+        // SAFETY: the caller's promise.
+        return unsafe { pthread_create()(thread, attributes, start, argument) };
+    };
+    let job = HEAP.allocate(size_of::<Job>(), align_of::<Job>(), false).cast::<Job>();
+    if job.is_null() {
+        return libc::EAGAIN;
+    }
+    // SAFETY: fresh memory of the right size and alignment.
+    unsafe { job.write(Job { start, argument }) };
+    // The C library reads the attributes and writes the result with all
+    // signals blocked, when nothing can be brought in.
+    let mut made: libc::pthread_t = 0;
+    if !attributes.is_null() {
+        keep_stack_in(engine, attributes);
+        engine.hold();
+        touch_attributes(attributes);
+    }
+    // SAFETY: `begin` takes the Job; the rest is the caller's promise.
+    let result = unsafe { pthread_create()(&raw mut made, attributes, begin, job.cast()) };
+    if !attributes.is_null() {
+        engine.unhold();
+    }
+    if result == 0 {
+        // SAFETY: the caller's pointer is valid.
+        unsafe { thread.write(made) };
+    } else {
+        // SAFETY: no thread was made that would take it.
+        unsafe { HEAP.release(job.cast()) };
+    }
+    result
+}
+
+/// Brings in what the attributes refer to; the caller holds reclaim.
+fn touch_attributes(attributes: *const libc::pthread_attr_t) {
+    // glibc keeps a pointer to further attributes (mask, affinity) in its
+    // eighth word; whatever lies there is only read if it is managed memory.
+    for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
+        // SAFETY: within the attribute object, which the caller vouches for.
+        let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
+        if start::is_managed(value) {
+            crate::guard::touch(value, 256);
+        }
+    }
+}
+
+/// A stack in managed memory that the program provides must never leave: the
+/// kernel itself writes to what glibc puts at its top.
+fn keep_stack_in(
+    engine: &softswap_engine::engine::Engine,
+    attributes: *const libc::pthread_attr_t,
+) {
+    let (mut base, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: a valid attribute object and out-pointers.
+    let found = unsafe { libc::pthread_attr_getstack(attributes, &raw mut base, &raw mut len) };
+    if found == 0 && len > 0 && engine.contains(base as usize) {
+        signals::with_all_blocked(|| {
+            let _ = engine.pin(base as usize, len, len);
+        });
+    }
+}
+
+/// # Safety
+/// As `sigaltstack(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> i32 {
+    if start::engine().is_none() || !HAS_OURS.get() {
+        let args = [new as usize, old as usize, 0, 0, 0, 0];
+        // SAFETY: the caller's promise.
+        let result = unsafe { softswap_sys::raw::syscall(libc::SYS_sigaltstack, args) };
+        return crate::real::c_result(result) as i32;
+    }
+    let before = BELIEVED.get();
+    // SAFETY: the caller's pointer is valid or null.
+    if let Some(new) = unsafe { new.as_ref() } {
+        const SMALLEST: usize = 2048;
+        let disables = new.ss_flags & libc::SS_DISABLE != 0;
+        if !disables && new.ss_size < SMALLEST {
+            softswap_sys::raw::set_errno(libc::ENOMEM);
+            return -1;
+        }
+        BELIEVED.set((!disables).then_some(Believed {
+            base: new.ss_sp as usize,
+            flags: new.ss_flags,
+            len: new.ss_size,
+        }));
+    }
+    // SAFETY: likewise.
+    if let Some(old) = unsafe { old.as_mut() } {
+        *old = match before {
+            Some(b) => {
+                libc::stack_t { ss_sp: b.base as *mut c_void, ss_flags: b.flags, ss_size: b.len }
+            }
+            None => libc::stack_t {
+                ss_sp: std::ptr::null_mut(),
+                ss_flags: libc::SS_DISABLE,
+                ss_size: 0,
+            },
+        };
+    }
+    0
+}

@@ -1,0 +1,33 @@
+//! Descriptors of the engine's own, kept out of the program's way.
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::io;
+
+/// Moves a descriptor to a high number, close-on-exec: shells and daemons
+/// close or redirect low ones without asking. Where RLIMIT_NOFILE leaves no
+/// room above, it stays where it is.
+#[must_use]
+pub fn move_high(fd: OwnedFd) -> OwnedFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(1 << 20).min(1 << 20) as i32;
+    for floor in [900, 200, 60, 20] {
+        if floor < limit
+            && let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, floor)
+        {
+            return moved;
+        }
+    }
+    fd
+}
+
+/// Makes `old`'s number mean what `new` means, in one step.
+pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
+    let args = [new.as_raw_fd() as usize, old.as_raw_fd() as usize, libc::O_CLOEXEC as usize];
+    let [new_fd, old_fd, flags] = args;
+    // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
+    // number, which is never free in between.
+    crate::raw::check(unsafe {
+        crate::raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0])
+    })
+    .map(drop)
+}

@@ -1,0 +1,380 @@
+//! The swap file: where a page goes when it leaves DRAM.
+//!
+//! The file never has a name that another program could open: it is made
+//! unnamed, or unlinked at once where the file system cannot do that, so what
+//! was swapped out disappears with the process. It is opened past the page
+//! cache where possible, because a cached copy of a page that was just evicted
+//! would take the very DRAM that the eviction freed.
+//!
+//! Reads and writes are raw system calls: the C library's wrappers are
+//! cancellation points and may be interposed, and this code runs in a fault
+//! handler.
+
+use crate::memory::{PAGE_SIZE, Page};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The error numbers that callers tell apart, under their kernel names.
+pub mod errno {
+    pub use libc::{EAGAIN, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, ESTALE};
+}
+
+/// Descriptors at and above this number stay clear of programs that close or
+/// replace the low ones (daemons, shells, redirections).
+const HIGH_DESCRIPTOR: i32 = 900;
+
+/// Why no swap file could be opened, and what would help.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum FileError {
+    #[error("swap directory {} does not exist: create it, or name another", path.display())]
+    NoSuchDirectory { path: PathBuf },
+    #[error("swap path {} is not a directory: name a directory", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("swap directory {} does not allow creating files ({cause}): change its permissions, or name another", path.display())]
+    NotWritable { path: PathBuf, cause: io::Error },
+    #[error("swap directory {} is on a read-only file system: name a directory on a writable one", path.display())]
+    ReadOnly { path: PathBuf },
+    #[error("file system of swap directory {} is full: free some space, or name another directory", path.display())]
+    NoSpace { path: PathBuf },
+    #[error("disk quota is used up in swap directory {}: raise the quota, or name another directory", path.display())]
+    Quota { path: PathBuf },
+    #[error("no file descriptor left for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
+    NoDescriptor { path: PathBuf, cause: io::Error },
+    #[error("cannot keep a swap file in {}: {cause}; name another directory", path.display())]
+    Unusable { path: PathBuf, cause: io::Error },
+}
+
+impl FileError {
+    fn new(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        let cause = io::Error::from(errno);
+        match errno {
+            Errno::NOENT => Self::NoSuchDirectory { path },
+            Errno::NOTDIR => Self::NotADirectory { path },
+            Errno::ACCESS | Errno::PERM => Self::NotWritable { path, cause },
+            Errno::ROFS => Self::ReadOnly { path },
+            Errno::NOSPC => Self::NoSpace { path },
+            Errno::DQUOT => Self::Quota { path },
+            Errno::MFILE | Errno::NFILE => Self::NoDescriptor { path, cause },
+            _ => Self::Unusable { path, cause },
+        }
+    }
+}
+
+/// An unnamed file that holds swapped pages.
+#[derive(Debug)]
+pub struct SwapFile {
+    fd: OwnedFd,
+    direct: bool,
+}
+
+impl SwapFile {
+    /// Opens an unnamed file in `directory`, past the page cache if the file
+    /// system can do that.
+    ///
+    /// # Errors
+    /// When the directory does not take a file, or the file does not return
+    /// what was written to it.
+    pub fn open(directory: &Path) -> Result<Self, FileError> {
+        let explain = |errno| FileError::new(directory, errno);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(directory, flags, Mode::empty()).map_err(explain)?;
+        // Whatever is wrong with direct I/O here is no reason to have no swap:
+        // if it is the file system that is broken, buffered I/O says so too.
+        match Self::open_with(&parent, true) {
+            Ok(file) => Ok(file),
+            Err(_) => Self::open_with(&parent, false).map_err(explain),
+        }
+    }
+
+    fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
+        let fd = lift(open_unnamed(parent, direct)?);
+        let file = Self { fd, direct };
+        file.probe()?;
+        if !direct {
+            // Neighbouring slots hold unrelated pages: the kernel's readahead
+            // would only fill the page cache. A refusal costs memory, not data.
+            let _ = rustix::fs::fadvise(&file.fd, 0, None, Advice::Random);
+        }
+        Ok(file)
+    }
+
+    /// Writes a page and reads it back: opening with O_DIRECT can succeed
+    /// where the transfers then fail.
+    fn probe(&self) -> Result<(), Errno> {
+        let written = Page([0x5a; PAGE_SIZE]);
+        let mut read = Page([0; PAGE_SIZE]);
+        let sent = retry_on_intr(|| rustix::io::pwrite(&self.fd, &written.0, 0))?;
+        let received = retry_on_intr(|| rustix::io::pread(&self.fd, &mut read.0[..], 0))?;
+        if sent != PAGE_SIZE || received != PAGE_SIZE || read.0 != written.0 {
+            return Err(Errno::IO);
+        }
+        retry_on_intr(|| rustix::fs::ftruncate(&self.fd, 0))
+    }
+
+    /// One read; returns the bytes read, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// What the kernel reported; interruptions are retried.
+    pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset_bytes))?)
+    }
+
+    /// One write; returns the bytes written, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// What the kernel reported; interruptions are retried.
+    pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset_bytes))?)
+    }
+
+    /// Claims storage for a range, so that later writes to it find room.
+    ///
+    /// Where the file system cannot promise room ahead of time the file is
+    /// only made long enough, and a later write may report ENOSPC.
+    ///
+    /// # Errors
+    /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
+    pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let claim =
+            || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset_bytes, length_bytes);
+        match retry_on_intr(claim) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend(offset_bytes + length_bytes),
+            result => Ok(result?),
+        }
+    }
+
+    fn extend(&self, end_bytes: u64) -> io::Result<()> {
+        let now_bytes = rustix::fs::fstat(&self.fd)?.st_size as u64;
+        if now_bytes < end_bytes {
+            retry_on_intr(|| rustix::fs::ftruncate(&self.fd, end_bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the storage behind a range back to the file system; it reads as
+    /// zeroes afterwards.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the file system has no holes, or what else the kernel
+    /// reported.
+    pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punch = || rustix::fs::fallocate(&self.fd, flags, offset_bytes, length_bytes);
+        Ok(retry_on_intr(punch)?)
+    }
+
+    /// Bytes that this user may still claim on the file system.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let stat = retry_on_intr(|| rustix::fs::fstatvfs(&self.fd))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Whether transfers bypass the page cache, and so need aligned buffers.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+impl AsFd for SwapFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {
+    let owner_only = Mode::RUSR | Mode::WUSR;
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+    if direct {
+        flags |= OFlags::DIRECT;
+    }
+    // EXCL: the file can also not be given a name later.
+    let unnamed = flags | OFlags::TMPFILE | OFlags::EXCL;
+    match rustix::fs::openat(parent, c".", unnamed, owner_only) {
+        // What file systems (and overlays of them) answer that have no O_TMPFILE.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            open_and_unlink(parent, flags, owner_only)
+        }
+        result => result,
+    }
+}
+
+fn open_and_unlink(parent: &OwnedFd, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    const ATTEMPTS: usize = 16;
+    let process = rustix::process::getpid().as_raw_nonzero();
+    for _ in 0..ATTEMPTS {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".softswap-{process}-{:x}-{count}", now.tv_nsec);
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        match rustix::fs::openat(parent, &name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Err(Errno::EXIST) => {}
+            Err(errno) => {
+                // Some file systems create the file and then refuse O_DIRECT.
+                let _ = rustix::fs::unlinkat(parent, &name, AtFlags::empty());
+                return Err(errno);
+            }
+            Ok(fd) => {
+                rustix::fs::unlinkat(parent, &name, AtFlags::empty())?;
+                return Ok(fd);
+            }
+        }
+    }
+    Err(Errno::EXIST)
+}
+
+/// Moves a descriptor to as high a number as the open-files limit allows.
+#[must_use]
+pub fn lift(fd: OwnedFd) -> OwnedFd {
+    let mut lowest = HIGH_DESCRIPTOR;
+    while lowest >= 16 {
+        if let Ok(high) = rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+            return high;
+        }
+        lowest /= 2;
+    }
+    fd
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    /// A directory of this test's own, gone when it is dropped.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("softswap-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn page_of(byte: u8) -> Page {
+        Page([byte; PAGE_SIZE])
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_leaves_no_name() {
+        let scratch = Scratch::new("round-trip");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+        file.allocate(0, 1 << 20).unwrap();
+        assert_eq!(file.write_at(&page_of(7).0, 8192).unwrap(), PAGE_SIZE);
+        let mut read = page_of(0);
+        assert_eq!(file.read_at(&mut read.0, 8192).unwrap(), PAGE_SIZE);
+        assert!(read.0 == page_of(7).0);
+    }
+
+    #[test]
+    fn a_fresh_file_is_empty_although_it_was_probed() {
+        let scratch = Scratch::new("empty");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        assert_eq!(file.read_at(&mut page_of(1).0, 0).unwrap(), 0);
+    }
+
+    #[test]
+    fn buffered_files_round_trip_too() {
+        let scratch = Scratch::new("buffered");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
+        let file = SwapFile::open_with(&parent, false).unwrap();
+        assert!(!file.is_direct());
+        // No alignment is asked for.
+        assert_eq!(file.write_at(b"abc", 5).unwrap(), 3);
+        let mut read = [0; 3];
+        assert_eq!(file.read_at(&mut read, 5).unwrap(), 3);
+        assert_eq!(&read, b"abc");
+    }
+
+    #[test]
+    fn a_named_file_is_unlinked_at_once() {
+        let scratch = Scratch::new("named");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
+        let fd = open_and_unlink(&parent, OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
+    }
+
+    #[test]
+    fn the_descriptor_is_high_and_closes_on_exec() {
+        let scratch = Scratch::new("high");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if limit.is_none_or(|limit| limit > 2 * HIGH_DESCRIPTOR as u64) {
+            assert!(file.as_fd().as_raw_fd() >= HIGH_DESCRIPTOR);
+        }
+        let flags = rustix::io::fcntl_getfd(&file).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn a_punched_range_reads_as_zeroes() {
+        let scratch = Scratch::new("punch");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        file.write_at(&page_of(9).0, 0).unwrap();
+        match file.punch(0, PAGE_SIZE as u64) {
+            Ok(()) => {
+                let mut read = page_of(1);
+                assert_eq!(file.read_at(&mut read.0, 0).unwrap(), PAGE_SIZE);
+                assert!(read.0 == page_of(0).0);
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(errno::EOPNOTSUPP)),
+        }
+    }
+
+    #[test]
+    fn extending_never_shortens() {
+        let scratch = Scratch::new("extend");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        file.extend(1 << 20).unwrap();
+        file.extend(4096).unwrap();
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 1 << 20);
+        assert!(file.free_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn errors_name_the_path_and_the_way_out() {
+        let scratch = Scratch::new("errors");
+        let missing = scratch.0.join("missing");
+        let error = SwapFile::open(&missing).unwrap_err();
+        assert!(matches!(error, FileError::NoSuchDirectory { .. }));
+        let text = error.to_string();
+        assert!(text.contains(missing.to_str().unwrap()) && text.contains("create it"), "{text}");
+
+        let plain = scratch.0.join("plain");
+        std::fs::write(&plain, b"").unwrap();
+        let error = SwapFile::open(&plain).unwrap_err();
+        assert!(matches!(error, FileError::NotADirectory { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_files_is_refused() {
+        // Not even root creates a file here.
+        let error = SwapFile::open(Path::new("/proc/self")).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/proc/self") && text.contains("another"), "{text}");
+    }
+}

@@ -1,0 +1,117 @@
+//! The LZ4 block codec in C, as slices in and slices out.
+//!
+//! The C code is given a state to hash into and never allocates; it writes
+//! only into the slice it is given and gives up as soon as that is full, which
+//! is what makes an incompressible page cheap.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// What one call of [`compress`] works in; contents do not matter between
+/// calls. Kept inline so that its owner decides where it lives.
+#[repr(C, align(64))]
+pub struct State([u64; STATE_WORDS]);
+
+/// `LZ4_STREAM_MINSIZE` of the library as built (`LZ4_MEMORY_USAGE` 14).
+const STATE_WORDS: usize = ((1 << 14) + 32) / 8;
+
+unsafe extern "C" {
+    safe fn LZ4_sizeofState() -> c_int;
+    fn LZ4_compress_fast_extState(
+        state: *mut c_void,
+        source: *const c_char,
+        target: *mut c_char,
+        source_len: c_int,
+        target_len: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+}
+
+impl State {
+    /// # Panics
+    /// When the linked library was built to need a larger state.
+    #[must_use]
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "on its way to its owner, once and not in a fault"
+    )]
+    pub fn new() -> State {
+        assert!(LZ4_sizeofState() as usize <= size_of::<State>(), "the LZ4 library needs more");
+        State([0; STATE_WORDS])
+    }
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::new()
+    }
+}
+
+/// Compresses `source` into `target` and returns the packed length, or `None`
+/// when it does not fit.
+pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<usize> {
+    let (source_len, target_len) = (length(source)?, length(target)?);
+    // SAFETY: both slices are valid for their lengths; the C function reads
+    // `source_len` bytes, writes at most `target_len` and initialises the
+    // state itself, whose size `State::new` checked and whose alignment is
+    // more than the 8 bytes it asks for.
+    let packed_len = unsafe {
+        LZ4_compress_fast_extState(
+            (&raw mut state.0).cast(),
+            source.as_ptr().cast(),
+            target.as_mut_ptr().cast(),
+            source_len,
+            target_len,
+            1,
+        )
+    };
+    usize::try_from(packed_len).ok().filter(|&len| len > 0)
+}
+
+/// Decompresses `packed` into `target` and returns how many bytes that gave,
+/// or `None` when `packed` is malformed or gives more than `target` holds.
+pub fn decompress(packed: &[u8], target: &mut [u8]) -> Option<usize> {
+    let (packed_len, target_len) = (length(packed)?, length(target)?);
+    // SAFETY: both slices are valid for their lengths. This is the variant
+    // that is safe against malicious input: it reads at most `packed_len`
+    // bytes and writes at most `target_len`.
+    let len = unsafe {
+        lz4_sys::LZ4_decompress_safe(
+            packed.as_ptr().cast(),
+            target.as_mut_ptr().cast(),
+            packed_len,
+            target_len,
+        )
+    };
+    usize::try_from(len).ok()
+}
+
+fn length(slice: &[u8]) -> Option<c_int> {
+    c_int::try_from(slice.len()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_compressed_comes_back() {
+        let source: Vec<u8> = (0..4096u32).map(|i| (i / 7 % 11) as u8).collect();
+        let (mut packed, mut back) = ([0; 4096], [0; 4096]);
+        let len = compress(&source, &mut packed, &mut State::new()).unwrap();
+        assert!(len < 1000);
+        assert_eq!(decompress(&packed[..len], &mut back), Some(4096));
+        assert_eq!(back[..], source[..]);
+    }
+
+    #[test]
+    fn an_output_too_small_is_refused_and_never_overrun() {
+        let source: Vec<u8> =
+            (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut state = State::new();
+        for target_len in [0, 1, 16, 100, 1000] {
+            let mut target = [0xA5; 1100];
+            assert_eq!(compress(&source, &mut target[..target_len], &mut state), None);
+            assert!(target[target_len..].iter().all(|&byte| byte == 0xA5));
+        }
+    }
+}

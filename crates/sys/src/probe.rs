@@ -1,0 +1,268 @@
+//! What this kernel lets this process do, found out by doing it.
+//!
+//! For `softswap doctor`. Whatever could end the process or stay behind
+//! (signals, filters) is tried in a forked child that only makes system calls.
+
+use crate::memory::{PAGE_SIZE, Page, reserve_bytes, reserve_pages};
+use crate::raw;
+use crate::uffd::Uffd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::path::Path;
+
+pub use crate::uffd::{
+    FEATURE_MOVE, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Privilege, offered_features,
+};
+
+/// How a forked child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Exit(i32),
+    Signal(i32),
+}
+
+/// Runs `body` in a forked child; its result is the exit status.
+fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
+    // SAFETY: the child runs `body` and leaves by _exit. The callers' bodies
+    // only make system calls: no allocation, no locks.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        let _ =
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        let status = body();
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid to write.
+        if unsafe { libc::waitpid(pid, &raw mut status, 0) } == pid {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(if libc::WIFSIGNALED(status) {
+        Ended::Signal(libc::WTERMSIG(status))
+    } else {
+        Ended::Exit(libc::WEXITSTATUS(status))
+    })
+}
+
+/// The errno of `error` as an exit status that is never 0.
+fn as_status(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200)
+}
+
+fn status_to_result(ended: Ended) -> io::Result<()> {
+    match ended {
+        Ended::Exit(0) => Ok(()),
+        Ended::Exit(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Ended::Signal(signal) => {
+            Err(io::Error::other(format!("the trial died of signal {signal}")))
+        }
+    }
+}
+
+/// Touches a registered, missing page in a child: it must die of SIGBUS.
+pub fn fault_as_sigbus() -> io::Result<()> {
+    let page = reserve_bytes(PAGE_SIZE)?;
+    let at = page.as_mut_ptr();
+    let ended = in_child(|| {
+        let uffd = match Uffd::open_sigbus() {
+            Ok(uffd) => uffd,
+            Err(error) => return as_status(&error),
+        };
+        // SAFETY: `page` is plain bytes reserved for this, in this child alone.
+        if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
+            return as_status(&error);
+        }
+        // The default action must show, whatever was set up before the fork.
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        // SAFETY: mapped and writable; the touch is what is being tried.
+        unsafe { at.write_volatile(1) };
+        libc::EOPNOTSUPP
+    })?;
+    match ended {
+        Ended::Signal(libc::SIGBUS) => Ok(()),
+        other => status_to_result(other),
+    }
+}
+
+/// Moves one populated page with UFFDIO_MOVE and looks whether its content came along.
+pub fn move_page() -> io::Result<()> {
+    let bytes = reserve_bytes(2 * PAGE_SIZE)?;
+    let from = bytes.as_mut_ptr() as usize;
+    let to = from + PAGE_SIZE;
+    let ended = in_child(|| {
+        let uffd = match Uffd::open_sigbus() {
+            Ok(uffd) => uffd,
+            Err(error) => return as_status(&error),
+        };
+        if !uffd.has_move() {
+            return libc::EOPNOTSUPP;
+        }
+        // SAFETY: plain bytes reserved for this, in this child alone.
+        unsafe { (from as *mut u64).write_volatile(0x5157_4150) };
+        // SAFETY: as above.
+        if let Err(error) = unsafe { uffd.register(to, PAGE_SIZE) } {
+            return as_status(&error);
+        }
+        match uffd.move_pages(to, from, PAGE_SIZE).error {
+            Some(error) => as_status(&error),
+            // SAFETY: the page is present now, or the child ends and says so.
+            None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => 0,
+            None => libc::EIO,
+        }
+    })?;
+    status_to_result(ended)
+}
+
+/// Installs a seccomp filter as an unprivileged process may, in a child, that
+/// traps `getppid`: the call must end the child by SIGSYS.
+pub fn seccomp_trap() -> io::Result<()> {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let jump_unless_equal = |k: u32| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ) as u16,
+        jt: 0,
+        jf: 1,
+        k,
+    };
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        jump_unless_equal(libc::SYS_getppid as u32),
+        statement(libc::BPF_RET, libc::SECCOMP_RET_TRAP),
+        statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let ended = in_child(|| {
+        if let Err(error) = rustix::thread::set_no_new_privs(true) {
+            return error.raw_os_error();
+        }
+        let at = std::ptr::from_ref(&filter) as usize;
+        let args = [libc::SECCOMP_SET_MODE_FILTER as usize, 0, at, 0, 0, 0];
+        // SAFETY: the filter program is valid and outlives the call; it binds
+        // this child alone.
+        if let Err(error) = raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) }) {
+            return as_status(&error);
+        }
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
+        // SAFETY: getppid takes nothing and changes nothing.
+        let _ = unsafe { raw::syscall(libc::SYS_getppid, [0; 6]) };
+        libc::EOPNOTSUPP
+    })?;
+    match ended {
+        Ended::Signal(libc::SIGSYS) => Ok(()),
+        other => status_to_result(other),
+    }
+}
+
+/// Sets up an io_uring and takes one operation through it.
+pub fn io_uring_nop() -> io::Result<()> {
+    let mut ring = io_uring::IoUring::new(4)?;
+    // SAFETY: a no-op refers to no memory.
+    unsafe { ring.submission().push(&io_uring::opcode::Nop::new().build()) }
+        .map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    match ring.completion().next() {
+        Some(entry) if entry.result() >= 0 => Ok(()),
+        Some(entry) => Err(io::Error::from_raw_os_error(-entry.result())),
+        None => Err(io::Error::other("no completion arrived")),
+    }
+}
+
+/// Reserves `len` bytes at `address` as the managed window is, and gives them back.
+pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: NOREPLACE never touches an existing mapping.
+    let got = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::without_provenance_mut(address), len, access, flags)?
+    };
+    // SAFETY: mapped just above, referred to by nobody.
+    unsafe { rustix::mm::munmap(got, len)? };
+    if got.addr() == address { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
+}
+
+/// Opens a nameless file in `dir`.
+pub fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// Writes one page to `file` and reads it back, past the page cache.
+///
+/// `file` is switched to O_DIRECT and stays so.
+pub fn direct_round_trip(file: impl AsFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)?;
+    let [out, back] = reserve_pages(2)? else {
+        return Err(io::Error::other("no frames"));
+    };
+    let (Page(out), Page(back)) = (out, back);
+    out.fill(0xA5);
+    if rustix::io::pwrite(&file, out, 0)? != PAGE_SIZE
+        || rustix::io::pread(&file, &mut back[..], 0)? != PAGE_SIZE
+        || out != back
+    {
+        return Err(io::Error::other("a short or different transfer"));
+    }
+    Ok(())
+}
+
+/// Asks `/dev/userfaultfd` for a descriptor that serves kernel faults too.
+pub fn userfaultfd_device() -> io::Result<()> {
+    const NEW: usize = 0xAA00;
+    let device =
+        rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let args = [device.as_raw_fd() as usize, NEW, libc::O_CLOEXEC as usize, 0, 0, 0];
+    // SAFETY: the request takes flags only and returns a new descriptor.
+    let fd = raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
+    // SAFETY: fresh, owned by nobody else; closed at once.
+    drop(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd as i32) });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_childs_end_is_told_apart() {
+        assert_eq!(in_child(|| 7).unwrap(), Ended::Exit(7));
+        assert!(status_to_result(Ended::Signal(libc::SIGKILL)).is_err());
+        assert_eq!(
+            status_to_result(Ended::Exit(libc::EPERM)).unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
+        );
+    }
+
+    #[test]
+    fn a_window_where_something_is_mapped_is_refused() {
+        let taken = reserve_bytes(PAGE_SIZE).unwrap();
+        assert!(reserve_window(taken.as_ptr() as usize, PAGE_SIZE).is_err());
+    }
+
+    #[test]
+    fn what_the_kernel_offers_also_works() {
+        // Where userfaultfd is forbidden there is nothing to hold it to.
+        let Ok(offered) = offered_features(Privilege::UserModeOnly) else {
+            return;
+        };
+        if offered & FEATURE_SIGBUS != 0 {
+            fault_as_sigbus().unwrap();
+        }
+        if offered & FEATURE_MOVE != 0 {
+            move_page().unwrap();
+        }
+    }
+}

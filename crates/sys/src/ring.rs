@@ -1,0 +1,373 @@
+//! A small io_uring: how a page crosses between a bounce buffer and the device.
+//!
+//! A ring has one owner at a time, but different threads own it in the course
+//! of its life (a fault context is claimed by whichever thread faults). So it
+//! asks for none of the modes that tie a ring to one thread, and every call
+//! leaves it empty: all that was submitted has completed on return.
+//!
+//! That last rule is also what makes the safe interface sound. The kernel
+//! writes into a buffer until the request's completion is posted, so a call
+//! that borrows buffers must not return earlier, whatever fails meanwhile.
+
+use crate::file::{errno, lift};
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, opcode, types};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+
+/// The most that the kernel moves in one request.
+const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+
+/// How often a ring that accepts nothing is asked again before it counts as
+/// broken. Between two attempts the processor is yielded.
+const MAX_REFUSALS: u32 = 100_000;
+
+/// Which file a request is for.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// An open descriptor, looked up by the kernel for each request.
+    Descriptor(BorrowedFd<'a>),
+    /// The file given to [`Ring::attach`].
+    Attached,
+}
+
+/// One write of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// What to write.
+    pub buf: &'a [u8],
+    /// Where in the file.
+    pub offset_bytes: u64,
+}
+
+/// One read of a batch.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Where the content goes.
+    pub buf: &'a mut [u8],
+    /// Where in the file.
+    pub offset_bytes: u64,
+}
+
+/// An io_uring for one owner at a time.
+pub struct Ring {
+    uring: Box<IoUring>,
+    entries: usize,
+    /// The process that made the ring. A forked child shares the queues with
+    /// it and would consume its completions.
+    process: rustix::process::Pid,
+    next_request: u64,
+    broken: bool,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring")
+            .field("entries", &self.entries)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// Makes a ring that keeps up to `entries` requests in flight.
+    ///
+    /// # Errors
+    /// When the kernel has no io_uring or this process may not use it.
+    pub fn new(entries: u32) -> io::Result<Self> {
+        let made = build(entries)?;
+        let uring = Box::new(renumber(made));
+        let entries = uring.params().sq_entries() as usize;
+        let process = rustix::process::getpid();
+        Ok(Self { uring, entries, process, next_request: 0, broken: false })
+    }
+
+    /// Keeps a reference to `file` in the ring, for [`Target::Attached`].
+    ///
+    /// The kernel then skips the descriptor look-up, and a program that closes
+    /// descriptors it does not know cannot redirect the requests. A ring takes
+    /// one file in its life.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or a file is attached already.
+    pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.uring.submitter().register_files(&[file.as_raw_fd()])
+    }
+
+    /// False once the ring failed as such, rather than one of its requests,
+    /// and in a forked child. It serves no more requests then.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.broken && rustix::process::getpid() == self.process
+    }
+
+    /// Takes the ring out of use, as a failure of its own would.
+    pub fn retire(&mut self) {
+        self.broken = true;
+    }
+
+    /// Reads once; returns the bytes read, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// The request's error, or the ring's: see [`Ring::is_usable`].
+    pub fn read(
+        &mut self,
+        target: Target<'_>,
+        buf: &mut [u8],
+        offset_bytes: u64,
+    ) -> io::Result<usize> {
+        let entry = read_entry(target, buf, offset_bytes);
+        let mut result = Err(io::Error::from_raw_os_error(errno::EIO));
+        // SAFETY: `buf` is borrowed exclusively until `run` returns.
+        unsafe { self.run(1, |_| entry.clone(), |_, outcome| result = outcome)? };
+        result
+    }
+
+    /// Writes once; returns the bytes written, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// As for [`Ring::read`].
+    pub fn write(
+        &mut self,
+        target: Target<'_>,
+        buf: &[u8],
+        offset_bytes: u64,
+    ) -> io::Result<usize> {
+        let request = [Write { buf, offset_bytes }];
+        let mut result = [Ok(0)];
+        self.write_batch(target, &request, &mut result)?;
+        let [result] = result;
+        result
+    }
+
+    /// Writes all of `requests`, several in flight at once, and leaves each
+    /// one's outcome at its index in `results`.
+    ///
+    /// # Errors
+    /// When the ring itself failed; requests that it did not carry out then
+    /// have an error in `results`, too.
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`.
+    pub fn write_batch(
+        &mut self,
+        target: Target<'_>,
+        requests: &[Write<'_>],
+        results: &mut [io::Result<usize>],
+    ) -> io::Result<()> {
+        assert_eq!(requests.len(), results.len());
+        clear(results);
+        let entry = |index: usize| {
+            let Write { buf, offset_bytes } = requests[index];
+            write_entry(target, buf, offset_bytes)
+        };
+        // SAFETY: all buffers are borrowed until `run` returns, and the kernel
+        // only reads them.
+        unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
+    }
+
+    /// Reads all of `requests`, as [`Ring::write_batch`] writes.
+    ///
+    /// # Errors
+    /// As for [`Ring::write_batch`].
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`.
+    pub fn read_batch(
+        &mut self,
+        target: Target<'_>,
+        requests: &mut [Read<'_>],
+        results: &mut [io::Result<usize>],
+    ) -> io::Result<()> {
+        assert_eq!(requests.len(), results.len());
+        clear(results);
+        let count = requests.len();
+        let entry = |index: usize| {
+            let Read { buf, offset_bytes } = &mut requests[index];
+            read_entry(target, buf, *offset_bytes)
+        };
+        // SAFETY: all buffers are borrowed exclusively until `run` returns.
+        unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
+    }
+
+    /// Carries out requests `0..count`, at most a ring full at a time.
+    ///
+    /// # Safety
+    /// The buffers that the entries name must stay borrowed, exclusively if
+    /// the request writes to them, until this returns. `entry` and `deliver`
+    /// must not panic for an index below `count`.
+    unsafe fn run(
+        &mut self,
+        count: usize,
+        mut entry: impl FnMut(usize) -> Entry,
+        mut deliver: impl FnMut(usize, io::Result<usize>),
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < count {
+            if !self.is_usable() {
+                return Err(io::Error::from_raw_os_error(errno::ESTALE));
+            }
+            let load = (count - done).min(self.entries);
+            let base = self.next_request;
+            self.next_request = base.wrapping_add(load as u64);
+            for index in 0..load {
+                let entry = entry(done + index).user_data(base.wrapping_add(index as u64));
+                // SAFETY: the caller keeps the buffer borrowed until `run`
+                // returns, which is after `finish` has seen its completion.
+                // The queue is empty and takes `entries` requests.
+                let pushed = unsafe { self.uring.submission().push(&entry) };
+                debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+            }
+            let mut settle = |index: usize, outcome| deliver(done + index, outcome);
+            self.finish(base, load, &mut settle)?;
+            done += load;
+        }
+        Ok(())
+    }
+
+    /// Submits the `load` queued requests and waits for every one of them.
+    fn finish(
+        &mut self,
+        base: u64,
+        load: usize,
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) -> io::Result<()> {
+        let mut pending = load;
+        let mut refusals = 0;
+        while pending > 0 {
+            match self.uring.submit_and_wait(pending) {
+                Ok(_) => refusals = 0,
+                Err(error) => match error.raw_os_error() {
+                    Some(errno::EINTR) => {}
+                    // Out of memory or of completion room for the moment.
+                    Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
+                        refusals += 1;
+                        rustix::thread::sched_yield();
+                    }
+                    _ => {
+                        self.abandon(base, load, pending, deliver);
+                        return Err(error);
+                    }
+                },
+            }
+            pending -= self.reap(base, load, deliver);
+        }
+        Ok(())
+    }
+
+    /// Delivers what has completed. As many completions fit in their queue as
+    /// twice the requests that are ever in flight, so none overflows it.
+    fn reap(
+        &mut self,
+        base: u64,
+        load: usize,
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) -> usize {
+        let mut reaped = 0;
+        for completion in self.uring.completion() {
+            let index = completion.user_data().wrapping_sub(base) as usize;
+            if index < load {
+                deliver(index, outcome_of(completion.result()));
+                reaped += 1;
+            }
+        }
+        reaped
+    }
+
+    /// The ring cannot be entered any more (its descriptor was closed by the
+    /// program, say). Requests the kernel already took still run and still
+    /// complete into the shared queue, which the mapping keeps alive; they
+    /// must be waited for, because they own their buffers. Requests it did not
+    /// take stay queued, but the kernel looks at them only in a call that is
+    /// never made again.
+    fn abandon(
+        &mut self,
+        base: u64,
+        load: usize,
+        mut pending: usize,
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) {
+        self.broken = true;
+        let not_taken = self.uring.submission().len();
+        loop {
+            pending -= self.reap(base, load, deliver);
+            if pending <= not_taken {
+                return;
+            }
+            // A system call is also where the kernel posts completions.
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+fn build(entries: u32) -> io::Result<IoUring> {
+    let mut modern = IoUring::builder();
+    // No interrupt of the owner when a completion comes in, since it waits for
+    // it anyway; one refused request does not hold back the ones after it.
+    modern.setup_clamp().setup_coop_taskrun().setup_submit_all();
+    match modern.build(entries) {
+        // Older kernels answer so to flags they do not know.
+        Err(error) if error.raw_os_error() == Some(errno::EINVAL) => {
+            IoUring::builder().build(entries)
+        }
+        result => result,
+    }
+}
+
+/// Moves the ring's descriptor out of the way of programs that close low ones.
+fn renumber(made: IoUring) -> IoUring {
+    // SAFETY: the descriptor is open for as long as `made` lives, which is
+    // longer than this borrow.
+    let low = unsafe { BorrowedFd::borrow_raw(made.as_raw_fd()) };
+    let Ok(copy) = low.try_clone_to_owned() else {
+        return made;
+    };
+    let high = lift(copy).into_raw_fd();
+    // SAFETY: `high` is owned here, it names the same ring, and the parameters
+    // are those the kernel filled in for that ring. The new object maps the
+    // queues itself, so the old one can go; both find them empty.
+    match unsafe { IoUring::from_fd(high, made.params().clone()) } {
+        Ok(moved) => moved,
+        Err(_) => made,
+    }
+}
+
+fn clear(results: &mut [io::Result<usize>]) {
+    for result in results {
+        *result = Err(io::Error::from_raw_os_error(errno::EIO));
+    }
+}
+
+fn outcome_of(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+fn read_entry(target: Target<'_>, buf: &mut [u8], offset_bytes: u64) -> Entry {
+    let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+    match target {
+        Target::Descriptor(fd) => opcode::Read::new(types::Fd(fd.as_raw_fd()), at, length),
+        Target::Attached => opcode::Read::new(types::Fixed(0), at, length),
+    }
+    .offset(offset_bytes)
+    .build()
+}
+
+fn write_entry(target: Target<'_>, buf: &[u8], offset_bytes: u64) -> Entry {
+    let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+    match target {
+        Target::Descriptor(fd) => opcode::Write::new(types::Fd(fd.as_raw_fd()), at, length),
+        Target::Attached => opcode::Write::new(types::Fixed(0), at, length),
+    }
+    .offset(offset_bytes)
+    .build()
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+use super::*;
+use crate::file::SwapFile;
+use std::os::fd::AsFd;
+
+/// A ring and a file, or nothing where this process may not use io_uring.
+fn ring_and_file() -> Option<(Ring, SwapFile)> {
+    let file = SwapFile::open(&std::env::temp_dir()).unwrap();
+    match Ring::new(4) {
+        Ok(ring) => Some((ring, file)),
+        Err(error) => {
+            eprintln!("skipped, no io_uring here: {error}");
+            None
+        }
+    }
+}
+
+fn pages(count: usize) -> &'static mut [u8] {
+    crate::memory::reserve_bytes(count * crate::PAGE_SIZE).unwrap()
+}
+
+#[test]
+fn what_one_ring_wrote_the_file_holds() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let (written, read) = (pages(1), pages(1));
+    written.fill(0xa5);
+    let target = Target::Descriptor(file.as_fd());
+    assert_eq!(ring.write(target, written, 4096).unwrap(), 4096);
+    assert_eq!(file.read_at(read, 4096).unwrap(), 4096);
+    assert!(written == read);
+    read.fill(0);
+    assert_eq!(ring.read(target, read, 4096).unwrap(), 4096);
+    assert!(written == read);
+}
+
+#[test]
+fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let source = pages(13);
+    for (number, page) in source.chunks_mut(4096).enumerate() {
+        page.fill(number as u8 + 1);
+    }
+    // Different lengths, so that swapped results would show.
+    let writes: Vec<Write<'_>> = source
+        .chunks(4096)
+        .enumerate()
+        .map(|(number, page)| Write {
+            buf: if number == 6 { &page[..0] } else { page },
+            offset_bytes: number as u64 * 4096,
+        })
+        .collect();
+    let mut results: Vec<io::Result<usize>> = (0..13).map(|_| Ok(0)).collect();
+    ring.write_batch(Target::Descriptor(file.as_fd()), &writes, &mut results).unwrap();
+    for (number, result) in results.iter().enumerate() {
+        assert_eq!(*result.as_ref().unwrap(), if number == 6 { 0 } else { 4096 });
+    }
+
+    let sink = pages(13);
+    let mut reads: Vec<Read<'_>> = sink
+        .chunks_mut(4096)
+        .enumerate()
+        .map(|(number, buf)| Read { buf, offset_bytes: number as u64 * 4096 })
+        .collect();
+    ring.read_batch(Target::Descriptor(file.as_fd()), &mut reads, &mut results).unwrap();
+    assert!(results.iter().all(|result| matches!(result, Ok(4096))));
+    for (number, page) in sink.chunks(4096).enumerate() {
+        let expected = if number == 6 { 0 } else { number as u8 + 1 };
+        assert!(page.iter().all(|&byte| byte == expected), "page {number}");
+    }
+}
+
+#[test]
+fn a_failed_request_fails_alone() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let page = pages(1);
+    let far = 1 << 62;
+    let good = Write { buf: page, offset_bytes: 0 };
+    let batch = [good, Write { offset_bytes: far, ..good }, good];
+    let mut results = [Ok(0), Ok(0), Ok(0)];
+    ring.write_batch(Target::Descriptor(file.as_fd()), &batch, &mut results).unwrap();
+    assert!(matches!(results[0], Ok(4096)) && matches!(results[2], Ok(4096)));
+    assert!(results[1].is_err());
+    assert!(ring.is_usable());
+}
+
+#[test]
+fn reading_past_the_end_reports_nothing_read() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let count = ring.read(Target::Descriptor(file.as_fd()), pages(1), 1 << 20).unwrap();
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn an_attached_file_outlives_its_descriptor() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    assert!(ring.read(Target::Attached, pages(1), 0).is_err(), "nothing attached yet");
+    ring.attach(file.as_fd()).unwrap();
+    drop(file);
+    let page = pages(1);
+    page.fill(3);
+    assert_eq!(ring.write(Target::Attached, page, 0).unwrap(), 4096);
+    let read = pages(1);
+    assert_eq!(ring.read(Target::Attached, read, 0).unwrap(), 4096);
+    assert!(page == read);
+}
+
+#[test]
+fn a_ring_serves_one_thread_after_another() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    ring.attach(file.as_fd()).unwrap();
+    for turn in 0..4_u8 {
+        ring = std::thread::spawn(move || {
+            let page = pages(1);
+            page.fill(turn);
+            assert_eq!(ring.write(Target::Attached, page, u64::from(turn) * 4096).unwrap(), 4096);
+            ring
+        })
+        .join()
+        .unwrap();
+    }
+    let last = pages(1);
+    assert_eq!(ring.read(Target::Attached, last, 3 * 4096).unwrap(), 4096);
+    assert!(last.iter().all(|&byte| byte == 3));
+}
+
+#[test]
+fn the_descriptor_closes_on_exec_also_when_it_was_moved() {
+    let Some((ring, _file)) = ring_and_file() else {
+        return;
+    };
+    // SAFETY: the ring is open for the whole test.
+    let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+    let flags = rustix::io::fcntl_getfd(fd).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+#[test]
+fn a_ring_whose_descriptor_was_replaced_says_so_and_serves_no_more() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let null = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: replaces a descriptor that only this ring uses, as a program
+    // does that reuses numbers it does not own.
+    let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) };
+    assert!(replaced >= 0);
+    let page = pages(1);
+    assert!(ring.write(Target::Descriptor(file.as_fd()), page, 0).is_err());
+    assert!(!ring.is_usable());
+    let error = ring.write(Target::Descriptor(file.as_fd()), page, 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(errno::ESTALE));
+}
+
+#[test]
+fn a_forked_child_does_not_touch_its_parents_ring() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let page = pages(1);
+    // SAFETY: the child makes system calls only and leaves with _exit.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let refused = ring.write(Target::Descriptor(file.as_fd()), page, 0).is_err();
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: `child` is this process's child and `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child used the ring");
+    assert_eq!(ring.write(Target::Descriptor(file.as_fd()), page, 0).unwrap(), 4096);
+}

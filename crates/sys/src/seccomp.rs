@@ -1,0 +1,209 @@
+//! The guard's filter: a system call traps when one of its pointer arguments
+//! lies in the managed window, and for no other reason.
+//!
+//! Because the window lies where the kernel places nothing by itself, the
+//! filter, which survives exec, never matches in a program that has no window
+//! and so no handler. Calls issued by [`crate::raw::syscall`] pass.
+
+use crate::raw;
+use crate::syscall_table::{MAX_NUMBER, pointer_masks};
+use std::io;
+
+const ARCH_X86_64: u32 = 0xC000_003E;
+// Offsets in struct seccomp_data.
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+const OFFSET_POINTER: u32 = 8;
+const OFFSET_ARGUMENTS: u32 = 16;
+
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_0000;
+
+const SET_MODE_FILTER: usize = 1;
+/// Without it some kernels switch off speculation for the whole program.
+const FLAG_SPEC_ALLOW: usize = 1 << 2;
+const PR_SET_NO_NEW_PRIVS: usize = 38;
+
+/// One instruction of the filter, as the kernel has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instruction {
+    code: u16,
+    if_true: u8,
+    if_false: u8,
+    value: u32,
+}
+
+fn plain(code: u16, value: u32) -> Instruction {
+    Instruction { code, if_true: 0, if_false: 0, value }
+}
+
+/// What the filter compares pointers with.
+#[derive(Debug, Clone, Copy)]
+struct Match {
+    /// High half of the window's first address.
+    base: u32,
+    /// Bits of the high half that tell the window.
+    mask: u32,
+    exempt: u64,
+}
+
+/// Builds the filter for a window at `base` of `len` bytes (a power of two,
+/// at least 4 GiB, of which `base` is a multiple).
+#[must_use]
+pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
+    assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
+    let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
+    let masks = pointer_masks();
+    // Runs of neighbouring calls with the same pointer arguments.
+    let mut runs: Vec<(u32, u8)> = vec![(0, masks[0])];
+    for number in 1..=MAX_NUMBER {
+        let mask = masks.get(number).copied().unwrap_or(0);
+        if runs.last().is_none_or(|(_, last)| *last != mask) {
+            runs.push((number as u32, mask));
+        }
+    }
+    let mut program = vec![
+        plain(LOAD, OFFSET_ARCH),
+        Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
+        plain(RETURN, ALLOW),
+        plain(LOAD, OFFSET_NUMBER),
+    ];
+    program.extend(search(&runs, this));
+    program
+}
+
+/// A binary search over the call number, ending in a [`check`] per run.
+fn search(runs: &[(u32, u8)], this: Match) -> Vec<Instruction> {
+    if let [(_, mask)] = runs {
+        return check(*mask, this);
+    }
+    let (low, high) = runs.split_at(runs.len() / 2);
+    let low_code = search(low, this);
+    let mut code = vec![
+        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].0 },
+        plain(JUMP, low_code.len() as u32),
+    ];
+    code.extend(low_code);
+    code.extend(search(high, this));
+    code
+}
+
+/// Traps when one of the arguments in `mask` lies in the window. Calls without
+/// pointers load nothing, so that the kernel can remember its answer for them.
+fn check(mask: u8, this: Match) -> Vec<Instruction> {
+    if mask == 0 {
+        return vec![plain(RETURN, ALLOW)];
+    }
+    let arguments: Vec<u32> = (0..6).filter(|i| mask & (1 << i) != 0).collect();
+    let mut code = Vec::new();
+    for (index, argument) in arguments.iter().enumerate() {
+        let to_exempt = ((arguments.len() - index - 1) * 3 + 1) as u8;
+        code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
+        code.push(plain(AND, this.mask));
+        code.push(Instruction {
+            code: IF_EQUAL,
+            if_true: to_exempt,
+            if_false: 0,
+            value: this.base,
+        });
+    }
+    code.push(plain(RETURN, ALLOW));
+    // Only now is it worth asking who calls.
+    code.extend([
+        plain(LOAD, OFFSET_POINTER),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 3, value: this.exempt as u32 },
+        plain(LOAD, OFFSET_POINTER + 4),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: (this.exempt >> 32) as u32 },
+        plain(RETURN, ALLOW),
+        plain(RETURN, TRAP),
+    ]);
+    code
+}
+
+/// Installs a filter for the calling thread and those it starts. Without the
+/// privilege to do so it first gives up gaining privileges through exec, as
+/// the kernel demands.
+pub fn install(program: &[Instruction]) -> io::Result<()> {
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        filter: *const Instruction,
+    }
+    let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
+    let attempt = || {
+        let args = [SET_MODE_FILTER, FLAG_SPEC_ALLOW, &raw const descriptor as usize, 0, 0, 0];
+        // SAFETY: the kernel copies the program, which is valid for its length.
+        raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) }).map(drop)
+    };
+    match attempt() {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            // SAFETY: takes no pointers; cannot affect memory.
+            unsafe { raw::syscall(libc::SYS_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
+            attempt()
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: usize = 0x2000_0000_0000;
+    const LEN: usize = 1 << 40;
+    const EXEMPT: u64 = 0x7f00_1234_5678;
+
+    /// Interprets the few instructions the filter is made of.
+    fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
+        let mut data = vec![number as u32, ARCH_X86_64, ip as u32, (ip >> 32) as u32];
+        data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+        let (mut pc, mut acc, mut steps) = (0, 0, 0);
+        loop {
+            let i = program[pc];
+            pc += 1;
+            steps += 1;
+            assert!(steps < 64, "the filter is too long on this path");
+            let jump = |taken: bool| usize::from(if taken { i.if_true } else { i.if_false });
+            match i.code {
+                LOAD => acc = data[i.value as usize / 4],
+                AND => acc &= i.value,
+                JUMP => pc += i.value as usize,
+                IF_EQUAL => pc += jump(acc == i.value),
+                IF_AT_LEAST => pc += jump(acc >= i.value),
+                RETURN => return i.value,
+                other => panic!("unknown instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_the_pointer_arguments_in_the_window_trap() {
+        let program = build(BASE, LEN, EXEMPT);
+        assert!(program.len() < 4096, "{}", program.len());
+        let masks = pointer_masks();
+        for number in 0..(MAX_NUMBER + 40) {
+            for argument in 0..6 {
+                for address in [BASE as u64, BASE as u64 + LEN as u64 - 1] {
+                    let mut args = [1u64; 6];
+                    args[argument] = address;
+                    let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
+                    let expected = if is_pointer { TRAP } else { ALLOW };
+                    assert_eq!(verdict(&program, number as i64, 0x1000, args), expected);
+                    assert_eq!(verdict(&program, number as i64, EXEMPT, args), ALLOW);
+                }
+                for address in [BASE as u64 - 1, BASE as u64 + LEN as u64, 0, u64::MAX] {
+                    let mut args = [0u64; 6];
+                    args[argument] = address;
+                    assert_eq!(verdict(&program, number as i64, 0x1000, args), ALLOW);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Words of memory shared between `softswap run` and the engine it started.
+//!
+//! A sealed memfd: it can neither shrink nor grow, so the words stay valid
+//! whatever the other side does with the descriptor. It has no name in any
+//! file system and is gone with the last process that holds it.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+/// Makes `words` shared words of zero; the descriptor is close-on-exec.
+pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = crate::descriptor::move_high(rustix::fs::memfd_create(c"softswap-stats", flags)?);
+    rustix::fs::ftruncate(&fd, (words * 8) as u64)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    let mapped = open(&fd, words)?;
+    Ok((fd, mapped))
+}
+
+/// Maps words made by [`create`], for the life of the process.
+///
+/// Refuses (EINVAL) a descriptor that is anything else, or holds fewer words.
+pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
+    let seals = rustix::fs::fcntl_get_seals(&fd)?;
+    let len = words * 8;
+    if words == 0
+        || !seals.contains(SealFlags::SHRINK)
+        || rustix::fs::fstat(&fd)?.st_size < len as i64
+    {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)?
+    };
+    // SAFETY: the mapping is page-aligned, `len` bytes long, never unmapped,
+    // and backed throughout (checked size, sealed against shrinking); the
+    // words are only ever used as atomics, here and in the other process.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn both_sides_see_the_same_words() {
+        let (fd, ours) = create(700).unwrap();
+        let theirs = open(&fd, 700).unwrap();
+        ours[699].store(42, Relaxed);
+        assert_eq!(theirs[699].load(Relaxed), 42);
+    }
+
+    #[test]
+    fn a_foreign_or_short_descriptor_is_refused() {
+        let (fd, _) = create(8).unwrap();
+        assert!(open(&fd, 9).is_err());
+        assert!(open(std::fs::File::open("/dev/null").unwrap(), 1).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "sealed");
+    }
+}

@@ -1,0 +1,251 @@
+//! userfaultfd, by its ioctls.
+//!
+//! Own ioctls rather than a crate: the engine needs MOVE, write-protection and
+//! exact partial results, and must treat EAGAIN as "try again" for every one.
+
+use crate::memory::PAGE_SIZE;
+use crate::raw;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io;
+
+const API: u64 = 0xAA;
+const IOCTL_API: usize = 0xc018_aa3f;
+const IOCTL_REGISTER: usize = 0xc020_aa00;
+const IOCTL_COPY: usize = 0xc028_aa03;
+const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
+const IOCTL_MOVE: usize = 0xc028_aa05;
+const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
+
+const USER_MODE_ONLY: usize = 1;
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_WP: u64 = 2;
+const WRITEPROTECT_ON: u64 = 1;
+/// Nobody sleeps on a message in SIGBUS mode, so no wake-up is wanted.
+const DONTWAKE: u64 = 1;
+const WRITEPROTECT_DONTWAKE: u64 = 2;
+
+/// Faults are delivered as SIGBUS to the toucher.
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+/// Write-protect faults can be asked for.
+pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+/// UFFDIO_MOVE is there (6.8).
+pub const FEATURE_MOVE: u64 = 1 << 16;
+/// Write protection resolved by the kernel, to be read by PAGEMAP_SCAN (6.7).
+pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
+
+/// Who may use the descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// Faults from user mode only: open to everyone.
+    UserModeOnly,
+    /// Also faults taken inside system calls: needs a privilege or a sysctl.
+    KernelToo,
+}
+
+/// A userfaultfd with its features agreed.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    features: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+fn open(privilege: Privilege) -> io::Result<OwnedFd> {
+    let mut flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    if privilege == Privilege::UserModeOnly {
+        flags |= USER_MODE_ONLY;
+    }
+    // SAFETY: userfaultfd takes flags only and returns a new descriptor.
+    let fd = raw::check(unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
+    #[repr(C)]
+    struct ApiArg {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+    let mut arg = ApiArg { api: API, features, ioctls: 0 };
+    ioctl(fd, IOCTL_API, &mut arg)?;
+    Ok(arg.features)
+}
+
+fn ioctl<T>(fd: &OwnedFd, request: usize, arg: &mut T) -> io::Result<()> {
+    let args = [fd.as_raw_fd() as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
+    // SAFETY: `arg` is the structure that `request` names (private callers
+    // only), valid for reads and writes. Effects on memory are confined to
+    // ranges that were registered through `Uffd::register`.
+    raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
+}
+
+/// The features this kernel offers at the given privilege.
+pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
+    agree(&open(privilege)?, 0)
+}
+
+/// Result of an operation over several pages that can stop half-way.
+#[derive(Debug)]
+pub struct Partial {
+    /// Pages done, from the start of the range.
+    pub pages: usize,
+    /// Why it stopped, if it did.
+    pub error: Option<io::Error>,
+}
+
+impl Uffd {
+    /// Opens a user-mode-only descriptor in SIGBUS mode, with MOVE if the
+    /// kernel has it.
+    pub fn open_sigbus() -> io::Result<Uffd> {
+        let offered = offered_features(Privilege::UserModeOnly)?;
+        let needed = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
+        if offered & needed != needed {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let fd = open(Privilege::UserModeOnly)?;
+        // Out of the way of programs that close or redirect low descriptors.
+        let fd = crate::descriptor::move_high(fd);
+        let features = needed | (offered & FEATURE_MOVE);
+        agree(&fd, features)?;
+        Ok(Uffd { fd, features })
+    }
+
+    /// Puts a fresh descriptor, with the same features, in the place of this
+    /// one: in a forked child the old one still speaks for the parent.
+    pub fn reopen(&self) -> io::Result<()> {
+        let fresh = open(Privilege::UserModeOnly)?;
+        agree(&fresh, self.features)?;
+        crate::descriptor::replace(&self.fd, fresh)
+    }
+
+    /// Whether UFFDIO_MOVE may be used.
+    #[must_use]
+    pub fn has_move(&self) -> bool {
+        self.features & FEATURE_MOVE != 0
+    }
+
+    /// Registers `len` bytes from `start` for missing and write-protect faults.
+    ///
+    /// # Safety
+    /// The range must not hold Rust objects: its pages come and go.
+    pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        #[repr(C)]
+        struct Register {
+            range: Range,
+            mode: u64,
+            ioctls: u64,
+        }
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut arg = Register { range, mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
+        ioctl(&self.fd, IOCTL_REGISTER, &mut arg)
+    }
+
+    /// Fills missing pages from `to` with `bytes` (whole pages).
+    pub(crate) fn copy(&self, to: usize, bytes: &[u8]) -> Partial {
+        #[repr(C)]
+        struct Copy {
+            dst: u64,
+            src: u64,
+            len: u64,
+            mode: u64,
+            copied: i64,
+        }
+        debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
+        retrying(bytes.len(), |done| {
+            let mut arg = Copy {
+                dst: (to + done) as u64,
+                src: bytes.as_ptr() as u64 + done as u64,
+                len: (bytes.len() - done) as u64,
+                mode: DONTWAKE,
+                copied: 0,
+            };
+            let result = ioctl(&self.fd, IOCTL_COPY, &mut arg);
+            (result, arg.copied)
+        })
+    }
+
+    /// Maps the shared page of zeroes at missing pages.
+    pub(crate) fn zero(&self, start: usize, len: usize) -> Partial {
+        #[repr(C)]
+        struct Zero {
+            range: Range,
+            mode: u64,
+            zeroed: i64,
+        }
+        retrying(len, |done| {
+            let range = Range { start: (start + done) as u64, len: (len - done) as u64 };
+            let mut arg = Zero { range, mode: DONTWAKE, zeroed: 0 };
+            let result = ioctl(&self.fd, IOCTL_ZEROPAGE, &mut arg);
+            (result, arg.zeroed)
+        })
+    }
+
+    /// Moves present pages from `from` to missing pages at `to`.
+    pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
+        #[repr(C)]
+        struct Move {
+            dst: u64,
+            src: u64,
+            len: u64,
+            mode: u64,
+            moved: i64,
+        }
+        retrying(len, |done| {
+            let mut arg = Move {
+                dst: (to + done) as u64,
+                src: (from + done) as u64,
+                len: (len - done) as u64,
+                mode: DONTWAKE,
+                moved: 0,
+            };
+            let result = ioctl(&self.fd, IOCTL_MOVE, &mut arg);
+            (result, arg.moved)
+        })
+    }
+
+    /// Write-protects present pages, or lifts the protection.
+    pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
+        #[repr(C)]
+        struct WriteProtect {
+            range: Range,
+            mode: u64,
+        }
+        let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
+        loop {
+            let range = Range { start: start as u64, len: len as u64 };
+            match ioctl(&self.fd, IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::hint::spin_loop(),
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Drives a filling ioctl to its end. While the address space is changing
+/// (fork, mremap, munmap elsewhere) the kernel answers EAGAIN with a partial
+/// count, 0 or -EAGAIN in the result field; the rest is then tried again.
+fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64)) -> Partial {
+    let mut done = 0;
+    loop {
+        let (result, count) = attempt(done);
+        if count > 0 {
+            done += count as usize;
+        }
+        let error = match result {
+            Ok(()) => None,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && done < len => {
+                std::hint::spin_loop();
+                continue;
+            }
+            Err(error) => Some(error),
+        };
+        return Partial { pages: done / PAGE_SIZE, error };
+    }
+}

@@ -1,0 +1,441 @@
+//! The managed window: one large reservation in which all managed memory
+//! lies, and the staging frames through which pages leave it.
+//!
+//! A page is named by its number in the window, so "is this pointer ours" is
+//! one mask and "which entry" is one subtraction and a shift. The window lies
+//! where the kernel does not place mappings by itself, which also keeps the
+//! guard's filter from ever matching in a program that has no window.
+//!
+//! Everything here is memory of the *program*: no Rust reference ever points
+//! into the window, so taking pages out or putting them in cannot invalidate
+//! one. Staging frames are the exception: a full frame is read through
+//! [`StagedFrame`], which owns it while it lives.
+
+use crate::memory::{PAGE_SIZE, Page};
+use crate::raw;
+use crate::uffd::{Partial, Uffd};
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Where the window is put: far below where the kernel places mappings
+/// (top down from 0x7fff_…), far above position-independent programs' heaps.
+const WINDOW_BASE: usize = 0x2000_0000_0000;
+/// Sizes tried, largest first; smaller ones serve where limits
+/// (RLIMIT_AS, strict overcommit) forbid more.
+const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+
+const EMPTY: u8 = 0;
+const FULL: u8 = 1;
+const CLAIMED: u8 = 2;
+
+/// Why there is no window.
+#[derive(Debug, thiserror::Error)]
+pub enum WindowError {
+    /// userfaultfd is refused.
+    #[error(
+        "userfaultfd is refused ({0}): the kernel needs CONFIG_USERFAULTFD (5.11 or newer) \
+         and a container must allow the system call; `softswap doctor` tells what is missing"
+    )]
+    Userfaultfd(io::Error),
+    /// No address space.
+    #[error(
+        "cannot reserve {} GiB of address space for managed memory ({error}): \
+         raise the limit with `ulimit -v unlimited`, or set vm.overcommit_memory to 0 or 1",
+        bytes >> 30
+    )]
+    Reserve {
+        /// The smallest size that was tried.
+        bytes: usize,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+}
+
+/// Protection of a range, as `mprotect` has it.
+pub type Protection = i32;
+/// The protection of managed memory unless the program asks for another.
+pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
+
+/// The managed window.
+#[derive(Debug)]
+pub struct Window {
+    base: usize,
+    len: usize,
+    uffd: Uffd,
+    use_move: bool,
+    staging: usize,
+    frames: &'static [AtomicU8],
+    /// /proc/self/mem, to read pages whatever their protection is.
+    memory: Option<OwnedFd>,
+}
+
+/// Raw `mmap`.
+///
+/// # Safety
+/// With MAP_FIXED the range must not hold memory that Rust code refers to.
+unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
+    let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: anonymous mapping; the caller vouches for a fixed address.
+    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+impl Window {
+    /// Reserves the window and `staging_frames` frames, and opens userfaultfd
+    /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
+    pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
+        let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
+        let (base, len) = reserve_range()?;
+        let staging_len = staging_frames * PAGE_SIZE;
+        let fail = |error| WindowError::Reserve { bytes: staging_len, error };
+        // SAFETY: no fixed address.
+        let staging = unsafe { mmap(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
+        let window = Window {
+            base,
+            len,
+            use_move: uffd.has_move() && !avoid_move,
+            uffd,
+            staging,
+            frames: frame_states(staging_frames).map_err(fail)?,
+            memory: open_own_memory(),
+        };
+        window.prepare().map_err(WindowError::Userfaultfd)?;
+        Ok(window)
+    }
+
+    /// Opens a fresh userfaultfd over the window and staging in a forked
+    /// child: the kernel drops the registration on fork. `managed` lists the
+    /// (first page, count) ranges of the window that no foreign mapping covers.
+    ///
+    /// # Errors
+    /// The kernel's refusal; the child must then not touch the window.
+    pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
+        self.uffd.reopen()?;
+        if let Some(memory) = &self.memory {
+            // The inherited descriptor still reads the parent's memory.
+            let own = open_own_memory().ok_or(io::ErrorKind::PermissionDenied)?;
+            crate::descriptor::replace(memory, own)?;
+        }
+        for (page, count) in managed {
+            // SAFETY: as in `prepare`.
+            unsafe { self.uffd.register(self.address(*page, *count), count * PAGE_SIZE)? };
+        }
+        // SAFETY: as in `prepare`.
+        unsafe { self.uffd.register(self.staging, self.frames.len() * PAGE_SIZE) }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
+            // A huge page would bring back pages that were never restored.
+            self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
+            // A core dump would walk the whole reservation, and what is
+            // swapped out would be missing from it anyway.
+            self.advise(start, len, libc::MADV_DONTDUMP)?;
+            // SAFETY: both ranges were reserved for this purpose; Rust code
+            // refers to neither except through `StagedFrame`.
+            unsafe { self.uffd.register(start, len)? };
+        }
+        Ok(())
+    }
+
+    /// The window's first address.
+    #[must_use]
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The window's length in bytes: a power of two, of which `base` is a multiple.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Pages in the window.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.len / PAGE_SIZE
+    }
+
+    /// Whether an address lies in the window.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: usize) -> bool {
+        address & !(self.len - 1) == self.base
+    }
+
+    /// Whether an address lies among the staging frames.
+    #[must_use]
+    pub fn is_staging(&self, address: usize) -> bool {
+        (self.staging..self.staging + self.frames.len() * PAGE_SIZE).contains(&address)
+    }
+
+    /// Whether pages leave by UFFDIO_MOVE.
+    #[must_use]
+    pub fn uses_move(&self) -> bool {
+        self.use_move
+    }
+
+    fn address(&self, page: u64, count: usize) -> usize {
+        assert!(page as usize + count <= self.pages(), "page outside the window");
+        self.base + page as usize * PAGE_SIZE
+    }
+
+    /// Puts whole pages of `bytes` in at `page` and after, where nothing is yet.
+    pub fn install(&self, page: u64, bytes: &[u8]) -> Partial {
+        self.uffd.copy(self.address(page, bytes.len() / PAGE_SIZE), bytes)
+    }
+
+    /// Maps `count` pages of zeroes at `page`.
+    pub fn install_zero(&self, page: u64, count: usize) -> Partial {
+        self.uffd.zero(self.address(page, count), count * PAGE_SIZE)
+    }
+
+    /// Drops the content of `count` pages.
+    pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
+        self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
+    }
+
+    /// Changes what the program may do with `count` pages.
+    pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
+        let args = [self.address(page, count), count * PAGE_SIZE, protection as usize, 0, 0, 0];
+        // SAFETY: the range lies in the window, to which no Rust code refers.
+        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+    }
+
+    /// Gives `count` pages back to the window after a foreign mapping lay there.
+    pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
+        let (start, len) = (self.address(page, count), count * PAGE_SIZE);
+        // SAFETY: the range lies in the window, to which no Rust code refers.
+        unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
+        self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
+        self.advise(start, len, libc::MADV_DONTDUMP)?;
+        // SAFETY: as in `prepare`.
+        unsafe { self.uffd.register(start, len) }
+    }
+
+    /// Whether the kernel has a page mapped at `page`.
+    pub fn is_present(&self, page: u64) -> io::Result<bool> {
+        let mut present = 0u8;
+        let args = [self.address(page, 1), PAGE_SIZE, &raw mut present as usize, 0, 0, 0];
+        // SAFETY: mincore writes one byte for one page, to `present`.
+        raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) })?;
+        Ok(present & 1 == 1)
+    }
+
+    /// Makes a page that fork left shared the program's own again, without
+    /// changing it. Fails where the page may not be written.
+    pub fn unshare(&self, page: u64) -> io::Result<()> {
+        // Populating for writing breaks the sharing; on a page that is absent
+        // or protected it is an error instead of a signal.
+        self.advise(self.address(page, 1), PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Moves pages that are present to another place in the window.
+    pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {
+        let (to, from) = (self.address(to, count), self.address(from, count));
+        self.uffd.move_pages(to, from, count * PAGE_SIZE)
+    }
+
+    /// Copies a present page, whatever its protection is.
+    pub fn read_page(&self, page: u64, to: &mut Page) -> io::Result<()> {
+        self.copy_page(self.address(page, 1), to)
+    }
+
+    /// Moves `count` pages out of the program's reach into the frames from
+    /// `frame`, which must be empty. On return the first `pages` frames are full.
+    pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
+        let frames = &self.frames[frame..frame + count];
+        assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
+        let to = self.staging + frame * PAGE_SIZE;
+        let partial = self.uffd.move_pages(to, self.address(page, count), count * PAGE_SIZE);
+        for state in &frames[..partial.pages] {
+            state.store(FULL, Ordering::Release);
+        }
+        partial
+    }
+
+    /// Takes one page out by write-protecting and copying it: for kernels
+    /// without MOVE, and for pages that MOVE refuses (other protection).
+    pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
+        let state = &self.frames[frame];
+        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
+        let from = self.address(page, 1);
+        // Protected first: a store between copy and drop would be lost.
+        self.uffd.write_protect(from, PAGE_SIZE, true)?;
+        let copied = self.copy_page(from, scratch).and_then(|()| {
+            let to = self.staging + frame * PAGE_SIZE;
+            match self.uffd.copy(to, &scratch.0).error {
+                None => Ok(()),
+                Some(error) => Err(error),
+            }
+        });
+        if let Err(error) = copied {
+            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            return Err(error);
+        }
+        if let Err(error) = self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED) {
+            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            self.advise(self.staging + frame * PAGE_SIZE, PAGE_SIZE, libc::MADV_DONTNEED)?;
+            return Err(error);
+        }
+        state.store(FULL, Ordering::Release);
+        Ok(())
+    }
+
+    fn copy_page(&self, from: usize, to: &mut Page) -> io::Result<()> {
+        let buffer = to.0.as_mut_ptr() as usize;
+        if let Some(memory) = &self.memory {
+            return transfer(libc::SYS_pread64, memory, buffer, PAGE_SIZE, from as u64);
+        }
+        // Without /proc: the kernel still copies, but respects the protection.
+        let local = libc::iovec { iov_base: buffer as *mut _, iov_len: PAGE_SIZE };
+        let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+        // SAFETY: `local` describes `to`, a page we may write; the remote side
+        // is read by the kernel, which checks it.
+        let read =
+            unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
+        whole_page(raw::check(read)?)
+    }
+
+    /// Claims a full frame for reading or for moving back; `None` when it is
+    /// empty or someone else has it.
+    #[must_use]
+    pub fn claim_frame(&self, frame: usize) -> Option<StagedFrame<'_>> {
+        self.frames[frame]
+            .compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            .ok()
+            .map(|_| StagedFrame { window: self, frame })
+    }
+
+    /// Empties `count` frames from `frame`, dropping what is in them, in one
+    /// call. Returns how many were full. A frame that is claimed is waited for.
+    pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
+        let mut full = 0;
+        let frames = &self.frames[frame..frame + count];
+        for state in frames {
+            while let Err(seen) =
+                state.compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            {
+                if seen == EMPTY {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
+        }
+        let start = self.staging + frame * PAGE_SIZE;
+        // Failing would only mean that the frames stay populated; then they
+        // must not be used again.
+        let dropped = self.advise(start, count * PAGE_SIZE, libc::MADV_DONTNEED).is_ok();
+        for state in frames {
+            if dropped {
+                state.store(EMPTY, Ordering::Release);
+            }
+        }
+        full
+    }
+
+    fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
+        // SAFETY: only called for ranges of the window and of empty or claimed
+        // staging frames: no Rust reference points there.
+        raw::check(unsafe {
+            raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0])
+        })
+        .map(drop)
+    }
+}
+
+/// A full staging frame, owned: nobody moves or empties it meanwhile.
+#[derive(Debug)]
+pub struct StagedFrame<'w> {
+    window: &'w Window,
+    frame: usize,
+}
+
+impl StagedFrame<'_> {
+    /// The page's content.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        let address = self.window.staging + self.frame * PAGE_SIZE;
+        // SAFETY: the frame was FULL, so its page is present; CLAIMED keeps
+        // everyone else from moving, emptying or filling it while `self` lives.
+        unsafe { &*(address as *const [u8; PAGE_SIZE]) }
+    }
+
+    /// Gives the page back to the program at `page`. On success the frame is
+    /// empty if the page was moved, or still full (a copy) if it was copied;
+    /// on failure the frame comes back with the error.
+    pub fn give_back(self, page: u64) -> Result<(), (Self, io::Error)> {
+        let window = self.window;
+        let from = window.staging + self.frame * PAGE_SIZE;
+        if window.use_move {
+            let moved = window.uffd.move_pages(window.address(page, 1), from, PAGE_SIZE);
+            if moved.pages == 1 {
+                window.frames[self.frame].store(EMPTY, Ordering::Release);
+                std::mem::forget(self);
+                return Ok(());
+            }
+        }
+        match window.install(page, self.bytes()).error {
+            None => Ok(()),
+            Some(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for StagedFrame<'_> {
+    fn drop(&mut self) {
+        self.window.frames[self.frame].store(FULL, Ordering::Release);
+    }
+}
+
+fn reserve_range() -> Result<(usize, usize), WindowError> {
+    let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
+    for len in WINDOW_SIZES {
+        // A neighbouring slot serves when something already lies at the first.
+        for slot in 0..4 {
+            let base = WINDOW_BASE + slot * len;
+            // SAFETY: NOREPLACE never displaces an existing mapping.
+            match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
+                Ok(address) if address == base => return Ok((base, len)),
+                Ok(elsewhere) => {
+                    // A kernel that does not know NOREPLACE took it as a hint.
+                    // SAFETY: just mapped, used by nobody.
+                    unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
+                }
+                Err(error) => refused = error,
+            }
+        }
+    }
+    Err(WindowError::Reserve { bytes: WINDOW_SIZES[WINDOW_SIZES.len() - 1], error: refused })
+}
+
+fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
+    let bytes: &'static [u8] = crate::memory::reserve_bytes(count)?;
+    // SAFETY: same size, alignment and validity; the only reference to the
+    // fresh bytes is turned into this one, and interior mutability is within
+    // memory that is writable.
+    Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
+}
+
+fn open_own_memory() -> Option<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .ok()
+        .map(crate::descriptor::move_high)
+}
+
+fn transfer(number: i64, fd: &OwnedFd, buffer: usize, len: usize, at: u64) -> io::Result<()> {
+    let args = [fd.as_raw_fd() as usize, buffer, len, at as usize, 0, 0];
+    // SAFETY: private callers pass buffers they own, `len` long.
+    let done = raw::check(unsafe { raw::syscall(number, args) })?;
+    if done == len { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+}
+
+fn whole_page(read: usize) -> io::Result<()> {
+    if read == PAGE_SIZE { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}

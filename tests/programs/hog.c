@@ -1,0 +1,35 @@
+/* Holds N MiB of data that no compressor shrinks and keeps touching it: for
+ * tests of limits and of sudden death. Prints "ready" when everything is
+ * written; ends after --seconds (0: never), verified, or exits 1.
+ *
+ *   hog [--mib N] [--seconds S] */
+#include "check.h"
+
+static size_t pages;
+static uint64_t *memory;
+
+static void expect_page(size_t page) {
+    verify_random("hog", memory + page * WORDS_PER_PAGE, PAGE, page);
+}
+
+static void hold(void) {
+    pages = option_number("mib", 64) * MIB / PAGE;
+    size_t seconds = option_number("seconds", 1);
+    memory = map_pages(pages * PAGE);
+    uint64_t random = 7;
+    for (size_t page = 0; page < pages; page++) {
+        fill_random(memory + page * WORDS_PER_PAGE, PAGE, page);
+        /* What went out first must still be right when space runs short. */
+        if (page % 16 == 15) expect_page(next_random(&random) % page);
+    }
+    puts("ready");
+    fflush(stdout);
+    if (inject_now()) memory[pages / 2 * WORDS_PER_PAGE] ^= 1;
+    for (time_t end = time(NULL) + (time_t)seconds; seconds == 0 || time(NULL) < end;)
+        expect_page(next_random(&random) % pages);
+    for (size_t page = 0; page < pages; page++) expect_page(page);
+    count_out(memory, pages * PAGE);
+}
+
+static const struct check_case cases[] = {{"hold", hold}};
+CHECK_MAIN(cases)
