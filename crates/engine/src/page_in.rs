@@ -79,6 +79,7 @@ pub fn page_in(
     let Some(claim) = claim_missing(parts, page)? else { return Ok(()) };
     let tier = bring(parts, &mut context, page, claim, access)?;
     drop(context);
+    parts.note_peaks();
     parts.stats.record_fault(tier, now_ns() - start);
     Ok(())
 }

@@ -7,7 +7,7 @@ use softswap_engine::io::file_device::FileDevice;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_sys::file::SwapFile;
 use softswap_sys::{memory, raw, seccomp, shared, signals};
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -47,6 +47,14 @@ pub(crate) fn is_managed(address: usize) -> bool {
 static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
+    // The standard hook allocates and looks at the environment, wherever the
+    // program was interrupted; a message is all that is wanted.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or("", |location| location.file());
+        raw::write_stderr(b"softswap: internal error in ");
+        raw::write_stderr(place.as_bytes());
+        raw::write_stderr(b"; stopping the program\n");
+    }));
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let state = match Config::from_env(lookup) {
         None => PLAIN,
@@ -59,7 +67,7 @@ extern "C" fn on_load() {
     STATE.store(state, Ordering::Release);
     if state == MANAGED {
         // Last: from here on calls with managed pointers trap.
-        if let Err(why) = install_guard() {
+        if let Err(why) = start_reclaim().and_then(|()| install_guard()) {
             fail(&why);
         }
     }
@@ -76,7 +84,7 @@ fn bring_up(config: &Config) -> Result<(), String> {
     let file = SwapFile::open(&config.swap_dir).map_err(|e| e.to_string())?;
     let device = Box::new(FileDevice::new(file, config.avoid_io_uring));
     let engine = Engine::start(config, device, stats).map_err(|e| e.to_string())?;
-    let engine = ENGINE.get_or_init(|| engine);
+    ENGINE.get_or_init(|| engine);
     if !config.manage_children {
         leave_children_alone();
     }
@@ -85,13 +93,39 @@ fn bring_up(config: &Config) -> Result<(), String> {
     guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     fork::install()?;
-    // With every signal blocked: the program's signals are the program's.
-    std::thread::Builder::new()
-        .name("softswap".into())
-        .stack_size(128 << 10)
-        .spawn(|| engine.run_reclaim(|| reclaim_goes_on(engine)))
-        .map_err(|e| format!("cannot start the reclaim thread: {e}"))?;
     Ok(())
+}
+
+/// Starts the background thread through the interposed `pthread_create`: the
+/// C library may allocate in it, and that memory is managed. Not through
+/// std, which allocates from the program's heap before it blocks anything.
+fn start_reclaim() -> Result<(), String> {
+    let mut thread = 0;
+    // With signals blocked: the program's signals are the program's.
+    // SAFETY: a valid out-pointer and a function of the right type.
+    let result = signals::with_all_blocked(|| unsafe {
+        threads::pthread_create(
+            &raw mut thread,
+            std::ptr::null(),
+            reclaim_thread,
+            std::ptr::null_mut(),
+        )
+    });
+    match result {
+        0 => Ok(()),
+        error => Err(format!(
+            "cannot start the reclaim thread: {}",
+            std::io::Error::from_raw_os_error(error)
+        )),
+    }
+}
+
+extern "C" fn reclaim_thread(_argument: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap");
+    if let Some(engine) = engine() {
+        engine.run_reclaim(|| reclaim_goes_on(engine));
+    }
+    std::ptr::null_mut()
 }
 
 fn reclaim_goes_on(engine: &'static Engine) -> bool {

@@ -127,10 +127,7 @@ impl Heap {
     pub fn allocate(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         let offset = align.max(size_of::<Header>());
         let Some(total) = size.checked_add(offset) else { return std::ptr::null_mut() };
-        let block = self.with(|heap| {
-            // SAFETY: any size and a power-of-two alignment are allowed.
-            unsafe { if zeroed { heap.calloc(total, offset) } else { heap.malloc(total, offset) } }
-        });
+        let block = self.block(total, offset, zeroed);
         if block.is_null() {
             return block;
         }
@@ -141,6 +138,13 @@ impl Heap {
             pointer.cast::<Header>().sub(1).write(Header { offset, size });
             pointer
         }
+    }
+
+    fn block(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
+        self.with(|heap| {
+            // SAFETY: any size and a power-of-two alignment are allowed.
+            unsafe { if zeroed { heap.calloc(size, align) } else { heap.malloc(size, align) } }
+        })
     }
 
     /// Frees what [`Heap::allocate`] gave.
@@ -177,10 +181,10 @@ struct Header {
 // SAFETY: dlmalloc's blocks are live, disjoint and aligned as asked.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout.size(), layout.align(), false)
+        self.block(layout.size(), layout.align(), false)
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout.size(), layout.align(), true)
+        self.block(layout.size(), layout.align(), true)
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise, size and alignment as allocated.
@@ -212,5 +216,41 @@ unsafe impl GlobalAlloc for HeapHandle {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
         unsafe { HEAP.realloc(pointer, layout, size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_grow_keep_their_content_and_come_back() {
+        let mut blocks: Vec<(*mut u8, usize, u8)> = Vec::new();
+        for round in 0..2000usize {
+            let size = (round * 37) % 5000 + 1;
+            let layout = Layout::from_size_align(size, 1 << (round % 7)).unwrap();
+            // SAFETY: sizes and layouts are tracked beside each block.
+            unsafe {
+                let block = HEAP.alloc(layout);
+                assert!(!block.is_null() && HEAP.owns(block as usize));
+                block.write_bytes(round as u8, size);
+                let grown = HEAP.realloc(block, layout, size + 100);
+                assert_eq!(*grown.add(size - 1), round as u8);
+                HEAP.dealloc(grown, Layout::from_size_align(size + 100, layout.align()).unwrap());
+                let kept = HEAP.allocate(size, layout.align(), true);
+                assert!((kept as usize).is_multiple_of(layout.align()));
+                assert!((0..size).all(|i| *kept.add(i) == 0));
+                assert!(HEAP.usable(kept) >= size);
+                kept.write_bytes(round as u8, size);
+                blocks.push((kept, size, round as u8));
+            }
+        }
+        for (block, size, value) in blocks {
+            // SAFETY: allocated above, released once.
+            unsafe {
+                assert!((0..size).all(|i| *block.add(i) == value));
+                HEAP.release(block);
+            }
+        }
     }
 }
