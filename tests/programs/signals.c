@@ -217,12 +217,12 @@ static void masks_stay_as_set(void) {
 
 /* ---- alternate stacks ------------------------------------------------------------- */
 
-static char *stack_low, *stack_high;
+static char *stack_low, *thread_low, *thread_high;
 static atomic_bool on_alternate_stack;
 
 static void note_stack(int signal, siginfo_t *info, void *context) {
     char here;
-    atomic_store(&on_alternate_stack, &here >= stack_low && &here < stack_high);
+    atomic_store(&on_alternate_stack, &here < thread_low || &here >= thread_high);
     look_at_watched(signal, info, context);
 }
 
@@ -238,13 +238,25 @@ static void escape(int signal, siginfo_t *info, void *context) {
     siglongjmp(fault_return, 1);
 }
 
+/* A handler must run off the thread's own stack; whose alternate stack it is may differ. */
+static void find_thread_stack(void) {
+    pthread_attr_t attributes;
+    void *base;
+    size_t size;
+    PTHREAD(pthread_getattr_np(pthread_self(), &attributes));
+    PTHREAD(pthread_attr_getstack(&attributes, &base, &size));
+    PTHREAD(pthread_attr_destroy(&attributes));
+    thread_low = base;
+    thread_high = thread_low + size;
+}
+
 static void alternate_stack_in_the_heap(void) {
     enum { STACK = 128 * 1024 };
     watch();
     stack_low = allocate(STACK);
-    stack_high = stack_low + STACK;
     stack_t stack = {.ss_sp = stack_low, .ss_size = STACK}, got;
     CALL(sigaltstack(&stack, NULL));
+    find_thread_stack();
     CALL(sigaltstack(NULL, &got));
     CHECK(got.ss_sp == stack_low && got.ss_size == STACK && got.ss_flags == 0,
           "sigaltstack: got %p, %zu, flags %d", got.ss_sp, got.ss_size, got.ss_flags);

@@ -233,14 +233,13 @@ impl Engine {
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len)
-            .is_ok_and(|mut range| range.all(|page| self.parts.space.is_mapped(page)))
+            .is_ok_and(|range| self.parts.space.is_range_mapped(&range))
     }
 
     /// Whether some page of a range is mapped.
     #[must_use]
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len)
-            .is_ok_and(|mut range| range.any(|page| self.parts.space.is_mapped(page)))
+        self.pages_of(address, len).is_ok_and(|range| self.parts.space.is_any_mapped(&range))
     }
 
     /// Takes `len` bytes of the window without mapping them yet.

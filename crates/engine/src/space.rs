@@ -65,6 +65,20 @@ impl Space {
         self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
+    /// Whether every page of a range belongs to the program.
+    #[must_use]
+    pub fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
+        words_of(range).all(|(word, bits)| {
+            self.mapped[word].load(Ordering::SeqCst) & bits == bits
+        })
+    }
+
+    /// Whether some page of a range does.
+    #[must_use]
+    pub fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
+        words_of(range).any(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits != 0)
+    }
+
     /// One past the highest page ever mapped.
     #[must_use]
     pub fn high(&self) -> PageNo {
@@ -117,20 +131,15 @@ impl Space {
     }
 
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
-        let mut page = range.start;
         let mut changed = 0;
-        while page < range.end {
-            let word_end = (page / 64 + 1) * 64;
-            let end = range.end.min(word_end);
-            let bits = u64::MAX >> (64 - (end - page)) << (page % 64);
-            let word = &self.mapped[page as usize / 64];
+        for (index, bits) in words_of(range) {
+            let word = &self.mapped[index];
             changed += if on {
                 bits & !word.fetch_or(bits, Ordering::SeqCst)
             } else {
                 bits & word.fetch_and(!bits, Ordering::SeqCst)
             }
             .count_ones() as usize;
-            page = end;
         }
         if on {
             self.high.fetch_max(range.end, Ordering::AcqRel);
@@ -241,6 +250,21 @@ impl Layout {
     pub fn is_taken(&self, range: &Range<PageNo>) -> bool {
         self.taken.gaps(range).next().is_none()
     }
+}
+
+/// The words of the bitmap that a range covers, each with the bits it covers.
+fn words_of(range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let (mut page, end) = (range.start, range.end);
+    std::iter::from_fn(move || {
+        if page >= end {
+            return None;
+        }
+        let stop = end.min((page / 64 + 1) * 64);
+        let bits = u64::MAX >> (64 - (stop - page)) << (page % 64);
+        let word = page as usize / 64;
+        page = stop;
+        Some((word, bits))
+    })
 }
 
 fn clip(range: &Range<PageNo>, to: &Range<PageNo>) -> Range<PageNo> {

@@ -19,6 +19,7 @@ use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
 use std::ffi::c_void;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest path the kernel takes, with its zero byte.
 const TEXT_BYTES: usize = 4096;
@@ -32,6 +33,20 @@ pub(crate) fn install() -> io::Result<()> {
     // handlers must run and interrupt it as they would without the guard.
     signals::install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)
 }
+
+/// Whether a filter inherited through exec already does what ours would:
+/// another one would only make every call slower.
+pub(crate) fn is_inherited(engine: &Engine) -> bool {
+    PROBED.store(false, Ordering::Relaxed);
+    // Not through the gate, and so seen by the filter. Without one the kernel
+    // finds nothing readable there, or an empty path.
+    // SAFETY: access(2) only reads the string, as far as it can.
+    unsafe { libc::syscall(libc::SYS_access, engine.window().0, 0) };
+    PROBED.load(Ordering::Relaxed)
+}
+
+/// Set when a call was caught.
+static PROBED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     const SYS_SECCOMP: i32 = 1;
@@ -71,6 +86,7 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
 /// Does what the call would have done; the kernel's result.
 fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = start::engine() else { return -(libc::ENOSYS as isize) };
+    PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
     if let Some(result) = mappings::answer(engine, number, arguments) {
         return result;

@@ -110,7 +110,11 @@ fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
     match advice {
         // Freed lazily or at once, the content is given up either way.
         libc::MADV_DONTNEED | libc::MADV_FREE => {
-            result_of(signals::with_all_blocked(|| engine.discard(address, len)))
+            let all_mapped = engine.is_mapped(address, len);
+            match result_of(signals::with_all_blocked(|| engine.discard(address, len))) {
+                0 if !all_mapped => -(libc::ENOMEM as isize),
+                result => result,
+            }
         }
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             populate(engine, address, len);
@@ -118,8 +122,16 @@ fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
         }
         // No fork yet that could wipe or withhold; say so rather than pretend.
         libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON => -(libc::EINVAL as isize),
-        // Hints about access, huge pages, merging and dumps.
-        _ => 0,
+        // Hints about access, huge pages, merging, fork and dumps.
+        libc::MADV_NORMAL..=libc::MADV_WILLNEED
+        | libc::MADV_DONTFORK
+        | libc::MADV_DOFORK
+        | libc::MADV_MERGEABLE..=libc::MADV_DODUMP
+        | libc::MADV_KEEPONFORK
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | libc::MADV_COLLAPSE => 0,
+        _ => -(libc::EINVAL as isize),
     }
 }
 

@@ -50,6 +50,9 @@ static ON_SIGSYS: Remembered = Remembered::new();
 /// For each signal: which of the engine's signals its handler's mask named.
 static NAMED_IN_MASK: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
 
+/// For each signal: whether its handler was moved to the alternate stack.
+static MOVED: [AtomicBool; 65] = [const { AtomicBool::new(false) }; 65];
+
 thread_local! {
     /// Which of the engine's signals this thread believes it has blocked.
     static BELIEVED: Cell<Mask> = const { Cell::new(0) };
@@ -159,6 +162,7 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const Action, old: *mut Ac
     // SAFETY: as above.
     let mut local = unsafe { new.as_ref() }.copied();
     let mut named = None;
+    let mut moved = false;
     if let Some(action) = &mut local
         && start::engine().is_some()
     {
@@ -166,6 +170,11 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const Action, old: *mut Ac
         let mask = unsafe { bits(&raw const action.sa_mask) };
         named = Some(mask & NEVER_BLOCKED);
         set_bits(&mut action.sa_mask, mask & !NEVER_BLOCKED);
+        // The kernel cannot put a handler's frame on a stack that is swapped
+        // out (a coroutine's, say), so every handler runs on the thread's
+        // alternate stack.
+        moved = action.sa_flags & libc::SA_ONSTACK == 0;
+        action.sa_flags |= libc::SA_ONSTACK;
     }
     // SAFETY: all-zero is a valid value to write over.
     let mut before: Action = unsafe { std::mem::zeroed() };
@@ -177,8 +186,15 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const Action, old: *mut Ac
             Some(named) => slot.swap(named, Ordering::Relaxed),
             None => slot.load(Ordering::Relaxed),
         });
+        let was_moved = MOVED.get(signal as usize).is_some_and(|flag| match named {
+            Some(_) => flag.swap(moved, Ordering::Relaxed),
+            None => flag.load(Ordering::Relaxed),
+        });
         // SAFETY: the caller's pointer is valid or null.
         if let Some(old) = unsafe { old.as_mut() } {
+            if was_moved {
+                before.sa_flags &= !libc::SA_ONSTACK;
+            }
             // SAFETY: a valid set.
             let mask = unsafe { bits(&raw const before.sa_mask) };
             set_bits(&mut before.sa_mask, mask | was_named);

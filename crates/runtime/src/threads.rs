@@ -101,8 +101,9 @@ pub unsafe extern "C" fn pthread_create(
     // The C library reads the attributes and writes the result with all
     // signals blocked, when nothing can be brought in.
     let mut made: libc::pthread_t = 0;
+    let own_stack = without_managed_stack(engine, attributes);
+    let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
     if !attributes.is_null() {
-        keep_stack_in(engine, attributes);
         engine.hold();
         touch_attributes(attributes);
     }
@@ -134,20 +135,37 @@ fn touch_attributes(attributes: *const libc::pthread_attr_t) {
     }
 }
 
-/// A stack in managed memory that the program provides must never leave: the
-/// kernel itself writes to what glibc puts at its top.
-fn keep_stack_in(
+/// A thread cannot live on a managed stack: the kernel itself writes to what
+/// glibc keeps at its top, and the thread ends with signals blocked. It gets a
+/// stack of the C library's of the same size; the other attributes stay.
+fn without_managed_stack(
     engine: &softswap_engine::engine::Engine,
     attributes: *const libc::pthread_attr_t,
-) {
+) -> Option<libc::pthread_attr_t> {
+    if attributes.is_null() {
+        return None;
+    }
     let (mut base, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: a valid attribute object and out-pointers.
     let found = unsafe { libc::pthread_attr_getstack(attributes, &raw mut base, &raw mut len) };
-    if found == 0 && len > 0 && engine.contains(base as usize) {
-        signals::with_all_blocked(|| {
-            let _ = engine.pin(base as usize, len, len);
-        });
+    if found != 0 || len == 0 || !engine.contains(base as usize) {
+        return None;
     }
+    // In glibc the object is plain data; the flag says that a stack was set.
+    const STACK_ADDRESS_SET: i32 = 8;
+    const FLAGS_AT: usize = 8;
+    const STACK_ADDRESS_AT: usize = 24;
+    // SAFETY: a valid object, copied bit by bit: what it points to is shared
+    // with the original, which outlives the call.
+    let mut copy = unsafe { attributes.read() };
+    let bytes = (&raw mut copy).cast::<u8>();
+    // SAFETY: both fields lie within the object.
+    unsafe {
+        let flags = bytes.add(FLAGS_AT).cast::<i32>();
+        flags.write(flags.read() & !STACK_ADDRESS_SET);
+        bytes.add(STACK_ADDRESS_AT).cast::<usize>().write(0);
+    }
+    Some(copy)
 }
 
 /// # Safety

@@ -4,6 +4,12 @@
 //! instruction pass whatever their arguments are, so this is the way in which
 //! the engine itself names addresses in the managed window, and in which the
 //! guard re-issues a call after bringing its buffers in.
+//!
+//! A filter outlives exec. So that a program started by a managed program can
+//! itself be managed, the instruction lies at the same address in all of them:
+//! the gate, a page of its own beside the window ([`settle_gate`]).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the fault and guard paths are written for x86_64");
@@ -27,6 +33,9 @@ core::arch::global_asm!(
     "softswap_raw_syscall_return:",
     "ret",
     ".cfi_endproc",
+    ".hidden softswap_raw_syscall_end",
+    ".globl softswap_raw_syscall_end",
+    "softswap_raw_syscall_end:",
     ".size softswap_raw_syscall, . - softswap_raw_syscall",
 );
 
@@ -41,7 +50,16 @@ unsafe extern "C" {
         f: usize,
     ) -> isize;
     fn softswap_raw_syscall_return();
+    fn softswap_raw_syscall_end();
 }
+
+/// Where the gate is put: below the window, where the kernel places nothing.
+const GATE_ADDRESS: usize = 0x1fff_ffff_0000;
+
+type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+
+/// The gate's address; 0 while calls are made from the library's own code.
+static GATE: AtomicUsize = AtomicUsize::new(0);
 
 /// Issues a system call; the result is the kernel's own (negative: -errno).
 /// `errno` is not touched and the call is no cancellation point.
@@ -51,16 +69,57 @@ unsafe extern "C" {
 /// must not take away memory that Rust code refers to.
 pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
+    let gate: Gate = match GATE.load(Ordering::Relaxed) {
+        0 => softswap_raw_syscall,
+        // SAFETY: the gate holds a copy of the same function.
+        address => unsafe { std::mem::transmute::<usize, Gate>(address) },
+    };
     // SAFETY: the assembly follows the C calling convention and clobbers only
     // what both that and the kernel allow (rcx, r11, rax are caller-saved);
     // the call's own effects are the caller's promise.
-    unsafe { softswap_raw_syscall(number as usize, a, b, c, d, e, f) }
+    unsafe { gate(number as usize, a, b, c, d, e, f) }
+}
+
+/// Copies the calling code to the gate's address and uses it from then on.
+/// Where something else lies there calls go on from the library's own code:
+/// then only programs started later by this one cannot be managed.
+pub fn settle_gate() {
+    if GATE.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let start = softswap_raw_syscall as *const () as usize;
+    let len = softswap_raw_syscall_end as *const () as usize - start;
+    let page = crate::PAGE_SIZE;
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags =
+        (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    // SAFETY: a new mapping that displaces nothing.
+    let mapped =
+        unsafe { syscall(libc::SYS_mmap, [GATE_ADDRESS, page, prot, flags, usize::MAX, 0]) };
+    if mapped != GATE_ADDRESS as isize {
+        return;
+    }
+    let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+    // SAFETY: the code is `len` bytes long and refers to nothing by relative
+    // address; the page was mapped just now for this.
+    let protected = unsafe {
+        std::ptr::copy_nonoverlapping(start as *const u8, GATE_ADDRESS as *mut u8, len);
+        syscall(libc::SYS_mprotect, [GATE_ADDRESS, page, executable, 0, 0, 0])
+    };
+    if protected == 0 {
+        GATE.store(GATE_ADDRESS, Ordering::Release);
+    }
 }
 
 /// The instruction pointer that the kernel sees for calls made by [`syscall`].
 #[must_use]
 pub fn exempt_instruction_pointer() -> u64 {
-    softswap_raw_syscall_return as *const () as u64
+    let start = softswap_raw_syscall as *const () as u64;
+    let after = softswap_raw_syscall_return as *const () as u64;
+    match GATE.load(Ordering::Relaxed) {
+        0 => after,
+        gate => gate as u64 + (after - start),
+    }
 }
 
 /// Turns a kernel result into `io::Result`.

@@ -11,8 +11,9 @@ pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 
 /// Bytes of an engine signal stack: several nested frames (each up to 11 KiB
-/// with wide vector state) and the guard's own arrays.
-pub const STACK_BYTES: usize = 256 << 10;
+/// with wide vector state), the guard's own arrays, and whatever the program's
+/// handlers need. Populated as used.
+pub const STACK_BYTES: usize = 1 << 20;
 
 unsafe extern "C" {
     // The C library's own, which the runtime does not interpose.

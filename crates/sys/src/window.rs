@@ -86,6 +86,7 @@ impl Window {
     /// Reserves the window and `staging_frames` frames, and opens userfaultfd
     /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
+        raw::settle_gate();
         let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
         let (base, len) = reserve_range()?;
         let staging_len = staging_frames * PAGE_SIZE;
