@@ -339,23 +339,26 @@ struct Actions {
     pad: [i32; 16],
 }
 
-/// Room for, and copy of, file actions: paths in managed memory are copied too.
+/// Which word of an action is a path: glibc's tags 2 (open) and 3 (chdir).
+fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usize> {
+    match action[0] as u32 {
+        2 => Some(2),
+        3 => Some(1),
+        _ => None,
+    }
+}
+
+/// Room for a copy of file actions with their paths.
 ///
 /// # Safety
 /// `actions` is a valid file-actions object.
 unsafe fn actions_room(actions: &Actions) -> usize {
-    let words = ACTION_BYTES / size_of::<usize>();
     let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
     for index in 0..actions.used as usize {
-        for word in 0..words {
-            // SAFETY: within the array. A word that is a managed address can
-            // only be a path: descriptors and modes are small.
-            unsafe {
-                let value = (*actions.actions.add(index))[word];
-                if start::is_managed(value) {
-                    room += text_room(value as *const c_char);
-                }
-            }
+        // SAFETY: within the array; the word is a path.
+        unsafe {
+            let action = &*actions.actions.add(index);
+            room += path_word(action).map_or(0, |word| text_room(action[word] as *const c_char));
         }
     }
     room
@@ -368,21 +371,20 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let array = (copies.base + copies.used) as *mut [usize; ACTION_BYTES / size_of::<usize>()];
     copies.used += count * ACTION_BYTES;
     for index in 0..count {
-        // SAFETY: within both arrays.
+        // SAFETY: within both arrays; the word is a path.
         unsafe {
             let mut action = *actions.actions.add(index);
-            for word in &mut action {
-                if start::is_managed(*word) {
-                    *word = copies.put_text(*word as *const c_char) as usize;
-                }
+            if let Some(word) = path_word(&action) {
+                action[word] = copies.put_text(action[word] as *const c_char) as usize;
             }
             array.add(index).write(action);
         }
     }
     let copy = Actions { actions: array, ..*actions };
     // SAFETY: plain data, read as bytes.
-    let bytes =
-        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>())
+    };
     copies.put(bytes).cast()
 }
 
