@@ -232,8 +232,7 @@ impl Engine {
     /// Whether every page of a range is mapped.
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len)
-            .is_ok_and(|range| self.parts.space.is_range_mapped(&range))
+        self.pages_of(address, len).is_ok_and(|range| self.parts.space.is_range_mapped(&range))
     }
 
     /// Whether some page of a range is mapped.
@@ -428,7 +427,7 @@ fn assemble(
 ) -> Result<Parts, StartError> {
     let areas = cpus.next_power_of_two();
     // A page buffer for every context; clusters for a few reclaimers at once.
-    let clusters = if memory < 32 << 20 { 1 } else { 2 };
+    let clusters = (memory >> 25).clamp(1, 4);
     let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
     let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
     let fixed = contexts * (CONTEXT_BYTES + RING_BYTES)

@@ -11,8 +11,9 @@ use crate::io::IoError;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
-use crate::policy::{FRESH, HOT};
+use crate::policy::{FRESH, HOT, PREFETCHED};
 use crate::pool::Handle;
+use crate::readahead;
 use crate::reclaim::{self, Exhausted};
 use crate::seal;
 use crate::stats::{Counter, Tier};
@@ -187,7 +188,10 @@ fn install_from(
             Ok(Tier::Pool)
         }
         Place::Slot { slot } => {
-            read_slot(parts, context, page, slot)?;
+            match readahead::window(&parts.pages, page) {
+                1 => read_slot(parts, context, page, slot)?,
+                window => read_slots(parts, context, page, slot, window)?,
+            }
             Ok(Tier::Disk)
         }
         _ => {
@@ -222,18 +226,104 @@ fn read_slot(
     let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    if let Err(error) = parts.area.read(&mut context.lane, slot, &mut buffer) {
+    read(parts, context, slot, &mut buffer)?;
+    check_seal(parts, slot, &buffer)?;
+    install(parts, page, &buffer)
+}
+
+/// Reads a slot and those after it that hold the pages after `page`, up to
+/// `window` in all. Only the touched page counts: trouble with the others
+/// leaves them where they are.
+fn read_slots(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    slot: u64,
+    window: usize,
+) -> Result<(), FaultError> {
+    let mut claims = [const { None }; readahead::MAX_PAGES - 1];
+    let last = parts.window.pages() as PageNo - 1;
+    let wanted = &mut claims[..window - 1];
+    let extra = readahead::claim_following(&parts.pages, page, slot, last, wanted);
+    // Never at the price of direct reclaim: this is a guess.
+    if extra == 0 || !parts.budget.try_charge(extra, parts.other_bytes()) {
+        drop(claims);
+        return read_slot(parts, context, page, slot);
+    }
+    let installed = read_cluster(parts, context, page, slot, extra + 1);
+    let arrived = *installed.as_ref().unwrap_or(&0);
+    parts.budget.release(extra - arrived.saturating_sub(1));
+    for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
+        if let Some(claim) = claim.take() {
+            parts.release_copy(claim.before().place());
+            // Cold until it is touched... which nobody tells us, so: first to
+            // go again if nothing else is colder.
+            finish(parts, page + ahead, claim, PREFETCHED);
+        }
+    }
+    parts.stats.add(Counter::PagesReadAhead, arrived.saturating_sub(1) as u64);
+    match installed {
+        Ok(0) => {
+            drop(claims);
+            read_slot(parts, context, page, slot)
+        }
+        result => result.map(drop),
+    }
+}
+
+/// Reads `count` slots in one go and installs the pages whose seals are
+/// right, up to the first that is not. Returns how many; an error only when
+/// the first page itself cannot be had.
+fn read_cluster(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    slot: u64,
+    count: usize,
+) -> Result<usize, FaultError> {
+    let Some(mut buffer) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
+    let bytes = &mut buffer[..count * PAGE_SIZE];
+    if read(parts, context, slot, bytes).is_err() {
+        // Perhaps only a page further on is bad: the caller reads this one alone.
+        return Ok(0);
+    }
+    let mut good = 0;
+    for (slot, bytes) in (slot..).zip(bytes.chunks_exact(PAGE_SIZE)) {
+        match check_seal(parts, slot, bytes) {
+            Ok(()) => good += 1,
+            Err(error) if good == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    let done = parts.window.install(page, &bytes[..good * PAGE_SIZE]);
+    match done.error {
+        Some(error) if done.pages == 0 => Err(FaultError::Install(error)),
+        _ => Ok(done.pages),
+    }
+}
+
+fn read(
+    parts: &Parts,
+    context: &mut Context,
+    slot: u64,
+    buffer: &mut [u8],
+) -> Result<(), FaultError> {
+    if let Err(error) = parts.area.read(&mut context.lane, slot, buffer) {
         parts.stats.add(Counter::ReadErrors, 1);
         return Err(FaultError::Read(error));
     }
-    parts.stats.add(Counter::PagesRead, 1);
-    parts.stats.add(Counter::BytesRead, PAGE_SIZE as u64);
+    parts.stats.add(Counter::PagesRead, (buffer.len() / PAGE_SIZE) as u64);
+    parts.stats.add(Counter::BytesRead, buffer.len() as u64);
+    Ok(())
+}
+
+fn check_seal(parts: &Parts, slot: u64, bytes: &[u8]) -> Result<(), FaultError> {
     let generation = parts.area.generation(slot);
-    if seal::checksum(slot, generation, &buffer) != parts.area.seal(slot) {
-        parts.stats.add(Counter::ChecksumErrors, 1);
-        return Err(FaultError::Corrupt { slot });
+    if seal::checksum(slot, generation, bytes) == parts.area.seal(slot) {
+        return Ok(());
     }
-    install(parts, page, &buffer)
+    parts.stats.add(Counter::ChecksumErrors, 1);
+    Err(FaultError::Corrupt { slot })
 }
 
 /// Installs fresh pages behind one just written, as many as there are resident

@@ -13,6 +13,8 @@ use crate::page::{Claim, PageNo, PageTable};
 use crate::space::{CHUNK_PAGES, Space};
 use std::sync::{Mutex, PoisonError};
 
+/// Heat of a page that came in without being touched.
+pub const PREFETCHED: u8 = 0;
 /// Heat of a page that has just come in.
 pub const FRESH: u8 = 1;
 /// Heat of a page that was touched while it was leaving, or refused to leave.

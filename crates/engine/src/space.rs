@@ -68,9 +68,7 @@ impl Space {
     /// Whether every page of a range belongs to the program.
     #[must_use]
     pub fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
-        words_of(range).all(|(word, bits)| {
-            self.mapped[word].load(Ordering::SeqCst) & bits == bits
-        })
+        words_of(range).all(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits == bits)
     }
 
     /// Whether some page of a range does.

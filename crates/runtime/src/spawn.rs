@@ -382,9 +382,8 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     }
     let copy = Actions { actions: array, ..*actions };
     // SAFETY: plain data, read as bytes.
-    let bytes = unsafe {
-        std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>())
-    };
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
     copies.put(bytes).cast()
 }
 

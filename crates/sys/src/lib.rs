@@ -1,4 +1,25 @@
 //! The kernel's interfaces, made safe for the engine.
+//!
+//! The engine forbids unsafe code, so whatever talks to the kernel or handles
+//! raw memory is here, behind interfaces that cannot be misused from safe
+//! code. Those whose soundness the caller must vouch for are `unsafe`, and
+//! say what they ask for.
+//!
+//! | modules                                        | what they are for                      |
+//! |------------------------------------------------|----------------------------------------|
+//! | [`raw`], [`seccomp`], [`syscall_table`]        | system calls from the one instruction  |
+//! |                                                | that the guard's filter lets through   |
+//! | [`memory`], [`alloc`], [`shared`]              | memory that never swaps                |
+//! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
+//! |                                                | and leave it                           |
+//! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
+//! | [`file`], [`ring`], [`descriptor`]             | the swap file and I/O to it            |
+//! | [`lz4`]                                        | the codec's C library                  |
+//! | [`probe`]                                      | trying out what a machine allows       |
+//!
+//! Two rules hold throughout. No Rust reference points into the window: its
+//! pages come and go, so they are named by number. And what may run in a
+//! signal handler (faults, page-out, the re-issued call) does not allocate.
 #![warn(missing_docs)]
 
 pub mod alloc;
@@ -6,6 +27,7 @@ pub mod child;
 pub mod descriptor;
 pub mod file;
 pub mod futex;
+pub mod inline;
 pub mod lz4;
 pub mod memory;
 pub mod probe;

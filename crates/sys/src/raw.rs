@@ -91,8 +91,7 @@ pub fn settle_gate() {
     let len = softswap_raw_syscall_end as *const () as usize - start;
     let page = crate::PAGE_SIZE;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags =
-        (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
     // SAFETY: a new mapping that displaces nothing.
     let mapped =
         unsafe { syscall(libc::SYS_mmap, [GATE_ADDRESS, page, prot, flags, usize::MAX, 0]) };

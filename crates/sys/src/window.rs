@@ -24,6 +24,11 @@ const WINDOW_BASE: usize = 0x2000_0000_0000;
 /// Sizes tried, largest first; smaller ones serve where limits
 /// (RLIMIT_AS, strict overcommit) forbid more.
 const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+/// Neighbouring places tried for each size.
+const SLOTS: usize = 4;
+/// Every window lies in here, and nothing else does.
+pub(crate) const RESERVABLE: std::ops::Range<usize> =
+    WINDOW_BASE..WINDOW_BASE + SLOTS * WINDOW_SIZES[0];
 
 const EMPTY: u8 = 0;
 const FULL: u8 = 1;
@@ -350,6 +355,17 @@ impl Window {
     }
 }
 
+impl Drop for Window {
+    fn drop(&mut self) {
+        for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
+            // SAFETY: both ranges are this window's own. No Rust reference
+            // points into the window, and the only ones into staging come from
+            // `StagedFrame`s, which borrow the window and so are gone.
+            unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+        }
+    }
+}
+
 /// A full staging frame, owned: nobody moves or empties it meanwhile.
 #[derive(Debug)]
 pub struct StagedFrame<'w> {
@@ -398,7 +414,7 @@ fn reserve_range() -> Result<(usize, usize), WindowError> {
     let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
     for len in WINDOW_SIZES {
         // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..4 {
+        for slot in 0..SLOTS {
             let base = WINDOW_BASE + slot * len;
             // SAFETY: NOREPLACE never displaces an existing mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {

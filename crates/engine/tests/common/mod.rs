@@ -1,0 +1,212 @@
+//! An engine over a simulated device, with its faults really taken: a world of
+//! its own for each test. Tests speak the public interface and need no unsafe.
+#![allow(dead_code, reason = "every test binary uses its own part")]
+
+use softswap_engine::config::Config;
+use softswap_engine::engine::Engine;
+use softswap_engine::io::SimDevice;
+use softswap_engine::page_in::Access;
+use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::inline::{self, Memory};
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::window::READ_WRITE;
+use std::sync::{Arc, Once, PoisonError, RwLock};
+
+/// Every engine of this process; the handler looks for the one that is touched.
+static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
+
+fn resolve(address: usize, is_write: bool) -> bool {
+    let engine = {
+        let engines = ENGINES.read().unwrap_or_else(PoisonError::into_inner);
+        engines.iter().find(|engine| engine.contains(address)).cloned()
+    };
+    let access = if is_write { Access::Write } else { Access::Read };
+    engine.is_some_and(|engine| engine.fault(address, access).is_ok())
+}
+
+/// What differs between worlds.
+pub struct Setup {
+    pub memory_mib: u64,
+    pub swap_mib: Option<u64>,
+    pub disk_mib: u64,
+    pub compress: bool,
+    pub avoid_move: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { memory_mib: 16, swap_mib: None, disk_mib: 256, compress: true, avoid_move: false }
+    }
+}
+
+/// An engine and its disk.
+pub struct World {
+    pub engine: Arc<Engine>,
+    pub disk: Arc<SimDevice>,
+}
+
+impl World {
+    pub fn new(setup: &Setup) -> World {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| inline::install(resolve).unwrap());
+        let disk = Arc::new(SimDevice::new(setup.disk_mib << 20, 42));
+        let config = Config {
+            memory_bytes: setup.memory_mib << 20,
+            swap_bytes: setup.swap_mib.map(|mib| mib << 20),
+            reserve_bytes: 0,
+            compress: setup.compress,
+            avoid_move: setup.avoid_move,
+            ..Config::default()
+        };
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let engine = Engine::start(&config, Box::new(disk.clone()), stats).unwrap();
+        let engine = Arc::new(engine);
+        ENGINES.write().unwrap_or_else(PoisonError::into_inner).push(engine.clone());
+        World { engine, disk }
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.engine.stats().get(counter)
+    }
+
+    pub fn map(&self, pages: usize) -> Memory {
+        let len = pages * PAGE_SIZE;
+        let address = self.engine.map(len, READ_WRITE).unwrap().expect("the window has room");
+        Memory::new(address, len).unwrap()
+    }
+
+    /// Maps one page for each content and writes it there.
+    pub fn map_with(&self, contents: &[Content]) -> Memory {
+        let memory = self.map(contents.len());
+        write_all(memory, contents);
+        memory
+    }
+
+    pub fn resident(&self, memory: Memory) -> usize {
+        let mut residency = vec![0; memory.pages()];
+        self.engine.residency(memory.address(), &mut residency).unwrap();
+        residency.iter().filter(|resident| **resident == 1).count()
+    }
+
+    /// Reclaims until none of `memory` is resident.
+    pub fn evict(&self, memory: Memory) {
+        for _ in 0..100 {
+            if self.resident(memory) == 0 {
+                return;
+            }
+            self.engine.reclaim_now(100);
+        }
+        panic!("{} of {} pages did not leave", self.resident(memory), memory.pages());
+    }
+
+    /// Evicts `memory` and expects what is in it to come back.
+    pub fn assert_survives(&self, memory: Memory, contents: &[Content]) {
+        self.evict(memory);
+        assert_holds(memory, contents);
+    }
+
+    pub fn assert_within_budget(&self) {
+        let (peak, budget) = (self.count(Counter::UsedPeakBytes), self.count(Counter::BudgetBytes));
+        assert!(peak > 0 && peak <= budget, "{peak} bytes used of {budget}");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let mut engines = ENGINES.write().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| !Arc::ptr_eq(engine, &self.engine));
+    }
+}
+
+/// What a page holds, by the way in which it leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Same-filled.
+    Zero,
+    /// Same-filled with a word that fits into an entry.
+    Repeated(u64),
+    /// Compressible.
+    Text(u64),
+    /// Incompressible.
+    Random(u64),
+}
+
+/// A word that no entry has room for: such a page is stored like any other.
+pub const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
+
+impl Content {
+    pub fn bytes(self) -> [u8; PAGE_SIZE] {
+        let mut page = [0; PAGE_SIZE];
+        match self {
+            Content::Zero => {}
+            Content::Repeated(word) => each_word(&mut page, |_| word),
+            Content::Text(seed) => {
+                let text = format!("line {seed} of a log that says much the same each time\n");
+                for (byte, letter) in page.iter_mut().zip(text.bytes().cycle()) {
+                    *byte = letter;
+                }
+            }
+            Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
+        }
+        page
+    }
+}
+
+fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
+    for (at, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
+        bytes.copy_from_slice(&word(at).to_ne_bytes());
+    }
+}
+
+/// SplitMix64: neighbouring numbers give unrelated ones.
+pub fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `count` pages of every kind in turn.
+pub fn every_kind(count: u64) -> Vec<Content> {
+    (0..count)
+        .map(|page| match page % 6 {
+            0 => Content::Zero,
+            1 => Content::Repeated(page << 12),
+            2 => Content::Repeated(1.5f64.to_bits()),
+            3 => Content::Repeated(UNENCODABLE ^ page << 20),
+            4 => Content::Text(page),
+            _ => Content::Random(page),
+        })
+        .collect()
+}
+
+/// `count` pages that only the disk can take.
+pub fn random(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Random).collect()
+}
+
+pub fn write_all(memory: Memory, contents: &[Content]) {
+    for (page, content) in contents.iter().enumerate() {
+        assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()), "page {page} refused");
+    }
+}
+
+/// What a page holds now; `None` when it is refused.
+pub fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
+    let mut bytes = [0xee; PAGE_SIZE];
+    memory.read_bytes(page * PAGE_SIZE, &mut bytes).then_some(bytes)
+}
+
+pub fn assert_holds(memory: Memory, contents: &[Content]) {
+    for (page, content) in contents.iter().enumerate() {
+        match page_of(memory, page) {
+            Some(bytes) => assert!(bytes == content.bytes(), "page {page} is not {content:?}"),
+            None => panic!("page {page} ({content:?}) was refused"),
+        }
+    }
+}
+
+pub fn assert_zero(memory: Memory) {
+    assert_holds(memory, &vec![Content::Zero; memory.pages()]);
+}
