@@ -1,10 +1,11 @@
 //! The `softswap` command.
 //!
 //! `run` starts a program with the runtime preloaded and stays as its parent;
-//! `doctor` tries out what this machine allows. Both speak on stderr and
-//! stdout respectively, and never log.
+//! `doctor` tries out what this machine allows; `bench` measures. `run` speaks
+//! on stderr, the others on stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod contents;
 mod doctor;
 mod library;
@@ -40,12 +41,14 @@ it was not found. Of `doctor`: 0 where `run` will work, 1 where not.";
 enum Command {
     Run(Box<run::RunArgs>),
     Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::bench(&args),
     };
     outcome.unwrap_or_else(|refusal| {
         eprintln!("softswap: {refusal}");

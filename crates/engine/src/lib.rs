@@ -10,8 +10,8 @@
 //! |-------|--------------------------------------------------------------------------|
 //! | entry | [`engine`]                                                               |
 //! | walks | [`mapping`], [`page_in`], then [`reclaim`], then [`page_out`]            |
-//! | root  | [`parts`]: what both walks use, side by side; [`context`]: one walk's own |
-//! | parts | [`policy`] over [`space`] over [`page`]; [`swap`] over [`io`]            |
+//! | root  | [`parts`]: what both walks use, side by side; [`context`]: what one walk owns |
+//! | parts | [`policy`] over [`space`] over [`page`]; [`readahead`] over [`page`]; [`swap`] over [`io`] |
 //! | leaves| [`fill`], [`codec`], [`pool`], [`bounce`], [`seal`], [`budget`], [`stats`], [`config`] |
 //!
 //! A tier uses those below it and never those above. The leaves do not know
@@ -24,25 +24,47 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod bounce;
-pub mod budget;
-pub mod codec;
-pub mod config;
-pub mod context;
-pub mod engine;
-pub mod fill;
-pub mod io;
-pub mod mapping;
+// Under loom only the lock-free state is built: the rest is not its business.
 pub mod page;
-pub mod page_in;
-pub mod page_out;
-pub mod parts;
-pub mod policy;
-pub mod pool;
 mod primitive;
+
+#[cfg(not(loom))]
+pub mod bounce;
+#[cfg(not(loom))]
+pub mod budget;
+#[cfg(not(loom))]
+pub mod codec;
+#[cfg(not(loom))]
+pub mod config;
+#[cfg(not(loom))]
+pub mod context;
+#[cfg(not(loom))]
+pub mod engine;
+#[cfg(not(loom))]
+pub mod fill;
+#[cfg(not(loom))]
+pub mod io;
+#[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
+pub mod page_in;
+#[cfg(not(loom))]
+pub mod page_out;
+#[cfg(not(loom))]
+pub mod parts;
+#[cfg(not(loom))]
+pub mod policy;
+#[cfg(not(loom))]
+pub mod pool;
+#[cfg(not(loom))]
 pub mod readahead;
+#[cfg(not(loom))]
 pub mod reclaim;
+#[cfg(not(loom))]
 pub mod seal;
+#[cfg(not(loom))]
 pub mod space;
+#[cfg(not(loom))]
 pub mod stats;
+#[cfg(not(loom))]
 pub mod swap;

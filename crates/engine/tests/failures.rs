@@ -73,11 +73,12 @@ fn what_needs_no_disk_leaves_although_writes_fail() {
 fn short_transfers_are_continued() {
     let world = World::new(&Setup::default());
     world.disk.fail_at_random(Operation::Write, 2, Fault::Short(5000));
-    world.disk.fail_at_random(Operation::Read, 2, Fault::Short(100));
+    world.disk.fail_at_random(Operation::Read, 3, Fault::Short(100));
     let contents = random(300);
     let memory = world.map_with(&contents);
     world.assert_survives(memory, &contents);
-    assert!(world.disk.counts().reads > 300);
+    let moved_bytes = world.disk.counts().read_bytes;
+    assert!(moved_bytes > world.count(Counter::BytesRead), "no transfer was short");
     assert_eq!(world.count(Counter::ReadErrors) + world.count(Counter::WriteErrors), 0);
 }
 
@@ -138,13 +139,14 @@ fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
     let contents = random(64);
     let bystanders = world.map_with(&contents);
     world.evict(bystanders);
-    // Frees the first slots, so that the next write goes in front of the rest.
     assert_holds(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
-    fail_next(&world, Operation::Write, 1, Fault::Misdirect(20 * PAGE_SIZE as u64));
+    let before = world.count(Counter::PagesWritten);
+    fail_next(&world, Operation::Write, 1, Fault::Misdirect(4 * PAGE_SIZE as u64));
     world.evict(bystanders);
+    let written = (world.count(Counter::PagesWritten) - before) as usize;
     let refused = never_wrong(bystanders, &contents);
-    assert!(refused >= 8, "{refused} pages refused");
-    assert!(refused <= 16, "{refused} pages refused");
+    assert!(refused >= 4, "{refused} of {written} misdirected pages refused");
+    assert!(refused <= 2 * written, "{refused} pages refused, {written} were misdirected");
 }
 
 #[test]

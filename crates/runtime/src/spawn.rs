@@ -227,8 +227,8 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
 /// How a variadic exec finds its arguments: five in registers, the rest on
 /// the stack.
 const IN_REGISTERS: usize = 5;
-/// Room for a variadic call's arguments; POSIX promises 4096 bytes of them.
-const MAX_LISTED: usize = 4096;
+/// Most arguments of a variadic exec.
+const MAX_LISTED: usize = 2000;
 
 /// Which exec a variadic function stands for.
 #[derive(PartialEq)]

@@ -26,12 +26,12 @@ fn resolve(address: usize, is_write: bool) -> bool {
 }
 
 /// What differs between worlds.
-pub struct Setup {
-    pub memory_mib: u64,
-    pub swap_mib: Option<u64>,
-    pub disk_mib: u64,
-    pub compress: bool,
-    pub avoid_move: bool,
+pub(crate) struct Setup {
+    pub(crate) memory_mib: u64,
+    pub(crate) swap_mib: Option<u64>,
+    pub(crate) disk_mib: u64,
+    pub(crate) compress: bool,
+    pub(crate) avoid_move: bool,
 }
 
 impl Default for Setup {
@@ -41,13 +41,13 @@ impl Default for Setup {
 }
 
 /// An engine and its disk.
-pub struct World {
-    pub engine: Arc<Engine>,
-    pub disk: Arc<SimDevice>,
+pub(crate) struct World {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) disk: Arc<SimDevice>,
 }
 
 impl World {
-    pub fn new(setup: &Setup) -> World {
+    pub(crate) fn new(setup: &Setup) -> World {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(|| inline::install(resolve).unwrap());
         let disk = Arc::new(SimDevice::new(setup.disk_mib << 20, 42));
@@ -66,31 +66,31 @@ impl World {
         World { engine, disk }
     }
 
-    pub fn count(&self, counter: Counter) -> u64 {
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
         self.engine.stats().get(counter)
     }
 
-    pub fn map(&self, pages: usize) -> Memory {
+    pub(crate) fn map(&self, pages: usize) -> Memory {
         let len = pages * PAGE_SIZE;
         let address = self.engine.map(len, READ_WRITE).unwrap().expect("the window has room");
         Memory::new(address, len).unwrap()
     }
 
     /// Maps one page for each content and writes it there.
-    pub fn map_with(&self, contents: &[Content]) -> Memory {
+    pub(crate) fn map_with(&self, contents: &[Content]) -> Memory {
         let memory = self.map(contents.len());
         write_all(memory, contents);
         memory
     }
 
-    pub fn resident(&self, memory: Memory) -> usize {
+    pub(crate) fn resident(&self, memory: Memory) -> usize {
         let mut residency = vec![0; memory.pages()];
         self.engine.residency(memory.address(), &mut residency).unwrap();
         residency.iter().filter(|resident| **resident == 1).count()
     }
 
     /// Reclaims until none of `memory` is resident.
-    pub fn evict(&self, memory: Memory) {
+    pub(crate) fn evict(&self, memory: Memory) {
         for _ in 0..100 {
             if self.resident(memory) == 0 {
                 return;
@@ -101,12 +101,12 @@ impl World {
     }
 
     /// Evicts `memory` and expects what is in it to come back.
-    pub fn assert_survives(&self, memory: Memory, contents: &[Content]) {
+    pub(crate) fn assert_survives(&self, memory: Memory, contents: &[Content]) {
         self.evict(memory);
         assert_holds(memory, contents);
     }
 
-    pub fn assert_within_budget(&self) {
+    pub(crate) fn assert_within_budget(&self) {
         let (peak, budget) = (self.count(Counter::UsedPeakBytes), self.count(Counter::BudgetBytes));
         assert!(peak > 0 && peak <= budget, "{peak} bytes used of {budget}");
     }
@@ -121,7 +121,7 @@ impl Drop for World {
 
 /// What a page holds, by the way in which it leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     /// Same-filled.
     Zero,
     /// Same-filled with a word that fits into an entry.
@@ -133,19 +133,18 @@ pub enum Content {
 }
 
 /// A word that no entry has room for: such a page is stored like any other.
-pub const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
+pub(crate) const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Content {
-    pub fn bytes(self) -> [u8; PAGE_SIZE] {
+    pub(crate) fn bytes(self) -> [u8; PAGE_SIZE] {
         let mut page = [0; PAGE_SIZE];
         match self {
             Content::Zero => {}
             Content::Repeated(word) => each_word(&mut page, |_| word),
             Content::Text(seed) => {
-                let text = format!("line {seed} of a log that says much the same each time\n");
-                for (byte, letter) in page.iter_mut().zip(text.bytes().cycle()) {
-                    *byte = letter;
-                }
+                let line = |at| format!("{:016x} says much the same\n", scramble(seed << 8 | at));
+                let text: String = (0..=PAGE_SIZE as u64 / 35).map(line).collect();
+                page.copy_from_slice(&text.as_bytes()[..PAGE_SIZE]);
             }
             Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
         }
@@ -160,7 +159,7 @@ fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
 }
 
 /// SplitMix64: neighbouring numbers give unrelated ones.
-pub fn scramble(number: u64) -> u64 {
+pub(crate) fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -168,7 +167,7 @@ pub fn scramble(number: u64) -> u64 {
 }
 
 /// `count` pages of every kind in turn.
-pub fn every_kind(count: u64) -> Vec<Content> {
+pub(crate) fn every_kind(count: u64) -> Vec<Content> {
     (0..count)
         .map(|page| match page % 6 {
             0 => Content::Zero,
@@ -182,23 +181,23 @@ pub fn every_kind(count: u64) -> Vec<Content> {
 }
 
 /// `count` pages that only the disk can take.
-pub fn random(count: u64) -> Vec<Content> {
+pub(crate) fn random(count: u64) -> Vec<Content> {
     (0..count).map(Content::Random).collect()
 }
 
-pub fn write_all(memory: Memory, contents: &[Content]) {
+pub(crate) fn write_all(memory: Memory, contents: &[Content]) {
     for (page, content) in contents.iter().enumerate() {
         assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()), "page {page} refused");
     }
 }
 
 /// What a page holds now; `None` when it is refused.
-pub fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
+pub(crate) fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
     let mut bytes = [0xee; PAGE_SIZE];
     memory.read_bytes(page * PAGE_SIZE, &mut bytes).then_some(bytes)
 }
 
-pub fn assert_holds(memory: Memory, contents: &[Content]) {
+pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
     for (page, content) in contents.iter().enumerate() {
         match page_of(memory, page) {
             Some(bytes) => assert!(bytes == content.bytes(), "page {page} is not {content:?}"),
@@ -207,6 +206,6 @@ pub fn assert_holds(memory: Memory, contents: &[Content]) {
     }
 }
 
-pub fn assert_zero(memory: Memory) {
+pub(crate) fn assert_zero(memory: Memory) {
     assert_holds(memory, &vec![Content::Zero; memory.pages()]);
 }

@@ -1,0 +1,128 @@
+//! A benchmark's result: a table for people, one JSON object for programs.
+
+use super::machine::Machine;
+use super::sample::Figures;
+use crate::refusal::{Refusal, plain};
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One line of a table of latencies.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Row {
+    pub(super) variant: &'static str,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) cov: f64,
+    pub(super) count: usize,
+}
+
+impl Row {
+    pub(super) fn new(variant: &'static str, figures: Figures) -> Row {
+        let Figures { p50_us, p99_us, cov, count } = figures;
+        Row { variant, p50_us, p99_us, cov, count }
+    }
+}
+
+/// Everything that a benchmark found.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    pub(super) schema: u32,
+    pub(super) bench: &'static str,
+    pub(super) machine: Machine,
+    pub(super) rows: Vec<Row>,
+    pub(super) ratios: serde_json::Map<String, serde_json::Value>,
+    /// What the variants are, for people.
+    #[serde(skip)]
+    pub(super) notes: Vec<String>,
+}
+
+/// Where JSON goes: `-` is standard output, without a table then.
+pub(super) enum Target {
+    Table,
+    Stdout,
+    File { file: File, path: PathBuf, created: bool },
+}
+
+impl Target {
+    /// Opens the target before anything is measured, so that a path that
+    /// cannot be written costs no time.
+    pub(super) fn open(json: Option<&Path>) -> Result<Target, Refusal> {
+        let Some(path) = json else { return Ok(Target::Table) };
+        if path == Path::new("-") {
+            return Ok(Target::Stdout);
+        }
+        let created = !path.exists();
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| {
+            Refusal::usage(format!(
+                "--json {}: the file cannot be written: {}; choose another path, or - for \
+                 standard output",
+                path.display(),
+                plain(&error)
+            ))
+        })?;
+        Ok(Target::File { file, path: path.to_path_buf(), created })
+    }
+
+    /// Writes what was found.
+    pub(super) fn write(self, outcome: &Outcome) -> Result<(), Refusal> {
+        let failed = |what: &str, error: &std::io::Error| {
+            Refusal::own(format!("{what} cannot be written: {}", plain(error)))
+        };
+        let json = || serde_json::to_string_pretty(outcome).map(|text| text + "\n");
+        match self {
+            Target::Table => print(&table(outcome)).map_err(|e| failed("the table", &e)),
+            Target::Stdout => json()
+                .map_err(Into::into)
+                .and_then(|text| print(&text))
+                .map_err(|e| failed("the result", &e)),
+            Target::File { mut file, path, .. } => {
+                let written = json().map_err(Into::into).and_then(|text| {
+                    if file.metadata()?.is_file() {
+                        file.set_len(0)?;
+                    }
+                    file.write_all(text.as_bytes())
+                });
+                written.map_err(|e| failed(&path.display().to_string(), &e))?;
+                print(&table(outcome)).map_err(|e| failed("the table", &e))
+            }
+        }
+    }
+
+    /// Leaves things as they were: there is no result.
+    pub(super) fn abandon(self) {
+        if let Target::File { path, created: true, .. } = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    std::io::stdout().lock().write_all(text.as_bytes())
+}
+
+fn table(outcome: &Outcome) -> String {
+    let mut text = format!("{}\n\n", outcome.machine.line());
+    text +=
+        &format!("{:<18}{:>10}{:>10}{:>8}{:>9}\n", "variant", "p50 us", "p99 us", "CoV", "count");
+    for row in &outcome.rows {
+        text += &format!(
+            "{:<18}{:>10.2}{:>10.2}{:>6.1} %{:>9}\n",
+            row.variant,
+            row.p50_us,
+            row.p99_us,
+            row.cov * 100.0,
+            row.count
+        );
+    }
+    text.push('\n');
+    for (name, value) in &outcome.ratios {
+        text += &format!("{name}: {:.2}\n", value.as_f64().unwrap_or(f64::NAN));
+    }
+    for note in &outcome.notes {
+        text += &format!("{note}\n");
+    }
+    text
+}

@@ -1,0 +1,243 @@
+//! The `mmap` family, pins and holds, with pages in every place they can be.
+
+mod common;
+use common::{
+    Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, write_all,
+};
+use softswap_engine::stats::{Counter, Tier};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::inline::Memory;
+use softswap_sys::window::READ_WRITE;
+
+const PROT_NONE: i32 = 0;
+const PROT_READ: i32 = 1;
+
+/// A mapping whose pages are out, except every third, and every seventh page
+/// has never been touched.
+fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
+    let memory = world.map(contents.len());
+    for (page, content) in contents.iter().enumerate().filter(|(page, _)| page % 7 != 0) {
+        assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+    }
+    world.evict(memory);
+    for page in (0..contents.len()).step_by(3) {
+        assert!(page_of(memory, page).is_some());
+    }
+    memory
+}
+
+/// Pages of every kind, zero where [`map_in_every_place`] writes nothing.
+fn contents() -> Vec<Content> {
+    let mut contents = every_kind(130);
+    contents.iter_mut().step_by(7).for_each(|content| *content = Content::Zero);
+    contents
+}
+
+fn worlds() -> impl Iterator<Item = World> {
+    [false, true]
+        .into_iter()
+        .map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
+}
+
+#[test]
+fn discarded_pages_read_as_zeroes_and_their_neighbours_stay() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let dropped = memory.part(20 * PAGE_SIZE, 90 * PAGE_SIZE);
+        world.engine.discard(dropped.address(), dropped.len()).unwrap();
+        assert_zero(dropped);
+        assert_holds(memory.part(0, 20 * PAGE_SIZE), &contents[..20]);
+        assert_holds(memory.part(110 * PAGE_SIZE, 20 * PAGE_SIZE), &contents[110..]);
+        let fresh = every_kind(90);
+        write_all(dropped, &fresh);
+        world.assert_survives(dropped, &fresh);
+    }
+}
+
+#[test]
+fn what_is_discarded_or_unmapped_frees_its_slots_and_its_share_of_the_budget() {
+    // Ten times what area and DRAM together could take.
+    let world = World::new(&Setup { memory_mib: 8, swap_mib: Some(8), ..Setup::default() });
+    let contents: Vec<_> = random(1500).into_iter().chain(every_kind(600)).collect();
+    for round in 0..20 {
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        assert_holds(memory.part(0, 300 * PAGE_SIZE), &contents[..300]);
+        if round % 2 == 0 {
+            world.engine.discard(memory.address(), memory.len()).unwrap();
+            assert_zero(memory);
+        }
+        world.engine.unmap(memory.address(), memory.len()).unwrap();
+    }
+    world.assert_within_budget();
+}
+
+#[test]
+fn unmapped_memory_is_refused_and_its_place_starts_afresh() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let gone = memory.part(40 * PAGE_SIZE, 50 * PAGE_SIZE);
+        world.engine.unmap(gone.address(), gone.len()).unwrap();
+        assert!(!world.engine.any_mapped(gone.address(), gone.len()));
+        assert!((0..50).all(|page| gone.read(page * PAGE_SIZE).is_none()));
+        assert!(!gone.write(0, 1));
+        assert_holds(memory.part(0, 40 * PAGE_SIZE), &contents[..40]);
+        assert_holds(memory.part(90 * PAGE_SIZE, 40 * PAGE_SIZE), &contents[90..]);
+        world.engine.map_at(gone.address(), gone.len(), READ_WRITE).unwrap();
+        assert_zero(gone);
+    }
+}
+
+#[test]
+fn mapping_over_a_mapping_drops_what_was_there() {
+    for world in worlds() {
+        let memory = map_in_every_place(&world, &contents());
+        world.engine.map_at(memory.address(), memory.len(), READ_WRITE).unwrap();
+        assert_zero(memory);
+    }
+}
+
+#[test]
+fn a_remapped_range_takes_its_content_along() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        // A neighbour, so that it cannot grow where it is.
+        let after = memory.address() + memory.len();
+        world.engine.map_at(after, PAGE_SIZE, READ_WRITE).unwrap();
+        let len = 4 * memory.len();
+        assert!(world.engine.remap(memory.address(), memory.len(), len, false).is_err());
+        let moved = world.engine.remap(memory.address(), memory.len(), len, true).unwrap();
+        assert_ne!(moved, memory.address());
+        let moved = Memory::new(moved, len).unwrap();
+        assert_holds(moved, &contents);
+        assert_zero(moved.part(memory.len(), 3 * memory.len()));
+        assert!((0..memory.pages()).all(|page| memory.read(page * PAGE_SIZE).is_none()));
+        world.assert_survives(moved, &contents);
+    }
+}
+
+#[test]
+fn a_range_shrinks_and_grows_in_place() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let (start, len) = (memory.address(), memory.len());
+        let half = len / 2;
+        assert_eq!(world.engine.remap(start, len, half, false).unwrap(), start);
+        assert_eq!(memory.read(half), None);
+        assert_eq!(world.engine.remap(start, half, len, false).unwrap(), start);
+        assert_holds(memory.part(0, half), &contents[..65]);
+        assert_zero(memory.part(half, half));
+    }
+}
+
+#[test]
+fn protection_holds_wherever_the_pages_are() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let (start, len) = (memory.address(), memory.len());
+        world.engine.protect(start, len, PROT_READ).unwrap();
+        world.assert_survives(memory, &contents);
+        assert!((0..130).all(|page| !memory.write(page * PAGE_SIZE, 1)));
+        world.engine.protect(start, len, PROT_NONE).unwrap();
+        world.evict(memory);
+        assert!((0..130).all(|page| memory.read(page * PAGE_SIZE).is_none()));
+        world.engine.protect(start, len, READ_WRITE).unwrap();
+        assert_holds(memory, &contents);
+        assert!((0..130).all(|page| memory.write(page * PAGE_SIZE, 1)));
+    }
+}
+
+#[test]
+fn a_mapping_forgets_the_protection_of_the_one_before() {
+    let world = World::new(&Setup::default());
+    let memory = world.map(20);
+    world.engine.protect(memory.address(), memory.len(), PROT_NONE).unwrap();
+    world.engine.unmap(memory.address(), memory.len()).unwrap();
+    world.engine.map_at(memory.address(), memory.len(), READ_WRITE).unwrap();
+    write_all(memory, &every_kind(20));
+}
+
+#[test]
+fn pinned_pages_stay_until_they_are_unpinned() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        // From the middle of a page to the middle of another.
+        let (start, len) = (memory.address() + 10 * PAGE_SIZE + 100, 30 * PAGE_SIZE);
+        assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
+        world.engine.reclaim_now(100);
+        assert_eq!(world.resident(memory), 31);
+        assert_eq!(world.resident(memory.part(10 * PAGE_SIZE, 31 * PAGE_SIZE)), 31);
+        // Pinned once more and less: still pinned.
+        assert_eq!(world.engine.pin(start, PAGE_SIZE, usize::MAX).unwrap(), PAGE_SIZE);
+        world.engine.unpin(start, PAGE_SIZE);
+        world.engine.reclaim_now(100);
+        assert_eq!(world.resident(memory), 31);
+        world.engine.unpin(start, len);
+        world.assert_survives(memory, &contents);
+    }
+}
+
+#[test]
+fn pinning_ends_where_the_mapping_does() {
+    let world = World::new(&Setup::default());
+    let memory = world.map(8);
+    world.engine.unmap(memory.address() + 5 * PAGE_SIZE, PAGE_SIZE).unwrap();
+    let pinned = world.engine.pin(memory.address() + 10, memory.len() - 10, usize::MAX).unwrap();
+    assert_eq!(pinned, 5 * PAGE_SIZE - 10);
+    world.engine.unpin(memory.address() + 10, pinned);
+    let most = 2 * PAGE_SIZE;
+    assert_eq!(world.engine.pin(memory.address(), memory.len(), most).unwrap(), most);
+    world.engine.unpin(memory.address(), most);
+    world.evict(memory.part(0, 5 * PAGE_SIZE));
+}
+
+#[test]
+fn locked_memory_is_resident_and_bounded() {
+    let world = World::new(&Setup::default());
+    let contents = contents();
+    let memory = map_in_every_place(&world, &contents);
+    world.engine.lock_range(memory.address(), memory.len()).unwrap();
+    world.engine.reclaim_now(100);
+    assert_eq!(world.resident(memory), 130);
+    assert_holds(memory, &contents);
+    let large = world.map(2000);
+    assert!(world.engine.lock_range(large.address(), large.len()).is_err());
+    world.engine.unlock_range(memory.address(), memory.len()).unwrap();
+    world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn while_held_nothing_leaves_and_everything_can_come_in() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let before = world.resident(memory);
+        world.engine.hold();
+        world.engine.hold();
+        assert_eq!(world.engine.reclaim_now(10), 0);
+        assert_holds(memory, &contents);
+        world.engine.unhold();
+        assert_eq!(world.engine.reclaim_now(10), 0);
+        assert_eq!(world.resident(memory), 130);
+        assert!(before < 130);
+        world.engine.unhold();
+        world.assert_survives(memory, &contents);
+    }
+}
+
+#[test]
+fn a_sequential_first_touch_is_served_in_strides() {
+    let world = World::new(&Setup::default());
+    let memory = world.map(1024);
+    assert!((0..1024).all(|page| memory.write(page * PAGE_SIZE, page as u64)));
+    let faults = world.engine.stats().faults(Tier::Zero);
+    assert!(faults < 256, "{faults} faults for 1024 pages");
+    assert!((0..1024).all(|page| memory.read(page * PAGE_SIZE) == Some(page as u64)));
+    assert_eq!(world.count(Counter::PagesOut), 0);
+}
