@@ -229,6 +229,12 @@ impl Engine {
         mapping::protect(&self.parts, self.pages_of(address, len)?, protection)
     }
 
+    /// The protection of the page at `address`.
+    #[must_use]
+    pub fn protection(&self, address: usize) -> Protection {
+        self.parts.space.lock().protection(self.page_of(address))
+    }
+
     /// Whether every page of a range is mapped.
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
@@ -371,10 +377,31 @@ impl Engine {
         AtRest { contexts: self.contexts.claim_all(), layout, _moves: moves }
     }
 
+    /// Before fork: lets the child inherit the window.
+    pub fn before_fork(&self, at_rest: &AtRest<'_>) -> io::Result<()> {
+        self.parts.window.inherit(&self.managed_ranges(at_rest), true)
+    }
+
     /// In the parent after fork: slots that exist now are not reused until
     /// [`Engine::child_gone`], because the child reads them too.
-    pub fn child_made(&self, _at_rest: &AtRest<'_>) {
+    pub fn child_made(&self, at_rest: &AtRest<'_>) {
         self.parts.area.freeze();
+        // Refused only where it was refused before: then nothing is inherited.
+        let _ = self.parts.window.inherit(&self.managed_ranges(at_rest), false);
+    }
+
+    /// The parts of the window that no foreign mapping covers.
+    fn managed_ranges(&self, at_rest: &AtRest<'_>) -> Vec<(PageNo, usize)> {
+        let whole = 0..self.parts.window.pages() as PageNo;
+        let mut managed = Vec::new();
+        let mut start = whole.start;
+        for foreign in at_rest.layout.foreign_in(&whole) {
+            managed.push((start, (foreign.start - start) as usize));
+            start = foreign.end;
+        }
+        managed.push((start, (whole.end - start) as usize));
+        managed.retain(|(_, count)| *count > 0);
+        managed
     }
 
     /// Ends one [`Engine::child_made`].
@@ -389,16 +416,10 @@ impl Engine {
     /// # Errors
     /// When userfaultfd cannot be opened again; the child must be stopped.
     pub fn become_child(&self, at_rest: &mut AtRest<'_>) -> io::Result<()> {
-        let whole = 0..self.parts.window.pages() as PageNo;
-        let mut managed = Vec::new();
-        let mut start = whole.start;
-        for foreign in at_rest.layout.foreign_in(&whole) {
-            managed.push((start, (foreign.start - start) as usize));
-            start = foreign.end;
-        }
-        managed.push((start, (whole.end - start) as usize));
-        managed.retain(|(_, count)| *count > 0);
+        let managed = self.managed_ranges(at_rest);
         self.parts.window.reopen_after_fork(&managed)?;
+        self.parts.window.inherit(&managed, false)?;
+        softswap_sys::shared::make_private(self.parts.stats.words())?;
         for context in &mut at_rest.contexts {
             // The ring is shared with the parent: its completions are not ours.
             std::mem::forget(std::mem::replace(&mut context.lane, Lane::Plain));

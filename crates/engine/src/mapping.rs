@@ -149,50 +149,55 @@ pub fn transfer(
     to: PageNo,
     fetch: impl Fn(PageNo) -> io::Result<()>,
 ) -> io::Result<()> {
-    for (source, target) in from.clone().zip(to..) {
-        if !parts.space.is_touched(source) {
-            continue;
-        }
-        loop {
-            let claim = parts.pages.claim(source);
-            match claim.before().place() {
-                Place::Vacant | Place::Foreign => break,
-                Place::Filled { code } => {
-                    arrive(parts, target, Place::Filled { code });
-                    claim.publish(Place::Vacant);
-                    break;
-                }
-                Place::Slot { slot } => {
-                    arrive(parts, target, Place::Slot { slot });
-                    claim.publish(Place::Vacant);
-                    break;
-                }
-                Place::Resident { heat } => {
-                    let moved = parts.window.relocate(target, source, 1);
-                    if moved.pages == 0 {
-                        copy_over(parts, source, target)?;
-                    }
-                    parts.space.sub_resident(source);
-                    claim.publish(Place::Vacant);
-                    parts.space.add_resident(target, 1);
-                    arrive(parts, target, Place::Resident { heat });
-                    break;
-                }
-                // The pool knows its pages' owners, and a frame belongs to a
-                // batch: those come in first.
-                Place::Pool { .. } | Place::Staged { .. } => {
-                    drop(claim);
-                    fetch(source)?;
-                }
+    for (source, target) in from.zip(to..) {
+        if parts.space.is_touched(source) {
+            while !transfer_page(parts, source, target)? {
+                fetch(source)?;
             }
         }
     }
     Ok(())
 }
 
-fn arrive(parts: &Parts, target: PageNo, place: Place) {
+/// Moves one page. False when it must be brought in first: the pool knows its
+/// pages' owners, and a staging frame belongs to a batch.
+fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bool> {
+    let seen = parts.pages.load(source).place();
+    if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
+        return Ok(false);
+    }
+    // The target first: whoever has it (a neighbour's first touch running
+    // ahead) waits for nobody.
     parts.space.touch(target);
-    parts.pages.claim(target).publish(place);
+    let arriving = parts.pages.claim(target);
+    if arriving.before().is_resident() {
+        parts.window.discard(target, 1)?;
+        parts.space.sub_resident(target);
+        parts.budget.release(1);
+    }
+    let leaving = parts.pages.claim(source);
+    let place = leaving.before().place();
+    match place {
+        Place::Filled { .. } | Place::Slot { .. } => {}
+        Place::Resident { .. } => {
+            if parts.window.relocate(target, source, 1).pages == 0 {
+                copy_over(parts, source, target)?;
+            }
+            parts.space.sub_resident(source);
+            parts.space.add_resident(target, 1);
+        }
+        Place::Pool { .. } | Place::Staged { .. } => {
+            arriving.publish(Place::Vacant);
+            return Ok(false);
+        }
+        Place::Vacant | Place::Foreign => {
+            arriving.publish(Place::Vacant);
+            return Ok(true);
+        }
+    }
+    leaving.publish(Place::Vacant);
+    arriving.publish(place);
+    Ok(true)
 }
 
 fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {

@@ -250,22 +250,25 @@ impl Claim<'_> {
 
     /// The page is now at `place`; the claim ends.
     pub fn publish(self, place: Place) {
-        self.release(Entry::new(place));
+        let old = self.word.swap(Entry::new(place).0, Ordering::AcqRel);
+        end(self.word, old);
         std::mem::forget(self);
-    }
-
-    fn release(&self, entry: Entry) {
-        let old = self.word.swap(entry.0, Ordering::AcqRel);
-        debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
-        if old & WAITERS != 0 {
-            primitive::wake(self.word);
-        }
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.release(self.before);
+        // Only the marks go: a pin may have been taken back meanwhile.
+        let old = self.word.fetch_and(!(BUSY | WAITERS), Ordering::AcqRel);
+        end(self.word, old);
+    }
+}
+
+/// Ends a claim: wakes those who wait for it.
+fn end(word: &AtomicU64, old: u64) {
+    debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
+    if old & WAITERS != 0 {
+        primitive::wake(word);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
 use crate::seal;
-use crate::stats::{Counter, Tier};
+use crate::stats::{Counter, StopReason, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::io;
@@ -55,6 +55,23 @@ pub enum FaultError {
     /// The page vanished behind the engine's back.
     #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
     Lost,
+}
+
+impl FaultError {
+    /// The reason as statistics record it; `None` for what is no failure of
+    /// the engine's.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        Some(match self {
+            FaultError::NotMapped => return None,
+            FaultError::Read(_) => StopReason::ReadFailed,
+            FaultError::Corrupt { .. } => StopReason::WrongData,
+            FaultError::Unpack(_) => StopReason::PoolDamaged,
+            FaultError::Exhausted(_) => StopReason::OutOfMemory,
+            FaultError::Install(_) => StopReason::MapRefused,
+            FaultError::Lost => StopReason::PageLost,
+        })
+    }
 }
 
 /// What the toucher was about to do.
@@ -295,7 +312,11 @@ fn read_cluster(
             Err(_) => break,
         }
     }
-    let done = parts.window.install(page, &bytes[..good * PAGE_SIZE]);
+    let mut done = parts.window.install(page, &bytes[..good * PAGE_SIZE]);
+    if done.pages == 0 && good > 1 {
+        // One call cannot cross a change of protection.
+        done = parts.window.install(page, &bytes[..PAGE_SIZE]);
+    }
     match done.error {
         Some(error) if done.pages == 0 => Err(FaultError::Install(error)),
         _ => Ok(done.pages),

@@ -210,6 +210,9 @@ fn in_dram(
     }
     let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
     let len = codec::compress(content, room, &mut context.scratch)?;
+    if !parts.has_room_for_pool() {
+        return None;
+    }
     let handle = parts.pool.store(&context.packed.0[..len], page).ok()?;
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);

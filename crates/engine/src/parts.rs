@@ -59,6 +59,13 @@ impl Parts {
         self.budget.used_bytes(self.other_bytes())
     }
 
+    /// Whether the pool may take another slab without leaving the budget, with
+    /// a little to spare for reclaimers that ask at the same time.
+    #[must_use]
+    pub fn has_room_for_pool(&self) -> bool {
+        self.used_bytes() + 4 * crate::pool::SLAB_BYTES <= self.budget.limit_bytes()
+    }
+
     /// Raises the peaks that reports show.
     pub fn note_peaks(&self) {
         let stats = &self.stats;

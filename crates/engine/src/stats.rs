@@ -103,8 +103,57 @@ counters! {
     UsesMove,
     /// Swap file size now, in bytes.
     SwapFileBytes,
-    /// Why the engine stopped the program (see `StopReason`), 0 if it did not.
+    /// Why the engine stopped the program ([`StopReason`]), 0 if it did not.
     StopReason,
+}
+
+/// Why the engine stopped the program, for the summary; the message on
+/// standard error has the details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum StopReason {
+    /// The swap area could not be read.
+    ReadFailed = 1,
+    /// The swap area returned wrong data.
+    WrongData = 2,
+    /// A compressed page could not be unpacked.
+    PoolDamaged = 3,
+    /// No memory could be freed within the budget.
+    OutOfMemory = 4,
+    /// The kernel refused to map a page.
+    MapRefused = 5,
+    /// A page was dropped behind the engine's back.
+    PageLost = 6,
+}
+
+impl StopReason {
+    const ALL: [StopReason; 6] = [
+        StopReason::ReadFailed,
+        StopReason::WrongData,
+        StopReason::PoolDamaged,
+        StopReason::OutOfMemory,
+        StopReason::MapRefused,
+        StopReason::PageLost,
+    ];
+
+    /// The reason recorded in [`Counter::StopReason`].
+    #[must_use]
+    pub fn from_code(code: u64) -> Option<StopReason> {
+        Self::ALL.into_iter().find(|reason| *reason as u64 == code)
+    }
+
+    /// The reason in words.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            StopReason::ReadFailed => "the swap area could not be read",
+            StopReason::WrongData => "the swap area returned wrong data",
+            StopReason::PoolDamaged => "a compressed page could not be unpacked",
+            StopReason::OutOfMemory => "no memory could be freed within the budget",
+            StopReason::MapRefused => "the kernel refused to map a page",
+            StopReason::PageLost => "a page was dropped behind softswap's back",
+        }
+    }
 }
 
 /// Latency buckets: 4 per power of two from 1 ns.
@@ -129,6 +178,12 @@ impl Stats {
     pub fn new(words: &'static [AtomicU64]) -> Stats {
         assert!(words.len() >= STATS_WORDS);
         Stats { words }
+    }
+
+    /// The words themselves.
+    #[must_use]
+    pub fn words(&self) -> &'static [AtomicU64] {
+        self.words
     }
 
     /// The counter's value.

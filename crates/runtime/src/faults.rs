@@ -65,8 +65,8 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
 
 /// Tells on standard error why the program is stopped.
 fn explain(error: &FaultError) {
-    if let Some(engine) = start::engine() {
-        engine.stats().set(Counter::StopReason, 1);
+    if let (Some(engine), Some(reason)) = (start::engine(), error.stop_reason()) {
+        engine.stats().set(Counter::StopReason, reason as u64);
     }
     let mut text = Line { bytes: [0; 1024], len: 0 };
     let pid = rustix::process::getpid().as_raw_nonzero();

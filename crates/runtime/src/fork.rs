@@ -26,6 +26,7 @@ struct Forking {
     at_rest: AtRest<'static>,
     children: MutexGuard<'static, Vec<OwnedFd>>,
     pipe: Option<(OwnedFd, OwnedFd)>,
+    heap_break: MutexGuard<'static, crate::mappings::Break>,
     mask: Mask,
     /// Pages the C library touches between fork and our handler.
     pinned: Vec<(usize, usize)>,
@@ -73,8 +74,15 @@ extern "C" fn prepare() {
         .map(|(read, write)| (move_high(read), move_high(write)));
     let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     let at_rest = engine.rest();
+    // If refused, the child has no window at all: it faults where it would
+    // otherwise have read zeroes.
+    let _ = engine.before_fork(&at_rest);
+    let heap_break = crate::mappings::lock_break();
+    crate::masks::lock_for_fork();
     // SAFETY: see `Slot`.
-    unsafe { *FORKING.0.get() = Some(Forking { at_rest, children, pipe, mask, pinned }) };
+    unsafe {
+        *FORKING.0.get() = Some(Forking { at_rest, children, pipe, heap_break, mask, pinned })
+    };
     // Last: nothing is allocated or freed until after the fork.
     HEAP.lock();
 }
@@ -82,6 +90,7 @@ extern "C" fn prepare() {
 fn take() -> Option<Forking> {
     start::engine()?;
     HEAP.unlock();
+    crate::masks::unlock_after_fork();
     // SAFETY: see `Slot`.
     unsafe { (*FORKING.0.get()).take() }
 }
@@ -97,6 +106,7 @@ extern "C" fn parent() {
         // Without a pipe nobody can tell when the child is gone: keep for good.
         engine.child_made(&forking.at_rest);
     }
+    drop(forking.heap_break);
     drop(forking.children);
     drop(forking.at_rest);
     release(engine, &forking.pinned);
@@ -109,6 +119,7 @@ extern "C" fn child() {
         stop_child(&error);
     }
     start::no_background_reclaim();
+    drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {
         drop(read);
@@ -120,6 +131,22 @@ extern "C" fn child() {
     drop(forking.children);
     release(engine, &forking.pinned);
     signals::set_mask(forking.mask);
+}
+
+/// glibc's `_Fork` runs no handlers: a child of it would be without its data.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "glibc's name")]
+pub extern "C" fn _Fork() -> libc::pid_t {
+    crate::real::real!(_Fork: fn() -> libc::pid_t);
+    prepare();
+    // SAFETY: no preconditions; what the child may do is the caller's matter.
+    let pid = unsafe { _Fork()() };
+    if pid == 0 {
+        child()
+    } else {
+        parent()
+    }
+    pid
 }
 
 fn stop_child(error: &std::io::Error) -> ! {

@@ -21,6 +21,16 @@ const NATURAL: usize = 16;
 static LOADER_START: AtomicUsize = AtomicUsize::new(0);
 static LOADER_END: AtomicUsize = AtomicUsize::new(0);
 
+/// Fits mimalloc to a window: it maps its arenas by this much at first, where
+/// a gigabyte, its own choice, would look like memory the program asked for.
+pub(crate) fn set_up() {
+    const ARENA_RESERVE: mi::mi_option_t = 23;
+    const ARENA_KIB: std::ffi::c_long = 64 << 10;
+    // SAFETY: an option of this version of mimalloc and a value in its range;
+    // set before the first allocation.
+    unsafe { mi::mi_option_set(ARENA_RESERVE, ARENA_KIB) };
+}
+
 /// Finds the dynamic loader's code, by a function known to lie in it.
 pub(crate) fn find_loader() {
     static TLS_GET_ADDR: Real = Real::new(c"__tls_get_addr");

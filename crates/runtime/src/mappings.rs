@@ -12,8 +12,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;
 use std::io;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
 const MIN_MANAGED_BYTES: usize = 64 << 10;
@@ -158,7 +157,7 @@ fn remap_to(engine: &Engine, old: usize, old_len: usize, len: usize, target: usi
         return -(libc::EINVAL as isize);
     }
     let done = signals::with_all_blocked(|| {
-        engine.map_at(target, len, libc::PROT_READ | libc::PROT_WRITE)?;
+        engine.map_at(target, len, engine.protection(old))?;
         engine.move_to(old, old_len.min(len), target)?;
         engine.unmap(old, old_len)
     });
@@ -305,12 +304,17 @@ pub extern "C" fn mlockall(flags: i32) -> i32 {
 }
 
 /// The program break within the window.
-struct Break {
+pub(crate) struct Break {
     start: usize,
     end: usize,
 }
 
 static BREAK: Mutex<Break> = Mutex::new(Break { start: 0, end: 0 });
+
+/// Keeps the break as it is, for fork.
+pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
+    BREAK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Moves the program break to `target` bytes from its start, or by `delta`.
 /// Returns where it was.

@@ -32,14 +32,22 @@ impl Remembered {
         }
     }
 
+    fn lock(&self) {
+        while self.locked.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn unlock(&self) {
+        self.locked.store(false, Ordering::Release);
+    }
+
     fn with<R>(&self, body: impl FnOnce(&mut Action) -> R) -> R {
         signals::with_all_blocked(|| {
-            while self.locked.swap(true, Ordering::Acquire) {
-                std::thread::yield_now();
-            }
+            self.lock();
             // SAFETY: the lock is held.
             let result = body(unsafe { &mut *self.action.get() });
-            self.locked.store(false, Ordering::Release);
+            self.unlock();
             result
         })
     }
@@ -56,6 +64,18 @@ static MOVED: [AtomicBool; 65] = [const { AtomicBool::new(false) }; 65];
 thread_local! {
     /// Which of the engine's signals this thread believes it has blocked.
     static BELIEVED: Cell<Mask> = const { Cell::new(0) };
+}
+
+/// Keeps other threads from holding these locks while this one forks.
+pub(crate) fn lock_for_fork() {
+    ON_SIGBUS.lock();
+    ON_SIGSYS.lock();
+}
+
+/// Ends what [`lock_for_fork`] began.
+pub(crate) fn unlock_after_fork() {
+    ON_SIGBUS.unlock();
+    ON_SIGSYS.unlock();
 }
 
 fn remembered(signal: i32) -> Option<&'static Remembered> {

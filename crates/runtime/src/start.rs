@@ -88,6 +88,7 @@ fn bring_up(config: &Config) -> Result<(), String> {
     if !config.manage_children {
         leave_children_alone();
     }
+    heap::set_up();
     heap::find_loader();
     faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;

@@ -44,6 +44,28 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
+/// Replaces words made by [`create`] by a private copy at the same place: for
+/// a forked child, whose counts are not its parent's.
+pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let values: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
+    let start = words.as_ptr() as usize & !(crate::PAGE_SIZE - 1);
+    let len =
+        (words.as_ptr() as usize + size_of_val(words) - start).next_multiple_of(crate::PAGE_SIZE);
+    // SAFETY: the range holds these words alone (their own mapping or a
+    // reservation of whole pages), which stay valid words throughout; the
+    // child has one thread, so nobody looks in between.
+    unsafe {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        rustix::mm::mmap_anonymous(start as *mut _, len, access, flags)?;
+    }
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Relaxed);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +77,17 @@ mod tests {
         let theirs = open(&fd, 700).unwrap();
         ours[699].store(42, Relaxed);
         assert_eq!(theirs[699].load(Relaxed), 42);
+    }
+
+    #[test]
+    fn a_private_copy_keeps_its_values_and_is_no_longer_seen() {
+        let (fd, ours) = create(700).unwrap();
+        let theirs = open(&fd, 700).unwrap();
+        ours[3].store(7, Relaxed);
+        make_private(ours).unwrap();
+        assert_eq!(ours[3].load(Relaxed), 7);
+        ours[3].store(8, Relaxed);
+        assert_eq!(theirs[3].load(Relaxed), 7);
     }
 
     #[test]

@@ -132,6 +132,17 @@ impl Window {
         unsafe { self.uffd.register(self.staging, self.frames.len() * PAGE_SIZE) }
     }
 
+    /// Whether a forked child inherits ranges of the window, given as (first
+    /// page, count), and the staging frames. It does not unless told so: a
+    /// child that could not bring its pages in would read zeroes.
+    pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
+        let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        for (page, count) in managed {
+            self.advise(self.address(*page, *count), count * PAGE_SIZE, advice)?;
+        }
+        self.advise(self.staging, self.frames.len() * PAGE_SIZE, advice)
+    }
+
     fn prepare(&self) -> io::Result<()> {
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
             // A huge page would bring back pages that were never restored.
@@ -139,6 +150,7 @@ impl Window {
             // A core dump would walk the whole reservation, and what is
             // swapped out would be missing from it anyway.
             self.advise(start, len, libc::MADV_DONTDUMP)?;
+            self.advise(start, len, libc::MADV_DONTFORK)?;
             // SAFETY: both ranges were reserved for this purpose; Rust code
             // refers to neither except through `StagedFrame`.
             unsafe { self.uffd.register(start, len)? };
@@ -217,6 +229,7 @@ impl Window {
         unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
         self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
         self.advise(start, len, libc::MADV_DONTDUMP)?;
+        self.advise(start, len, libc::MADV_DONTFORK)?;
         // SAFETY: as in `prepare`.
         unsafe { self.uffd.register(start, len) }
     }

@@ -53,7 +53,7 @@ pub(crate) struct FaultsArgs {
     pages: u32,
 
     /// The directory for the swap file
-    #[arg(long, value_name = "DIR", env = "SOFTSWAP_SWAP", default_value = "/var/tmp")]
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
 }
 

@@ -100,7 +100,11 @@ impl Target {
 }
 
 fn print(text: &str) -> std::io::Result<()> {
-    std::io::stdout().lock().write_all(text.as_bytes())
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // A reader that has gone away has read enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
 
 fn table(outcome: &Outcome) -> String {

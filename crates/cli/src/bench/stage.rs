@@ -70,7 +70,7 @@ pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Stage, Refusa
         Refusal::own(error.to_string())
     }
     let file = SwapFile::open(dir).map_err(own)?;
-    let device = Arc::new(FileDevice::new(file, std::env::var_os("NORING").is_some()));
+    let device = Arc::new(FileDevice::new(file, false));
     let config = Config {
         memory_bytes: sizes.memory_bytes,
         swap_bytes: Some(sizes.swap_bytes),

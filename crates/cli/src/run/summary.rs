@@ -2,7 +2,7 @@
 
 use super::figures::{Figures, Outcome};
 use crate::units::{bytes, count, duration, nanoseconds};
-use softswap_engine::stats::TIERS;
+use softswap_engine::stats::{StopReason, TIERS};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
         );
     }
     if let Some(reason) = figures.stop_reason {
-        writeln!(out, "  stopped by softswap (reason {reason}; see its message above)")?;
+        let text = StopReason::from_code(reason).map_or("see its message above", StopReason::text);
+        writeln!(out, "  stopped by softswap: {text}")?;
     }
     Ok(())
 }
