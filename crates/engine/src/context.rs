@@ -8,6 +8,7 @@ use crate::codec;
 use crate::io::Lane;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages that leave together: one cluster buffer's worth.
@@ -27,16 +28,22 @@ pub struct Context {
     pub first_frame: usize,
 }
 
-/// All contexts of an engine.
+/// All contexts of an engine: those shared by faults, then two with one user
+/// each, background reclaim and the thread that forks.
 pub struct Contexts {
     slots: Box<[Mutex<Context>]>,
+    /// The thread that has claimed all others to fork; 0 when there is none.
+    forker: AtomicI32,
 }
+
+/// Contexts that faults do not share.
+pub const OWN_CONTEXTS: usize = 2;
 
 /// DRAM of one context beside its I/O ring, in bytes.
 pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
 
 impl Contexts {
-    /// Makes `count` contexts; the last is background reclaim's own.
+    /// Makes `count` contexts, the last [`OWN_CONTEXTS`] of which are not shared.
     pub fn new(count: usize, mut open_lane: impl FnMut() -> Lane) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
@@ -50,12 +57,15 @@ impl Contexts {
                 first_frame: index * BATCH_PAGES,
             }));
         }
-        Ok(Contexts { slots: slots.into_boxed_slice() })
+        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0) })
     }
 
     /// Claims a context, preferably this CPU's; waits when all are in use.
     pub fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
-        let shared = self.slots.len() - 1;
+        let shared = self.slots.len() - OWN_CONTEXTS;
+        if self.is_forker() {
+            return lock(&self.slots[shared + 1]);
+        }
         for step in 0..shared {
             if let Ok(context) = self.slots[(cpu + step) % shared].try_lock() {
                 return context;
@@ -72,14 +82,44 @@ impl Contexts {
 
     /// Claims background reclaim's context.
     pub fn claim_background(&self) -> MutexGuard<'_, Context> {
-        lock(&self.slots[self.slots.len() - 1])
+        lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
     }
 
-    /// Claims every context: when this returns, no walk is under way.
-    #[must_use]
-    pub fn claim_all(&self) -> Vec<MutexGuard<'_, Context>> {
-        self.slots.iter().map(lock).collect()
+    /// Whether the calling thread is the one that forks. Without a fork under
+    /// way this is one load.
+    fn is_forker(&self) -> bool {
+        match self.forker.load(Ordering::Relaxed) {
+            0 => false,
+            forker => forker == current_thread(),
+        }
     }
+
+    /// Claims every context but the forking thread's own: when this returns,
+    /// no other thread's walk is under way, while the caller can still fault.
+    #[must_use]
+    pub fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
+        let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();
+        self.forker.store(current_thread(), Ordering::Relaxed);
+        claimed
+    }
+
+    /// Ends what [`Contexts::claim_for_fork`] began, in parent and child.
+    pub fn end_fork(&self) {
+        self.forker.store(0, Ordering::Relaxed);
+    }
+
+    /// In a forked child: no lane may use a ring that the parent uses too.
+    pub fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
+        let mut own = lock(&self.slots[self.slots.len() - 1]);
+        for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {
+            // Not dropped: its completions are the parent's.
+            std::mem::forget(std::mem::replace(&mut context.lane, Lane::Plain));
+        }
+    }
+}
+
+fn current_thread() -> i32 {
+    softswap_sys::raw::current_thread()
 }
 
 fn lock(slot: &Mutex<Context>) -> MutexGuard<'_, Context> {

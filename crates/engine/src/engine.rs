@@ -5,10 +5,10 @@
 use crate::bounce;
 use crate::budget::Budget;
 use crate::config::{Config, MIN_MEMORY_BYTES};
-use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts};
-use crate::io::{Device, Lane};
+use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
+use crate::io::Device;
 use crate::mapping;
-use crate::page::{PageNo, PageTable};
+use crate::page::{PageNo, PageTable, Place};
 use crate::page_in::{self, Access, FaultError};
 use crate::parts::Parts;
 use crate::policy::Clock;
@@ -22,6 +22,7 @@ use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::{Protection, Window, WindowError};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,8 @@ pub struct Engine {
     contexts: Contexts,
     /// Held while pages are moved from one mapping to another.
     moves: Mutex<()>,
+    /// Pages pinned now, a page pinned twice counted twice.
+    pinned: AtomicUsize,
 }
 
 /// The engine at rest: no walk is under way, nothing is half-way. For fork.
@@ -82,7 +85,7 @@ impl Engine {
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         // Threads that wait for the disk hold theirs: several for each CPU.
-        let contexts = (4 * cpus).clamp(8, 64) + 1;
+        let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
         let area = Area::new(
             device,
             AreaConfig {
@@ -97,7 +100,7 @@ impl Engine {
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
         let parts = assemble(config, stats, window, area, cpus, contexts.count(), memory)?;
         publish_facts(&parts);
-        Ok(Engine { parts, contexts, moves: Mutex::new(()) })
+        Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
     }
 
     /// The counters.
@@ -152,28 +155,38 @@ impl Engine {
 
     /// Brings in and pins the pages of a buffer, up to `most` bytes of it.
     /// Returns how many bytes from its start are pinned: less than asked for
-    /// when the rest is not mapped.
+    /// when the rest is not mapped, or when calls that wait already pin a
+    /// quarter of the budget (unless `most` is `usize::MAX`: all or nothing).
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
+        let scarce = self.pinned.load(Relaxed) * PAGE_SIZE > self.parts.budget.limit_bytes() / 4;
+        let most = if scarce && most != usize::MAX { most.min(PAGE_SIZE) } else { most };
         let len = len.min(most);
         let mut done = 0;
-        while done < len {
-            let page = self.page_of(address + done);
-            if !self.contains(address + done) {
-                break;
-            }
-            while !self.parts.pages.try_pin(page) {
-                match page_in::page_in(&self.parts, &self.contexts, page, Access::Write) {
-                    Ok(()) => {}
-                    Err(FaultError::NotMapped) => return Ok(done),
-                    Err(error) => {
-                        self.unpin(address, done);
-                        return Err(error);
-                    }
+        while done < len && self.contains(address + done) {
+            match self.pin_page(self.page_of(address + done)) {
+                Ok(true) => done += PAGE_SIZE - (address + done) % PAGE_SIZE,
+                Ok(false) => break,
+                Err(error) => {
+                    self.unpin(address, done);
+                    return Err(error);
                 }
             }
-            done += PAGE_SIZE - (address + done) % PAGE_SIZE;
         }
         Ok(done.min(len))
+    }
+
+    /// Brings a page in and pins it; false when it is not the engine's.
+    fn pin_page(&self, page: PageNo) -> Result<bool, FaultError> {
+        while !self.parts.pages.try_pin(page) {
+            match page_in::page_in(&self.parts, &self.contexts, page, Access::Write) {
+                Ok(()) => {}
+                // The kernel says what is wrong, or brings it in by itself.
+                Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.pinned.fetch_add(1, Relaxed);
+        Ok(true)
     }
 
     /// Takes back what [`Engine::pin`] pinned.
@@ -183,6 +196,7 @@ impl Engine {
         }
         for page in self.page_of(address)..=self.page_of(address + len - 1) {
             self.parts.pages.unpin(page);
+            self.pinned.fetch_sub(1, Relaxed);
         }
     }
 
@@ -199,19 +213,34 @@ impl Engine {
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Maps fresh memory exactly at `address`, displacing what is there.
-    pub fn map_at(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
-        mapping::map_at(&self.parts, self.pages_of(address, len)?, protection)
+    /// Maps fresh memory exactly at `address`, displacing what is there; with
+    /// `replace` false `Ok(false)` instead.
+    pub fn map_at(
+        &self,
+        address: usize,
+        len: usize,
+        protection: Protection,
+        replace: bool,
+    ) -> io::Result<bool> {
+        mapping::map_at(&self.parts, self.pages_of(address, len)?, protection, replace)
     }
 
-    /// Lends a range to a mapping of another kind, which `place_it` makes.
+    /// Lends a range to a mapping of another kind, which `place_it` makes;
+    /// `replace` as in [`Engine::map_at`].
     pub fn lend(
         &self,
         address: usize,
         len: usize,
+        replace: bool,
         place_it: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
-        mapping::lend(&self.parts, self.pages_of(address, len)?, place_it)
+    ) -> io::Result<bool> {
+        mapping::lend(&self.parts, self.pages_of(address, len)?, replace, place_it)
+    }
+
+    /// Whether a mapping that is not managed lies at `address`.
+    #[must_use]
+    pub fn is_foreign(&self, address: usize) -> bool {
+        self.parts.pages.load(self.page_of(address)).place() == Place::Foreign
     }
 
     /// Unmaps a range.
@@ -368,13 +397,19 @@ impl Engine {
         self.parts.unhold();
     }
 
-    /// Waits until nothing is under way and keeps it so. For fork, with
-    /// signals blocked.
+    /// Waits until no other thread has anything under way, and keeps it so.
+    /// For fork; the caller itself can still fault. Ended by
+    /// [`Engine::end_fork`] after the result is dropped.
     #[must_use]
     pub fn rest(&self) -> AtRest<'_> {
         let moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
         let layout = self.parts.space.lock();
-        AtRest { contexts: self.contexts.claim_all(), layout, _moves: moves }
+        AtRest { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
+    }
+
+    /// Ends what [`Engine::rest`] began, in parent and child.
+    pub fn end_fork(&self) {
+        self.contexts.end_fork();
     }
 
     /// Before fork: lets the child inherit the window.
@@ -420,14 +455,11 @@ impl Engine {
         self.parts.window.reopen_after_fork(&managed)?;
         self.parts.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.parts.stats.words())?;
-        for context in &mut at_rest.contexts {
-            // The ring is shared with the parent: its completions are not ours.
-            std::mem::forget(std::mem::replace(&mut context.lane, Lane::Plain));
-        }
-        self.parts.may_write.store(false, std::sync::atomic::Ordering::Relaxed);
-        self.parts.asleep.store(false, std::sync::atomic::Ordering::Relaxed);
-        self.parts.holds.store(0, std::sync::atomic::Ordering::Relaxed);
-        self.parts.reclaimers.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.contexts.give_up_rings(&mut at_rest.contexts);
+        self.parts.may_write.store(false, Relaxed);
+        self.parts.asleep.store(false, Relaxed);
+        self.parts.holds.store(0, Relaxed);
+        self.parts.reclaimers.store(0, Relaxed);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use crate::page::{PageNo, Place};
 use crate::parts::Parts;
+use crate::space::Layout;
 use softswap_sys::window::{Protection, READ_WRITE};
 use std::io;
 use std::ops::Range;
@@ -29,31 +30,48 @@ pub fn map(parts: &Parts, count: u64, protection: Protection) -> io::Result<Opti
     Ok(Some(range.start))
 }
 
-/// Maps fresh pages exactly at `range`, displacing what is there.
-pub fn map_at(parts: &Parts, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
-    unmap(parts, range.clone())?;
+/// Maps fresh pages exactly at `range`, displacing what is there. With
+/// `replace` false only where nothing is: else `Ok(false)`.
+pub fn map_at(
+    parts: &Parts,
+    range: Range<PageNo>,
+    protection: Protection,
+    replace: bool,
+) -> io::Result<bool> {
     let mut layout = parts.space.lock();
+    if !replace && !parts.space.is_free(&layout, &range) {
+        return Ok(false);
+    }
+    clear(parts, &mut layout, &range)?;
     let count = (range.end - range.start) as usize;
     if protection != READ_WRITE {
         parts.window.protect(range.start, count, protection)?;
     }
     parts.space.add(&mut layout, range.clone());
     layout.set_protection(range, protection);
-    Ok(())
+    Ok(true)
 }
 
 /// Unmaps `range`; parts of it that are not mapped are skipped.
 pub fn unmap(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = parts.space.lock();
-    parts.space.close(&range);
-    for foreign in layout.foreign_in(&range) {
+    clear(parts, &mut layout, &range)?;
+    parts.space.remove(&mut layout, range);
+    Ok(())
+}
+
+/// Empties `range`, which stays taken if it was: nobody else may map there
+/// before the caller, who has the lock, has decided what comes next.
+fn clear(parts: &Parts, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
+    parts.space.close(range);
+    for foreign in layout.foreign_in(range) {
         parts.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
     }
     drop_content(parts, range.clone())?;
-    if layout.has_protection(&range) {
+    if layout.has_protection(range) {
         parts.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
     }
-    parts.space.remove(&mut layout, range);
+    layout.forget(range);
     Ok(())
 }
 
@@ -83,21 +101,27 @@ pub fn unlock(parts: &Parts, range: Range<PageNo>) -> Vec<Range<PageNo>> {
     parts.space.lock().unlock_range(&range)
 }
 
-/// Lends `range` to a mapping that is not managed; `place_it` makes it.
+/// Lends `range` to a mapping that is not managed; `place_it` makes it. With
+/// `replace` false only where nothing is: else `Ok(false)`.
 pub fn lend(
     parts: &Parts,
     range: Range<PageNo>,
+    replace: bool,
     place_it: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
-    unmap(parts, range.clone())?;
+) -> io::Result<bool> {
     let mut layout = parts.space.lock();
+    if !replace && !parts.space.is_free(&layout, &range) {
+        return Ok(false);
+    }
+    clear(parts, &mut layout, &range)?;
+    layout.reserve(range.clone());
     place_it()?;
     for page in range.clone() {
         parts.space.touch(page);
         parts.pages.claim(page).publish(Place::Foreign);
     }
     layout.set_foreign(range);
-    Ok(())
+    Ok(true)
 }
 
 /// Makes `range` read as zeroes again (`MADV_DONTNEED`).

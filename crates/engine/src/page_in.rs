@@ -31,6 +31,9 @@ pub enum FaultError {
     /// The address does not belong to the program.
     #[error("the address is not mapped")]
     NotMapped,
+    /// Another mapping of the program's lies there: its fault is its own.
+    #[error("the address is not managed")]
+    Foreign,
     /// The swap area could not be read.
     #[error("a swapped-out page could not be read back: {0}")]
     Read(#[from] IoError),
@@ -63,7 +66,7 @@ impl FaultError {
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
-            FaultError::NotMapped => return None,
+            FaultError::NotMapped | FaultError::Foreign => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,
             FaultError::Unpack(_) => StopReason::PoolDamaged,
@@ -107,7 +110,7 @@ fn claim_missing(parts: &Parts, page: PageNo) -> Result<Option<Claim<'static>>, 
     loop {
         let seen = parts.pages.wait(page);
         match seen.place() {
-            Place::Foreign => return Err(FaultError::NotMapped),
+            Place::Foreign => return Err(FaultError::Foreign),
             Place::Resident { .. } => {
                 let absent = matches!(parts.window.is_present(page), Ok(false));
                 if absent && parts.pages.load(page).is_resident() {

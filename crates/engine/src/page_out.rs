@@ -247,7 +247,7 @@ fn write_staged(
 ) {
     let mut done = 0;
     while done < pages.len() {
-        let copies = &mut cluster[done * PAGE_SIZE..pages.len() * PAGE_SIZE];
+        let copies = &cluster[done * PAGE_SIZE..pages.len() * PAGE_SIZE];
         let part = match write_run(parts, context, copies) {
             Ok(Some(run)) => {
                 publish_slots(parts, &pages[done..done + run.len], run, outcome);
@@ -270,16 +270,22 @@ fn write_staged(
 
 /// Seals and writes as many of the copies as fit into one run of slots.
 /// `Ok(None)`: the write failed and has been counted.
-pub fn write_run(
-    parts: &Parts,
-    context: &mut Context,
-    copies: &mut [u8],
-) -> Result<Option<Run>, NoSlot> {
+fn write_run(parts: &Parts, context: &mut Context, copies: &[u8]) -> Result<Option<Run>, NoSlot> {
+    let run = allocate(parts, copies.len() / PAGE_SIZE)?;
+    let written = write_sealed(parts, context, run, &copies[..run.len * PAGE_SIZE]);
+    Ok(written.then_some(run))
+}
+
+fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
-    let run = parts.area.alloc_run(current_cpu(), copies.len() / PAGE_SIZE)?;
-    let copies = &mut copies[..run.len * PAGE_SIZE];
+    Ok(parts.area.alloc_run(current_cpu(), want)?)
+}
+
+/// Seals and writes copies to the slots of `run`. A failure is counted, and
+/// its slots are not used again.
+fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> bool {
     for (slot, copy) in (run.first..).zip(copies.chunks_exact(PAGE_SIZE)) {
         let generation = parts.area.generation(slot);
         parts.area.set_seal(slot, seal::checksum(slot, generation, copy));
@@ -287,11 +293,11 @@ pub fn write_run(
     if parts.area.write(&mut context.lane, run, copies).is_err() {
         parts.stats.add(Counter::WriteErrors, 1);
         parts.area.retire(run.first, run.len);
-        return Ok(None);
+        return false;
     }
     parts.stats.add(Counter::PagesWritten, run.len as u64);
     parts.stats.add(Counter::BytesWritten, copies.len() as u64);
-    Ok(Some(run))
+    true
 }
 
 fn publish_slots(parts: &Parts, pages: &[(PageNo, u32)], run: Run, outcome: &mut Outcome) {
@@ -324,35 +330,50 @@ fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
 /// changed and packed again into the same place meanwhile.
 pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
+    // The slots first: asking for the oldest closes their slab to new pages,
+    // which would be for nothing if they had nowhere to go.
+    let run = allocate(parts, BATCH_PAGES)?;
     let mut oldest = [(0, Handle::from_bits(0)); BATCH_PAGES];
-    let found = parts.pool.oldest(&mut oldest);
+    let found = parts.pool.oldest(&mut oldest[..run.len]);
     let mut claims = [const { None }; BATCH_PAGES];
     let mut count = 0;
     for (page, handle) in &oldest[..found] {
-        let seen = parts.pages.load(*page);
-        if seen.place() != (Place::Pool { handle: handle.to_bits() }) {
-            continue;
-        }
-        let Some(claim) = parts.pages.try_claim(*page, seen) else { continue };
-        let unpacked =
-            parts.pool.load(*handle, |packed| codec::decompress(packed, &mut context.page.0));
-        if unpacked.is_ok() {
+        if let Some(claim) = unpack(parts, context, *page, *handle) {
             cluster[count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&context.page.0);
             claims[count] = Some((*handle, claim));
             count += 1;
         }
     }
-    let mut done = 0;
-    while done < count {
-        let copies = &mut cluster[done * PAGE_SIZE..count * PAGE_SIZE];
-        let Some(run) = write_run(parts, context, copies)? else { break };
-        for (claimed, slot) in claims[done..done + run.len].iter_mut().zip(run.first..) {
-            if let Some((handle, claim)) = claimed.take() {
-                claim.publish(Place::Slot { slot });
-                parts.pool.free(handle);
-            }
-        }
-        done += run.len;
+    if count < run.len {
+        parts.area.free(run.first + count as u64, run.len - count);
     }
-    Ok(done)
+    let run = Run { len: count, ..run };
+    if count == 0 || !write_sealed(parts, context, run, &cluster[..count * PAGE_SIZE]) {
+        return Ok(0);
+    }
+    for (claimed, slot) in claims.iter_mut().zip(run.first..) {
+        if let Some((handle, claim)) = claimed.take() {
+            claim.publish(Place::Slot { slot });
+            parts.pool.free(handle);
+        }
+    }
+    Ok(count)
+}
+
+/// Claims a page of the pool and unpacks it into the context's page, if it is
+/// still where the pool says and nobody else has it.
+fn unpack(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    handle: Handle,
+) -> Option<Claim<'static>> {
+    let seen = parts.pages.load(page);
+    if seen.place() != (Place::Pool { handle: handle.to_bits() }) {
+        return None;
+    }
+    let claim = parts.pages.try_claim(page, seen)?;
+    let target = &mut context.page.0;
+    parts.pool.load(handle, |packed| codec::decompress(packed, target)).ok()?;
+    Some(claim)
 }

@@ -176,14 +176,19 @@ impl Space {
 
     /// Makes `range` free for other mappings.
     pub fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
-        layout.protections.remove(range.clone());
-        layout.foreign.remove(range.clone());
-        layout.locked.remove(range.clone());
+        layout.forget(&range);
         layout.taken.remove(range);
     }
 }
 
 impl Layout {
+    /// Forgets what was special about a range.
+    pub fn forget(&mut self, range: &Range<PageNo>) {
+        self.protections.remove(range.clone());
+        self.foreign.remove(range.clone());
+        self.locked.remove(range.clone());
+    }
+
     /// Remembers the protection of a range.
     pub fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
         if protection == READ_WRITE {

@@ -27,10 +27,15 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             // SAFETY: `context` is what the kernel gave this handler.
             let writes = unsafe { signals::fault_is_write(context) };
             let access = if writes { Access::Write } else { Access::Read };
-            if let Err(error) = bring_in(address, access) {
-                refuse(address, &error, context);
+            match bring_in(address, access) {
+                Ok(()) => return,
+                // A file mapping's own fault, beyond the file's end say.
+                Err(FaultError::Foreign) => {}
+                Err(error) => {
+                    refuse(address, &error, context);
+                    return;
+                }
             }
-            return;
         }
         // SAFETY: both are the kernel's; the program's handler gets them as is.
         unsafe { masks::deliver(SIGBUS, info, context) };

@@ -11,10 +11,11 @@ use crate::start;
 use rustix::fd::OwnedFd;
 use softswap_engine::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
-use softswap_sys::descriptor::move_high;
-use softswap_sys::signals::{self, Mask};
+use softswap_sys::descriptor::{move_high, release as release_descriptor};
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Children that still read this process's slots: a pipe's read end each, at
@@ -41,48 +42,84 @@ unsafe impl Sync for Slot {}
 
 static FORKING: Slot = Slot(UnsafeCell::new(None));
 
+type Handler = Option<extern "C" fn()>;
+
 unsafe extern "C" {
-    fn __register_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-        library: *mut c_void,
-    ) -> i32;
-    // The C library's list of open streams, exported for its own tools.
+    // The C library's list of open streams and its lock, exported for its own
+    // tools. The lock may be taken twice by one thread.
     fn _IO_iter_begin() -> *mut c_void;
     fn _IO_iter_end() -> *mut c_void;
     fn _IO_iter_next(at: *mut c_void) -> *mut c_void;
     fn _IO_iter_file(at: *mut c_void) -> *mut c_void;
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn _IO_list_resetlock();
+}
+
+/// Whether our handlers are registered.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// What `pthread_atfork` calls. Ours come before everybody else's, so that
+/// `prepare` runs last and the others first: handlers of the program's and of
+/// its libraries always see their memory.
+///
+/// # Safety
+/// As `pthread_atfork(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    before: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+    library: *mut c_void,
+) -> i32 {
+    crate::real::real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> i32);
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers have the right signatures; null: never unloaded.
+        let result = unsafe {
+            __register_atfork()(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
+        };
+        if result != 0 {
+            REGISTERED.store(false, Ordering::Release);
+            return result;
+        }
+    }
+    if before.is_none() && in_parent.is_none() && in_child.is_none() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { __register_atfork()(before, in_parent, in_child, library) }
 }
 
 pub(crate) fn install() -> Result<(), String> {
-    // Registered before the program's own handlers: `prepare` runs last, the
-    // others first, so those handlers always see their memory.
-    // SAFETY: the handlers have the right signatures; null: never unloaded.
-    let result = unsafe {
-        __register_atfork(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
-    };
+    // SAFETY: registers ours, if no library's constructor has yet.
+    let result = unsafe { __register_atfork(None, None, None, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
 extern "C" fn prepare() {
     let Some(engine) = start::engine() else { return };
     let mask = signals::block_all();
+    // What the C library does between here and the fork may touch managed
+    // memory (the name-service database, say): this thread can still fault.
+    signals::set_mask(!NEVER_BLOCKED);
+    // Before the engine rests: a thread that has this lock may need a page.
+    // SAFETY: released in `parent`, made new in `child`.
+    unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
+    engine.hold();
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .ok()
         .map(|(read, write)| (move_high(read), move_high(write)));
     let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    let heap_break = crate::mappings::lock_break();
+    crate::masks::lock_for_fork();
     let at_rest = engine.rest();
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
     let _ = engine.before_fork(&at_rest);
-    let heap_break = crate::mappings::lock_break();
-    crate::masks::lock_for_fork();
+    let forking = Forking { at_rest, children, pipe, heap_break, mask, pinned };
     // SAFETY: see `Slot`.
-    unsafe {
-        *FORKING.0.get() = Some(Forking { at_rest, children, pipe, heap_break, mask, pinned })
-    };
+    unsafe { *FORKING.0.get() = Some(forking) };
     // Last: nothing is allocated or freed until after the fork.
     HEAP.lock();
 }
@@ -100,7 +137,7 @@ extern "C" fn parent() {
     // Also when fork has failed: then the pipe's end shows at once.
     if let Some((read, write)) = forking.pipe {
         engine.child_made(&forking.at_rest);
-        drop(write);
+        release_descriptor(write);
         forking.children.push(read);
     } else {
         // Without a pipe nobody can tell when the child is gone: keep for good.
@@ -109,6 +146,10 @@ extern "C" fn parent() {
     drop(forking.heap_break);
     drop(forking.children);
     drop(forking.at_rest);
+    engine.end_fork();
+    engine.unhold();
+    // SAFETY: taken in `prepare` by this thread.
+    unsafe { _IO_list_unlock() };
     release(engine, &forking.pinned);
     signals::set_mask(forking.mask);
 }
@@ -122,13 +163,16 @@ extern "C" fn child() {
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {
-        drop(read);
+        release_descriptor(read);
         // Open until this process is gone: that is its only purpose.
         std::mem::forget(write);
     }
     // The parent's other children are not ours to wait for.
-    forking.children.clear();
+    forking.children.drain(..).for_each(release_descriptor);
     drop(forking.children);
+    engine.end_fork();
+    // SAFETY: the child has one thread, and nobody else has the lock.
+    unsafe { _IO_list_resetlock() };
     release(engine, &forking.pinned);
     signals::set_mask(forking.mask);
 }
@@ -172,8 +216,10 @@ fn pin_streams(engine: &Engine) -> Vec<(usize, usize)> {
     const LOCK_BYTES: usize = 16;
     let mut pinned = Vec::new();
     let mut pin = |address: usize, len: usize| {
-        if engine.contains(address) && engine.pin(address, len, len).is_ok() {
-            pinned.push((address, len));
+        if engine.contains(address)
+            && let Ok(pinned_len) = engine.pin(address, len, usize::MAX)
+        {
+            pinned.push((address, pinned_len));
         }
     };
     // SAFETY: the iteration follows the C library's own protocol; each stream
@@ -199,13 +245,19 @@ fn release(engine: &Engine, pinned: &[(usize, usize)]) {
 /// Gives back the slots kept for children that are gone. Called now and then.
 pub(crate) fn reap(engine: &Engine) {
     let Ok(mut children) = CHILDREN.try_lock() else { return };
-    children.retain(|pipe| {
-        let mut fds = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::IN)];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let gone = matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0);
-        if gone {
+    let mut index = 0;
+    while index < children.len() {
+        if is_at_end(&children[index]) {
+            release_descriptor(children.swap_remove(index));
             engine.child_gone();
+        } else {
+            index += 1;
         }
-        !gone
-    });
+    }
+}
+
+fn is_at_end(pipe: &OwnedFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
 }

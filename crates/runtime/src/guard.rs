@@ -17,6 +17,7 @@ use softswap_engine::stats::Counter;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,16 +119,66 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     }
 }
 
-/// Pages pinned for one call.
+/// Ranges that one thread's calls can pin at once: a message of as many
+/// vectors as there can be, and a handler's calls on top of it.
+const MAX_RANGES: usize = 1536;
+
+thread_local! {
+    /// What this thread's guarded calls have pinned, innermost call last. Not
+    /// in the calls' own frames: a handler that jumps out of one leaves its
+    /// frame behind, but not its pins ([`abandon`]).
+    static PINNED: [Cell<(usize, usize)>; MAX_RANGES] =
+        const { [const { Cell::new((0, 0)) }; MAX_RANGES] };
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives up the pins of all guarded calls of this thread: it is jumping out of
+/// them.
+fn abandon() {
+    if DEPTH.get() > 0
+        && let Some(engine) = start::engine()
+    {
+        release_down_to(engine, 0);
+    }
+}
+
+fn release_down_to(engine: &Engine, floor: usize) {
+    while DEPTH.get() > floor {
+        let top = DEPTH.get() - 1;
+        let (address, len) = PINNED.with(|pinned| pinned[top].get());
+        // First forgotten, then unpinned: a handler in between that jumps out
+        // must not unpin a second time.
+        DEPTH.set(top);
+        engine.unpin(address, len);
+    }
+}
+
+/// Defines a jump that leaves guarded calls behind.
+macro_rules! jumping {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
+            crate::real::real!($name: fn(*mut c_void, i32) -> !);
+            abandon();
+            // SAFETY: the caller's promise.
+            unsafe { $name()(buffer, value) }
+        }
+    )*};
+}
+
+jumping! { longjmp _longjmp siglongjmp __longjmp_chk }
+
+/// Pages pinned for one call, in at most `N` ranges.
 pub(crate) struct Pins<'e, const N: usize> {
     engine: &'e Engine,
-    ranges: [(usize, usize); N],
-    count: usize,
+    floor: usize,
 }
 
 impl<'e, const N: usize> Pins<'e, N> {
     pub(crate) fn new(engine: &'e Engine) -> Self {
-        Pins { engine, ranges: [(0, 0); N], count: 0 }
+        Pins { engine, floor: DEPTH.get() }
     }
 
     /// Brings in and pins up to `most` bytes of a buffer, if it is managed.
@@ -136,14 +187,15 @@ impl<'e, const N: usize> Pins<'e, N> {
         if len == 0 || !self.engine.contains(address) {
             return len;
         }
-        if self.count == N {
+        let top = DEPTH.get();
+        if top == MAX_RANGES || top - self.floor >= N {
             return 0;
         }
         let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, most));
         match pinned {
             Ok(pinned) => {
-                self.ranges[self.count] = (address, pinned);
-                self.count += 1;
+                PINNED.with(|ranges| ranges[top].set((address, pinned)));
+                DEPTH.set(top + 1);
                 pinned
             }
             Err(error) => stop(address, &error),
@@ -171,9 +223,7 @@ impl<'e, const N: usize> Pins<'e, N> {
 
 impl<const N: usize> Drop for Pins<'_, N> {
     fn drop(&mut self) {
-        for (address, len) in &self.ranges[..self.count] {
-            self.engine.unpin(*address, *len);
-        }
+        release_down_to(self.engine, self.floor);
     }
 }
 
@@ -239,21 +289,26 @@ fn buffer_index(number: i64) -> usize {
     usize::from(number != libc::SYS_getrandom)
 }
 
-/// Reading into a long buffer. Only regular files are read on after a whole
-/// piece: anywhere else the next piece might wait for what never comes.
+/// Most bytes read at once from what may keep the reader waiting: the buffer
+/// is pinned for as long.
+const WAITING_BYTES: usize = 64 << 10;
+
+/// Reading into a long buffer. Pipes, sockets and terminals are not read on
+/// after a whole piece: the next one might wait for what never comes.
 fn transfer_in(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let at = buffer_index(number);
     let goes_on = match number {
         libc::SYS_recvfrom => arguments[3] & libc::MSG_WAITALL as usize != 0,
         libc::SYS_getrandom => true,
-        _ => arguments[2] > engine.pin_limit_bytes() && is_regular(arguments[0]),
+        _ => arguments[2] > WAITING_BYTES && never_waits(arguments[0]),
     };
-    transfer(engine, number, &mut arguments, at, goes_on)
+    let most = if goes_on { engine.pin_limit_bytes() } else { WAITING_BYTES };
+    transfer(engine, number, &mut arguments, at, goes_on, most)
 }
 
 /// Writing a long buffer: piece after piece until one is not taken whole.
 fn transfer_out(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    transfer(engine, number, &mut arguments, 1, true)
+    transfer(engine, number, &mut arguments, 1, true, engine.pin_limit_bytes())
 }
 
 fn transfer(
@@ -262,6 +317,7 @@ fn transfer(
     arguments: &mut Arguments,
     at: usize,
     goes_on: bool,
+    most: usize,
 ) -> isize {
     arguments[at + 1] = arguments[at + 1].min(MAX_TRANSFER_BYTES);
     let mut total = 0;
@@ -269,7 +325,7 @@ fn transfer(
         let wanted = arguments[at + 1];
         let mut pins = Pins::<4>::new(engine);
         // Past the mapped part the kernel decides: EFAULT, or a short result.
-        let pinned = pins.add(arguments[at], wanted, engine.pin_limit_bytes());
+        let pinned = pins.add(arguments[at], wanted, most);
         for (index, pointee) in syscall_table::pointers(number) {
             if *index as usize != at
                 && let Pointee::Struct(len) = *pointee
@@ -295,11 +351,23 @@ fn transfer(
     }
 }
 
-fn is_regular(fd: usize) -> bool {
+/// Whether a read gives all it can at once: files, disks, and devices such as
+/// /dev/zero, but not pipes, sockets or terminals.
+pub(crate) fn never_waits(fd: usize) -> bool {
+    const TCGETS: usize = 0x5401;
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let result = issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
-    result == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+    if issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
+        return false;
+    }
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFBLK => true,
+        libc::S_IFCHR => {
+            let mut terminal = [0u8; 64];
+            issue(libc::SYS_ioctl, [fd, TCGETS, terminal.as_mut_ptr() as usize, 0, 0, 0]) < 0
+        }
+        _ => false,
+    }
 }
 
 /// A raw change of the signal mask: it must hold after the handler, which

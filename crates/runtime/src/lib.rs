@@ -17,6 +17,7 @@
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `fork`      | what a forked child needs to see its data                   |
+//! | `descriptors` | `close` and its relatives: the engine's stay open         |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
 //!
 //! This is a binding: nearly every function here is called by C code under
@@ -24,6 +25,7 @@
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
+mod descriptors;
 mod faults;
 mod fork;
 mod guard;

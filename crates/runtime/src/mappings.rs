@@ -72,14 +72,12 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     if len == 0 || !address.is_multiple_of(PAGE_SIZE) {
         return -(libc::EINVAL as isize);
     }
-    if flags & libc::MAP_FIXED_NOREPLACE != 0 && engine.any_mapped(address, len) {
-        return -(libc::EEXIST as isize);
-    }
+    let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
     let done = signals::with_all_blocked(|| {
         if is_managed_kind(prot, flags) && flags & libc::MAP_HUGETLB == 0 {
-            return engine.map_at(address, len, prot);
+            return engine.map_at(address, len, prot, replace);
         }
-        engine.lend(address, len, || {
+        engine.lend(address, len, replace, || {
             let mut fixed = arguments;
             fixed[3] = ((flags & !libc::MAP_FIXED_NOREPLACE) | libc::MAP_FIXED) as usize;
             match issue(libc::SYS_mmap, fixed) {
@@ -89,7 +87,8 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
         })
     });
     match done {
-        Ok(()) => address as isize,
+        Ok(true) => address as isize,
+        Ok(false) => -(libc::EEXIST as isize),
         Err(error) => kernel_error(&error),
     }
 }
@@ -157,7 +156,7 @@ fn remap_to(engine: &Engine, old: usize, old_len: usize, len: usize, target: usi
         return -(libc::EINVAL as isize);
     }
     let done = signals::with_all_blocked(|| {
-        engine.map_at(target, len, engine.protection(old))?;
+        engine.map_at(target, len, engine.protection(old), true)?;
         engine.move_to(old, old_len.min(len), target)?;
         engine.unmap(old, old_len)
     });
@@ -180,16 +179,37 @@ fn residency(engine: &Engine, address: usize, len: usize, out: usize) -> isize {
 
 fn lock(engine: &Engine, address: usize, len: usize, on: bool) -> isize {
     let start = address & !(PAGE_SIZE - 1);
-    let len = (address + len - start).next_multiple_of(PAGE_SIZE);
+    if len == 0 {
+        return 0;
+    }
+    let Some(end) = address.checked_add(len) else { return -(libc::EINVAL as isize) };
+    let len = (end - start).next_multiple_of(PAGE_SIZE);
     result_of(signals::with_all_blocked(|| {
         if on { engine.lock_range(start, len) } else { engine.unlock_range(start, len) }
     }))
+}
+
+/// Calls that the kernel answers for mappings of the program's that lie in the
+/// window but are not managed.
+fn passes_to_kernel(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_msync
+            | libc::SYS_madvise
+            | libc::SYS_mincore
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_munlock
+    )
 }
 
 /// Answers a memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, ..] = arguments;
     let managed = engine.contains(address);
+    if managed && engine.is_foreign(address) && passes_to_kernel(number) {
+        return None;
+    }
     Some(match number {
         libc::SYS_mmap => map(arguments),
         libc::SYS_mremap => remap(engine, arguments),
@@ -331,7 +351,7 @@ fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> 
         }
         let (have, want) = (before.next_multiple_of(PAGE_SIZE), after.next_multiple_of(PAGE_SIZE));
         if want > have {
-            engine.map_at(have, want - have, libc::PROT_READ | libc::PROT_WRITE).ok()?;
+            engine.map_at(have, want - have, libc::PROT_READ | libc::PROT_WRITE, true).ok()?;
         } else if want < have {
             engine.retract(want, have - want).ok()?;
         }

@@ -1,11 +1,13 @@
 //! Descriptors of the engine's own, kept out of the program's way.
 
+use crate::kept;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 
 /// Moves a descriptor to a high number, close-on-exec: shells and daemons
 /// close or redirect low ones without asking. Where RLIMIT_NOFILE leaves no
-/// room above, it stays where it is.
+/// room above, it stays where it is. From then on it is kept (see
+/// [`crate::kept`]); what is not meant to last ends with [`release`].
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -14,10 +16,18 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
         if floor < limit
             && let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, floor)
         {
+            kept::keep(moved.as_raw_fd());
             return moved;
         }
     }
+    kept::keep(fd.as_raw_fd());
     fd
+}
+
+/// Closes a descriptor that was kept.
+pub fn release(fd: OwnedFd) {
+    kept::forget(fd.as_raw_fd());
+    drop(fd);
 }
 
 /// Makes `old`'s number mean what `new` means, in one step.
@@ -26,8 +36,9 @@ pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
     let [new_fd, old_fd, flags] = args;
     // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
     // number, which is never free in between.
-    crate::raw::check(unsafe {
+    let done = crate::raw::check(unsafe {
         crate::raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0])
-    })
-    .map(drop)
+    });
+    release(new);
+    done.map(drop)
 }

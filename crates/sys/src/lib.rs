@@ -28,6 +28,7 @@ pub mod descriptor;
 pub mod file;
 pub mod futex;
 pub mod inline;
+pub mod kept;
 pub mod lz4;
 pub mod memory;
 pub mod probe;

@@ -4,8 +4,8 @@
 //! (signals, filters) is tried in a forked child that only makes system calls.
 
 use crate::memory::{PAGE_SIZE, Page, reserve_bytes, reserve_pages};
-use crate::raw;
 use crate::uffd::Uffd;
+use crate::{raw, seccomp};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -17,13 +17,13 @@ pub use crate::uffd::{
 
 /// How a forked child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+pub(crate) enum Ended {
     Exit(i32),
     Signal(i32),
 }
 
 /// Runs `body` in a forked child; its result is the exit status.
-fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
+pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     // SAFETY: the child runs `body` and leaves by _exit. The callers' bodies
     // only make system calls: no allocation, no locks.
     let pid = unsafe { libc::fork() };
@@ -128,29 +128,12 @@ pub fn move_page() -> io::Result<()> {
 /// Installs a seccomp filter as an unprivileged process may, in a child, that
 /// traps `getppid`: the call must end the child by SIGSYS.
 pub fn seccomp_trap() -> io::Result<()> {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let jump_unless_equal = |k: u32| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ) as u16,
-        jt: 0,
-        jf: 1,
-        k,
-    };
-    let mut program = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        jump_unless_equal(libc::SYS_getppid as u32),
-        statement(libc::BPF_RET, libc::SECCOMP_RET_TRAP),
-        statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let filter = seccomp::trapping(libc::SYS_getppid);
     let ended = in_child(|| {
         if let Err(error) = rustix::thread::set_no_new_privs(true) {
             return error.raw_os_error();
         }
-        let at = std::ptr::from_ref(&filter) as usize;
-        let args = [libc::SECCOMP_SET_MODE_FILTER as usize, 0, at, 0, 0, 0];
-        // SAFETY: the filter program is valid and outlives the call; it binds
-        // this child alone.
-        if let Err(error) = raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) }) {
+        if let Err(error) = seccomp::install(&filter) {
             return as_status(&error);
         }
         // SAFETY: the default disposition runs no code of ours.

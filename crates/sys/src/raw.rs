@@ -138,6 +138,12 @@ pub fn current_cpu() -> usize {
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
+/// The calling thread's number, from the kernel: a forked child asks too.
+#[must_use]
+pub fn current_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
 /// Monotonic time in nanoseconds, by the vDSO.
 #[must_use]
 pub fn now_ns() -> u64 {

@@ -9,7 +9,9 @@
 //! writes into a buffer until the request's completion is posted, so a call
 //! that borrows buffers must not return earlier, whatever fails meanwhile.
 
-use crate::file::{errno, lift};
+use crate::descriptor::move_high;
+use crate::file::errno;
+use crate::kept;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 use std::io;
@@ -322,13 +324,16 @@ fn renumber(made: IoUring) -> IoUring {
     let Ok(copy) = low.try_clone_to_owned() else {
         return made;
     };
-    let high = lift(copy).into_raw_fd();
+    let high = move_high(copy).into_raw_fd();
     // SAFETY: `high` is owned here, it names the same ring, and the parameters
     // are those the kernel filled in for that ring. The new object maps the
     // queues itself, so the old one can go; both find them empty.
     match unsafe { IoUring::from_fd(high, made.params().clone()) } {
         Ok(moved) => moved,
-        Err(_) => made,
+        Err(_) => {
+            kept::forget(high);
+            made
+        }
     }
 }
 
@@ -360,6 +365,12 @@ fn write_entry(target: Target<'_>, buf: &[u8], offset_bytes: u64) -> Entry {
     }
     .offset(offset_bytes)
     .build()
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        kept::forget(self.uring.as_raw_fd());
+    }
 }
 
 impl AsRawFd for Ring {

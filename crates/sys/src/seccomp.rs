@@ -3,7 +3,9 @@
 //!
 //! Because the window lies where the kernel places nothing by itself, the
 //! filter, which survives exec, never matches in a program that has no window
-//! and so no handler. Calls issued by [`crate::raw::syscall`] pass.
+//! and so no handler. The one address that such a program may make up is a
+//! hint to `mmap`, which is let through: it never displaces the window.
+//! Calls issued by [`crate::raw::syscall`] pass.
 
 use crate::raw;
 use crate::syscall_table::{MAX_NUMBER, pointer_masks};
@@ -21,11 +23,18 @@ const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
 
+/// Where `mmap` has its flags, and those that make its address binding.
+const MMAP_FLAGS: u32 = 3;
+const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
+
 const SET_MODE_FILTER: usize = 1;
+/// The threads there are already get the filter as well.
+const FLAG_ALL_THREADS: usize = 1;
 /// Without it some kernels switch off speculation for the whole program.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -54,40 +63,55 @@ struct Match {
     exempt: u64,
 }
 
+/// Neighbouring calls for which the same is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first: u32,
+    /// Bit i: argument i is a pointer.
+    pointers: u8,
+    /// Their address counts only with one of [`FIXED`].
+    is_mmap: bool,
+}
+
+fn runs() -> Vec<Run> {
+    let masks = pointer_masks();
+    let mut runs: Vec<Run> = Vec::new();
+    for number in 0..=MAX_NUMBER {
+        let pointers = masks.get(number).copied().unwrap_or(0);
+        let is_mmap = number as i64 == libc::SYS_mmap;
+        let same = |last: &Run| (last.pointers, last.is_mmap) == (pointers, is_mmap);
+        if !runs.last().is_some_and(same) {
+            runs.push(Run { first: number as u32, pointers, is_mmap });
+        }
+    }
+    runs
+}
+
 /// Builds the filter for a window at `base` of `len` bytes (a power of two,
 /// at least 4 GiB, of which `base` is a multiple).
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
     let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
-    let masks = pointer_masks();
-    // Runs of neighbouring calls with the same pointer arguments.
-    let mut runs: Vec<(u32, u8)> = vec![(0, masks[0])];
-    for number in 1..=MAX_NUMBER {
-        let mask = masks.get(number).copied().unwrap_or(0);
-        if runs.last().is_none_or(|(_, last)| *last != mask) {
-            runs.push((number as u32, mask));
-        }
-    }
     let mut program = vec![
         plain(LOAD, OFFSET_ARCH),
         Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
         plain(RETURN, ALLOW),
         plain(LOAD, OFFSET_NUMBER),
     ];
-    program.extend(search(&runs, this));
+    program.extend(search(&runs(), this));
     program
 }
 
 /// A binary search over the call number, ending in a [`check`] per run.
-fn search(runs: &[(u32, u8)], this: Match) -> Vec<Instruction> {
-    if let [(_, mask)] = runs {
-        return check(*mask, this);
+fn search(runs: &[Run], this: Match) -> Vec<Instruction> {
+    if let [run] = runs {
+        return check(*run, this);
     }
     let (low, high) = runs.split_at(runs.len() / 2);
     let low_code = search(low, this);
     let mut code = vec![
-        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].0 },
+        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].first },
         plain(JUMP, low_code.len() as u32),
     ];
     code.extend(low_code);
@@ -95,26 +119,28 @@ fn search(runs: &[(u32, u8)], this: Match) -> Vec<Instruction> {
     code
 }
 
-/// Traps when one of the arguments in `mask` lies in the window. Calls without
+/// Traps when one of the run's pointers lies in the window. Calls without
 /// pointers load nothing, so that the kernel can remember its answer for them.
-fn check(mask: u8, this: Match) -> Vec<Instruction> {
-    if mask == 0 {
+fn check(run: Run, this: Match) -> Vec<Instruction> {
+    if run.pointers == 0 {
         return vec![plain(RETURN, ALLOW)];
     }
-    let arguments: Vec<u32> = (0..6).filter(|i| mask & (1 << i) != 0).collect();
+    let arguments: Vec<u32> = (0..6).filter(|i| run.pointers & (1 << i) != 0).collect();
     let mut code = Vec::new();
     for (index, argument) in arguments.iter().enumerate() {
-        let to_exempt = ((arguments.len() - index - 1) * 3 + 1) as u8;
+        let to_match = ((arguments.len() - index - 1) * 3 + 1) as u8;
         code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
         code.push(plain(AND, this.mask));
-        code.push(Instruction {
-            code: IF_EQUAL,
-            if_true: to_exempt,
-            if_false: 0,
-            value: this.base,
-        });
+        code.push(Instruction { code: IF_EQUAL, if_true: to_match, if_false: 0, value: this.base });
     }
     code.push(plain(RETURN, ALLOW));
+    if run.is_mmap {
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
+            Instruction { code: IF_ANY_SET, if_true: 1, if_false: 0, value: FIXED },
+            plain(RETURN, ALLOW),
+        ]);
+    }
     // Only now is it worth asking who calls.
     code.extend([
         plain(LOAD, OFFSET_POINTER),
@@ -127,9 +153,22 @@ fn check(mask: u8, this: Match) -> Vec<Instruction> {
     code
 }
 
-/// Installs a filter for the calling thread and those it starts. Without the
-/// privilege to do so it first gives up gaining privileges through exec, as
-/// the kernel demands.
+/// A filter that traps one call, whatever its arguments are.
+pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
+    [
+        plain(LOAD, OFFSET_NUMBER),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: number as u32 },
+        plain(RETURN, TRAP),
+        plain(RETURN, ALLOW),
+    ]
+}
+
+/// Installs a filter for all threads: a library loaded earlier may have
+/// started some. Where one has a filter of its own, it is installed for the
+/// calling thread and those it starts.
+///
+/// Without the privilege to do so it first gives up gaining privileges through
+/// exec, as the kernel demands.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
     struct Program {
@@ -137,16 +176,21 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
         filter: *const Instruction,
     }
     let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
-    let attempt = || {
-        let args = [SET_MODE_FILTER, FLAG_SPEC_ALLOW, &raw const descriptor as usize, 0, 0, 0];
+    let attempt = |flags| {
+        let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
         // SAFETY: the kernel copies the program, which is valid for its length.
-        raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) }).map(drop)
+        raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) })
     };
-    match attempt() {
+    let install = || match attempt(FLAG_SPEC_ALLOW | FLAG_ALL_THREADS) {
+        Ok(0) => Ok(()),
+        // Refused, or the number of the thread that could not follow.
+        _ => attempt(FLAG_SPEC_ALLOW).map(drop),
+    };
+    match install() {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             // SAFETY: takes no pointers; cannot affect memory.
             unsafe { raw::syscall(libc::SYS_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
-            attempt()
+            install()
         }
         result => result,
     }
@@ -177,6 +221,7 @@ mod tests {
                 JUMP => pc += i.value as usize,
                 IF_EQUAL => pc += jump(acc == i.value),
                 IF_AT_LEAST => pc += jump(acc >= i.value),
+                IF_ANY_SET => pc += jump(acc & i.value != 0),
                 RETURN => return i.value,
                 other => panic!("unknown instruction {other:#x}"),
             }
@@ -192,6 +237,7 @@ mod tests {
             for argument in 0..6 {
                 for address in [BASE as u64, BASE as u64 + LEN as u64 - 1] {
                     let mut args = [1u64; 6];
+                    args[MMAP_FLAGS as usize] = u64::from(FIXED);
                     args[argument] = address;
                     let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
                     let expected = if is_pointer { TRAP } else { ALLOW };
@@ -205,5 +251,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_hint_to_mmap_passes_and_a_fixed_address_traps() {
+        let program = build(BASE, LEN, EXEMPT);
+        let ask = |number, address, flags| {
+            verdict(&program, number, 0x1000, [address, 4096, 3, flags, u64::MAX, 0])
+        };
+        let inside = BASE as u64 + 4096;
+        let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        // The kernel takes the low half of the flags only.
+        for hint in [0, anonymous, 0xffef_ffef, 0x10 << 32, 0x10_0000 << 32] {
+            assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
+            assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
+        }
+        for fixed in [libc::MAP_FIXED, libc::MAP_FIXED_NOREPLACE] {
+            let fixed = anonymous | fixed as u64;
+            assert_eq!(ask(libc::SYS_mmap, inside, fixed), TRAP, "{fixed:#x}");
+            assert_eq!(ask(libc::SYS_mmap, 0x1000, fixed), ALLOW, "{fixed:#x}");
+        }
+    }
+
+    /// In a child: a filter stays for good.
+    #[test]
+    fn threads_there_are_already_get_the_filter() {
+        use crate::probe::{Ended, in_child};
+        let program = trapping(libc::SYS_getppid);
+        let ended = in_child(|| {
+            // SAFETY: the default action runs no code of ours.
+            unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
+            let (start, started) = std::sync::mpsc::channel();
+            let earlier = std::thread::spawn(move || {
+                let _ = started.recv();
+                // SAFETY: takes nothing and changes nothing.
+                unsafe { libc::getppid() }
+            });
+            if install(&program).is_err() || start.send(()).is_err() {
+                return 1;
+            }
+            let _ = earlier.join();
+            2
+        });
+        assert_eq!(ended.unwrap(), Ended::Signal(libc::SIGSYS));
     }
 }

@@ -39,12 +39,10 @@ pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Res
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | flags;
-    for signal in 1..=64 {
-        if mask & bit(signal) != 0 {
-            // SAFETY: sigaddset on a valid set with a valid number.
-            unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
-        }
-    }
+    // Not by sigaddset, which leaves out the C library's own signals: thread
+    // cancellation must not unwind out of the engine.
+    // SAFETY: a sigset_t starts with the kernel's 64 bits.
+    unsafe { (&raw mut action.sa_mask).cast::<Mask>().write_unaligned(mask) };
     // SAFETY: the action is valid; the handler has the SA_SIGINFO signature.
     if unsafe { __sigaction(signal, &raw const action, std::ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());

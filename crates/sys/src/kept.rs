@@ -1,0 +1,63 @@
+//! The engine's own descriptors, which the program must not close.
+//!
+//! A program that becomes a daemon closes every descriptor there is, a child
+//! about to call exec closes all but a few. Closing userfaultfd would end the
+//! registration of managed memory, and what is swapped out would read as
+//! zeroes. So the runtime asks here before it lets a descriptor be closed.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+const NONE: i32 = -1;
+/// Rings, files, userfaultfd, pipes to children: far fewer than this.
+const MOST: usize = 512;
+static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+
+/// Keeps a descriptor until [`forget`].
+pub fn keep(fd: i32) {
+    for slot in &KEPT {
+        if slot.load(Ordering::Relaxed) == fd
+            || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            return;
+        }
+    }
+}
+
+/// The descriptor may be closed again.
+pub fn forget(fd: i32) {
+    for slot in &KEPT {
+        let _ = slot.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is kept.
+#[must_use]
+pub fn is_kept(fd: i32) -> bool {
+    fd >= 0 && KEPT.iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+}
+
+/// The lowest kept descriptor from `fd` on.
+#[must_use]
+pub fn next_from(fd: u32) -> Option<u32> {
+    let kept = KEPT.iter().map(|slot| slot.load(Ordering::Relaxed));
+    kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_descriptors_are_found_in_order_until_forgotten() {
+        for fd in [100_900, 100_100, 100_500] {
+            keep(fd);
+        }
+        assert!(is_kept(100_500) && !is_kept(100_501) && !is_kept(NONE));
+        assert_eq!(next_from(100_101), Some(100_500));
+        forget(100_500);
+        assert_eq!(next_from(100_101), Some(100_900));
+        assert!(!is_kept(100_500));
+        forget(100_100);
+        forget(100_900);
+    }
+}
