@@ -5,6 +5,7 @@
  *   guard [--pressure MIB] [--threads T] [--rounds R] */
 #include "check.h"
 
+#include <aio.h>
 #include <dirent.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -166,6 +167,38 @@ static void vectors(void) {
     free(path);
 }
 
+/* More than one call may pin: still one transfer. */
+static void long_vectors(void) {
+    size_t bytes = 16 * MIB, parts = 3;
+    char *path = fresh_path("long"), *source = block(bytes, 20), *target = block(bytes, 21);
+    int file = CALL(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    struct iovec out[3] = {
+        {source, 100}, {source + 100, bytes - 5100}, {source + bytes - 5000, 5000}};
+    struct iovec in[3] = {
+        {target, bytes / 2}, {target + bytes / 2, 7}, {target + bytes / 2 + 7, bytes / 2 - 7}};
+    push_out_data(source, bytes);
+    EXPECT(bytes, writev(file, out, (int)parts));
+    EXPECT(0, lseek(file, 0, SEEK_SET));
+    push_out(target, bytes);
+    EXPECT(bytes, readv(file, in, (int)parts));
+    verify_random("long readv", target, bytes, 20);
+    EXPECT(0, readv(file, in, (int)parts));
+
+    fill_random(source, bytes, 22);
+    push_out(source, bytes);
+    EXPECT(bytes, pwritev(file, out, (int)parts, 4096));
+    EXPECT(bytes, lseek(file, 0, SEEK_CUR));
+    push_out(target, bytes);
+    EXPECT(bytes, preadv(file, in, (int)parts, 4096));
+    verify_random("long preadv", target, bytes, 22);
+    EXPECT(bytes - 4096, preadv2(file, in, (int)parts, 8192, 0));
+    CALL(close(file));
+    CALL(unlink(path));
+    free(path);
+    free(source);
+    free(target);
+}
+
 struct delayed_write {
     int file;
     const char *data;
@@ -320,6 +353,44 @@ static void socket_messages(void) {
     free(source);
     free(target);
     close_pair(pair);
+}
+
+/* A message longer than the budget, over a stream. */
+enum { LONG_MIB = 64, RECEIVED_MIB = 16 };
+
+static void *receive_long(void *argument) {
+    int from = *(int *)argument;
+    char *target = allocate(RECEIVED_MIB * MIB);
+    for (size_t done = 0; done < LONG_MIB; done += RECEIVED_MIB) {
+        struct iovec in = {target, RECEIVED_MIB * MIB};
+        struct msghdr message = {.msg_iov = &in, .msg_iovlen = 1};
+        EXPECT(in.iov_len, recvmsg(from, &message, MSG_WAITALL));
+        for (size_t i = 0; i < RECEIVED_MIB; i++)
+            verify_random("long message", target + i * MIB, MIB, 800 + done + i);
+    }
+    free(target);
+    return NULL;
+}
+
+static void long_message(void) {
+    int pair[2];
+    CALL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+    char *source = allocate(LONG_MIB * MIB);
+    for (size_t i = 0; i < LONG_MIB; i++) fill_random(source + i * MIB, MIB, 800 + i);
+    push_out_data(source, LONG_MIB * MIB);
+    pthread_t receiver;
+    PTHREAD(pthread_create(&receiver, NULL, receive_long, &pair[1]));
+    struct iovec out[2] = {{source, 12345}, {source + 12345, LONG_MIB * MIB - 12345}};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = out, .msg_iovlen = 2}};
+    EXPECT(LONG_MIB * MIB, sendmsg(pair[0], &message.msg_hdr, 0));
+    PTHREAD(pthread_join(receiver, NULL));
+
+    PTHREAD(pthread_create(&receiver, NULL, receive_long, &pair[1]));
+    EXPECT(1, sendmmsg(pair[0], &message, 1, 0));
+    EXPECT(LONG_MIB * MIB, message.msg_len);
+    PTHREAD(pthread_join(receiver, NULL));
+    close_pair(pair);
+    free(source);
 }
 
 static void socket_addresses(void) {
@@ -769,6 +840,55 @@ static void signal_structures(void) {
     free(set);
 }
 
+/* What the C library does in threads of its own either works or is refused;
+ * it does not end the program. */
+static void wake_nobody(union sigval value) { (void)value; }
+
+static void helper_threads(void) {
+    enum { BYTES = 80000 };
+    char *path = fresh_path("helpers"), *source = block(BYTES, 70), *target = block(BYTES, 71);
+    int file = CALL(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    struct aiocb *request = calloc(1, sizeof *request);
+    CHECK(request, "calloc");
+    request->aio_fildes = file;
+    request->aio_buf = source;
+    request->aio_nbytes = BYTES;
+    push_out_data(source, BYTES);
+    if (aio_write(request) == 0) {
+        while (aio_error(request) == EINPROGRESS) usleep(1000);
+        EXPECT(BYTES, aio_return(request));
+    } else {
+        EXPECT(ENOSYS, errno);
+        EXPECT(BYTES, pwrite(file, source, BYTES, 0));
+    }
+    push_out(target, BYTES);
+    EXPECT(BYTES, pread(file, target, BYTES, 0));
+    verify_random("asynchronous write", target, BYTES, 70);
+
+    timer_t *timer = calloc(1, sizeof *timer);
+    struct sigevent *event = calloc(1, sizeof *event);
+    CHECK(timer && event, "calloc");
+    event->sigev_notify = SIGEV_THREAD;
+    event->sigev_notify_function = wake_nobody;
+    push_out(event, sizeof *event);
+    if (timer_create(CLOCK_MONOTONIC, event, timer) == 0)
+        CALL(timer_delete(*timer));
+    else
+        EXPECT(ENOTSUP, errno);
+    event->sigev_notify = SIGEV_NONE;
+    push_out(event, sizeof *event);
+    CALL(timer_create(CLOCK_MONOTONIC, event, timer));
+    CALL(timer_delete(*timer));
+    CALL(close(file));
+    CALL(unlink(path));
+    free(event);
+    free(timer);
+    free(request);
+    free(path);
+    free(source);
+    free(target);
+}
+
 /* The wrong pointer is one that used to be good: it lies where managed memory
  * lies, but nothing is mapped there any more. */
 static void bad_pointers(void) {
@@ -853,10 +973,12 @@ static const struct check_case cases[] = {
     {"large-file", large_file},
     {"stdio", stdio},
     {"vectors", vectors},
+    {"long-vectors", long_vectors},
     {"blocked-reader", blocked_reader},
     {"copies-between-files", copies_between_files},
     {"sockets", sockets},
     {"socket-messages", socket_messages},
+    {"long-message", long_message},
     {"socket-addresses", socket_addresses},
     {"paths", paths},
     {"working-directory", working_directory},
@@ -868,6 +990,7 @@ static const struct check_case cases[] = {
     {"locks", locks},
     {"futexes", futexes},
     {"signal-structures", signal_structures},
+    {"helper-threads", helper_threads},
     {"bad-pointers", bad_pointers},
     {"threads-under-churn", threads_under_churn},
 };

@@ -273,6 +273,115 @@ static void shells(void) {
     verify_data();
 }
 
+enum { SHELL_THREADS = 4, SHELLS_EACH = 15 };
+
+static void *ask_shells(void *argument) {
+    const char *expected = argument;
+    for (int i = 0; i < SHELLS_EACH; i++) {
+        FILE *from = popen("echo \"$SPAWN_LONG\"", "re");
+        CHECK(from, "popen: %s", strerror(errno));
+        char *line = allocate(LONG_ARGUMENT + 2);
+        CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
+        line[strcspn(line, "\n")] = 0;
+        CHECK(strcmp(line, expected) == 0, "popen: another $SPAWN_LONG, of %zu bytes",
+              strlen(line));
+        EXPECT(0, pclose(from));
+        free(line);
+    }
+    return NULL;
+}
+
+static size_t environment_size(void) {
+    size_t count = 0;
+    while (environ[count]) count++;
+    return count;
+}
+
+static void shells_from_threads(void) {
+    char *text = long_string(410), *expected = map_unmanaged(LONG_ARGUMENT + 1);
+    strcpy(expected, text);
+    /* The array grows in between: it is the C library's again each time. */
+    for (int round = 0; round < 3; round++) {
+        char name[32];
+        snprintf(name, sizeof name, "SPAWN_ROUND_%d", round);
+        CALL(setenv("SPAWN_LONG", text, 1));
+        CALL(setenv(name, "here", 1));
+        size_t before = environment_size();
+        push_out_data(getenv("SPAWN_LONG"), LONG_ARGUMENT);
+        count_strings_out(environ);
+        pthread_t threads[SHELL_THREADS];
+        for (size_t i = 0; i < SHELL_THREADS; i++)
+            PTHREAD(pthread_create(&threads[i], NULL, ask_shells, expected));
+        for (size_t i = 0; i < SHELL_THREADS; i++) PTHREAD(pthread_join(threads[i], NULL));
+        EXPECT(before, environment_size());
+        CHECK(getenv("SPAWN_LONG") && strcmp(getenv("SPAWN_LONG"), expected) == 0,
+              "the environment has another $SPAWN_LONG now");
+        CHECK(getenv(name) && strcmp(getenv(name), "here") == 0, "$%s is lost", name);
+    }
+    for (int round = 0; round < 3; round++) {
+        char name[32];
+        snprintf(name, sizeof name, "SPAWN_ROUND_%d", round);
+        CALL(unsetenv(name));
+        CHECK(!getenv(name), "$%s is still there", name);
+    }
+    CALL(unsetenv("SPAWN_LONG"));
+    CALL(munmap(expected, LONG_ARGUMENT + 1));
+    free(text);
+    verify_data();
+}
+
+/* The child looks for $PATH in our environment, not in the one it gets. */
+static void search_after_setenv(void) {
+    char *path = heap_string(getenv("PATH"));
+    for (int i = 0; i < 60; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "SPAWN_FILLER_%d", i);
+        CALL(setenv(name, "x", 1));
+    }
+    CALL(setenv("PATH", path, 1));
+    char *argv[] = {"true", NULL}, *none[] = {"SPAWN_NOTE=none", NULL};
+    for (int i = 0; i < 5; i++) {
+        push_out(environ, sizeof *environ);
+        push_out(getenv("PATH"), strlen(path));
+        if (inject_now()) CALL(setenv("PATH", "/nonexistent", 1));
+        pid_t child;
+        push_out(getenv("PATH"), strlen(path));
+        EXPECT(0, posix_spawnp(&child, "true", NULL, NULL, argv, none));
+        expect_success(child);
+    }
+    for (int i = 0; i < 60; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "SPAWN_FILLER_%d", i);
+        CALL(unsetenv(name));
+    }
+    free(path);
+}
+
+static void ignore_it(int signal) { (void)signal; }
+
+static void *run_shell(void *argument) {
+    usleep((useconds_t)(uintptr_t)argument * 60000);
+    int status = system("sleep 0.2; exit 3");
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3, "system: status %x", status);
+    return NULL;
+}
+
+static void overlapping_shells(void) {
+    struct sigaction mine = {.sa_handler = ignore_it}, found;
+    CALL(sigaction(SIGINT, &mine, NULL));
+    pthread_t threads[SHELL_THREADS];
+    for (size_t i = 0; i < SHELL_THREADS; i++)
+        PTHREAD(pthread_create(&threads[i], NULL, run_shell, (void *)i));
+    for (size_t i = 0; i < SHELL_THREADS; i++) PTHREAD(pthread_join(threads[i], NULL));
+    if (inject_now()) signal(SIGINT, SIG_IGN);
+    CALL(sigaction(SIGINT, NULL, &found));
+    CHECK(found.sa_handler == ignore_it, "SIGINT: another handler after system()");
+    CALL(sigaction(SIGQUIT, NULL, &found));
+    CHECK(found.sa_handler == SIG_DFL, "SIGQUIT: not the default after system()");
+    mine.sa_handler = SIG_DFL;
+    CALL(sigaction(SIGINT, &mine, NULL));
+}
+
 /* ---- exec that is refused ---------------------------------------------------------------- */
 
 static void refused_exec(void) {
@@ -446,6 +555,9 @@ static const struct check_case cases[] = {
     {"spawn-by-path", spawn_by_path},
     {"spawn-by-name", spawn_by_name},
     {"shells", shells},
+    {"shells-from-threads", shells_from_threads},
+    {"search-after-setenv", search_after_setenv},
+    {"overlapping-shells", overlapping_shells},
     {"refused-exec", refused_exec},
     {"many-forks", many_forks},
     {"fork-among-threads", fork_among_threads},

@@ -85,7 +85,7 @@ fn unmapped_memory_is_refused_and_its_place_starts_afresh() {
         assert!(!gone.write(0, 1));
         assert_holds(memory.part(0, 40 * PAGE_SIZE), &contents[..40]);
         assert_holds(memory.part(90 * PAGE_SIZE, 40 * PAGE_SIZE), &contents[90..]);
-        world.engine.map_at(gone.address(), gone.len(), READ_WRITE).unwrap();
+        assert!(world.engine.map_at(gone.address(), gone.len(), READ_WRITE, true).unwrap());
         assert_zero(gone);
     }
 }
@@ -94,7 +94,21 @@ fn unmapped_memory_is_refused_and_its_place_starts_afresh() {
 fn mapping_over_a_mapping_drops_what_was_there() {
     for world in worlds() {
         let memory = map_in_every_place(&world, &contents());
-        world.engine.map_at(memory.address(), memory.len(), READ_WRITE).unwrap();
+        assert!(world.engine.map_at(memory.address(), memory.len(), READ_WRITE, true).unwrap());
+        assert_zero(memory);
+    }
+}
+
+#[test]
+fn mapping_without_replacing_leaves_what_is_there() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let (start, len) = (memory.address(), memory.len());
+        assert!(!world.engine.map_at(start, len, READ_WRITE, false).unwrap());
+        assert_holds(memory, &contents);
+        world.engine.unmap(start, len).unwrap();
+        assert!(world.engine.map_at(start, len, READ_WRITE, false).unwrap());
         assert_zero(memory);
     }
 }
@@ -106,7 +120,7 @@ fn a_remapped_range_takes_its_content_along() {
         let memory = map_in_every_place(&world, &contents);
         // A neighbour, so that it cannot grow where it is.
         let after = memory.address() + memory.len();
-        world.engine.map_at(after, PAGE_SIZE, READ_WRITE).unwrap();
+        assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
         let len = 4 * memory.len();
         assert!(world.engine.remap(memory.address(), memory.len(), len, false).is_err());
         let moved = world.engine.remap(memory.address(), memory.len(), len, true).unwrap();
@@ -158,7 +172,7 @@ fn a_mapping_forgets_the_protection_of_the_one_before() {
     let memory = world.map(20);
     world.engine.protect(memory.address(), memory.len(), PROT_NONE).unwrap();
     world.engine.unmap(memory.address(), memory.len()).unwrap();
-    world.engine.map_at(memory.address(), memory.len(), READ_WRITE).unwrap();
+    assert!(world.engine.map_at(memory.address(), memory.len(), READ_WRITE, true).unwrap());
     write_all(memory, &every_kind(20));
 }
 

@@ -70,7 +70,7 @@ impl<'w> Owner<'w> {
             }
             97..98 => {
                 engine.unmap(start, len).unwrap();
-                engine.map_at(start, len, READ_WRITE).unwrap();
+                assert!(engine.map_at(start, len, READ_WRITE, true).unwrap());
                 self.expected[page..page + len / PAGE_SIZE].fill(Content::Zero);
             }
             98..99 => {

@@ -262,6 +262,10 @@ fn pinned_call(engine: &Engine, number: i64, arguments: Arguments) -> isize {
             Pointee::Bytes(len) => {
                 pins.add(address, arguments[len as usize], most);
             }
+            Pointee::BytesPlus(len, extra) => {
+                let len = arguments[len as usize].saturating_add(extra as usize);
+                pins.add(address, len, most);
+            }
             Pointee::Array(count, size) => {
                 let len = arguments[count as usize].saturating_mul(size as usize);
                 pins.add(address, len, most);

@@ -19,6 +19,7 @@
 //! | `fork`      | what a forked child needs to see its data                   |
 //! | `descriptors` | `close` and its relatives: the engine's stay open         |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
+//! | `unsupported` | calls that need the C library's own threads: refused    |
 //!
 //! This is a binding: nearly every function here is called by C code under
 //! C's rules, and its `SAFETY` comments rest on those.
@@ -36,6 +37,7 @@ mod real;
 mod spawn;
 mod start;
 mod threads;
+mod unsupported;
 mod vectors;
 
 /// The engine's own memory must never lie in the window it manages.

@@ -2,14 +2,21 @@
 //!
 //! A child that shares our memory but not our handlers (posix_spawn), and the
 //! kernel when it reads argv and envp (exec), can bring nothing in. So all
-//! they read is copied out of managed memory first.
+//! that is handed over is copied out of managed memory first. What the C
+//! library finds by itself, the environment, is made resident and held there;
+//! only its array moves out of managed memory, once and for good, because
+//! the filter would trap it in the child.
 
 use crate::guard::{Arguments, issue};
 use crate::real::{c_result, real};
 use crate::start;
+use softswap_engine::engine::Engine;
+use softswap_sys::alloc::HEAP;
+use softswap_sys::signals::{self, NEVER_BLOCKED};
 use softswap_sys::{PAGE_SIZE, raw};
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 type Strings = *const *const c_char;
 
@@ -17,6 +24,69 @@ thread_local! {
     /// Where this thread's last copies lie. Kept rather than freed: after
     /// vfork it is the child that fills it and the parent that stays.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Key whose destructor takes a thread's buffer away; 0 before there is one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// While loading, so that the key is one of the first, whose values glibc
+/// keeps without allocating.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static MAKE_KEY: extern "C" fn() = make_key;
+
+extern "C" fn make_key() {
+    let mut key = 0;
+    // SAFETY: valid out-pointer; the destructor has the right signature.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(take_buffer)) } == 0 {
+        KEY.store(key + 1, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn take_buffer(_base: *mut c_void) {
+    let (base, len) = BUFFER.replace((0, 0));
+    if len > 0 {
+        issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
+    }
+}
+
+/// A value that threads take turns at, with the program's signals blocked: a
+/// handler may start programs too. The lock names the process that has it, so
+/// that a forked child does not wait for a thread it does not have.
+struct Turns<T> {
+    owner: AtomicI32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: only whoever has the lock refers to the value.
+unsafe impl<T: Send> Sync for Turns<T> {}
+
+impl<T> Turns<T> {
+    const fn new(value: T) -> Turns<T> {
+        Turns { owner: AtomicI32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
+        let mask = signals::block_all();
+        // What `body` reads may be out.
+        signals::set_mask(!NEVER_BLOCKED);
+        let me = std::process::id() as i32;
+        let mut seen = 0;
+        while let Err(owner) =
+            self.owner.compare_exchange_weak(seen, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            // Held in the parent when this process was forked off: take it.
+            seen = if owner == me { 0 } else { owner };
+            if owner == me {
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: the lock is ours.
+        let result = body(unsafe { &mut *self.value.get() });
+        self.owner.store(0, Ordering::Release);
+        signals::set_mask(mask);
+        result
+    }
 }
 
 /// Copies of strings and arrays outside managed memory.
@@ -45,6 +115,10 @@ impl Copies {
             return None;
         }
         BUFFER.set((base as usize, len));
+        if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
+            // SAFETY: a live key of this library's.
+            unsafe { libc::pthread_setspecific(key, base as *const c_void) };
+        }
         Some(Copies { base: base as usize, len, used: 0 })
     }
 
@@ -131,6 +205,105 @@ fn environment() -> Strings {
     // SAFETY: reading the pointer; programs that change it meanwhile race with
     // exec in any case.
     unsafe { environ }
+}
+
+/// The array that `environ` was last given here, and how many words it has room for.
+struct Array {
+    at: *mut *const c_char,
+    room: usize,
+}
+
+// SAFETY: memory of the engine's heap, which belongs to no thread.
+unsafe impl Send for Array {}
+
+static ARRAY: Turns<Array> = Turns::new(Array { at: std::ptr::null_mut(), room: 0 });
+/// `Array::at` when the C library has put a longer array in its place. One that
+/// the program put aside itself may come back and is not touched again.
+static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Moves the array `environ` points to out of managed memory, for good: the C
+/// library's child names it to the kernel, and the filter would trap that. The
+/// strings stay where they are. False when there is no memory.
+///
+/// As everywhere in C, no other thread may change the environment meanwhile.
+fn settle_environment() -> bool {
+    if !start::is_managed(environment() as usize) {
+        return true;
+    }
+    ARRAY.with(|array| {
+        let original = environment();
+        if !start::is_managed(original as usize) {
+            return true;
+        }
+        // SAFETY: `environ` is a null-terminated array.
+        let words = unsafe { count(original) } + 1;
+        let reusable = SUPERSEDED.swap(std::ptr::null_mut(), Ordering::Relaxed) == array.at;
+        if !reusable || array.room < words {
+            let room = words.next_power_of_two();
+            let align = align_of::<usize>();
+            let at = HEAP.allocate(room * size_of::<usize>(), align, false).cast::<*const c_char>();
+            if at.is_null() {
+                return false;
+            }
+            if reusable && !array.at.is_null() {
+                // SAFETY: from the engine's heap, and no longer `environ`.
+                unsafe { HEAP.release(array.at.cast()) };
+            }
+            *array = Array { at, room };
+        }
+        // SAFETY: room for as many words; C code reads the pointer, as it would
+        // one that setenv had changed.
+        unsafe {
+            std::ptr::copy_nonoverlapping(original, array.at, words);
+            std::sync::atomic::fence(Ordering::Release);
+            (&raw mut environ).write_volatile(array.at);
+        }
+        true
+    })
+}
+
+/// Runs what makes the C library put a longer array in the place of `environ`,
+/// and notes when it was ours that it left.
+fn growing(call: impl FnOnce() -> i32) -> i32 {
+    let before = environment();
+    let result = call();
+    if environment() != before && HEAP.owns(before as usize) {
+        SUPERSEDED.store(before.cast_mut(), Ordering::Relaxed);
+    }
+    result
+}
+
+/// # Safety
+/// As `setenv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, replace: i32) -> i32 {
+    real!(setenv: fn(*const c_char, *const c_char, i32) -> i32);
+    // SAFETY: the caller's promise.
+    growing(|| unsafe { setenv()(name, value, replace) })
+}
+
+/// # Safety
+/// As `putenv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
+    real!(putenv: fn(*mut c_char) -> i32);
+    // SAFETY: the caller's promise.
+    growing(|| unsafe { putenv()(text) })
+}
+
+/// Calls a function of the C library whose child reads the environment, with
+/// all of that resident.
+fn holding_environment<R>(engine: &Engine, call: impl FnOnce() -> R) -> R {
+    engine.hold();
+    let strings = environment();
+    if !strings.is_null() {
+        // SAFETY: a null-terminated array of C strings. Reading them to their
+        // ends brings them in, and while reclaim is on hold they stay.
+        std::hint::black_box(unsafe { strings_room(strings) });
+    }
+    let result = call();
+    engine.unhold();
+    result
 }
 
 /// Issues execve or execveat with everything copied out of managed memory.
@@ -400,9 +573,9 @@ unsafe fn spawn(
 ) -> i32 {
     // SAFETY: the caller's promise throughout.
     unsafe {
-        if start::engine().is_none() {
+        let Some(engine) = start::engine() else {
             return real(pid, path, actions, attributes, argv, envp);
-        }
+        };
         let parsed = actions.cast::<Actions>().as_ref();
         let room = text_room(path)
             + strings_room(argv)
@@ -425,7 +598,9 @@ unsafe fn spawn(
             None => attributes,
         };
         let mut made = 0;
-        let result = real(&raw mut made, path, actions, attributes, argv, envp);
+        let result = holding_environment(engine, || {
+            real(&raw mut made, path, actions, attributes, argv, envp)
+        });
         if result == 0 && !pid.is_null() {
             pid.write(made);
         }
@@ -458,38 +633,6 @@ macro_rules! spawning {
 spawning!(posix_spawn);
 spawning!(posix_spawnp);
 
-/// Runs `body` with a copied command line and environment, while everything
-/// that is in memory stays there: the C library's own child reads both.
-///
-/// # Safety
-/// `command` and `mode` are C strings or null.
-unsafe fn with_copied_environment<R>(
-    command: *const c_char,
-    failed: R,
-    body: impl FnOnce(*const c_char) -> R,
-) -> R {
-    let Some(engine) = start::engine() else { return body(command) };
-    let original = environment();
-    // SAFETY: the caller's promise; the environment is an array of strings.
-    unsafe {
-        let room = text_room(command) + strings_room(original);
-        let Some(mut copies) = Copies::with_room(room) else {
-            raw::set_errno(libc::ENOMEM);
-            return failed;
-        };
-        let command = copies.put_text(command);
-        let copy = copies.put_strings(original);
-        environ = copy;
-        engine.hold();
-        let result = body(command);
-        engine.unhold();
-        if environment() == copy {
-            environ = original;
-        }
-        result
-    }
-}
-
 /// # Safety
 /// As `popen(3)`.
 #[unsafe(no_mangle)]
@@ -497,7 +640,14 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
     // SAFETY: the caller's promise.
     unsafe {
-        with_copied_environment(command, std::ptr::null_mut(), |command| popen()(command, mode))
+        let Some(engine) = start::engine() else { return popen()(command, mode) };
+        let copies = Copies::with_room(text_room(command));
+        let Some(mut copies) = copies.filter(|_| settle_environment()) else {
+            raw::set_errno(libc::ENOMEM);
+            return std::ptr::null_mut();
+        };
+        let command = copies.put_text(command);
+        holding_environment(engine, || popen()(command, mode))
     }
 }
 
@@ -518,13 +668,14 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     }
 }
 
-/// Waits for `pid`, through interruptions; its status.
+/// Waits for `pid`, through interruptions; its status. Not a place where the
+/// thread can be cancelled: what was changed for it would stay changed.
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
-        // SAFETY: waits for our own child, into a local.
-        let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        if waited == pid {
+        let arguments = [pid as usize, &raw mut status as usize, 0, 0, 0, 0];
+        let waited = c_result(issue(libc::SYS_wait4, arguments));
+        if waited == pid as isize {
             return status;
         }
         if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
@@ -533,17 +684,52 @@ fn wait_for(pid: libc::pid_t) -> i32 {
     }
 }
 
+/// How many threads are in `system`, and what the first of them found there
+/// for SIGINT and SIGQUIT; the last one puts it back.
+struct Ignoring {
+    count: usize,
+    found: [libc::sigaction; 2],
+}
+
+const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
+// SAFETY: plain data; all-zero is SIG_DFL.
+const DEFAULT: libc::sigaction = unsafe { std::mem::zeroed() };
+static IGNORING: Turns<Ignoring> = Turns::new(Ignoring { count: 0, found: [DEFAULT; 2] });
+
+/// Ignores both signals; what the program has for them.
+fn begin_ignoring() -> [libc::sigaction; 2] {
+    IGNORING.with(|ignoring| {
+        if ignoring.count == 0 {
+            let ignore = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..DEFAULT };
+            for (signal, found) in IGNORED.iter().zip(&mut ignoring.found) {
+                // SAFETY: valid places for both.
+                unsafe { signals::sigaction(*signal, &raw const ignore, found) };
+            }
+        }
+        ignoring.count += 1;
+        ignoring.found
+    })
+}
+
+fn end_ignoring() {
+    IGNORING.with(|ignoring| {
+        ignoring.count -= 1;
+        if ignoring.count == 0 {
+            for (signal, found) in IGNORED.iter().zip(&ignoring.found) {
+                // SAFETY: what the kernel gave for this signal.
+                unsafe { signals::sigaction(*signal, found, std::ptr::null_mut()) };
+            }
+        }
+    });
+}
+
 /// # Safety
 /// `command` is a C string.
 unsafe fn system_by_spawn(command: *const c_char) -> i32 {
     // SAFETY: all objects are locals, initialised before use; POSIX's order:
     // ignore INT and QUIT and block CHLD until the command has ended.
     unsafe {
-        let mut ignore: libc::sigaction = std::mem::zeroed();
-        ignore.sa_sigaction = libc::SIG_IGN;
-        let (mut on_int, mut on_quit) = (std::mem::zeroed(), std::mem::zeroed());
-        softswap_sys::signals::sigaction(libc::SIGINT, &raw const ignore, &raw mut on_int);
-        softswap_sys::signals::sigaction(libc::SIGQUIT, &raw const ignore, &raw mut on_quit);
+        let found = begin_ignoring();
         let mut block: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut block);
@@ -552,10 +738,9 @@ unsafe fn system_by_spawn(command: *const c_char) -> i32 {
 
         let mut defaults: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut defaults);
-        for (signal, action) in [(libc::SIGINT, &on_int), (libc::SIGQUIT, &on_quit)] {
-            let action: &libc::sigaction = action;
+        for (signal, action) in IGNORED.iter().zip(&found) {
             if action.sa_sigaction != libc::SIG_IGN {
-                libc::sigaddset(&raw mut defaults, signal);
+                libc::sigaddset(&raw mut defaults, *signal);
             }
         }
         let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
@@ -582,9 +767,8 @@ unsafe fn system_by_spawn(command: *const c_char) -> i32 {
             SHELL_FAILED
         };
         libc::posix_spawnattr_destroy(&raw mut attributes);
+        end_ignoring();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        softswap_sys::signals::sigaction(libc::SIGINT, &raw const on_int, std::ptr::null_mut());
-        softswap_sys::signals::sigaction(libc::SIGQUIT, &raw const on_quit, std::ptr::null_mut());
         status
     }
 }

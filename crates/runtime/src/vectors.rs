@@ -14,11 +14,30 @@ use softswap_engine::engine::Engine;
 const MAX_VECTORS: usize = 1024;
 /// Vectors, and a few structures around them.
 const MAX_PINS: usize = MAX_VECTORS + 8;
+/// The kernel cuts transfers here.
+const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 /// Messages handed on in one call.
 const MAX_MESSAGES: usize = 64;
 
 fn fault() -> isize {
     -(libc::EFAULT as isize)
+}
+
+/// How far a transfer over an iovec array has come.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    index: usize,
+    /// Bytes done of the vector at `index`.
+    skip: usize,
+}
+
+/// The part of an iovec array that one call transfers.
+struct Piece {
+    vectors: usize,
+    count: usize,
+    bytes: usize,
+    /// Where the next piece begins; `None` when this one reaches the end.
+    next: Option<Place>,
 }
 
 /// A copy of an iovec array whose buffers are pinned.
@@ -34,71 +53,188 @@ impl<'e> Pinned<'e> {
         Pinned { pins: Pins::new(engine), vectors: [empty; MAX_VECTORS], count: 0 }
     }
 
-    /// Copies `count` vectors from `address` and pins their buffers, `most`
-    /// bytes in all: what is beyond is cut off, as a short transfer.
-    fn add(&mut self, address: usize, count: usize, most: usize) -> Option<(usize, usize)> {
+    /// Pins an array of vectors; whether the kernel could read all of it.
+    fn add_array(&mut self, address: usize, count: usize) -> bool {
+        let bytes = count.saturating_mul(size_of::<iovec>());
+        self.pins.add(address, bytes, usize::MAX) == bytes
+    }
+
+    /// Copies the `count` vectors at `address`, which is pinned, from `from`
+    /// on and pins their buffers, `most` managed bytes in all. `None` when
+    /// they are too many.
+    fn add(&mut self, address: usize, count: usize, from: Place, most: usize) -> Option<Piece> {
         let first = self.count;
-        let bytes = count * size_of::<iovec>();
-        if self.pins.add(address, bytes, usize::MAX) < bytes {
-            return None;
-        }
         let mut left = most;
-        for index in 0..count {
+        let (mut bytes, mut next) = (0_usize, None);
+        for index in from.index..count {
             // SAFETY: the program's array, pinned if managed.
             let vector = unsafe { (address as *const iovec).add(index).read_unaligned() };
-            let pinned = self.pins.add(vector.iov_base as usize, vector.iov_len, left);
-            let managed = start::is_managed(vector.iov_base as usize);
-            // Where nothing could be pinned the kernel says EFAULT.
-            let len = if managed && pinned > 0 { pinned } else { vector.iov_len };
-            *self.vectors.get_mut(self.count)? = iovec { iov_base: vector.iov_base, iov_len: len };
+            let skip = if index == from.index { from.skip } else { 0 };
+            let base = (vector.iov_base as usize).wrapping_add(skip);
+            let wanted = vector.iov_len.saturating_sub(skip);
+            if left == 0 && wanted > 0 && start::is_managed(base) {
+                next = Some(Place { index, skip });
+                break;
+            }
+            let pinned = self.pins.add(base, wanted, left);
+            let managed = start::is_managed(base);
+            // Where nothing could be pinned, or what must go whole could not be
+            // pinned whole, the kernel says EFAULT.
+            let cut = managed && pinned > 0 && most != usize::MAX;
+            let len = if cut { pinned } else { wanted };
+            *self.vectors.get_mut(self.count)? = iovec { iov_base: base as *mut _, iov_len: len };
             self.count += 1;
+            bytes = bytes.saturating_add(len);
             left = left.saturating_sub(if managed { len } else { 0 });
-            if left == 0 || len < vector.iov_len {
+            if len < wanted {
+                next = Some(Place { index, skip: skip + len });
                 break;
             }
         }
-        Some((self.vectors[first..].as_ptr() as usize, self.count - first))
+        let vectors = self.vectors[first..].as_ptr() as usize;
+        Some(Piece { vectors, count: self.count - first, bytes, next })
+    }
+}
+
+/// Bytes in managed memory that the `count` vectors at `address` name.
+fn managed_bytes(address: usize, count: usize) -> usize {
+    let vector = |index| {
+        // SAFETY: the program's array, pinned if managed.
+        unsafe { (address as *const iovec).add(index).read_unaligned() }
+    };
+    (0..count)
+        .map(vector)
+        .filter(|vector| start::is_managed(vector.iov_base as usize))
+        .fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
+}
+
+/// The type of the socket `fd`; `None` when it is something else.
+fn socket_type(fd: usize) -> Option<i32> {
+    let mut kind = 0_i32;
+    let mut len = size_of::<i32>() as u32;
+    let (option, value) = (libc::SO_TYPE as usize, &raw mut kind as usize);
+    let arguments = [fd, libc::SOL_SOCKET as usize, option, value, &raw mut len as usize, 0];
+    (issue(libc::SYS_getsockopt, arguments) == 0).then_some(kind)
+}
+
+fn is_regular(fd: usize) -> bool {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let result = issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
+    result == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+/// Whether a call over vectors goes on after a whole piece. A read does for
+/// regular files only: anywhere else the next piece might wait for what never
+/// comes.
+fn goes_on(number: i64, fd: usize) -> bool {
+    match number {
+        libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => true,
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => is_regular(fd),
+        _ => false,
+    }
+}
+
+/// Moves the offset of a positioned call on; -1 is the file's own.
+fn advance(number: i64, arguments: &mut Arguments, done: usize) {
+    let positioned = matches!(
+        number,
+        libc::SYS_preadv | libc::SYS_pwritev | libc::SYS_preadv2 | libc::SYS_pwritev2
+    );
+    if positioned && arguments[3] != usize::MAX {
+        arguments[3] += done;
     }
 }
 
 pub(crate) fn answer_vectors(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    let count = arguments[2];
+    let [fd, address, count, ..] = arguments;
     if count > MAX_VECTORS {
         return -(libc::EINVAL as isize);
     }
-    let mut pinned = Pinned::new(engine);
-    let Some((vectors, kept)) = pinned.add(arguments[1], count, engine.pin_limit_bytes()) else {
+    let mut arrays = Pins::<2>::new(engine);
+    let bytes = count * size_of::<iovec>();
+    if arrays.add(address, bytes, usize::MAX) < bytes {
         return fault();
-    };
-    arguments[1] = vectors;
-    arguments[2] = kept;
+    }
     if matches!(number, libc::SYS_process_vm_readv | libc::SYS_process_vm_writev) {
         let bytes = arguments[4].saturating_mul(size_of::<iovec>());
-        if pinned.pins.add(arguments[3], bytes, usize::MAX) < bytes {
+        if arrays.add(arguments[3], bytes, usize::MAX) < bytes {
             return fault();
         }
     }
-    issue(number, arguments)
+    let mut most = engine.pin_limit_bytes();
+    if managed_bytes(address, count) > most
+        && socket_type(fd).is_some_and(|kind| kind != libc::SOCK_STREAM)
+    {
+        // A datagram goes whole or not at all.
+        most = usize::MAX;
+    }
+    let (mut total, mut place) = (0, Place::default());
+    loop {
+        let mut pinned = Pinned::new(engine);
+        let Some(piece) = pinned.add(address, count, place, most) else { return fault() };
+        arguments[1] = piece.vectors;
+        arguments[2] = piece.count;
+        let result = issue(number, arguments);
+        if result < 0 {
+            return if total > 0 { total } else { result };
+        }
+        total += result;
+        match piece.next {
+            Some(next)
+                if result as usize == piece.bytes
+                    && (total as usize) < MAX_TRANSFER_BYTES
+                    && goes_on(number, fd) =>
+            {
+                place = next;
+            }
+            _ => return total,
+        }
+        advance(number, &mut arguments, result as usize);
+    }
 }
 
-/// Pins everything a message refers to and returns a copy that names the
-/// copied vectors. A datagram goes whole or not at all, so nothing is cut off.
-fn pin_message(pinned: &mut Pinned<'_>, address: usize) -> Option<msghdr> {
+/// Pins a message and what surrounds its data; a copy of it.
+fn pin_header(pinned: &mut Pinned<'_>, address: usize) -> Option<msghdr> {
     let size = size_of::<msghdr>();
     if pinned.pins.add(address, size, size) < size {
         return None;
     }
     // SAFETY: the program's structure, pinned if managed.
-    let mut message = unsafe { (address as *const msghdr).read_unaligned() };
+    let message = unsafe { (address as *const msghdr).read_unaligned() };
     pinned.pins.add(message.msg_name as usize, message.msg_namelen as usize, usize::MAX);
     pinned.pins.add(message.msg_control as usize, message.msg_controllen, usize::MAX);
-    if message.msg_iovlen > MAX_VECTORS {
-        return Some(message);
+    // Too many vectors are for the kernel to refuse.
+    let named = message.msg_iovlen <= MAX_VECTORS;
+    if named && !pinned.add_array(message.msg_iov as usize, message.msg_iovlen) {
+        return None;
     }
-    let (vectors, kept) = pinned.add(message.msg_iov as usize, message.msg_iovlen, usize::MAX)?;
-    message.msg_iov = vectors as *mut iovec;
-    message.msg_iovlen = kept;
     Some(message)
+}
+
+/// Pins a message's data as well, `most` bytes from `place`, and makes the
+/// copy name the copied vectors; the bytes named and where the rest begins.
+fn pin_data(
+    pinned: &mut Pinned<'_>,
+    message: &mut msghdr,
+    place: Place,
+    most: usize,
+) -> Option<(usize, Option<Place>)> {
+    if message.msg_iovlen > MAX_VECTORS {
+        return Some((0, None));
+    }
+    let piece = pinned.add(message.msg_iov as usize, message.msg_iovlen, place, most)?;
+    message.msg_iov = piece.vectors as *mut iovec;
+    message.msg_iovlen = piece.count;
+    Some((piece.bytes, piece.next))
+}
+
+/// Managed bytes of a message whose header is pinned.
+fn message_bytes(message: &msghdr) -> usize {
+    if message.msg_iovlen > MAX_VECTORS {
+        return 0;
+    }
+    managed_bytes(message.msg_iov as usize, message.msg_iovlen)
 }
 
 /// Hands back what the kernel wrote into the copy of a message.
@@ -115,17 +251,81 @@ unsafe fn return_message(address: usize, copy: &msghdr) {
     }
 }
 
+/// A datagram goes whole or not at all. The data of a stream is cut into
+/// pieces: sent while they are taken whole, received while there is more to
+/// wait for (MSG_WAITALL) and no control data has come.
 pub(crate) fn answer_message(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    let original = arguments[1];
-    let mut pinned = Pinned::new(engine);
-    let Some(mut message) = pin_message(&mut pinned, original) else { return fault() };
-    arguments[1] = &raw mut message as usize;
-    let result = issue(number, arguments);
-    if number == libc::SYS_recvmsg && result >= 0 {
-        // SAFETY: the program's own structure, pinned above.
-        unsafe { return_message(original, &message) };
+    let [fd, original, flags, ..] = arguments;
+    let sends = number == libc::SYS_sendmsg;
+    let mut total = 0;
+    let (mut place, mut most) = (Place::default(), usize::MAX);
+    let mut received = None;
+    loop {
+        let mut pinned = Pinned::new(engine);
+        let Some(mut message) = pin_header(&mut pinned, original) else { return fault() };
+        let first = total == 0;
+        if first
+            && message_bytes(&message) > engine.pin_limit_bytes()
+            && socket_type(fd) == Some(libc::SOCK_STREAM)
+        {
+            most = engine.pin_limit_bytes();
+        }
+        if sends && !first {
+            message.msg_control = std::ptr::null_mut();
+            message.msg_controllen = 0;
+        }
+        let Some((bytes, next)) = pin_data(&mut pinned, &mut message, place, most) else {
+            return fault();
+        };
+        arguments[1] = &raw mut message as usize;
+        arguments[2] = if sends { piece_flags(flags, first, next.is_none()) } else { flags };
+        let result = issue(number, arguments);
+        if result >= 0 {
+            total += result;
+            received = Some(message);
+        }
+        let goes_on = sends
+            || message.msg_controllen == 0
+                && flags & libc::MSG_WAITALL as usize != 0
+                && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) as usize == 0;
+        match next {
+            Some(next) if goes_on && result > 0 && result as usize == bytes => place = next,
+            _ => {
+                if let (false, Some(received)) = (sends, received) {
+                    // SAFETY: the program's own structure, pinned above.
+                    unsafe { return_message(original, &received) };
+                }
+                return if total > 0 { total } else { result };
+            }
+        }
     }
-    result
+}
+
+/// The flags for one piece of a message that is sent: urgent data is its last
+/// byte, and a connection is opened by the first piece.
+fn piece_flags(flags: usize, first: bool, last: bool) -> usize {
+    let mut flags = flags;
+    if !last {
+        flags &= !((libc::MSG_OOB | libc::MSG_EOR) as usize);
+    }
+    if !first {
+        flags &= !(libc::MSG_FASTOPEN as usize);
+    }
+    flags
+}
+
+/// Answers for the first message alone.
+fn answer_first_message(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
+    let original = arguments[1] as *mut mmsghdr;
+    arguments[2] = arguments[3] & !(libc::MSG_WAITFORONE as usize);
+    let single = if number == libc::SYS_recvmmsg { libc::SYS_recvmsg } else { libc::SYS_sendmsg };
+    let result = answer_message(engine, single, arguments);
+    if result < 0 {
+        return result;
+    }
+    // SAFETY: the program's own structure; a touch brings it in.
+    unsafe { (*original).msg_len = result as u32 };
+    1
 }
 
 pub(crate) fn answer_messages(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
@@ -133,11 +333,27 @@ pub(crate) fn answer_messages(engine: &Engine, number: i64, mut arguments: Argum
     // SAFETY: all-zero is a valid mmsghdr.
     let mut copies: [mmsghdr; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
     let mut pinned = Pinned::new(engine);
-    let mut kept = 0;
+    let (mut kept, mut bytes) = (0, 0_usize);
     while kept < count {
         let at = original + kept * size_of::<mmsghdr>();
-        match pin_message(&mut pinned, at) {
-            Some(message) => copies[kept].msg_hdr = message,
+        let message = pin_header(&mut pinned, at).and_then(|mut message| {
+            bytes = bytes.saturating_add(message_bytes(&message));
+            // What is too much for one call, but one message, goes on its own.
+            if kept > 0 && bytes > engine.pin_limit_bytes() {
+                return None;
+            }
+            let is_long = bytes > engine.pin_limit_bytes();
+            if !is_long {
+                pin_data(&mut pinned, &mut message, Place::default(), usize::MAX)?;
+            }
+            Some((message, is_long))
+        });
+        match message {
+            Some((_, true)) => {
+                drop(pinned);
+                return answer_first_message(engine, number, arguments);
+            }
+            Some((message, false)) => copies[kept].msg_hdr = message,
             None if kept == 0 => return fault(),
             None => break,
         }
@@ -291,6 +507,63 @@ positioned_with_flags! {
     preadv64v2 SYS_preadv2;
     pwritev2 SYS_pwritev2;
     pwritev64v2 SYS_pwritev2;
+}
+
+/// Counts beyond what the kernel takes are for it to refuse.
+fn signed(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(-1)
+}
+
+/// # Safety
+/// As `vmsplice(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmsplice(
+    fd: i32,
+    vectors: *const iovec,
+    count: usize,
+    flags: u32,
+) -> isize {
+    real!(vmsplice: fn(i32, *const iovec, usize, u32) -> isize);
+    let rest = [flags as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    match unsafe { plain(libc::SYS_vmsplice, fd, vectors, signed(count), rest) } {
+        Some(result) => result,
+        // SAFETY: the caller's promise.
+        None => unsafe { vmsplice()(fd, vectors, count, flags) },
+    }
+}
+
+/// Defines the calls that copy between processes. Only our own side can be
+/// brought in.
+macro_rules! between_processes {
+    ($($name:ident $number:ident;)*) => {$(
+        /// # Safety
+        /// As the system call.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: libc::pid_t,
+            ours: *const iovec,
+            count: libc::c_ulong,
+            theirs: *const iovec,
+            their_count: libc::c_ulong,
+            flags: libc::c_ulong,
+        ) -> isize {
+            type Count = libc::c_ulong;
+            real!($name: fn(libc::pid_t, *const iovec, Count, *const iovec, Count, Count) -> isize);
+            let rest = [theirs as usize, their_count as usize, flags as usize];
+            // SAFETY: the caller's promise.
+            match unsafe { plain(libc::$number, pid, ours, signed(count as usize), rest) } {
+                Some(result) => result,
+                // SAFETY: the caller's promise.
+                None => unsafe { $name()(pid, ours, count, theirs, their_count, flags) },
+            }
+        }
+    )*};
+}
+
+between_processes! {
+    process_vm_readv SYS_process_vm_readv;
+    process_vm_writev SYS_process_vm_writev;
 }
 
 /// # Safety

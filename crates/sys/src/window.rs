@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Where the window is put: far below where the kernel places mappings
 /// (top down from 0x7fff_…), far above position-independent programs' heaps.
-const WINDOW_BASE: usize = 0x2000_0000_0000;
+pub const WINDOW_BASE: usize = 0x2000_0000_0000;
 /// Sizes tried, largest first; smaller ones serve where limits
 /// (RLIMIT_AS, strict overcommit) forbid more.
-const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 /// Neighbouring places tried for each size.
 const SLOTS: usize = 4;
 /// Every window lies in here, and nothing else does.

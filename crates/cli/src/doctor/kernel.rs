@@ -4,11 +4,8 @@ use super::Check;
 use super::limits::Surroundings;
 use crate::refusal::plain;
 use softswap_sys::probe::{self, Privilege};
+use softswap_sys::window::{WINDOW_BASE, WINDOW_SIZES};
 use std::io;
-
-/// Where the managed window goes, and the sizes that serve, largest first.
-const WINDOW_BASE: usize = 0x2000_0000_0000;
-const WINDOW_BYTES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 
 pub(super) fn checks(surroundings: &Surroundings) -> Vec<Check> {
     let uname = rustix::system::uname();
@@ -124,7 +121,7 @@ fn io_uring(around: &Surroundings) -> Check {
 
 fn window(around: &Surroundings) -> Check {
     let mut refused = None;
-    for bytes in WINDOW_BYTES {
+    for bytes in WINDOW_SIZES {
         let shown = crate::units::bytes(bytes as u64);
         match (probe::reserve_window(WINDOW_BASE, bytes), &refused) {
             (Ok(()), None) => {
@@ -144,7 +141,7 @@ fn window(around: &Surroundings) -> Check {
     let why = refused.as_ref().map(plain).unwrap_or_default();
     Check::fatal(
         "managed-window",
-        format!("not even {} of address space: {why}", crate::units::bytes(WINDOW_BYTES[4] as u64)),
+        format!("not even {} of address space: {why}", crate::units::bytes(WINDOW_SIZES[4] as u64)),
         around.more_address_space(),
     )
 }

@@ -352,8 +352,10 @@ pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     let mut state = 1;
     while written < bytes {
         state = mix64(state);
-        // Lengths differ too, from 17 to 47 characters.
-        let line = format!("{state:016x}{:.*}\n", (state % 31) as usize, "-".repeat(31));
+        // Records of 81 to 143 characters, different from the first on.
+        let (second, third) = (mix64(!state), mix64(state ^ 1));
+        let rest = format!("{second:016x}{third:016x}").repeat(4);
+        let line = format!("{state:016x}{:.*}\n", 64 + (state % 63) as usize, rest);
         file.write_all(line.as_bytes()).expect("space for random lines");
         written += line.len() as u64;
     }
