@@ -17,6 +17,8 @@ pub struct Budget {
     low_bytes: usize,
     high_bytes: usize,
     pages: AtomicUsize,
+    /// Pages that a forked child shares with its parent, who pays for them.
+    inherited: AtomicUsize,
 }
 
 impl Budget {
@@ -33,6 +35,7 @@ impl Budget {
             low_bytes: reserve + step,
             high_bytes: reserve + 2 * step,
             pages: AtomicUsize::new(0),
+            inherited: AtomicUsize::new(0),
         }
     }
 
@@ -57,7 +60,15 @@ impl Budget {
     /// Bytes in use when `other_bytes` are used beside pages and fixed parts.
     #[must_use]
     pub fn used_bytes(&self, other_bytes: usize) -> usize {
-        self.fixed_bytes + self.pages() * PAGE_SIZE + other_bytes
+        let own = self.pages().saturating_sub(self.inherited.load(Relaxed));
+        self.fixed_bytes + own * PAGE_SIZE + other_bytes
+    }
+
+    /// In a forked child: what is in DRAM now is shared with the parent and
+    /// counts there. The child has its budget for what it adds, so that it can
+    /// always get as far as exec.
+    pub fn inherit(&self) {
+        self.inherited.store(self.pages(), Relaxed);
     }
 
     /// Takes `count` pages if that leaves the reserve free.
@@ -109,6 +120,8 @@ mod tests {
         assert!(used <= (16 << 20) - (512 << 10));
         assert!(used + PAGE_SIZE > (16 << 20) - (512 << 10));
         assert!(budget.is_low(2 << 20) && !budget.is_comfortable(2 << 20));
+        budget.inherit();
+        assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
     }

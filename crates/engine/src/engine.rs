@@ -456,6 +456,7 @@ impl Engine {
         self.parts.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.parts.stats.words())?;
         self.contexts.give_up_rings(&mut at_rest.contexts);
+        self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
         self.parts.asleep.store(false, Relaxed);
         self.parts.holds.store(0, Relaxed);
