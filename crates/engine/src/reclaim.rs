@@ -22,7 +22,7 @@ const MAX_PAUSES: u32 = 5_000;
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
     /// The swap area takes no more pages.
-    #[error("memory is full: {0}")]
+    #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
     NoSlot(NoSlot),
     /// What is in DRAM may not leave.
     #[error(
