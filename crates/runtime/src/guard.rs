@@ -357,20 +357,25 @@ fn transfer(
 
 /// Whether a read gives all it can at once: files, disks, and devices such as
 /// /dev/zero, but not pipes, sockets or terminals.
-pub(crate) fn never_waits(fd: usize) -> bool {
+fn never_waits(fd: usize) -> bool {
     const TCGETS: usize = 0x5401;
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
-        return false;
-    }
-    match stat.st_mode & libc::S_IFMT {
+    match file_kind(fd) {
         libc::S_IFREG | libc::S_IFBLK => true,
         libc::S_IFCHR => {
             let mut terminal = [0u8; 64];
             issue(libc::SYS_ioctl, [fd, TCGETS, terminal.as_mut_ptr() as usize, 0, 0, 0]) < 0
         }
         _ => false,
+    }
+}
+
+/// What a descriptor is open on: one of the `S_IF…` values, 0 when it is not.
+pub(crate) fn file_kind(fd: usize) -> libc::mode_t {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    match issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) {
+        0 => stat.st_mode & libc::S_IFMT,
+        _ => 0,
     }
 }
 

@@ -155,11 +155,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         }
         return new;
     }
-    if is_ours(caller) {
-        // The loader growing a block of the program's: it keeps its home.
-        // SAFETY: a live mimalloc block.
-        return checked(unsafe { mi::mi_realloc(old, size) });
-    }
+    // Also when the loader grows a block of the program's: it keeps its home.
     // SAFETY: a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size) })
 }

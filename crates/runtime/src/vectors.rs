@@ -4,7 +4,7 @@
 //! traps and is answered here; if it is not, the interposed functions look
 //! inside before they let the call go.
 
-use crate::guard::{Arguments, Pins, issue};
+use crate::guard::{Arguments, Pins, file_kind, issue};
 use crate::real::{c_result, real};
 use crate::start;
 use libc::{iovec, mmsghdr, msghdr};
@@ -117,20 +117,13 @@ fn socket_type(fd: usize) -> Option<i32> {
     (issue(libc::SYS_getsockopt, arguments) == 0).then_some(kind)
 }
 
-fn is_regular(fd: usize) -> bool {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let result = issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
-    result == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
-}
-
 /// Whether a call over vectors goes on after a whole piece. A read does for
 /// regular files only: anywhere else the next piece might wait for what never
 /// comes.
 fn goes_on(number: i64, fd: usize) -> bool {
     match number {
         libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => true,
-        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => is_regular(fd),
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => file_kind(fd) == libc::S_IFREG,
         _ => false,
     }
 }

@@ -183,12 +183,6 @@ impl Window {
         address & !(self.len - 1) == self.base
     }
 
-    /// Whether an address lies among the staging frames.
-    #[must_use]
-    pub fn is_staging(&self, address: usize) -> bool {
-        (self.staging..self.staging + self.frames.len() * PAGE_SIZE).contains(&address)
-    }
-
     /// Whether pages leave by UFFDIO_MOVE.
     #[must_use]
     pub fn uses_move(&self) -> bool {

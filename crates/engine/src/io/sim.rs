@@ -177,19 +177,27 @@ impl SimDevice {
         length.min(left as usize)
     }
 
+    /// Applies to a transfer what a fault does to its place, length or outcome.
+    fn bend(&self, fault: Option<Fault>, offset: &mut u64, length: &mut usize) -> io::Result<()> {
+        match fault {
+            Some(Fault::Errno(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+            Some(Fault::Short(bytes)) => *length = (*length).min(bytes),
+            Some(Fault::Misdirect(bytes)) => *offset += bytes,
+            Some(Fault::Lose | Fault::FlipBit) | None => {}
+        }
+        *length = self.reachable(*offset, *length);
+        Ok(())
+    }
+
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let number = self.reads.fetch_add(1, Ordering::Relaxed);
         self.wait();
-        let (mut offset, mut length) = (offset, buf.len());
         let fault = self.planned(Operation::Read, number);
-        match fault {
-            Some(Fault::Errno(errno)) => return Err(io::Error::from_raw_os_error(errno)),
-            Some(Fault::Short(bytes)) => length = length.min(bytes),
-            Some(Fault::Misdirect(bytes)) => offset += bytes,
-            Some(Fault::Lose) => return Ok(length),
-            Some(Fault::FlipBit) | None => {}
+        let (mut offset, mut length) = (offset, buf.len());
+        if fault == Some(Fault::Lose) {
+            return Ok(length);
         }
-        length = self.reachable(offset, length);
+        self.bend(fault, &mut offset, &mut length)?;
         self.each_stripe(offset, length, |stripe, from, range| match stripe.get(from..) {
             Some(stored) if !stored.is_empty() => {
                 let count = range.len();
@@ -207,16 +215,12 @@ impl SimDevice {
     fn write_once(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         self.wait();
-        let (mut offset, mut length) = (offset, buf.len());
         let fault = self.planned(Operation::Write, number);
-        match fault {
-            Some(Fault::Errno(errno)) => return Err(io::Error::from_raw_os_error(errno)),
-            Some(Fault::Short(bytes)) => length = length.min(bytes),
-            Some(Fault::Misdirect(bytes)) => offset += bytes,
-            Some(Fault::Lose) => return Ok(length),
-            Some(Fault::FlipBit) | None => {}
+        let (mut offset, mut length) = (offset, buf.len());
+        if fault == Some(Fault::Lose) {
+            return Ok(length);
         }
-        length = self.reachable(offset, length);
+        self.bend(fault, &mut offset, &mut length)?;
         let flipped = (fault == Some(Fault::FlipBit)).then(|| {
             let mut copy = buf[..length].to_vec();
             self.flip_bit(&mut copy, number);
