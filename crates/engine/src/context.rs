@@ -26,6 +26,9 @@ pub struct Context {
     pub packed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
     pub first_frame: usize,
+    /// Whether it may take pages out to make room: not while it forks, when
+    /// the address space must stay as it is. The few pages are the reserve's.
+    pub may_reclaim: bool,
 }
 
 /// All contexts of an engine: those shared by faults, then two with one user
@@ -55,6 +58,7 @@ impl Contexts {
                 page,
                 packed,
                 first_frame: index * BATCH_PAGES,
+                may_reclaim: index + 1 < count,
             }));
         }
         Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0) })

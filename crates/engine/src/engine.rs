@@ -387,16 +387,6 @@ impl Engine {
             .count()
     }
 
-    /// From here until [`Engine::unhold`] what is resident stays resident.
-    pub fn hold(&self) {
-        self.parts.hold();
-    }
-
-    /// Ends one [`Engine::hold`].
-    pub fn unhold(&self) {
-        self.parts.unhold();
-    }
-
     /// Waits until no other thread has anything under way, and keeps it so.
     /// For fork; the caller itself can still fault. Ended by
     /// [`Engine::end_fork`] after the result is dropped.
@@ -459,8 +449,6 @@ impl Engine {
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
         self.parts.asleep.store(false, Relaxed);
-        self.parts.holds.store(0, Relaxed);
-        self.parts.reclaimers.store(0, Relaxed);
         Ok(())
     }
 
@@ -501,8 +489,6 @@ fn assemble(
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
-        holds: AtomicUsize::new(0),
-        reclaimers: AtomicUsize::new(0),
         window,
         area,
     })

@@ -10,7 +10,7 @@ use crate::space::Space;
 use crate::stats::{Counter, Stats};
 use crate::swap::area::Area;
 use softswap_sys::window::Window;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Everything an engine is made of, except who runs it.
 pub struct Parts {
@@ -40,10 +40,6 @@ pub struct Parts {
     pub kick: AtomicU32,
     /// Whether background reclaim sleeps on `kick`.
     pub asleep: AtomicBool,
-    /// While above zero nothing may be taken out.
-    pub holds: AtomicUsize,
-    /// Reclaimers that are taking pages out right now.
-    pub reclaimers: AtomicUsize,
 }
 
 impl Parts {
@@ -110,36 +106,5 @@ impl Parts {
             self.kick.fetch_add(1, Ordering::Release);
             softswap_sys::futex::wake_all(&self.kick);
         }
-    }
-
-    /// Whether pages may be taken out now. A `true` must be followed by
-    /// [`Parts::leave_reclaim`].
-    #[must_use]
-    pub fn enter_reclaim(&self) -> bool {
-        self.reclaimers.fetch_add(1, Ordering::SeqCst);
-        if self.holds.load(Ordering::SeqCst) == 0 {
-            return true;
-        }
-        self.leave_reclaim();
-        false
-    }
-
-    /// Ends what [`Parts::enter_reclaim`] began.
-    pub fn leave_reclaim(&self) {
-        self.reclaimers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// From here until [`Parts::unhold`] every page that is resident stays so.
-    pub fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::SeqCst);
-        while self.reclaimers.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Ends one [`Parts::hold`].
-    pub fn unhold(&self) {
-        self.holds.fetch_sub(1, Ordering::SeqCst);
-        self.wake_reclaim();
     }
 }

@@ -43,17 +43,12 @@ pub enum Exhausted {
 pub enum Round {
     /// Pages left.
     Progress,
-    /// Reclaim is on hold.
-    Held,
     /// Nothing could leave, because of the area if it says so.
     Stuck(Option<NoSlot>),
 }
 
 /// Takes one batch out, and makes room in the pool when it is nearly full.
 pub fn round(parts: &Parts, context: &mut Context) -> Round {
-    if !parts.enter_reclaim() {
-        return Round::Held;
-    }
     let mut area_full = None;
     let mut written_back = 0;
     if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
@@ -63,7 +58,6 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
         }
     }
     let outcome = page_out::page_out(parts, context);
-    parts.leave_reclaim();
     if outcome.pages_out + written_back > 0 {
         Round::Progress
     } else {
@@ -73,6 +67,10 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
 
 /// Charges `count` pages to the budget, reclaiming if there is no room.
 pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(), Exhausted> {
+    if !context.may_reclaim {
+        parts.budget.charge(count);
+        return Ok(());
+    }
     let mut pauses = 0;
     loop {
         let other = parts.other_bytes();
@@ -86,11 +84,6 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.stats.add(Counter::DirectReclaims, 1);
         match round(parts, context) {
             Round::Progress => pauses = 0,
-            Round::Held => {
-                // Whoever holds reclaim needs this very page to go on.
-                parts.budget.charge(count);
-                return Ok(());
-            }
             Round::Stuck(why) => {
                 pauses += 1;
                 if pauses > MAX_PAUSES {

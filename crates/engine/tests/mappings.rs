@@ -1,4 +1,4 @@
-//! The `mmap` family, pins and holds, with pages in every place they can be.
+//! The `mmap` family, pins and the rest before a fork, with pages in every place they can be.
 
 mod common;
 use common::{
@@ -227,20 +227,17 @@ fn locked_memory_is_resident_and_bounded() {
 }
 
 #[test]
-fn while_held_nothing_leaves_and_everything_can_come_in() {
+fn at_rest_nothing_leaves_and_the_forking_thread_can_bring_everything_in() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
         let before = world.resident(memory);
-        world.engine.hold();
-        world.engine.hold();
-        assert_eq!(world.engine.reclaim_now(10), 0);
-        assert_holds(memory, &contents);
-        world.engine.unhold();
-        assert_eq!(world.engine.reclaim_now(10), 0);
-        assert_eq!(world.resident(memory), 130);
         assert!(before < 130);
-        world.engine.unhold();
+        let at_rest = world.engine.rest();
+        assert_holds(memory, &contents);
+        assert_eq!(world.resident(memory), 130);
+        drop(at_rest);
+        world.engine.end_fork();
         world.assert_survives(memory, &contents);
     }
 }

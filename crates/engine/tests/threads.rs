@@ -127,7 +127,7 @@ fn every_thread_finds_what_it_wrote() {
 }
 
 #[test]
-fn holding_stops_reclaim_while_others_touch() {
+fn resting_stops_everybody_but_the_thread_that_forks() {
     let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
     let memory = world.map(200);
     with_reclaim(&world, || {
@@ -136,10 +136,11 @@ fn holding_stops_reclaim_while_others_touch() {
             for step in 0..STEPS / 4 {
                 owner.step();
                 if number == 0 && step % 100 == 0 {
-                    world.engine.hold();
+                    let at_rest = world.engine.rest();
                     (0..200).for_each(|page| assert!(memory.write(page * PAGE_SIZE, step)));
                     assert_eq!(world.resident(memory), 200);
-                    world.engine.unhold();
+                    drop(at_rest);
+                    world.engine.end_fork();
                 }
             }
             (0..PAGES).for_each(|page| owner.check(page));

@@ -7,6 +7,7 @@
 //! the parent keeps until the child is gone or has called exec; it has no
 //! area of its own yet, so what it changes stays in DRAM or in the pool.
 
+use crate::pinned::Pinned;
 use crate::start;
 use rustix::fd::OwnedFd;
 use softswap_engine::engine::{AtRest, Engine};
@@ -30,7 +31,7 @@ struct Forking {
     heap_break: MutexGuard<'static, crate::mappings::Break>,
     mask: Mask,
     /// Pages the C library touches between fork and our handler.
-    pinned: Vec<(usize, usize)>,
+    pinned: Pinned<'static>,
 }
 
 struct Slot(UnsafeCell<Option<Forking>>);
@@ -106,7 +107,6 @@ extern "C" fn prepare() {
     // SAFETY: released in `parent`, made new in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
-    engine.hold();
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .ok()
         .map(|(read, write)| (move_high(read), move_high(write)));
@@ -147,10 +147,9 @@ extern "C" fn parent() {
     drop(forking.children);
     drop(forking.at_rest);
     engine.end_fork();
-    engine.unhold();
     // SAFETY: taken in `prepare` by this thread.
     unsafe { _IO_list_unlock() };
-    release(engine, &forking.pinned);
+    drop(forking.pinned);
     signals::set_mask(forking.mask);
 }
 
@@ -173,7 +172,7 @@ extern "C" fn child() {
     engine.end_fork();
     // SAFETY: the child has one thread, and nobody else has the lock.
     unsafe { _IO_list_resetlock() };
-    release(engine, &forking.pinned);
+    drop(forking.pinned);
     signals::set_mask(forking.mask);
 }
 
@@ -208,38 +207,25 @@ fn stop_child(error: &std::io::Error) -> ! {
 
 /// In a child with several threads the C library resets the locks of all open
 /// streams before our handler runs: those must be in memory.
-fn pin_streams(engine: &Engine) -> Vec<(usize, usize)> {
+fn pin_streams(engine: &'static Engine) -> Pinned<'static> {
     // Bytes of a stream that are touched (the whole structure), and where in
     // it the pointer to its lock is: <bits/types/struct_FILE.h>.
     const STREAM_BYTES: usize = 216;
     const LOCK_AT: usize = 136;
     const LOCK_BYTES: usize = 16;
-    let mut pinned = Vec::new();
-    let mut pin = |address: usize, len: usize| {
-        if engine.contains(address)
-            && let Ok(pinned_len) = engine.pin(address, len, usize::MAX)
-        {
-            pinned.push((address, pinned_len));
-        }
-    };
+    let mut pinned = Pinned::new(engine);
     // SAFETY: the iteration follows the C library's own protocol; each stream
     // is pinned before it is read.
     unsafe {
         let mut at = _IO_iter_begin();
         while at != _IO_iter_end() {
             let stream = _IO_iter_file(at) as usize;
-            pin(stream, STREAM_BYTES);
-            pin(*((stream + LOCK_AT) as *const usize), LOCK_BYTES);
+            pinned.add(stream, STREAM_BYTES);
+            pinned.add(*((stream + LOCK_AT) as *const usize), LOCK_BYTES);
             at = _IO_iter_next(at);
         }
     }
     pinned
-}
-
-fn release(engine: &Engine, pinned: &[(usize, usize)]) {
-    for (address, len) in pinned {
-        engine.unpin(*address, *len);
-    }
 }
 
 /// Gives back the slots kept for children that are gone. Called now and then.

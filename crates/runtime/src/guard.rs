@@ -237,15 +237,6 @@ fn stop(address: usize, error: &FaultError) -> ! {
     std::process::abort()
 }
 
-/// Brings in `len` bytes from `address` without keeping them: for when
-/// reclaim is on hold.
-pub(crate) fn touch(address: usize, len: usize) {
-    if let Some(engine) = start::engine() {
-        let mut pins = Pins::<1>::new(engine);
-        pins.add(address, len, len);
-    }
-}
-
 /// Issues a call whose pointers have been brought in.
 pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the program's own call, with the program's own arguments.

@@ -33,6 +33,7 @@ mod guard;
 mod heap;
 mod mappings;
 mod masks;
+mod pinned;
 mod real;
 mod spawn;
 mod start;

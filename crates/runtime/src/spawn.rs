@@ -3,11 +3,12 @@
 //! A child that shares our memory but not our handlers (posix_spawn), and the
 //! kernel when it reads argv and envp (exec), can bring nothing in. So all
 //! that is handed over is copied out of managed memory first. What the C
-//! library finds by itself, the environment, is made resident and held there;
+//! library finds by itself, the environment, is kept in memory meanwhile;
 //! only its array moves out of managed memory, once and for good, because
 //! the filter would trap it in the child.
 
 use crate::guard::{Arguments, issue};
+use crate::pinned::Pinned;
 use crate::real::{c_result, real};
 use crate::start;
 use softswap_engine::engine::Engine;
@@ -292,18 +293,22 @@ pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
 }
 
 /// Calls a function of the C library whose child reads the environment, with
-/// all of that resident.
-fn holding_environment<R>(engine: &Engine, call: impl FnOnce() -> R) -> R {
-    engine.hold();
+/// all of that kept in memory.
+fn with_environment<R>(engine: &Engine, call: impl FnOnce() -> R) -> R {
+    let mut pinned = Pinned::new(engine);
     let strings = environment();
     if !strings.is_null() {
-        // SAFETY: a null-terminated array of C strings. Reading them to their
-        // ends brings them in, and while reclaim is on hold they stay.
-        std::hint::black_box(unsafe { strings_room(strings) });
+        // SAFETY: a null-terminated array of C strings.
+        unsafe {
+            let count = count(strings);
+            pinned.add(strings as usize, (count + 1) * size_of::<usize>());
+            for index in 0..count {
+                let text = *strings.add(index);
+                pinned.add(text as usize, libc::strlen(text) + 1);
+            }
+        }
     }
-    let result = call();
-    engine.unhold();
-    result
+    call()
 }
 
 /// Issues execve or execveat with everything copied out of managed memory.
@@ -598,9 +603,8 @@ unsafe fn spawn(
             None => attributes,
         };
         let mut made = 0;
-        let result = holding_environment(engine, || {
-            real(&raw mut made, path, actions, attributes, argv, envp)
-        });
+        let result =
+            with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));
         if result == 0 && !pid.is_null() {
             pid.write(made);
         }
@@ -647,12 +651,12 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             return std::ptr::null_mut();
         };
         let command = copies.put_text(command);
-        holding_environment(engine, || popen()(command, mode))
+        with_environment(engine, || popen()(command, mode))
     }
 }
 
 /// `system(3)`. Written out, because the C library's waits for the command
-/// inside, and reclaim cannot be held for so long.
+/// inside, and the environment would be kept in memory for so long.
 ///
 /// # Safety
 /// As `system(3)`.

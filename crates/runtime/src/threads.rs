@@ -2,8 +2,10 @@
 //! a page can be brought in even when the thread's own stack is managed memory
 //! (a coroutine's, say) or nearly used up.
 
+use crate::pinned::Pinned;
 use crate::real::real;
 use crate::start;
+use softswap_engine::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
 use std::cell::Cell;
@@ -103,15 +105,10 @@ pub unsafe extern "C" fn pthread_create(
     let mut made: libc::pthread_t = 0;
     let own_stack = without_managed_stack(engine, attributes);
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
-    if !attributes.is_null() {
-        engine.hold();
-        touch_attributes(attributes);
-    }
+    let pinned = (!attributes.is_null()).then(|| pin_attributes(engine, attributes));
     // SAFETY: `begin` takes the Job; the rest is the caller's promise.
     let result = unsafe { pthread_create()(&raw mut made, attributes, begin, job.cast()) };
-    if !attributes.is_null() {
-        engine.unhold();
-    }
+    drop(pinned);
     if result == 0 {
         // SAFETY: the caller's pointer is valid.
         unsafe { thread.write(made) };
@@ -122,24 +119,31 @@ pub unsafe extern "C" fn pthread_create(
     result
 }
 
-/// Brings in what the attributes refer to; the caller holds reclaim.
-fn touch_attributes(attributes: *const libc::pthread_attr_t) {
+/// What of an attribute object's extension is read, and a little more.
+const REFERRED_BYTES: usize = 256;
+
+/// Keeps the attributes in memory, and what they refer to.
+fn pin_attributes(
+    engine: &'static Engine,
+    attributes: *const libc::pthread_attr_t,
+) -> Pinned<'static> {
+    let mut pinned = Pinned::new(engine);
+    pinned.add(attributes as usize, size_of::<libc::pthread_attr_t>());
     // glibc keeps a pointer to further attributes (mask, affinity) in its
     // eighth word; whatever lies there is only read if it is managed memory.
     for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
         // SAFETY: within the attribute object, which the caller vouches for.
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
-        if start::is_managed(value) {
-            crate::guard::touch(value, 256);
-        }
+        pinned.add(value, REFERRED_BYTES);
     }
+    pinned
 }
 
 /// A thread cannot live on a managed stack: the kernel itself writes to what
 /// glibc keeps at its top, and the thread ends with signals blocked. It gets a
 /// stack of the C library's of the same size; the other attributes stay.
 fn without_managed_stack(
-    engine: &softswap_engine::engine::Engine,
+    engine: &Engine,
     attributes: *const libc::pthread_attr_t,
 ) -> Option<libc::pthread_attr_t> {
     if attributes.is_null() {

@@ -187,7 +187,14 @@ impl Uffd {
         })
     }
 
-    /// Moves present pages from `from` to missing pages at `to`.
+    /// Moves present pages from `from` to missing pages at `to`, which nobody
+    /// else fills meanwhile.
+    ///
+    /// What the kernel says about a move that it did not finish is not to be
+    /// trusted: when it had to wait for one of the pages (compaction migrates
+    /// pages at any time), it may go on, move that page and those after it, and
+    /// still answer EAGAIN with the smaller count, or EEXIST for the very page
+    /// it has moved (Linux 6.18). Where the pages are is what counts.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
         #[repr(C)]
         struct Move {
@@ -206,7 +213,11 @@ impl Uffd {
                 moved: 0,
             };
             let result = ioctl(&self.fd, IOCTL_MOVE, &mut arg);
-            (result, arg.moved)
+            let Err(error) = result else { return (result, arg.moved) };
+            let moved = leading_present(to + done, len - done).unwrap_or(arg.moved);
+            let finished_it = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
+            let again = || io::Error::from_raw_os_error(libc::EAGAIN);
+            (Err(if finished_it { again() } else { error }), moved)
         })
     }
 
@@ -228,6 +239,26 @@ impl Uffd {
     }
 }
 
+/// How many bytes from `start` on lie in pages that are mapped now.
+fn leading_present(start: usize, len: usize) -> Option<i64> {
+    const AT_ONCE: usize = 64;
+    let mut done = 0;
+    while done < len {
+        let mut present = [0u8; AT_ONCE];
+        let part = (len - done).min(AT_ONCE * PAGE_SIZE);
+        let args = [start + done, part, present.as_mut_ptr() as usize, 0, 0, 0];
+        // SAFETY: mincore writes one byte for each page, to `present`.
+        raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).ok()?;
+        let pages = part / PAGE_SIZE;
+        let found = present[..pages].iter().take_while(|byte| **byte & 1 == 1).count();
+        done += found * PAGE_SIZE;
+        if found < pages {
+            break;
+        }
+    }
+    Some(done as i64)
+}
+
 /// Drives a filling ioctl to its end. While the address space is changing
 /// (fork, mremap, munmap elsewhere) the kernel answers EAGAIN with a partial
 /// count, 0 or -EAGAIN in the result field; the rest is then tried again.
@@ -240,7 +271,9 @@ fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64))
         }
         let error = match result {
             Ok(()) => None,
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && done < len => {
+            // Refused or not: all of it is there.
+            Err(_) if done == len => None,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 std::hint::spin_loop();
                 continue;
             }

@@ -463,3 +463,7 @@ fn transfer(number: i64, fd: &OwnedFd, buffer: usize, len: usize, at: u64) -> io
 fn whole_page(read: usize) -> io::Result<()> {
     if read == PAGE_SIZE { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
 }
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

@@ -1,0 +1,80 @@
+//! Pages that move while the kernel migrates them for compaction.
+
+use crate::PAGE_SIZE;
+use crate::memory::reserve_pages;
+use crate::window::Window;
+use std::time::{Duration, Instant};
+
+const PAGES: usize = 4096;
+const BATCH: usize = 32;
+
+/// Asks the kernel to compact memory again and again; false when it may not
+/// be asked, which is so for all but root.
+fn compact_until(end: Instant) -> bool {
+    while Instant::now() < end {
+        if std::fs::write("/proc/sys/vm/compact_memory", "1").is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Leaves memory full of holes, so that there is something to compact.
+fn fragment(window: &Window, start: u64, content: &[u8]) {
+    for round in 0..16 {
+        let first = start + round * PAGES as u64;
+        assert_eq!(window.install(first, content).pages, PAGES);
+        for page in (0..PAGES as u64).filter(|page| page % 4 != 0) {
+            window.discard(first + page, 1).unwrap();
+        }
+    }
+}
+
+/// Moves every page from `from` to `to`, and checks that what is said to have
+/// moved has, and nothing else.
+fn move_all(window: &Window, from: u64, to: u64) {
+    let mut done = 0;
+    while done < PAGES {
+        let count = BATCH.min(PAGES - done);
+        let at = done as u64;
+        let moved = window.relocate(to + at, from + at, count);
+        assert_eq!(moved.error.is_some(), moved.pages < count, "{moved:?} of {count}");
+        for page in at..at + count as u64 {
+            let there = page < at + moved.pages as u64;
+            assert_eq!(window.is_present(to + page).unwrap(), there, "{moved:?} of {count}");
+            assert_eq!(window.is_present(from + page).unwrap(), !there, "{moved:?} of {count}");
+        }
+        done += moved.pages;
+    }
+}
+
+#[test]
+fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
+    let window = Window::reserve(BATCH, false).unwrap();
+    if !window.uses_move() {
+        return;
+    }
+    let mut content = vec![0; PAGES * PAGE_SIZE];
+    for (page, bytes) in content.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
+    }
+    let (mut from, mut to) = (0, 2 * PAGES as u64);
+    assert_eq!(window.install(from, &content).pages, PAGES);
+    fragment(&window, 4 * PAGES as u64, &content);
+    let end = Instant::now() + Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        let compaction = scope.spawn(|| compact_until(end));
+        while !compaction.is_finished() {
+            move_all(&window, from, to);
+            (from, to) = (to, from);
+        }
+        if !compaction.join().unwrap() {
+            eprintln!("skipped: memory can be compacted by root only");
+        }
+    });
+    let page = &mut reserve_pages(1).unwrap()[0];
+    for number in 0..PAGES as u64 {
+        window.read_page(from + number, page).unwrap();
+        assert_eq!(page.0[..8], number.to_le_bytes());
+    }
+}
