@@ -1,0 +1,15 @@
+//! `exec`, `posix_spawn`, `system`, `popen`.
+//!
+//! A child that shares our memory but not our handlers (posix_spawn), and the
+//! kernel when it reads argv and envp (exec), can bring nothing in. So all
+//! that is handed over is copied out of managed memory first, and what the C
+//! library finds by itself, the environment, is kept in memory meanwhile.
+
+mod copies;
+mod environment;
+mod exec;
+mod posix_spawn;
+mod shell;
+mod turns;
+
+pub(crate) use exec::answer_exec;

@@ -1,0 +1,151 @@
+//! `posix_spawn`: its child shares our memory, but not our handlers.
+
+use super::copies::{Copies, Strings, strings_room, text_room};
+use super::environment::with_environment;
+use crate::real::real;
+use crate::start;
+use std::ffi::c_char;
+
+type FileActions = *const libc::posix_spawn_file_actions_t;
+type SpawnAttributes = *const libc::posix_spawnattr_t;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    FileActions,
+    SpawnAttributes,
+    Strings,
+    Strings,
+) -> i32;
+
+/// Bytes of one action in glibc: a tag, then numbers and at most one path.
+const ACTION_BYTES: usize = 32;
+
+/// glibc's `posix_spawn_file_actions_t`, as far as it is public.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Actions {
+    allocated: i32,
+    used: i32,
+    actions: *const [usize; ACTION_BYTES / size_of::<usize>()],
+    pad: [i32; 16],
+}
+
+/// Which word of an action is a path: glibc's tags 2 (open) and 3 (chdir).
+fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usize> {
+    match action[0] as u32 {
+        2 => Some(2),
+        3 => Some(1),
+        _ => None,
+    }
+}
+
+/// Room for a copy of file actions with their paths.
+///
+/// # Safety
+/// `actions` is a valid file-actions object.
+unsafe fn actions_room(actions: &Actions) -> usize {
+    let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
+    for index in 0..actions.used as usize {
+        // SAFETY: within the array; the word is a path.
+        unsafe {
+            let action = &*actions.actions.add(index);
+            room += path_word(action).map_or(0, |word| text_room(action[word] as *const c_char));
+        }
+    }
+    room
+}
+
+/// # Safety
+/// As `actions_room`, with as much room made.
+unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
+    let count = actions.used as usize;
+    let array =
+        copies.take(count * ACTION_BYTES).cast::<[usize; ACTION_BYTES / size_of::<usize>()]>();
+    for index in 0..count {
+        // SAFETY: within both arrays; the word is a path.
+        unsafe {
+            let mut action = *actions.actions.add(index);
+            if let Some(word) = path_word(&action) {
+                action[word] = copies.put_text(action[word] as *const c_char) as usize;
+            }
+            array.add(index).write(action);
+        }
+    }
+    let copy = Actions { actions: array, ..*actions };
+    // SAFETY: plain data, read as bytes.
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
+    copies.put(bytes).cast()
+}
+
+/// # Safety
+/// As `posix_spawn(3)`.
+unsafe fn spawn(
+    real: Spawn,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: FileActions,
+    attributes: SpawnAttributes,
+    argv: Strings,
+    envp: Strings,
+) -> i32 {
+    // SAFETY: the caller's promise throughout.
+    unsafe {
+        let Some(engine) = start::engine() else {
+            return real(pid, path, actions, attributes, argv, envp);
+        };
+        let parsed = actions.cast::<Actions>().as_ref();
+        let room = text_room(path)
+            + strings_room(argv)
+            + strings_room(envp)
+            + parsed.map_or(0, |actions| actions_room(actions))
+            + size_of::<libc::posix_spawnattr_t>();
+        let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };
+        let path = copies.put_text(path);
+        let argv = copies.put_strings(argv);
+        let envp = copies.put_strings(envp);
+        let actions = match parsed {
+            Some(parsed) => put_actions(&mut copies, parsed),
+            None => actions,
+        };
+        let attributes = match attributes.cast::<u8>().as_ref() {
+            Some(first) => {
+                let len = size_of::<libc::posix_spawnattr_t>();
+                copies.put(std::slice::from_raw_parts(first, len)).cast()
+            }
+            None => attributes,
+        };
+        let mut made = 0;
+        let result =
+            with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));
+        if result == 0 && !pid.is_null() {
+            pid.write(made);
+        }
+        result
+    }
+}
+
+/// Defines an interposed `posix_spawn`.
+macro_rules! spawning {
+    ($name:ident) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            path: *const c_char,
+            actions: FileActions,
+            attributes: SpawnAttributes,
+            argv: Strings,
+            envp: Strings,
+        ) -> i32 {
+            real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
+                            Strings, Strings) -> i32);
+            // SAFETY: the caller's promise.
+            unsafe { spawn($name(), pid, path, actions, attributes, argv, envp) }
+        }
+    };
+}
+
+spawning!(posix_spawn);
+spawning!(posix_spawnp);
