@@ -7,6 +7,8 @@ use crate::budget::Budget;
 use crate::config::{Config, MIN_MEMORY_BYTES};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
 use crate::io::Device;
+use crate::io::poll::Polling;
+use crate::io::poll::mode::{Knobs, Mode};
 use crate::mapping;
 use crate::page::{PageNo, PageTable, Place};
 use crate::page_in::{self, Access, FaultError};
@@ -19,6 +21,7 @@ use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::area::{Area, AreaConfig, AreaError};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
+use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Protection, Window, WindowError};
 use std::io;
 use std::ops::Range;
@@ -94,6 +97,7 @@ impl Engine {
                 chunk_bytes: AREA_CHUNK_BYTES,
                 cpus,
             },
+            Polling::new(Mode::Auto, cpus, timer_overshoot_ns(), stats),
         )?;
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || area.open_lane())?;
@@ -107,6 +111,12 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.parts.stats
+    }
+
+    /// How swap-in waits for the disk; may be changed at any time.
+    #[must_use]
+    pub fn knobs(&self) -> &Knobs {
+        self.parts.area.polling().knobs()
     }
 
     /// First address and length in bytes of the managed window.
@@ -501,6 +511,7 @@ fn publish_facts(parts: &Parts) {
     stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
+    stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
     stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));
     stats.set(Counter::Version, STATS_VERSION);
 }

@@ -246,7 +246,8 @@ fn read_slot(
     let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    read(parts, context, slot, &mut buffer)?;
+    let result = parts.area.read_page(&mut context.lane, slot, &mut buffer);
+    count_read(parts, PAGE_SIZE, result)?;
     check_seal(parts, slot, &buffer)?;
     install(parts, page, &buffer)
 }
@@ -332,12 +333,17 @@ fn read(
     slot: u64,
     buffer: &mut [u8],
 ) -> Result<(), FaultError> {
-    if let Err(error) = parts.area.read(&mut context.lane, slot, buffer) {
+    let result = parts.area.read(&mut context.lane, slot, buffer);
+    count_read(parts, buffer.len(), result)
+}
+
+fn count_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> Result<(), FaultError> {
+    if let Err(error) = result {
         parts.stats.add(Counter::ReadErrors, 1);
         return Err(FaultError::Read(error));
     }
-    parts.stats.add(Counter::PagesRead, (buffer.len() / PAGE_SIZE) as u64);
-    parts.stats.add(Counter::BytesRead, buffer.len() as u64);
+    parts.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
+    parts.stats.add(Counter::BytesRead, bytes as u64);
     Ok(())
 }
 

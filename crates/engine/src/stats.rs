@@ -4,10 +4,11 @@
 //! after `kill -9`. Counters are plain relaxed adds: they inform, they never
 //! decide. Latencies go to log-linear buckets: 4 per octave of nanoseconds.
 
+use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 1;
+pub const STATS_VERSION: u64 = 2;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,20 @@ counters! {
     SwapFileBytes,
     /// Why the engine stopped the program ([`StopReason`]), 0 if it did not.
     StopReason,
+    /// 1 if the device is asked for completions itself (IOPOLL).
+    UsesDevicePolling,
+    /// Single-page reads that could have been polled for.
+    IoConsidered,
+    /// Of those, polled for.
+    IoPolled,
+    /// Of those, found complete by polling.
+    IoPollHit,
+    /// Single-page reads slept on before polling.
+    IoSlept,
+    /// Of those, complete when the sleep was over.
+    IoOverslept,
+    /// CPU time spent on single-page reads, in ns; estimated from one in 16.
+    IoWaitCpuNs,
 }
 
 /// Why the engine stopped the program, for the summary; the message on
@@ -160,11 +175,11 @@ impl StopReason {
 const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 64;
 /// Words in the shared statistics area.
-pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * TIERS.len();
+pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + samples::BUCKETS);
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Stats {
     words: &'static [AtomicU64],
 }
@@ -212,39 +227,61 @@ impl Stats {
 
     /// Records a fault served from `tier` in `ns` nanoseconds.
     pub fn record_fault(&self, tier: Tier, ns: u64) {
-        self.words[HISTOGRAMS_AT + tier as usize * BUCKETS + bucket_of(ns)].fetch_add(1, Relaxed);
+        self.histogram(tier as usize)[bucket_of(ns)].fetch_add(1, Relaxed);
         self.add(Counter::StalledNs, ns);
     }
 
     /// Faults served from `tier`.
     #[must_use]
     pub fn faults(&self, tier: Tier) -> u64 {
-        self.histogram(tier).iter().map(|word| word.load(Relaxed)).sum()
+        self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }
 
     /// The latency below which a share `quantile` (0..=1) of the tier's faults
     /// lies, in ns (the middle of its bucket); `None` without faults.
     #[must_use]
     pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
-        let total = self.faults(tier);
-        if total == 0 {
-            return None;
-        }
-        let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
-        let mut seen = 0;
-        for (index, word) in self.histogram(tier).iter().enumerate() {
-            seen += word.load(Relaxed);
-            if seen >= rank {
-                return Some((bucket_floor(index) + bucket_floor(index + 1)) / 2);
-            }
-        }
-        None
+        quantile_ns(self.histogram(tier as usize), quantile)
     }
 
-    fn histogram(&self, tier: Tier) -> &'static [AtomicU64] {
-        let start = HISTOGRAMS_AT + tier as usize * BUCKETS;
+    /// Records a transfer of an I/O bucket ([`samples::bucket_of`]).
+    pub fn record_io(&self, bucket: usize, ns: u64) {
+        self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
+    }
+
+    /// Transfers of an I/O bucket.
+    #[must_use]
+    pub fn transfers(&self, bucket: usize) -> u64 {
+        self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
+    }
+
+    /// As [`Stats::fault_quantile_ns`], of an I/O bucket's transfers.
+    #[must_use]
+    pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
+        quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
+    }
+
+    /// The faults' histograms by tier, then those of the I/O buckets.
+    fn histogram(&self, number: usize) -> &'static [AtomicU64] {
+        let start = HISTOGRAMS_AT + number * BUCKETS;
         &self.words[start..start + BUCKETS]
     }
+}
+
+fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
+    let total: u64 = histogram.iter().map(|word| word.load(Relaxed)).sum();
+    if total == 0 {
+        return None;
+    }
+    let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
+    let mut seen = 0;
+    for (index, word) in histogram.iter().enumerate() {
+        seen += word.load(Relaxed);
+        if seen >= rank {
+            return Some((bucket_floor(index) + bucket_floor(index + 1)) / 2);
+        }
+    }
+    None
 }
 
 fn bucket_of(ns: u64) -> usize {

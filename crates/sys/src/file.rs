@@ -103,6 +103,48 @@ impl SwapFile {
         Ok(file)
     }
 
+    /// Opens a file or device that exists, past the page cache if it can do
+    /// that; for reading only unless `writable`.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open_existing(path: &Path, writable: bool) -> Result<Self, FileError> {
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let open = |direct| {
+            let flags = access | OFlags::CLOEXEC | direct;
+            rustix::fs::open(path, flags, Mode::empty()).map(move_high)
+        };
+        match open(OFlags::DIRECT) {
+            Ok(fd) => Ok(Self { fd, direct: true }),
+            Err(Errno::INVAL) => open(OFlags::empty())
+                .map(|fd| Self { fd, direct: false })
+                .map_err(|errno| FileError::new(path, errno)),
+            Err(errno) => Err(FileError::new(path, errno)),
+        }
+    }
+
+    /// Writes a page, runs `body`, and makes the file empty again. Only for a
+    /// file that is empty.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
+        let page = Page([0x5a; PAGE_SIZE]);
+        retry_on_intr(|| rustix::io::pwrite(&self.fd, &page.0, 0))?;
+        let result = body();
+        retry_on_intr(|| rustix::fs::ftruncate(&self.fd, 0))?;
+        Ok(result)
+    }
+
+    /// Bytes in the file or device.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn len_bytes(&self) -> io::Result<u64> {
+        // A device's size is where its end is; its status says 0.
+        Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
+    }
+
     /// Writes a page and reads it back: opening with O_DIRECT can succeed
     /// where the transfers then fail.
     fn probe(&self) -> Result<(), Errno> {

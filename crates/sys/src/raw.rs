@@ -153,6 +153,13 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// CPU time that the calling thread has used, in ns.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Runs `body` and restores the thread's `errno` afterwards, as a signal
 /// handler must.
 pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {

@@ -33,22 +33,13 @@ pub enum Target<'a> {
     Attached,
 }
 
-/// One write of a batch.
-#[derive(Debug, Clone, Copy)]
-pub struct Write<'a> {
-    /// What to write.
-    pub buf: &'a [u8],
-    /// Where in the file.
-    pub offset_bytes: u64,
-}
-
-/// One read of a batch.
+/// One of several transfers that are under way at once.
 #[derive(Debug)]
-pub struct Read<'a> {
-    /// Where the content goes.
-    pub buf: &'a mut [u8],
-    /// Where in the file.
-    pub offset_bytes: u64,
+pub struct Piece<B> {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What is read into, or written.
+    pub buf: B,
 }
 
 /// An io_uring for one owner at a time.
@@ -60,6 +51,8 @@ pub struct Ring {
     process: rustix::process::Pid,
     next_request: u64,
     broken: bool,
+    /// Whether the kernel asks the device itself for completions.
+    polls_device: bool,
 }
 
 impl std::fmt::Debug for Ring {
@@ -77,11 +70,24 @@ impl Ring {
     /// # Errors
     /// When the kernel has no io_uring or this process may not use it.
     pub fn new(entries: u32) -> io::Result<Self> {
-        let made = build(entries)?;
+        Self::with(build(entries)?, false)
+    }
+
+    /// Makes a ring whose requests are completed by asking the device (IOPOLL)
+    /// rather than by its interrupt. A file or queue that cannot do that says
+    /// so, with EOPNOTSUPP, only when a request completes.
+    ///
+    /// # Errors
+    /// As for [`Ring::new`].
+    pub fn new_polling(entries: u32) -> io::Result<Self> {
+        Self::with(IoUring::builder().setup_clamp().setup_iopoll().build(entries)?, true)
+    }
+
+    fn with(made: IoUring, polls_device: bool) -> io::Result<Self> {
         let uring = Box::new(renumber(made));
         let entries = uring.params().sq_entries() as usize;
         let process = rustix::process::getpid();
-        Ok(Self { uring, entries, process, next_request: 0, broken: false })
+        Ok(Self { uring, entries, process, next_request: 0, broken: false, polls_device })
     }
 
     /// Keeps a reference to `file` in the ring, for [`Target::Attached`].
@@ -125,6 +131,44 @@ impl Ring {
         result
     }
 
+    /// Reads once, as [`Ring::read`]. `meanwhile` runs between submission and
+    /// completion; it may look for the completion as it likes. What is still
+    /// under way when it returns is waited for.
+    ///
+    /// # Errors
+    /// As for [`Ring::read`].
+    pub fn read_while(
+        &mut self,
+        target: Target<'_>,
+        buf: &mut [u8],
+        offset_bytes: u64,
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> io::Result<usize> {
+        if !self.is_usable() {
+            return Err(io::Error::from_raw_os_error(errno::ESTALE));
+        }
+        let base = self.next_request;
+        self.next_request = base.wrapping_add(1);
+        let entry = read_entry(target, buf, offset_bytes).user_data(base);
+        // SAFETY: `buf` is borrowed exclusively for this call, and `Pending`
+        // does not go before the request has completed, even in a panic. The
+        // queue is empty.
+        let pushed = unsafe { self.uring.submission().push(&entry) };
+        debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+        let mut outcome = Outcome::default();
+        {
+            let mut pending = Pending { ring: self, base, outcome: &mut outcome };
+            // A refusal is met again, and dealt with, where the rest is waited for.
+            let _ = pending.ring.uring.submit_and_wait(0);
+            meanwhile(&mut pending);
+        }
+        match outcome {
+            Outcome { ring: Some(error), .. } => Err(error),
+            Outcome { request: Some(result), .. } => result,
+            _ => Err(io::Error::from_raw_os_error(errno::EIO)),
+        }
+    }
+
     /// Writes once; returns the bytes written, which may be fewer than asked for.
     ///
     /// # Errors
@@ -135,7 +179,7 @@ impl Ring {
         buf: &[u8],
         offset_bytes: u64,
     ) -> io::Result<usize> {
-        let request = [Write { buf, offset_bytes }];
+        let request = [Piece { offset: offset_bytes, buf }];
         let mut result = [Ok(0)];
         self.write_batch(target, &request, &mut result)?;
         let [result] = result;
@@ -154,14 +198,14 @@ impl Ring {
     pub fn write_batch(
         &mut self,
         target: Target<'_>,
-        requests: &[Write<'_>],
+        requests: &[Piece<&[u8]>],
         results: &mut [io::Result<usize>],
     ) -> io::Result<()> {
         assert_eq!(requests.len(), results.len());
         clear(results);
         let entry = |index: usize| {
-            let Write { buf, offset_bytes } = requests[index];
-            write_entry(target, buf, offset_bytes)
+            let Piece { offset, buf } = &requests[index];
+            write_entry(target, buf, *offset)
         };
         // SAFETY: all buffers are borrowed until `run` returns, and the kernel
         // only reads them.
@@ -178,15 +222,15 @@ impl Ring {
     pub fn read_batch(
         &mut self,
         target: Target<'_>,
-        requests: &mut [Read<'_>],
+        requests: &mut [Piece<&mut [u8]>],
         results: &mut [io::Result<usize>],
     ) -> io::Result<()> {
         assert_eq!(requests.len(), results.len());
         clear(results);
         let count = requests.len();
         let entry = |index: usize| {
-            let Read { buf, offset_bytes } = &mut requests[index];
-            read_entry(target, buf, *offset_bytes)
+            let Piece { offset, buf } = &mut requests[index];
+            read_entry(target, buf, *offset)
         };
         // SAFETY: all buffers are borrowed exclusively until `run` returns.
         unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
@@ -302,11 +346,112 @@ impl Ring {
     }
 }
 
+/// What came of one request, or of the ring.
+#[derive(Debug, Default)]
+struct Outcome {
+    request: Option<io::Result<usize>>,
+    ring: Option<io::Error>,
+}
+
+/// A request that was submitted. When this goes, it has completed.
+pub struct Pending<'r> {
+    ring: &'r mut Ring,
+    base: u64,
+    outcome: &'r mut Outcome,
+}
+
+impl Pending<'_> {
+    /// Looks once whether the request has completed.
+    pub fn is_done(&mut self) -> bool {
+        // With IOPOLL the device is asked in the call; otherwise a call is due
+        // only when the kernel says that it has a completion to post.
+        if self.ring.polls_device || self.ring.uring.submission().taskrun() {
+            let _ = self.ring.uring.submit_and_wait(0);
+        }
+        self.reap()
+    }
+
+    /// Sleeps for `ns`, or until the request has completed if that is sooner
+    /// and the kernel can tell; whether it has. Timers are asked to be as exact
+    /// as they can.
+    pub fn sleep(&mut self, ns: u64) -> bool {
+        with_exact_timers(|| {
+            if self.ring.polls_device || !self.ring.uring.params().is_feature_ext_arg() {
+                nap(ns);
+                return;
+            }
+            let time = types::Timespec::from(std::time::Duration::from_nanos(ns));
+            let limit = types::SubmitArgs::new().timespec(&time);
+            // ETIME says that the time is over, and the rest is met later.
+            let _ = self.ring.uring.submitter().submit_with_args(1, &limit);
+        });
+        self.reap()
+    }
+
+    fn reap(&mut self) -> bool {
+        if self.outcome.request.is_none() {
+            let Pending { ring, base, outcome } = self;
+            ring.reap(*base, 1, &mut |_, result| outcome.request = Some(result));
+        }
+        self.outcome.request.is_some()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.reap() {
+            return;
+        }
+        let Pending { ring, base, outcome } = self;
+        let request = &mut outcome.request;
+        let finished = ring.finish(*base, 1, &mut |_, result| *request = Some(result));
+        outcome.ring = finished.err();
+    }
+}
+
+fn nap(ns: u64) {
+    let time = rustix::time::Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    };
+    // Woken early by a signal is as good: whoever sleeps here looks next.
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Runs `body` with the thread's timer slack at its least, 1 ns.
+fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
+    let before = rustix::thread::current_timer_slack();
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+    let result = body();
+    if let Ok(before) = before {
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(before));
+    }
+    result
+}
+
+/// By how much a short sleep takes longer here than it should, in ns: the
+/// middle one of five.
+#[must_use]
+pub fn timer_overshoot_ns() -> u64 {
+    const ASKED_NS: u64 = 20_000;
+    let mut over = [0; 5];
+    with_exact_timers(|| {
+        for over in &mut over {
+            let start = crate::raw::now_ns();
+            nap(ASKED_NS);
+            *over = (crate::raw::now_ns() - start).saturating_sub(ASKED_NS);
+        }
+    });
+    over.sort_unstable();
+    over[2]
+}
+
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut modern = IoUring::builder();
-    // No interrupt of the owner when a completion comes in, since it waits for
-    // it anyway; one refused request does not hold back the ones after it.
-    modern.setup_clamp().setup_coop_taskrun().setup_submit_all();
+    // No interrupt of the owner when a completion comes in, since it waits or
+    // looks for it anyway; one refused request does not hold back the ones
+    // after it.
+    modern.setup_clamp().setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
     match modern.build(entries) {
         // Older kernels answer so to flags they do not know.
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => {

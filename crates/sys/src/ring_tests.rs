@@ -44,12 +44,12 @@ fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
         page.fill(number as u8 + 1);
     }
     // Different lengths, so that swapped results would show.
-    let writes: Vec<Write<'_>> = source
+    let writes: Vec<Piece<&[u8]>> = source
         .chunks(4096)
         .enumerate()
-        .map(|(number, page)| Write {
+        .map(|(number, page)| Piece {
             buf: if number == 6 { &page[..0] } else { page },
-            offset_bytes: number as u64 * 4096,
+            offset: number as u64 * 4096,
         })
         .collect();
     let mut results: Vec<io::Result<usize>> = (0..13).map(|_| Ok(0)).collect();
@@ -59,10 +59,10 @@ fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
     }
 
     let sink = pages(13);
-    let mut reads: Vec<Read<'_>> = sink
+    let mut reads: Vec<Piece<&mut [u8]>> = sink
         .chunks_mut(4096)
         .enumerate()
-        .map(|(number, buf)| Read { buf, offset_bytes: number as u64 * 4096 })
+        .map(|(number, buf)| Piece { buf, offset: number as u64 * 4096 })
         .collect();
     ring.read_batch(Target::Descriptor(file.as_fd()), &mut reads, &mut results).unwrap();
     assert!(results.iter().all(|result| matches!(result, Ok(4096))));
@@ -77,10 +77,8 @@ fn a_failed_request_fails_alone() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;
     };
-    let page = pages(1);
-    let far = 1 << 62;
-    let good = Write { buf: page, offset_bytes: 0 };
-    let batch = [good, Write { offset_bytes: far, ..good }, good];
+    let page: &[u8] = pages(1);
+    let batch = [0, 1 << 62, 0].map(|offset| Piece { offset, buf: page });
     let mut results = [Ok(0), Ok(0), Ok(0)];
     ring.write_batch(Target::Descriptor(file.as_fd()), &batch, &mut results).unwrap();
     assert!(matches!(results[0], Ok(4096)) && matches!(results[2], Ok(4096)));
@@ -181,4 +179,71 @@ fn a_forked_child_does_not_touch_its_parents_ring() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child used the ring");
     assert_eq!(ring.write(Target::Descriptor(file.as_fd()), page, 0).unwrap(), 4096);
+}
+
+#[test]
+fn a_read_may_be_looked_for_slept_on_or_left_alone() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let page = pages(1);
+    page.fill(0x37);
+    let target = || Target::Descriptor(file.as_fd());
+    assert_eq!(ring.write(target(), page, 0).unwrap(), 4096);
+    let until_done: fn(&mut Pending<'_>) = |pending| while !pending.is_done() {};
+    let for_a_while: fn(&mut Pending<'_>) = |pending| {
+        pending.sleep(1_000);
+        pending.is_done();
+    };
+    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(10_000_000_000));
+    let not_at_all: fn(&mut Pending<'_>) = |_| {};
+    for meanwhile in [until_done, for_a_while, till_the_end, not_at_all] {
+        page.fill(0);
+        assert_eq!(ring.read_while(target(), page, 0, meanwhile).unwrap(), 4096);
+        assert!(page.iter().all(|&byte| byte == 0x37));
+    }
+    let error = ring.read_while(target(), page, u64::MAX / 2 + 1, until_done).unwrap_err();
+    assert!(error.raw_os_error().is_some() && ring.is_usable());
+    assert_eq!(ring.read_while(target(), page, 0, not_at_all).unwrap(), 4096, "still in step");
+}
+
+#[test]
+fn a_panic_while_a_read_is_under_way_waits_for_it() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let page = pages(1);
+    page.fill(0x38);
+    ring.write(Target::Descriptor(file.as_fd()), page, 0).unwrap();
+    page.fill(0);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        ring.read_while(Target::Descriptor(file.as_fd()), page, 0, |_| panic!("on purpose"))
+    }));
+    assert!(panicked.is_err());
+    assert!(page.iter().all(|&byte| byte == 0x38));
+}
+
+#[test]
+fn asking_a_queue_that_cannot_be_asked_is_answered_late() {
+    let Some((_, file)) = ring_and_file() else {
+        return;
+    };
+    let Ok(mut ring) = Ring::new_polling(1) else {
+        eprintln!("skipped, no IOPOLL here");
+        return;
+    };
+    let page = pages(1);
+    file.write_at(page, 0).unwrap();
+    let mut looks = 0;
+    let result = ring.read_while(Target::Descriptor(file.as_fd()), page, 0, |pending| {
+        while looks < 1_000_000 && !pending.is_done() {
+            looks += 1;
+        }
+    });
+    // A file whose queue does have poll support answers, too.
+    match result {
+        Ok(bytes) => assert_eq!(bytes, 4096),
+        Err(error) => assert!(error.raw_os_error().is_some()),
+    }
+    assert!(ring.is_usable());
 }

@@ -1,20 +1,43 @@
 //! The device most swap areas sit on: an unnamed file in a directory.
 
-use super::{Device, Facts, IoError, Lane, Operation, transfer_whole};
+use super::poll::{self, Polling};
+use super::{Device, Facts, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
-use softswap_sys::ring::{Ring, Target};
+use softswap_sys::memory::reserve_pages;
+use softswap_sys::raw::now_ns;
+use softswap_sys::ring::{Pending, Ring, Target};
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Requests that a lane's ring keeps in flight. A lane serves one fault, or
-/// one batch that extents and devices split a few ways at most.
-const LANE_ENTRIES: u32 = 8;
+/// Requests that a lane's ring keeps in flight: all pieces of a batch.
+const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 
 /// A swap file as a device.
 #[derive(Debug)]
 pub struct FileDevice {
     file: SwapFile,
     io_uring: bool,
+    /// Whether the device answers when it is asked for completions.
+    device_polling: AtomicBool,
+}
+
+/// A request under way, and the real clock.
+struct Timed<'p, 'r>(&'p mut Pending<'r>);
+
+impl poll::Pending for Timed<'_, '_> {
+    fn is_done(&mut self) -> bool {
+        self.0.is_done()
+    }
+
+    fn sleep(&mut self, ns: u64) -> bool {
+        self.0.sleep(ns)
+    }
+
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
 }
 
 impl FileDevice {
@@ -23,7 +46,62 @@ impl FileDevice {
     #[must_use]
     pub fn new(file: SwapFile, avoid_io_uring: bool) -> Self {
         let io_uring = !avoid_io_uring && open_ring(&file).is_ok();
-        Self { file, io_uring }
+        let device_polling = io_uring && file.is_direct() && can_ask(&file);
+        Self { file, io_uring, device_polling: AtomicBool::new(device_polling) }
+    }
+
+    /// One page by asking the device; `None` where it does not answer after
+    /// all, which is noticed only now.
+    fn ask(
+        &self,
+        rings: &mut Rings,
+        offset: u64,
+        buf: &mut [u8],
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> Option<io::Result<usize>> {
+        let ring = rings.asking.as_mut().filter(|ring| ring.is_usable())?;
+        match ring.read_while(Target::Attached, buf, offset, meanwhile) {
+            Err(error) if !ring.is_usable() || is_unsupported(&error) => {
+                self.device_polling.store(false, Relaxed);
+                ring.retire();
+                None
+            }
+            result => Some(result),
+        }
+    }
+
+    /// One page, waited for as planned.
+    fn step_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> io::Result<usize> {
+        let plan = polling.decide(now_ns());
+        if let Lane::Rings(rings) = lane
+            && plan.is_polling()
+        {
+            let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+            if let Some(result) = self.ask(rings, offset, buf, wait) {
+                return result;
+            }
+            match rings.told.read_while(Target::Attached, buf, offset, wait) {
+                Err(_) if !rings.told.is_usable() => {}
+                result => return result,
+            }
+        }
+        self.step_read(lane, offset, buf)
+    }
+
+    fn step_read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        // Both ways need the buffer, one after the other.
+        let buf = std::cell::RefCell::new(buf);
+        self.step(
+            lane,
+            |ring| ring.read(Target::Attached, &mut buf.borrow_mut(), offset),
+            |file| file.read_at(&mut buf.borrow_mut(), offset),
+        )
     }
 
     /// One transfer on the lane. A ring that fails as such is left for good,
@@ -35,14 +113,9 @@ impl FileDevice {
         through_ring: impl FnOnce(&mut Ring) -> io::Result<usize>,
         plainly: impl FnOnce(&SwapFile) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        if let Lane::Ring(ring) = lane {
-            match through_ring(ring) {
-                Err(_) if !ring.is_usable() => {
-                    // Not dropped: that would call into the C library from a
-                    // fault handler, and close a number that may by now be
-                    // somebody else's descriptor.
-                    std::mem::forget(std::mem::replace(lane, Lane::Plain));
-                }
+        if let Lane::Rings(rings) = lane {
+            match through_ring(&mut rings.told) {
+                Err(_) if !rings.told.is_usable() => leave_rings(lane),
                 result => return result,
             }
         }
@@ -50,25 +123,76 @@ impl FileDevice {
     }
 }
 
+fn leave_rings(lane: &mut Lane) {
+    // Not dropped: that would call into the C library from a fault handler,
+    // and close a number that may by now be somebody else's descriptor.
+    std::mem::forget(std::mem::replace(lane, Lane::Plain));
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(errno::EOPNOTSUPP | errno::EINVAL))
+}
+
 impl Device for FileDevice {
     fn open_lane(&self) -> Lane {
         if !self.io_uring {
             return Lane::Plain;
         }
-        open_ring(&self.file).map_or(Lane::Plain, Lane::Ring)
+        let asking = if self.device_polling.load(Relaxed) {
+            open_asking_ring(&self.file).ok()
+        } else {
+            None
+        };
+        open_ring(&self.file).map_or(Lane::Plain, |told| Lane::Rings(Rings { told, asking }))
     }
 
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
         transfer_whole(Operation::Read, offset, buf.len(), |done| {
-            let at = offset + done as u64;
-            // Both ways need the buffer, one after the other.
-            let rest = std::cell::RefCell::new(&mut buf[done..]);
-            self.step(
-                lane,
-                |ring| ring.read(Target::Attached, &mut rest.borrow_mut(), at),
-                |file| file.read_at(&mut rest.borrow_mut(), at),
-            )
+            self.step_read(lane, offset + done as u64, &mut buf[done..])
         })
+    }
+
+    fn read_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        transfer_whole(Operation::Read, offset, buf.len(), |done| {
+            self.step_page(lane, offset + done as u64, &mut buf[done..], polling)
+        })
+    }
+
+    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        let mut results = [const { Ok(0) }; MAX_PIECES];
+        let results = &mut results[..pieces.len()];
+        let batched = match lane {
+            Lane::Rings(rings) => rings.told.read_batch(Target::Attached, pieces, results).is_ok(),
+            Lane::Plain => false,
+        };
+        for (piece, result) in pieces.iter_mut().zip(results) {
+            if !batched || !is_whole(result, piece.buf.len()) {
+                // Once more alone: it goes on where it stopped, or says why not.
+                self.read(lane, piece.offset, piece.buf)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        let mut results = [const { Ok(0) }; MAX_PIECES];
+        let results = &mut results[..pieces.len()];
+        let batched = match lane {
+            Lane::Rings(rings) => rings.told.write_batch(Target::Attached, pieces, results).is_ok(),
+            Lane::Plain => false,
+        };
+        for (piece, result) in pieces.iter().zip(results) {
+            if !batched || !is_whole(result, piece.buf.len()) {
+                self.write(lane, piece.offset, piece.buf)?;
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
@@ -102,14 +226,41 @@ impl Device for FileDevice {
     }
 
     fn describe(&self) -> Facts {
-        Facts { io_uring: self.io_uring, direct: self.file.is_direct() }
+        let device_polling = self.device_polling.load(Relaxed);
+        Facts { io_uring: self.io_uring, direct: self.file.is_direct(), device_polling }
     }
+}
+
+fn is_whole(result: &io::Result<usize>, len: usize) -> bool {
+    matches!(result, Ok(count) if *count == len)
 }
 
 fn open_ring(file: &SwapFile) -> io::Result<Ring> {
     let mut ring = Ring::new(LANE_ENTRIES)?;
     ring.attach(file.as_fd())?;
     Ok(ring)
+}
+
+fn open_asking_ring(file: &SwapFile) -> io::Result<Ring> {
+    let mut ring = Ring::new_polling(1)?;
+    ring.attach(file.as_fd())?;
+    Ok(ring)
+}
+
+/// Whether the device answers when it is asked for a completion: a queue that
+/// does not says so only in the completion, so it is tried. A file that is
+/// empty yet gets a page for that.
+fn can_ask(file: &SwapFile) -> bool {
+    let try_it = || -> io::Result<usize> {
+        let page = &mut reserve_pages(1)?[0].0;
+        open_asking_ring(file)?.read(Target::Attached, page, 0)
+    };
+    let tried = match file.len_bytes() {
+        Ok(0) => file.with_a_page(try_it).and_then(|tried| tried),
+        Ok(_) => try_it(),
+        Err(error) => Err(error),
+    };
+    matches!(tried, Ok(PAGE_SIZE))
 }
 
 #[cfg(test)]
@@ -170,11 +321,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let mut lane = device.open_lane();
-        let Lane::Ring(ring) = &mut lane else {
+        let Lane::Rings(rings) = &mut lane else {
             eprintln!("skipped, no io_uring here");
             return;
         };
-        ring.retire();
+        rings.told.retire();
         let (written, read) = (reserve_bytes(4096).unwrap(), reserve_bytes(4096).unwrap());
         written.fill(0x42);
         device.write(&mut lane, 0, written).unwrap();

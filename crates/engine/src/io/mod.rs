@@ -10,13 +10,16 @@
 //! the way to the device, and nothing is allocated once lanes are open.
 
 pub mod file_device;
+pub mod poll;
 pub mod sim;
 
 pub use file_device::FileDevice;
 pub use sim::SimDevice;
 
+use poll::Polling;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
+pub use softswap_sys::ring::Piece;
 use softswap_sys::ring::Ring;
 use std::fmt;
 use std::io;
@@ -27,11 +30,24 @@ const MAX_STALLS: u32 = 8;
 /// A channel to the device, owned by one thread at a time.
 #[derive(Debug)]
 pub enum Lane {
-    /// Through an io_uring of the lane's own.
-    Ring(Ring),
+    /// Through io_urings of the lane's own.
+    Rings(Rings),
     /// Through a system call per transfer.
     Plain,
 }
+
+/// The io_urings of a lane: one ring cannot both be told by interrupts and ask
+/// the device.
+#[derive(Debug)]
+pub struct Rings {
+    /// Completions come by interrupt.
+    pub told: Ring,
+    /// The device is asked for completions, where it can be.
+    pub asking: Option<Ring>,
+}
+
+/// The most pieces that are handed over at once.
+pub const MAX_PIECES: usize = 32;
 
 /// How a device is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +57,8 @@ pub struct Facts {
     /// Transfers bypass the page cache; buffers, offsets and lengths must then
     /// be multiples of the page size.
     pub direct: bool,
+    /// The device is asked for completions of polled reads (IOPOLL).
+    pub device_polling: bool,
 }
 
 /// Storage that swapped pages go to.
@@ -53,6 +71,40 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// When less than all could be read; `buf` then holds nothing of use.
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
+
+    /// As [`Device::read`] of one page, which the caller has nothing to do
+    /// without: waits as `polling` says.
+    ///
+    /// # Errors
+    /// As for [`Device::read`].
+    fn read_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        let _ = polling;
+        self.read(lane, offset, buf)
+    }
+
+    /// As [`Device::read`] of each of up to [`MAX_PIECES`] pieces, all under
+    /// way at once where the device can do that.
+    ///
+    /// # Errors
+    /// The first one met; then none of the buffers holds anything of use.
+    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
+    }
+
+    /// As [`Device::write`] of each of up to [`MAX_PIECES`] pieces, all under
+    /// way at once where the device can do that.
+    ///
+    /// # Errors
+    /// The first one met; then what is stored there is unknown.
+    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
+    }
 
     /// Writes the whole of `buf` from `offset` on.
     ///

@@ -317,7 +317,7 @@ impl Device for SimDevice {
     }
 
     fn describe(&self) -> Facts {
-        Facts { io_uring: false, direct: false }
+        Facts { io_uring: false, direct: false, device_polling: false }
     }
 }
 

@@ -10,9 +10,11 @@
 use super::cluster::CLUSTER_SLOTS;
 use super::extent::{AppendError, ExtentMap};
 use super::slot::SlotAllocator;
-use crate::io::{Device, Facts, IoError, IoErrorKind, Lane, Operation};
+use crate::io::poll::Polling;
+use crate::io::{Device, Facts, IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u32;
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -149,6 +151,7 @@ pub struct Run {
 /// One swap area.
 pub struct Area {
     device: Box<dyn Device>,
+    polling: Polling,
     config: AreaConfig,
     extents: ExtentMap,
     slots: SlotAllocator,
@@ -180,7 +183,11 @@ impl Area {
     ///
     /// # Errors
     /// When there is no room, or no address space for the tables.
-    pub fn new(device: Box<dyn Device>, mut config: AreaConfig) -> Result<Self, AreaError> {
+    pub fn new(
+        device: Box<dyn Device>,
+        mut config: AreaConfig,
+        polling: Polling,
+    ) -> Result<Self, AreaError> {
         let free_bytes = device.free_bytes()?;
         let limit_bytes = config.limit_bytes.unwrap_or(u64::MAX);
         if limit_bytes < CLUSTER_BYTES {
@@ -205,6 +212,7 @@ impl Area {
             growth_pause: AtomicU32::new(0),
             size_bytes: AtomicU64::new(0),
             gap_blocks: 0,
+            polling,
             device,
             config,
         })
@@ -354,13 +362,25 @@ impl Area {
     /// When not all of it was written; what the slots hold is unknown then.
     pub fn write(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
         debug_assert!(buf.len() <= run.len * PAGE_SIZE && buf.len().is_multiple_of(PAGE_SIZE));
-        let mut done = 0;
-        while done < buf.len() {
-            let left = buf.len() - done;
-            let (offset, count) = self.locate(Operation::Write, run.first, done, left)?;
-            self.device.write(lane, offset, &buf[done..done + count])?;
-            done += count;
+        let start = now_ns();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&[u8]>; MAX_PIECES] =
+                [const { Piece { offset: 0, buf: &[] } }; MAX_PIECES];
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let done = buf.len() - rest.len();
+                let (offset, len) = self.locate(Operation::Write, run.first, done, rest.len())?;
+                let (piece, after) = rest.split_at(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &pieces[..count] {
+                [only] => self.device.write(lane, only.offset, only.buf)?,
+                several => self.device.write_many(lane, several)?,
+            }
         }
+        self.note(true, buf.len(), start);
         Ok(())
     }
 
@@ -370,14 +390,58 @@ impl Area {
     /// When not all of it was read; the buffer then holds nothing of use.
     pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
-        let mut done = 0;
-        while done < buf.len() {
-            let left = buf.len() - done;
-            let (offset, count) = self.locate(Operation::Read, first, done, left)?;
-            self.device.read(lane, offset, &mut buf[done..done + count])?;
-            done += count;
+        let start = now_ns();
+        let bytes = buf.len();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&mut [u8]>; MAX_PIECES] =
+                std::array::from_fn(|_| Piece { offset: 0, buf: Default::default() });
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let done = bytes - rest.len();
+                let (offset, len) = self.locate(Operation::Read, first, done, rest.len())?;
+                let (piece, after) = rest.split_at_mut(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &mut pieces[..count] {
+                [only] => self.device.read(lane, only.offset, only.buf)?,
+                several => self.device.read_many(lane, several)?,
+            }
         }
+        self.note(false, bytes, start);
         Ok(())
+    }
+
+    /// Reads one page that the calling thread has nothing to do without: it
+    /// waits as [`Area::polling`] says.
+    ///
+    /// # Errors
+    /// As for [`Area::read`].
+    pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+        debug_assert!(page.len() == PAGE_SIZE);
+        let (offset, _) = self.locate(Operation::Read, slot, 0, PAGE_SIZE)?;
+        let start = now_ns();
+        let _waiting = self.polling.enter(start);
+        let cpu_before_ns = self.polling.samples_cpu().then(thread_cpu_ns);
+        self.device.read_page(lane, offset, page, &self.polling)?;
+        if let Some(before_ns) = cpu_before_ns {
+            self.polling.used_cpu(thread_cpu_ns() - before_ns);
+        }
+        self.note(false, PAGE_SIZE, start);
+        Ok(())
+    }
+
+    /// How reads of single pages are waited for.
+    #[must_use]
+    pub fn polling(&self) -> &Polling {
+        &self.polling
+    }
+
+    /// Adds a transfer that began at `start` to the statistics.
+    fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
+        let now = now_ns();
+        self.polling.record(current_cpu(), is_write, bytes, now - start_ns, now);
     }
 
     /// Where the device holds what lies `done` bytes behind slot `first`, and

@@ -1,8 +1,11 @@
 use super::*;
 use crate::io::FileDevice;
+use crate::io::poll::mode::Mode;
 use crate::io::sim::{Fault, SimDevice};
+use crate::stats::{STATS_WORDS, Stats};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
+use softswap_sys::memory::reserve_u64;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +17,7 @@ fn config(chunk_mib: u64) -> AreaConfig {
 
 fn simulated(capacity_mib: u64, config: AreaConfig) -> (Arc<SimDevice>, Area) {
     let device = Arc::new(SimDevice::new(capacity_mib * MIB, 1));
-    let area = Area::new(Box::new(Arc::clone(&device)), config).unwrap();
+    let area = Area::new(Box::new(Arc::clone(&device)), config, polling()).unwrap();
     (device, area)
 }
 
@@ -154,10 +157,10 @@ fn a_device_that_fails_to_grow_is_not_called_full() {
 fn an_area_without_room_is_refused_at_the_start() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::new(device(), tiny).unwrap_err();
+    let error = Area::new(device(), tiny, polling()).unwrap_err();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::new(device(), greedy).unwrap_err();
+    let error = Area::new(device(), greedy, polling()).unwrap_err();
     assert!(matches!(error, AreaError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -241,7 +244,7 @@ fn a_frozen_area_keeps_what_is_freed() {
 #[test]
 fn tables_cost_dram_only_for_what_was_used() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
-    let area = Area::new(device, AreaConfig::default()).unwrap();
+    let area = Area::new(device, AreaConfig::default(), polling()).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
     area.alloc_run(0, 1).unwrap();
     let little = area.metadata_bytes();
@@ -282,7 +285,7 @@ fn threads_get_their_content_back_while_the_area_grows() {
 fn file_area(directory: &Path, avoid_io_uring: bool) {
     let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
     let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
-    let area = Area::new(Box::new(device), limits).unwrap();
+    let area = Area::new(Box::new(device), limits, polling()).unwrap();
     assert!(!(avoid_io_uring && area.facts().io_uring));
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
@@ -316,4 +319,8 @@ fn an_area_on_a_file_in_memory_works_too() {
     } else {
         eprintln!("skipped, no writable {}", shared_memory.display());
     }
+}
+
+fn polling() -> Polling {
+    Polling::new(Mode::Auto, 2, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
 }

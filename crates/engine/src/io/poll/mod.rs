@@ -1,0 +1,201 @@
+//! Waiting for a page that is being read: by interrupt, by polling, or first
+//! the one and then the other.
+//!
+//! The thread that touched the page has nothing else to do. If it sleeps, it
+//! pays for two context switches and for an idle processor's way back; if it
+//! looks for the completion itself, it has the page sooner, at the price of
+//! its processor. Only single-page reads are waited for like this: clusters
+//! and readahead windows are larger and sleep.
+//!
+//! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
+//! [`pressure`] whether others want the processor, [`plan`] the decision, and
+//! [`Polling::wait`] carries it out.
+
+pub mod mode;
+pub mod plan;
+pub mod pressure;
+pub mod samples;
+
+use crate::stats::{Counter, Stats};
+use mode::{Knobs, Mode};
+use plan::{HALF, Plan, View};
+use pressure::{Pressure, Waiting};
+use samples::Samples;
+use softswap_sys::PAGE_SIZE;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A longer time between two looks means that the thread did not run.
+const GAP_NS: u64 = 300_000;
+/// One in so many waits is measured for its CPU time.
+const CPU_SAMPLED: u32 = 16;
+
+/// A request that was submitted, and a clock.
+pub trait Pending {
+    /// Looks once whether it has completed.
+    fn is_done(&mut self) -> bool;
+    /// Sleeps for so long, or less if it can tell that it has completed;
+    /// whether it has.
+    fn sleep(&mut self, ns: u64) -> bool;
+    /// The time, in ns.
+    fn now_ns(&self) -> u64;
+}
+
+/// How an area's I/O is waited for, and what is known of it.
+#[derive(Debug)]
+pub struct Polling {
+    knobs: Knobs,
+    samples: Samples,
+    pressure: Pressure,
+    overshoot_ns: AtomicU64,
+    sleep_share: AtomicU32,
+    waits: AtomicU32,
+    stats: Stats,
+}
+
+impl Polling {
+    /// Nothing known yet but that timers overshoot by `overshoot_ns`.
+    #[must_use]
+    pub fn new(mode: Mode, cpus: usize, overshoot_ns: u64, stats: Stats) -> Polling {
+        Polling {
+            knobs: Knobs::new(mode),
+            samples: Samples::new(cpus),
+            pressure: Pressure::new(cpus),
+            overshoot_ns: AtomicU64::new(overshoot_ns),
+            sleep_share: AtomicU32::new(HALF),
+            waits: AtomicU32::new(0),
+            stats,
+        }
+    }
+
+    /// What can be changed.
+    #[must_use]
+    pub fn knobs(&self) -> &Knobs {
+        &self.knobs
+    }
+
+    /// What is known of completion times.
+    #[must_use]
+    pub fn samples(&self) -> &Samples {
+        &self.samples
+    }
+
+    /// By how much timers overshoot here, in ns.
+    #[must_use]
+    pub fn overshoot_ns(&self) -> u64 {
+        self.overshoot_ns.load(Relaxed)
+    }
+
+    /// The calling thread begins to wait for a page.
+    pub fn enter(&self, now_ns: u64) -> Waiting<'_> {
+        self.pressure.enter(now_ns)
+    }
+
+    /// Whether this wait's CPU time is to be measured, for
+    /// [`Polling::used_cpu`].
+    pub fn samples_cpu(&self) -> bool {
+        self.waits.fetch_add(1, Relaxed).is_multiple_of(CPU_SAMPLED)
+    }
+
+    /// Adds the CPU time of a wait that was measured for all that were not.
+    pub fn used_cpu(&self, ns: u64) {
+        self.stats.add(Counter::IoWaitCpuNs, ns * u64::from(CPU_SAMPLED));
+    }
+
+    /// Records a completed transfer, seen at `now_ns` on `cpu`.
+    pub fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
+        let bucket = samples::bucket_of(is_write, bytes);
+        self.samples.record(cpu, bucket, ns, now_ns);
+        self.stats.record_io(bucket, ns);
+    }
+
+    /// Decides how a single-page read that is about to be submitted is waited
+    /// for. A plan of zeroes is an ordinary wait.
+    pub fn decide(&self, now_ns: u64) -> Plan {
+        self.stats.add(Counter::IoConsidered, 1);
+        let mode = self.knobs.mode();
+        if mode == Mode::Interrupt {
+            return Plan::default();
+        }
+        let plan = plan::plan(mode, self.knobs.sleep(), &self.view(now_ns));
+        if mode == Mode::Hybrid && plan.sleep_ns == 0 {
+            self.doubt_overshoot();
+        }
+        plan
+    }
+
+    /// Does between submission and completion what was planned. On return the
+    /// read may still be under way; then it is to be waited for.
+    pub fn wait(&self, plan: Plan, pending: &mut impl Pending) {
+        if plan.sleep_ns > 0 && self.sleep(pending, plan.sleep_ns) {
+            return;
+        }
+        if plan.spin_ns > 0 {
+            self.look(pending, plan);
+        }
+    }
+
+    fn view(&self, now_ns: u64) -> View {
+        View {
+            times: self.samples.times(samples::bucket_of(false, PAGE_SIZE)),
+            overshoot_ns: self.overshoot_ns(),
+            sleep_share: self.sleep_share.load(Relaxed),
+            is_contended: self.pressure.is_contended(now_ns),
+        }
+    }
+
+    /// Sleeps; true when the request has completed by then. That means that it
+    /// was overslept: how long it took is then known only as an upper bound,
+    /// and the next sleep is shorter.
+    fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
+        self.stats.add(Counter::IoSlept, 1);
+        let start = pending.now_ns();
+        let woken = pending.sleep(ns);
+        if !woken {
+            let over = (pending.now_ns() - start).saturating_sub(ns);
+            let before = self.overshoot_ns.load(Relaxed);
+            self.overshoot_ns.store((3 * before + over) / 4, Relaxed);
+        }
+        let overslept = woken || pending.is_done();
+        let share = self.sleep_share.load(Relaxed);
+        self.sleep_share.store(plan::next_share(share, overslept), Relaxed);
+        if overslept {
+            self.stats.add(Counter::IoOverslept, 1);
+        }
+        overslept
+    }
+
+    /// Timers may have become better since they were found too coarse to
+    /// sleep: what is believed of them fades, until a sleep tells again.
+    fn doubt_overshoot(&self) {
+        let before = self.overshoot_ns.load(Relaxed);
+        self.overshoot_ns.store(before - before / 1024, Relaxed);
+    }
+
+    /// Looks for the completion, for as long as planned and undisturbed.
+    fn look(&self, pending: &mut impl Pending, plan: Plan) {
+        self.stats.add(Counter::IoPolled, 1);
+        let start = pending.now_ns();
+        let mut last = start;
+        loop {
+            if pending.is_done() {
+                self.stats.add(Counter::IoPollHit, 1);
+                self.pressure.succeeded();
+                return;
+            }
+            let now = pending.now_ns();
+            if now - last > GAP_NS {
+                self.pressure.interrupted(now);
+                return;
+            }
+            if now - start >= plan.spin_ns {
+                return;
+            }
+            last = now;
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+//! How a thread that waits for one page waits, and the knobs for it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+
+/// What a thread does between submitting a single-page read and its completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// Sleeps until the completion arrives.
+    Interrupt = 0,
+    /// Looks for the completion until it is there.
+    Poll = 1,
+    /// Sleeps for about half of what it usually takes, then looks.
+    Hybrid = 2,
+    /// Looks when that pays: no CPU is wanted by others, and the wait is short.
+    Auto = 3,
+}
+
+impl Mode {
+    /// All modes, in the order of their numbers.
+    pub const ALL: [Mode; 4] = [Mode::Interrupt, Mode::Poll, Mode::Hybrid, Mode::Auto];
+
+    /// The mode's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["interrupt", "poll", "hybrid", "auto"][self as usize]
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no way to wait; choose interrupt, poll, hybrid or auto")]
+pub struct BadMode(pub String);
+
+impl FromStr for Mode {
+    type Err = BadMode;
+
+    fn from_str(text: &str) -> Result<Mode, BadMode> {
+        Mode::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| BadMode(text.to_string()))
+    }
+}
+
+/// How long hybrid polling sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sleep {
+    /// As the statistics say.
+    Adaptive,
+    /// Always so long, in ns; 0: never.
+    Fixed(u32),
+}
+
+/// The longest fixed sleep, in ns: beyond it nothing is gained by polling.
+pub const MAX_SLEEP_NS: u32 = 100_000_000;
+
+/// What can be changed while the program runs, from the next I/O on.
+#[derive(Debug)]
+pub struct Knobs {
+    mode: AtomicU8,
+    sleep_ns: AtomicU32,
+}
+
+const ADAPTIVE: u32 = u32::MAX;
+
+impl Knobs {
+    /// Adaptive sleep, and this mode.
+    #[must_use]
+    pub fn new(mode: Mode) -> Knobs {
+        Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }
+    }
+
+    /// The mode now.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::ALL[usize::from(self.mode.load(Relaxed)) % Mode::ALL.len()]
+    }
+
+    /// Changes the mode.
+    pub fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Relaxed);
+    }
+
+    /// How long hybrid polling sleeps.
+    #[must_use]
+    pub fn sleep(&self) -> Sleep {
+        match self.sleep_ns.load(Relaxed) {
+            ADAPTIVE => Sleep::Adaptive,
+            ns => Sleep::Fixed(ns),
+        }
+    }
+
+    /// Changes how long hybrid polling sleeps; at most [`MAX_SLEEP_NS`].
+    pub fn set_sleep(&self, sleep: Sleep) {
+        self.sleep_ns.store(
+            match sleep {
+                Sleep::Adaptive => ADAPTIVE,
+                Sleep::Fixed(ns) => ns.min(MAX_SLEEP_NS),
+            },
+            Relaxed,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_known_by_name_and_others_refused() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        let refused = "banana".parse::<Mode>().unwrap_err().to_string();
+        for word in ["banana", "interrupt", "poll", "hybrid", "auto"] {
+            assert!(refused.contains(word), "{refused}");
+        }
+    }
+
+    #[test]
+    fn knobs_say_what_they_were_set_to() {
+        let knobs = Knobs::new(Mode::Auto);
+        assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Auto, Sleep::Adaptive));
+        knobs.set_mode(Mode::Hybrid);
+        knobs.set_sleep(Sleep::Fixed(0));
+        assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Hybrid, Sleep::Fixed(0)));
+        knobs.set_sleep(Sleep::Fixed(u32::MAX));
+        assert_eq!(knobs.sleep(), Sleep::Fixed(MAX_SLEEP_NS));
+    }
+}

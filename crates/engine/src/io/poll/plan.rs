@@ -1,0 +1,155 @@
+//! What to do while one page is being read: sleep for how long, then look for
+//! how long, before falling back to an ordinary wait.
+//!
+//! Pure decisions over what is known, so that they can be tested without a
+//! clock. Half the mean completion time is the sleep of Linux's former hybrid
+//! polling; what it got wrong is corrected: a timer that overshoots eats up the
+//! gain, and an overslept request says only that the sleep was too long.
+
+use super::mode::{Mode, Sleep};
+use super::samples::Times;
+
+/// Share of the mean to sleep, of 256, when nothing speaks against it.
+pub const HALF: u32 = 128;
+/// The least share that oversleeping leaves.
+pub const LEAST_SHARE: u32 = 16;
+/// How long to look where nothing is known yet.
+const UNKNOWN_SPIN_NS: u64 = 200_000;
+/// Looking is worth while for requests that take at most so long on average.
+const WORTH_NS: u64 = 250_000;
+/// Bounds of looking: several times the mean, but never for ever.
+const SPIN_MEANS: u64 = 4;
+const MIN_SPIN_NS: u64 = 50_000;
+const MAX_SPIN_NS: u64 = 2_000_000;
+
+/// What a decision rests on.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    /// Completion times of such requests, if known.
+    pub times: Option<Times>,
+    /// By how much this machine's timers overshoot, in ns.
+    pub overshoot_ns: u64,
+    /// Share of the mean to sleep, of 256; oversleeping lowers it.
+    pub sleep_share: u32,
+    /// Whether others want the processor.
+    pub is_contended: bool,
+}
+
+/// What to do: sleep, then look; zeroes mean neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// How long to sleep first, in ns.
+    pub sleep_ns: u64,
+    /// How long to look after that, in ns.
+    pub spin_ns: u64,
+}
+
+impl Plan {
+    /// Whether there is anything to do but wait.
+    #[must_use]
+    pub fn is_polling(self) -> bool {
+        self != Plan::default()
+    }
+}
+
+/// Decides for one request.
+#[must_use]
+pub fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
+    let spin_ns = spin_limit_ns(view.times);
+    match mode {
+        Mode::Interrupt => Plan::default(),
+        Mode::Poll => Plan { sleep_ns: 0, spin_ns },
+        Mode::Hybrid => {
+            let sleep_ns = match sleep {
+                Sleep::Fixed(ns) => u64::from(ns),
+                Sleep::Adaptive => adaptive_sleep_ns(view),
+            };
+            Plan { sleep_ns, spin_ns }
+        }
+        Mode::Auto => {
+            let is_short = view.times.is_none_or(|times| times.mean_ns <= WORTH_NS);
+            let pays = is_short && !view.is_contended;
+            if pays { Plan { sleep_ns: 0, spin_ns } } else { Plan::default() }
+        }
+    }
+}
+
+fn spin_limit_ns(times: Option<Times>) -> u64 {
+    times.map_or(UNKNOWN_SPIN_NS, |times| {
+        (SPIN_MEANS * times.mean_ns).clamp(MIN_SPIN_NS, MAX_SPIN_NS)
+    })
+}
+
+/// The share of the mean that is safe to sleep, less what the timer adds.
+fn adaptive_sleep_ns(view: &View) -> u64 {
+    let Some(times) = view.times else { return 0 };
+    let gain = times.mean_ns * u64::from(view.sleep_share) / 256;
+    gain.saturating_sub(view.overshoot_ns)
+}
+
+/// The share for the next sleep: shorter after oversleeping, and slowly back
+/// to half otherwise.
+#[must_use]
+pub fn next_share(share: u32, overslept: bool) -> u32 {
+    if overslept { (share - share / 8).max(LEAST_SHARE) } else { (share + 1).min(HALF) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn view(mean_ns: Option<u64>, overshoot_ns: u64) -> View {
+        View {
+            times: mean_ns.map(|mean_ns| Times { mean_ns, max_ns: 2 * mean_ns }),
+            overshoot_ns,
+            sleep_share: HALF,
+            is_contended: false,
+        }
+    }
+
+    #[test]
+    fn hybrid_sleeps_half_the_mean_less_what_the_timer_adds() {
+        let adaptive = |view| plan(Mode::Hybrid, Sleep::Adaptive, &view).sleep_ns;
+        assert_eq!(adaptive(view(Some(80_000), 0)), 40_000);
+        assert_eq!(adaptive(view(Some(80_000), 5_000)), 35_000);
+        assert_eq!(adaptive(view(Some(80_000), 40_000)), 0, "nothing to gain");
+        assert_eq!(adaptive(view(None, 0)), 0, "nothing known");
+        assert_eq!(plan(Mode::Hybrid, Sleep::Fixed(7), &view(None, 9_000)).sleep_ns, 7);
+    }
+
+    #[test]
+    fn auto_looks_only_where_it_pays() {
+        let looks = |view| plan(Mode::Auto, Sleep::Adaptive, &view).spin_ns > 0;
+        assert!(looks(view(Some(60_000), 0)));
+        assert!(looks(view(None, 0)));
+        assert!(!looks(view(Some(5_000_000), 0)), "too long");
+        assert!(!looks(View { is_contended: true, ..view(Some(60_000), 0) }));
+    }
+
+    proptest! {
+        #[test]
+        fn looking_is_bounded_and_interrupt_never_looks(
+            mean in prop::option::of(1..10_000_000_000u64), overshoot in 0..1_000_000u64,
+        ) {
+            for mode in Mode::ALL {
+                let plan = plan(mode, Sleep::Adaptive, &view(mean, overshoot));
+                prop_assert!(plan.spin_ns <= MAX_SPIN_NS);
+                prop_assert!(mode != Mode::Interrupt || plan == Plan::default());
+                prop_assert!(mode == Mode::Hybrid || plan.sleep_ns == 0);
+                prop_assert!(plan.sleep_ns <= mean.unwrap_or(0) / 2);
+            }
+        }
+
+        #[test]
+        fn the_share_stays_within_its_bounds(overslept in prop::collection::vec(any::<bool>(), 0..200)) {
+            let mut share = HALF;
+            for overslept in overslept {
+                let next = next_share(share, overslept);
+                prop_assert!((LEAST_SHARE..=HALF).contains(&next));
+                prop_assert!(next == share || overslept == (next < share));
+                share = next;
+            }
+        }
+    }
+}
