@@ -50,6 +50,28 @@ impl FileDevice {
         Self { file, io_uring, device_polling: AtomicBool::new(device_polling) }
     }
 
+    /// One page by asking the device after a sleep, both in the kernel; `None`
+    /// where the kernel does not do that, or is not to.
+    fn nap(
+        &self,
+        rings: &mut Rings,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Option<io::Result<usize>> {
+        let ring = rings.napping.as_mut().filter(|ring| ring.is_usable())?;
+        if !polling.leave_to_kernel() {
+            return None;
+        }
+        match ring.read(Target::Attached, buf, offset) {
+            Err(error) if !ring.is_usable() || is_unsupported(&error) => {
+                ring.retire();
+                None
+            }
+            result => Some(result),
+        }
+    }
+
     /// One page by asking the device; `None` where it does not answer after
     /// all, which is noticed only now.
     fn ask(
@@ -82,6 +104,9 @@ impl FileDevice {
         if let Lane::Rings(rings) = lane
             && plan.is_polling()
         {
+            if let Some(result) = self.nap(rings, offset, buf, polling) {
+                return result;
+            }
             let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
             if let Some(result) = self.ask(rings, offset, buf, wait) {
                 return result;
@@ -138,12 +163,13 @@ impl Device for FileDevice {
         if !self.io_uring {
             return Lane::Plain;
         }
-        let asking = if self.device_polling.load(Relaxed) {
-            open_asking_ring(&self.file).ok()
-        } else {
-            None
-        };
-        open_ring(&self.file).map_or(Lane::Plain, |told| Lane::Rings(Rings { told, asking }))
+        let Ok(told) = open_ring(&self.file) else { return Lane::Plain };
+        let (mut asking, mut napping) = (None, None);
+        if self.device_polling.load(Relaxed) {
+            asking = attached(Ring::new_polling(1), &self.file).ok();
+            napping = attached(Ring::new_hybrid_polling(1), &self.file).ok();
+        }
+        Lane::Rings(Rings { told, asking, napping })
     }
 
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
@@ -236,13 +262,11 @@ fn is_whole(result: &io::Result<usize>, len: usize) -> bool {
 }
 
 fn open_ring(file: &SwapFile) -> io::Result<Ring> {
-    let mut ring = Ring::new(LANE_ENTRIES)?;
-    ring.attach(file.as_fd())?;
-    Ok(ring)
+    attached(Ring::new(LANE_ENTRIES), file)
 }
 
-fn open_asking_ring(file: &SwapFile) -> io::Result<Ring> {
-    let mut ring = Ring::new_polling(1)?;
+fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
+    let mut ring = ring?;
     ring.attach(file.as_fd())?;
     Ok(ring)
 }
@@ -253,7 +277,7 @@ fn open_asking_ring(file: &SwapFile) -> io::Result<Ring> {
 fn can_ask(file: &SwapFile) -> bool {
     let try_it = || -> io::Result<usize> {
         let page = &mut reserve_pages(1)?[0].0;
-        open_asking_ring(file)?.read(Target::Attached, page, 0)
+        attached(Ring::new_polling(1), file)?.read(Target::Attached, page, 0)
     };
     let tried = match file.len_bytes() {
         Ok(0) => file.with_a_page(try_it).and_then(|tried| tried),
@@ -267,7 +291,9 @@ fn can_ask(file: &SwapFile) -> bool {
 mod tests {
     use super::*;
     use crate::io::IoErrorKind;
-    use softswap_sys::memory::reserve_bytes;
+    use crate::io::poll::mode::Mode;
+    use crate::stats::{STATS_WORDS, Stats};
+    use softswap_sys::memory::{reserve_bytes, reserve_u64};
     use std::path::Path;
 
     fn round_trip(directory: &Path, avoid_io_uring: bool) {
@@ -332,5 +358,87 @@ mod tests {
         assert!(matches!(lane, Lane::Plain));
         device.read(&mut lane, 0, read).unwrap();
         assert!(written == read);
+    }
+
+    fn polling(mode: Mode) -> Polling {
+        Polling::new(mode, 2, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
+    }
+
+    #[test]
+    fn a_page_is_the_same_whichever_way_it_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            let mut lane = device.open_lane();
+            device.grow(0, 1 << 20).unwrap();
+            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(4096).unwrap());
+            for (index, byte) in written.iter_mut().enumerate() {
+                *byte = (index / 4096) as u8 + 1;
+            }
+            device.write(&mut lane, 0, written).unwrap();
+            for mode in Mode::ALL {
+                let polling = polling(mode);
+                for page in 0..16 {
+                    device.read_page(&mut lane, page * 4096, read, &polling).unwrap();
+                    assert!(read.iter().all(|&byte| byte == page as u8 + 1), "{mode}, {page}");
+                }
+                let error = device.read_page(&mut lane, 1 << 20, read, &polling).unwrap_err();
+                assert_eq!(error.kind, IoErrorKind::Stopped, "{mode}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_refuses_to_be_asked_late_is_not_asked_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
+        let can_be_asked = device.describe().device_polling;
+        // As if the trial at the start had succeeded.
+        device.device_polling.store(true, Relaxed);
+        let mut lane = device.open_lane();
+        device.grow(0, 1 << 20).unwrap();
+        let (written, read) = (reserve_bytes(4096).unwrap(), reserve_bytes(4096).unwrap());
+        written.fill(0x43);
+        device.write(&mut lane, 0, written).unwrap();
+        for mode in [Mode::Poll, Mode::Hybrid, Mode::Poll] {
+            read.fill(0);
+            device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
+            assert!(written == read, "{mode}");
+        }
+        let asked = matches!(lane, Lane::Rings(Rings { asking: Some(_), .. }));
+        assert!(!asked || device.describe().device_polling == can_be_asked);
+    }
+
+    #[test]
+    fn pieces_go_out_and_come_back_together_and_a_bad_one_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            let mut lane = device.open_lane();
+            device.grow(0, 1 << 20).unwrap();
+            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(65536).unwrap());
+            for (index, byte) in written.iter_mut().enumerate() {
+                *byte = (index / 509) as u8;
+            }
+            // From back to front, so that the order does not matter by chance.
+            let at = |number: usize| 8192 * (16 - number as u64);
+            let pieces: Vec<Piece<&[u8]>> = written
+                .chunks(4096)
+                .enumerate()
+                .map(|(number, buf)| Piece { offset: at(number), buf })
+                .collect();
+            device.write_many(&mut lane, &pieces).unwrap();
+            let mut pieces: Vec<Piece<&mut [u8]>> = read
+                .chunks_mut(4096)
+                .enumerate()
+                .map(|(number, buf)| Piece { offset: at(number), buf })
+                .collect();
+            device.read_many(&mut lane, &mut pieces).unwrap();
+            pieces[7].offset = 1 << 20;
+            assert!(device.read_many(&mut lane, &mut pieces).is_err());
+            assert!(written == read);
+        }
     }
 }

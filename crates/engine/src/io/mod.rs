@@ -44,6 +44,8 @@ pub struct Rings {
     pub told: Ring,
     /// The device is asked for completions, where it can be.
     pub asking: Option<Ring>,
+    /// As `asking`, after a sleep of the kernel's (hybrid), where it does that.
+    pub napping: Option<Ring>,
 }
 
 /// The most pieces that are handed over at once.

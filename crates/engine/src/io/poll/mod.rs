@@ -17,7 +17,7 @@ pub mod pressure;
 pub mod samples;
 
 use crate::stats::{Counter, Stats};
-use mode::{Knobs, Mode};
+use mode::{Knobs, Mode, Sleep};
 use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
 use samples::Samples;
@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A longer time between two looks means that the thread did not run.
 const GAP_NS: u64 = 300_000;
+/// After so many waits without a sleep, a longer one is tried.
+const DOUBTED_EVERY: u32 = 64;
 /// One in so many waits is measured for its CPU time.
 const CPU_SAMPLED: u32 = 16;
 
@@ -118,9 +120,21 @@ impl Polling {
         }
         let plan = plan::plan(mode, self.knobs.sleep(), &self.view(now_ns));
         if mode == Mode::Hybrid && plan.sleep_ns == 0 {
-            self.doubt_overshoot();
+            self.doubt();
         }
         plan
+    }
+
+    /// Whether a kernel that can sleep and then poll by itself is to do so: not
+    /// when the sleep is fixed. Counts the read as slept on and polled for.
+    pub fn leave_to_kernel(&self) -> bool {
+        let leave = self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive;
+        if leave {
+            for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
+                self.stats.add(counter, 1);
+            }
+        }
+        leave
     }
 
     /// Does between submission and completion what was planned. On return the
@@ -164,11 +178,15 @@ impl Polling {
         overslept
     }
 
-    /// Timers may have become better since they were found too coarse to
-    /// sleep: what is believed of them fades, until a sleep tells again.
-    fn doubt_overshoot(&self) {
+    /// Sleeping may pay again some time after it did not: what spoke against
+    /// it fades, until a sleep tells anew.
+    fn doubt(&self) {
         let before = self.overshoot_ns.load(Relaxed);
         self.overshoot_ns.store(before - before / 1024, Relaxed);
+        if self.waits.load(Relaxed).is_multiple_of(DOUBTED_EVERY) {
+            let share = self.sleep_share.load(Relaxed);
+            self.sleep_share.store(plan::next_share(share, false), Relaxed);
+        }
     }
 
     /// Looks for the completion, for as long as planned and undisturbed.

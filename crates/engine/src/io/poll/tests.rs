@@ -75,6 +75,7 @@ impl World {
             taken_off: taken_off.map(|(after, ns)| (start + after, ns)),
             looks: 0,
         };
+        self.polling.samples_cpu();
         let plan = self.polling.decide(start);
         self.polling.wait(plan, &mut request);
         let looks = request.looks;
@@ -149,7 +150,7 @@ fn hybrid_sleeps_again_when_timers_become_better() {
     let mut world = World::new(Mode::Hybrid, 60_000);
     world.learn(80_000);
     world.overshoot_ns = 1_000;
-    world.reads(10_000, 80_000);
+    world.reads(40_000, 80_000);
     let before = world.count(Counter::IoSlept);
     world.reads(100, 80_000);
     assert!(world.count(Counter::IoSlept) > before + 90);
