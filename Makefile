@@ -13,7 +13,7 @@ libdir := $(DESTDIR)$(PREFIX)/lib/softswap
 docdir := $(DESTDIR)$(PREFIX)/share/doc/softswap
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test install uninstall clean help
+.PHONY: build demo test test-guest install uninstall clean help
 
 build: ## build the command and the runtime library
 	$(CARGO) build --release --workspace
@@ -23,6 +23,9 @@ demo: build ## run a real program in a quarter of the memory it needs
 
 test: ## run every test
 	tests/run.sh
+
+test-guest: ## boot Debian kernels in QEMU and run checks inside
+	tests/guest/run.sh
 
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.
@@ -42,4 +45,4 @@ clean: ## remove what was built
 	$(CARGO) clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

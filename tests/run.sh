@@ -118,4 +118,5 @@ if is_root; then
     step "tests for a user without privileges: copies" prepare_unprivileged
     step "tests as uid 65534" counted unprivileged
 fi
+step "guest test" counted tests/guest/run.sh
 printf '\nall steps passed\n'

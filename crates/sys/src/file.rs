@@ -145,6 +145,21 @@ impl SwapFile {
         Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
     }
 
+    /// Whether the queue of the device under the file has poll support;
+    /// `None` where the kernel does not tell.
+    #[must_use]
+    pub fn queue_polls(&self) -> Option<bool> {
+        let stat = rustix::fs::fstat(&self.fd).ok()?;
+        let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
+        let device = if is_device { stat.st_rdev } else { stat.st_dev };
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        // A partition has no queue of its own, but the disk it lies in.
+        ["queue/io_poll", "../queue/io_poll"].iter().find_map(|place| {
+            let path = format!("/sys/dev/block/{major}:{minor}/{place}");
+            std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")
+        })
+    }
+
     /// Writes a page and reads it back: opening with O_DIRECT can succeed
     /// where the transfers then fail.
     fn probe(&self) -> Result<(), Errno> {

@@ -271,10 +271,14 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
     Ok(ring)
 }
 
-/// Whether the device answers when it is asked for a completion: a queue that
-/// does not says so only in the completion, so it is tried. A file that is
-/// empty yet gets a page for that.
+/// Whether the device answers when it is asked for a completion. A queue that
+/// does not says so only in the completion, so it is tried; older kernels (6.1)
+/// do not even say so, but wait for the interrupt. A file that is empty yet
+/// gets a page for that.
 fn can_ask(file: &SwapFile) -> bool {
+    if file.queue_polls() == Some(false) {
+        return false;
+    }
     let try_it = || -> io::Result<usize> {
         let page = &mut reserve_pages(1)?[0].0;
         attached(Ring::new_polling(1), file)?.read(Target::Attached, page, 0)

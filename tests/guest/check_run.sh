@@ -1,0 +1,43 @@
+# softswap runs whole programs on this kernel, whose data must come back.
+
+# From here on UFFDIO_MOVE exists.
+kernel_is 6 8 && moves=true || moves=false
+
+doctor_agrees() {
+    softswap doctor --swap /swap || return
+    softswap doctor --swap /swap --json >/tmp/doctor.json
+    echo "userfaultfd-move as this kernel should have it: $moves"
+    wanted=missing
+    [ "$moves" = false ] || wanted=ok
+    tr -d ' \n' </tmp/doctor.json | grep -q "\"name\":\"userfaultfd-move\",\"status\":\"$wanted\""
+}
+
+figure() {
+    sed -n "s/^ *\"$1\": \(.*[^,]\),*\$/\1/p" /tmp/report.json
+}
+
+# says KEY PATTERN: of the report.
+says() {
+    figure "$1" | grep -qx "$2" || { echo "the report's $1 is not $2 but $(figure "$1")"; return 1; }
+}
+
+# swaps USER SWAP_DIR [OPTION...]: the program must come to the same data, from
+# disk, by the way that this kernel allows.
+swaps() {
+    user=$1 dir=$2
+    shift 2
+    rm -f /tmp/report.json
+    su -s /bin/sh "$user" -c "cd /tmp && softswap run --memory 8M --swap $dir --reserve 16M \
+        --report /tmp/report.json $* -- \
+        tiers --mib 4 --pressure 10 --only malloc-random --require-out" || return
+    says engine_started true && says uses_move "$moves" && says uses_direct_io true &&
+        says uses_io_uring true && says checksum_errors 0 && says read_errors 0 &&
+        says write_errors 0 && says bytes_written '[1-9][0-9]*' && says bytes_read '[1-9][0-9]*' ||
+        return
+    echo "as $user in $dir, $(figure bytes_read) bytes from disk in $(figure wall_s) s"
+}
+
+check doctor doctor_agrees
+check run-as-root swaps root /swap
+check run-unprivileged swaps nobody /swap
+check run-on-a-disk-without-poll-queue swaps nobody /plain
