@@ -97,7 +97,7 @@ impl Engine {
                 chunk_bytes: AREA_CHUNK_BYTES,
                 cpus,
             },
-            Polling::new(Mode::Auto, cpus, timer_overshoot_ns(), stats),
+            Polling::new(Mode::Auto, cpus, overshoot_ns(Mode::Auto), stats),
         )?;
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || area.open_lane())?;
@@ -197,6 +197,16 @@ impl Engine {
         }
         self.pinned.fetch_add(1, Relaxed);
         Ok(true)
+    }
+
+    /// Pins the page at a managed address if it is resident; whether it was.
+    #[must_use]
+    pub fn pin_resident(&self, address: usize) -> bool {
+        let pinned = self.parts.pages.try_pin(self.page_of(address));
+        if pinned {
+            self.pinned.fetch_add(1, Relaxed);
+        }
+        pinned
     }
 
     /// Takes back what [`Engine::pin`] pinned.
@@ -468,6 +478,13 @@ impl Engine {
     }
 }
 
+/// Measured where it is needed from the first read on. Elsewhere too much is
+/// assumed: hybrid polling, when it is chosen later, finds out by itself.
+fn overshoot_ns(mode: Mode) -> u64 {
+    const ASSUMED_NS: u64 = 50_000;
+    if mode == Mode::Hybrid { timer_overshoot_ns() } else { ASSUMED_NS }
+}
+
 fn assemble(
     config: &Config,
     stats: Stats,
@@ -482,7 +499,9 @@ fn assemble(
     let clusters = (memory >> 25).clamp(1, 4);
     let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
     let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
-    let fixed = contexts * (CONTEXT_BYTES + RING_BYTES)
+    // Two more rings where the device can be asked for completions.
+    let rings = if area.facts().device_polling { 3 } else { 1 };
+    let fixed = contexts * (CONTEXT_BYTES + rings * RING_BYTES)
         + bounce.bytes()
         + pool.metadata_bytes()
         + SMALL_CHANGE_BYTES;

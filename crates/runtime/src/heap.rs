@@ -11,6 +11,7 @@ use crate::start;
 use libmimalloc_sys as mi;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -49,11 +50,34 @@ pub(crate) fn find_loader() {
     }
 }
 
+thread_local! {
+    /// Whether this thread is in [`outside_the_window`].
+    static OUTSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads in [`outside_the_window`]: as long as there are none, an allocation
+/// does not look at its thread's own flag. (Nor does the loader's, which may be
+/// about to make room for just that.)
+static OUTSIDERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `body`, whose allocations come from the engine's heap: for what the C
+/// library touches later with all signals blocked, or in a child.
+pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
+    OUTSIDERS.fetch_add(1, Ordering::Relaxed);
+    let before = OUTSIDE.replace(true);
+    let result = body();
+    OUTSIDE.set(before);
+    OUTSIDERS.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
 /// Whether this allocation must stay out of the window.
 #[inline]
 fn is_ours(caller: usize) -> bool {
     let start = LOADER_START.load(Ordering::Relaxed);
-    (start <= caller && caller < LOADER_END.load(Ordering::Relaxed)) || !start::is_settled()
+    (start <= caller && caller < LOADER_END.load(Ordering::Relaxed))
+        || !start::is_settled()
+        || (OUTSIDERS.load(Ordering::Relaxed) > 0 && OUTSIDE.get())
 }
 
 fn checked(pointer: *mut c_void) -> *mut c_void {

@@ -3,7 +3,6 @@
 
 use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
 
 /// Ranges that stay resident until this is dropped.
 pub(crate) struct Pinned<'e> {
@@ -16,15 +15,25 @@ impl<'e> Pinned<'e> {
         Pinned { engine, ranges: Vec::new() }
     }
 
-    /// Brings in and keeps `len` bytes, as far as they are managed. What
-    /// cannot be brought in is left: whoever touches it learns why.
+    /// Brings in and keeps `len` bytes, as far as they are managed and mapped.
+    ///
+    /// The bytes are touched rather than fetched: whatever stack this runs on,
+    /// managed memory perhaps, the fault is served on the engine's.
     pub(crate) fn add(&mut self, address: usize, len: usize) {
         if !self.engine.contains(address) || self.is_last(address, len) {
             return;
         }
-        let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, usize::MAX));
-        if let Ok(pinned @ 1..) = pinned {
-            self.ranges.push((address, pinned));
+        let mut done = 0;
+        while done < len && self.engine.is_mapped((address + done) & !(PAGE_SIZE - 1), PAGE_SIZE) {
+            let at = address + done;
+            while !self.engine.pin_resident(at) {
+                // SAFETY: mapped; the callers' ranges are readable.
+                unsafe { std::ptr::read_volatile(at as *const u8) };
+            }
+            done += PAGE_SIZE - at % PAGE_SIZE;
+        }
+        if done > 0 {
+            self.ranges.push((address, done.min(len)));
         }
     }
 

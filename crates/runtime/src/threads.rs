@@ -2,6 +2,7 @@
 //! a page can be brought in even when the thread's own stack is managed memory
 //! (a coroutine's, say) or nearly used up.
 
+use crate::heap::outside_the_window;
 use crate::pinned::Pinned;
 use crate::real::real;
 use crate::start;
@@ -170,6 +171,27 @@ fn without_managed_stack(
         bytes.add(STACK_ADDRESS_AT).cast::<usize>().write(0);
     }
     Some(copy)
+}
+
+/// Defines a function that allocates what `pthread_create` later hands to the
+/// kernel with all signals blocked.
+macro_rules! extending {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
+            real!($name: fn($($ty),*) -> i32);
+            // SAFETY: the caller's promise.
+            outside_the_window(|| unsafe { $name()($($arg),*) })
+        }
+    )*};
+}
+
+extending! {
+    pthread_attr_setaffinity_np(attributes: *mut libc::pthread_attr_t, len: usize, cpus: *const c_void);
+    pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, mask: *const libc::sigset_t);
+    pthread_getattr_np(thread: libc::pthread_t, attributes: *mut libc::pthread_attr_t);
 }
 
 /// # Safety

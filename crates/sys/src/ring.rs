@@ -397,6 +397,26 @@ impl Pending<'_> {
         self.reap()
     }
 
+    /// Waits for a device that interrupts nobody, without keeping a processor
+    /// busy (as the kernel's own wait would). False when the ring fails.
+    fn ask_now_and_then(&mut self) -> bool {
+        const FIRST_NAP_NS: u64 = 50_000;
+        const LONGEST_NAP_NS: u64 = 1_000_000;
+        let mut nap_ns = FIRST_NAP_NS;
+        loop {
+            let asked = self.ring.uring.submit_and_wait(0);
+            if self.reap() {
+                return true;
+            }
+            match asked.map_err(|error| error.raw_os_error()) {
+                Ok(_) | Err(Some(errno::EINTR | errno::EAGAIN | libc::EBUSY)) => {}
+                Err(_) => return false,
+            }
+            nap(nap_ns);
+            nap_ns = (2 * nap_ns).min(LONGEST_NAP_NS);
+        }
+    }
+
     fn reap(&mut self) -> bool {
         if self.outcome.request.is_none() {
             let Pending { ring, base, outcome } = self;
@@ -409,6 +429,9 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if self.reap() {
+            return;
+        }
+        if self.ring.polls_device && self.ask_now_and_then() {
             return;
         }
         let Pending { ring, base, outcome } = self;

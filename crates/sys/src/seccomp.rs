@@ -37,6 +37,8 @@ const SET_MODE_FILTER: usize = 1;
 const FLAG_ALL_THREADS: usize = 1;
 /// Without it some kernels switch off speculation for the whole program.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
+/// Which argument of futex says what to do.
+const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of the filter, as the kernel has it.
@@ -69,8 +71,28 @@ struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// Their address counts only with one of [`FIXED`].
-    is_mmap: bool,
+    /// What else their arguments decide.
+    kind: Kind,
+}
+
+/// Calls whose pointers depend on another argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Usual,
+    /// The address counts only with one of [`FIXED`].
+    Mmap,
+    /// Each operation has pointers of its own; the other arguments are left
+    /// unset, and may hold anything. To trap for one would be deadly where the
+    /// C library, or the engine, wakes a waiter with all signals blocked.
+    Futex,
+}
+
+fn kind_of(number: i64) -> Kind {
+    match number {
+        libc::SYS_mmap => Kind::Mmap,
+        libc::SYS_futex => Kind::Futex,
+        _ => Kind::Usual,
+    }
 }
 
 fn runs() -> Vec<Run> {
@@ -78,10 +100,10 @@ fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for number in 0..=MAX_NUMBER {
         let pointers = masks.get(number).copied().unwrap_or(0);
-        let is_mmap = number as i64 == libc::SYS_mmap;
-        let same = |last: &Run| (last.pointers, last.is_mmap) == (pointers, is_mmap);
+        let kind = kind_of(number as i64);
+        let same = |last: &Run| (last.pointers, last.kind) == (pointers, kind);
         if !runs.last().is_some_and(same) {
-            runs.push(Run { first: number as u32, pointers, is_mmap });
+            runs.push(Run { first: number as u32, pointers, kind });
         }
     }
     runs
@@ -125,6 +147,9 @@ fn check(run: Run, this: Match) -> Vec<Instruction> {
     if run.pointers == 0 {
         return vec![plain(RETURN, ALLOW)];
     }
+    if run.kind == Kind::Futex {
+        return check_futex(run, this);
+    }
     let arguments: Vec<u32> = (0..6).filter(|i| run.pointers & (1 << i) != 0).collect();
     let mut code = Vec::new();
     for (index, argument) in arguments.iter().enumerate() {
@@ -134,7 +159,7 @@ fn check(run: Run, this: Match) -> Vec<Instruction> {
         code.push(Instruction { code: IF_EQUAL, if_true: to_match, if_false: 0, value: this.base });
     }
     code.push(plain(RETURN, ALLOW));
-    if run.is_mmap {
+    if run.kind == Kind::Mmap {
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
             Instruction { code: IF_ANY_SET, if_true: 1, if_false: 0, value: FIXED },
@@ -150,6 +175,51 @@ fn check(run: Run, this: Match) -> Vec<Instruction> {
         plain(RETURN, ALLOW),
         plain(RETURN, TRAP),
     ]);
+    code
+}
+
+/// One [`check`] for each set of pointers that futex operations have.
+fn check_futex(run: Run, this: Match) -> Vec<Instruction> {
+    const WORD: u8 = 1 << 0;
+    const TIMEOUT: u8 = 1 << 3;
+    const SECOND_WORD: u8 = 1 << 4;
+    let with = |pointers| check(Run { pointers, kind: Kind::Usual, ..run }, this);
+    let operations = |numbers: &[i32]| -> Vec<u32> { numbers.iter().map(|n| *n as u32).collect() };
+    let groups = [
+        (
+            operations(&[
+                libc::FUTEX_WAIT,
+                libc::FUTEX_WAIT_BITSET,
+                libc::FUTEX_LOCK_PI,
+                libc::FUTEX_LOCK_PI2,
+            ]),
+            with(WORD | TIMEOUT),
+        ),
+        (
+            operations(&[
+                libc::FUTEX_REQUEUE,
+                libc::FUTEX_CMP_REQUEUE,
+                libc::FUTEX_CMP_REQUEUE_PI,
+                libc::FUTEX_WAKE_OP,
+            ]),
+            with(WORD | SECOND_WORD),
+        ),
+        (operations(&[libc::FUTEX_WAIT_REQUEUE_PI]), with(WORD | TIMEOUT | SECOND_WORD)),
+    ];
+    let mut code = vec![
+        plain(LOAD, OFFSET_ARGUMENTS + FUTEX_OPERATION * 8),
+        plain(AND, libc::FUTEX_CMD_MASK as u32),
+    ];
+    for (operations, checked) in groups {
+        let to_check = |index: usize| (operations.len() - index) as u8;
+        for (index, value) in operations.iter().enumerate() {
+            let if_true = to_check(index);
+            code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value });
+        }
+        code.push(plain(JUMP, checked.len() as u32));
+        code.extend(checked);
+    }
+    code.extend(with(WORD));
     code
 }
 

@@ -214,7 +214,7 @@ impl Uffd {
             };
             let result = ioctl(&self.fd, IOCTL_MOVE, &mut arg);
             let Err(error) = result else { return (result, arg.moved) };
-            let moved = leading_present(to + done, len - done).unwrap_or(arg.moved);
+            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
             let finished_it = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
             let again = || io::Error::from_raw_os_error(libc::EAGAIN);
             (Err(if finished_it { again() } else { error }), moved)
@@ -239,24 +239,33 @@ impl Uffd {
     }
 }
 
-/// How many bytes from `start` on lie in pages that are mapped now.
-fn leading_present(start: usize, len: usize) -> Option<i64> {
+/// How many bytes at the start of a move are mapped at its target now, and no
+/// longer where they came from.
+fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     const AT_ONCE: usize = 64;
     let mut done = 0;
     while done < len {
-        let mut present = [0u8; AT_ONCE];
         let part = (len - done).min(AT_ONCE * PAGE_SIZE);
-        let args = [start + done, part, present.as_mut_ptr() as usize, 0, 0, 0];
-        // SAFETY: mincore writes one byte for each page, to `present`.
-        raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).ok()?;
+        let (mut there, mut here) = ([0u8; AT_ONCE], [0u8; AT_ONCE]);
+        present(to + done, part, &mut there)?;
+        present(from + done, part, &mut here)?;
         let pages = part / PAGE_SIZE;
-        let found = present[..pages].iter().take_while(|byte| **byte & 1 == 1).count();
+        let moved = |(there, here): &(&u8, &u8)| **there & 1 == 1 && **here & 1 == 0;
+        let found = there[..pages].iter().zip(&here).take_while(moved).count();
         done += found * PAGE_SIZE;
         if found < pages {
             break;
         }
     }
     Some(done as i64)
+}
+
+/// Notes for each page whether it is mapped now; there is a byte for each.
+fn present(start: usize, len: usize, out: &mut [u8]) -> Option<()> {
+    assert!(len.div_ceil(PAGE_SIZE) <= out.len());
+    let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: mincore writes one byte for each page, to `out`.
+    raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).ok().map(drop)
 }
 
 /// Drives a filling ioctl to its end. While the address space is changing

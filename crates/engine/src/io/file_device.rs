@@ -60,7 +60,7 @@ impl FileDevice {
         polling: &Polling,
     ) -> Option<io::Result<usize>> {
         let ring = rings.napping.as_mut().filter(|ring| ring.is_usable())?;
-        if !polling.leave_to_kernel() {
+        if !polling.leaves_to_kernel() {
             return None;
         }
         match ring.read(Target::Attached, buf, offset) {
@@ -68,7 +68,10 @@ impl FileDevice {
                 ring.retire();
                 None
             }
-            result => Some(result),
+            result => {
+                polling.kernel_polled();
+                Some(result)
+            }
         }
     }
 

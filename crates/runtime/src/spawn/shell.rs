@@ -4,8 +4,8 @@ use super::copies::{Copies, text_room};
 use super::environment::{environment, settle_environment, with_environment};
 use super::posix_spawn::posix_spawn;
 use super::turns::Turns;
-use crate::guard::issue;
-use crate::real::{c_result, real};
+use crate::heap::outside_the_window;
+use crate::real::real;
 use crate::start;
 use softswap_sys::{raw, signals};
 use std::ffi::{c_char, c_void};
@@ -24,7 +24,9 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             return std::ptr::null_mut();
         };
         let command = copies.put_text(command);
-        with_environment(engine, || popen()(command, mode))
+        // The stream and the actions of the child, which it writes and reads
+        // with all signals blocked.
+        with_environment(engine, || outside_the_window(|| popen()(command, mode)))
     }
 }
 
@@ -50,9 +52,10 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
-        let arguments = [pid as usize, &raw mut status as usize, 0, 0, 0, 0];
-        let waited = c_result(issue(libc::SYS_wait4, arguments));
-        if waited == pid as isize {
+        // By way of the guard: this stack may be managed memory, and out.
+        // SAFETY: `status` is valid; there is no rusage.
+        let waited = unsafe { libc::syscall(libc::SYS_wait4, pid, &raw mut status, 0, 0) };
+        if waited == i64::from(pid) {
             return status;
         }
         if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {

@@ -126,15 +126,17 @@ impl Polling {
     }
 
     /// Whether a kernel that can sleep and then poll by itself is to do so: not
-    /// when the sleep is fixed. Counts the read as slept on and polled for.
-    pub fn leave_to_kernel(&self) -> bool {
-        let leave = self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive;
-        if leave {
-            for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
-                self.stats.add(counter, 1);
-            }
+    /// when the sleep is fixed.
+    #[must_use]
+    pub fn leaves_to_kernel(&self) -> bool {
+        self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
+    }
+
+    /// Counts a read that the kernel slept on and then polled for.
+    pub fn kernel_polled(&self) {
+        for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
+            self.stats.add(counter, 1);
         }
-        leave
     }
 
     /// Does between submission and completion what was planned. On return the
