@@ -549,6 +549,49 @@ static void fork_among_threads(void) {
     verify_data();
 }
 
+/* The C library keeps streams, actions and processor sets on the heap, and
+ * touches them with all signals blocked. */
+static void *tell_processor(void *argument) {
+    cpu_set_t set;
+    CALL(sched_getaffinity(0, sizeof set, &set));
+    CHECK(CPU_EQUAL(&set, (cpu_set_t *)argument), "the thread runs elsewhere");
+    return argument;
+}
+
+static void shells_under_churn(void) {
+    char *text = long_string(411), *expected = map_unmanaged(LONG_ARGUMENT + 1);
+    strcpy(expected, text);
+    cpu_set_t set;
+    CALL(sched_getaffinity(0, sizeof set, &set));
+    churn_start();
+    push_out_data(text, LONG_ARGUMENT);
+    for (int round = 0; round < 12; round++) {
+        CALL(setenv("SPAWN_LONG", text, 1));
+        FILE *from = popen("echo \"$SPAWN_LONG\"", "re");
+        CHECK(from, "popen: %s", strerror(errno));
+        char *line = allocate(LONG_ARGUMENT + 2);
+        CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
+        line[strcspn(line, "\n")] = 0;
+        CHECK(strcmp(line, expected) == 0, "popen: another $SPAWN_LONG, of %zu bytes", strlen(line));
+        EXPECT(0, pclose(from));
+        free(line);
+
+        pthread_t thread;
+        pthread_attr_t *attributes = allocate(sizeof *attributes);
+        PTHREAD(pthread_attr_init(attributes));
+        PTHREAD(pthread_attr_setaffinity_np(attributes, sizeof set, &set));
+        push_out(attributes, sizeof *attributes);
+        PTHREAD(pthread_create(&thread, attributes, tell_processor, &set));
+        PTHREAD(pthread_join(thread, NULL));
+        PTHREAD(pthread_attr_destroy(attributes));
+        free(attributes);
+    }
+    churn_stop();
+    CALL(unsetenv("SPAWN_LONG"));
+    CALL(munmap(expected, LONG_ARGUMENT + 1));
+    free(text);
+}
+
 static const struct check_case cases[] = {
     {"fork-then-exec", fork_then_exec},
     {"vfork-then-exec", vfork_then_exec},
@@ -559,6 +602,7 @@ static const struct check_case cases[] = {
     {"search-after-setenv", search_after_setenv},
     {"overlapping-shells", overlapping_shells},
     {"refused-exec", refused_exec},
+    {"shells-under-churn", shells_under_churn},
     {"many-forks", many_forks},
     {"fork-among-threads", fork_among_threads},
     {"fork-reads-all", fork_reads_all},

@@ -308,6 +308,10 @@ mod tests {
                 for address in [BASE as u64, BASE as u64 + LEN as u64 - 1] {
                     let mut args = [1u64; 6];
                     args[MMAP_FLAGS as usize] = u64::from(FIXED);
+                    if number as i64 == libc::SYS_futex {
+                        // The operation that has all the pointers.
+                        args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
+                    }
                     args[argument] = address;
                     let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
                     let expected = if is_pointer { TRAP } else { ALLOW };
@@ -318,6 +322,29 @@ mod tests {
                     let mut args = [0u64; 6];
                     args[argument] = address;
                     assert_eq!(verdict(&program, number as i64, 0x1000, args), ALLOW);
+                }
+            }
+        }
+    }
+
+    /// By futex(2): what an operation does not use may hold anything.
+    #[test]
+    fn a_futex_operation_traps_for_its_own_pointers_only() {
+        let program = build(BASE, LEN, EXEMPT);
+        for operation in 0..=libc::FUTEX_LOCK_PI2 as u64 + 3 {
+            let expected: &[usize] = match operation {
+                0 | 6 | 9 | 13 => &[0, 3],
+                3 | 4 | 5 | 12 => &[0, 4],
+                11 => &[0, 3, 4],
+                _ => &[0],
+            };
+            for flags in [0, libc::FUTEX_PRIVATE_FLAG, libc::FUTEX_CLOCK_REALTIME] {
+                for argument in (0..6).filter(|argument| *argument != 1) {
+                    let mut args = [1, operation | flags as u64, 1, 1, 1, 1];
+                    args[argument] = BASE as u64 + 8;
+                    let verdict = verdict(&program, libc::SYS_futex, 0x1000, args);
+                    let traps = expected.contains(&argument);
+                    assert_eq!(verdict == TRAP, traps, "operation {operation}, {argument}");
                 }
             }
         }
