@@ -59,9 +59,10 @@ find_disks() {
         plain=$(controller plain)
         polled_disk=$(namespace "$polled" 1)
         plain_disk=$(namespace "$plain" 1)
+        slow_disk=$(namespace "$polled" 3)
         polled_files=$(namespace "$polled" 2)
         plain_files=$(namespace "$plain" 2)
-        [ ! -b "/dev/$polled_disk" ] || [ ! -b "/dev/$polled_files" ] ||
+        [ ! -b "/dev/$polled_disk" ] || [ ! -b "/dev/$slow_disk" ] || [ ! -b "/dev/$polled_files" ] ||
             [ ! -b "/dev/$plain_disk" ] || [ ! -b "/dev/$plain_files" ] || return 0
         usleep 100000
     done

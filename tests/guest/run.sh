@@ -157,9 +157,9 @@ make_disks() {
     done
 }
 
-# add_namespace FILE CONTROLLER NSID: to boot's arguments, the file as a disk.
+# add_namespace FILE CONTROLLER NSID [OPTION]: to boot's arguments, the file as a disk.
 add_namespace() {
-    arguments+=(-drive "id=$2$3,file=$1,format=raw,if=none,cache=unsafe")
+    arguments+=(-drive "id=$2$3,file=$1,format=raw,if=none,cache=unsafe${4:+,$4}")
     arguments+=(-device "nvme-ns,drive=$2$3,bus=$2,nsid=$3")
 }
 
@@ -176,6 +176,9 @@ boot() {
         add_namespace "$dir/$bus.raw" "$bus" 1
         add_namespace "$dir/$bus.ext4" "$bus" 2
     done
+    # A disk whose reads take 2 ms each, so that there is something to sleep on.
+    cp --sparse=always "$dir/polled.raw" "$dir/slow.raw"
+    add_namespace "$dir/slow.raw" polled 3 throttling.iops-total=500
     timeout -k 5 "$boot_limit_s" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m 512 \
         -nodefaults -no-reboot -display none \
         -serial "file:$dir/console" -serial "file:$dir/results" \

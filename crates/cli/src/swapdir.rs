@@ -98,6 +98,11 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     text + ", and was not touched: swapping goes to a directory only; give one with --swap DIR"
 }
 
+/// The kind of file system that `path` lies on.
+pub(crate) fn file_system_of(path: &Path) -> &'static str {
+    name_of(rustix::fs::statfs(path).map_or(0, |stat| stat.f_type))
+}
+
 fn name_of(kind: i64) -> &'static str {
     match kind {
         0xef53 => "ext4",

@@ -5,6 +5,7 @@
 //! only, so that no touch brings in a neighbour that is to be measured.
 
 use super::machine::Machine;
+use super::noise::{fill_with_noise, shuffled};
 use super::report::{Outcome, Row, Target};
 use super::sample::Samples;
 use super::stage::{self, PATTERN, Sizes, Stage};
@@ -360,53 +361,12 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     Ok((chosen, share))
 }
 
-/// Numbers without pattern (xorshift64*), the same for the same seed.
-fn noise(seed: u64) -> impl Iterator<Item = u64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(move || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    })
-}
-
-fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
-    let (words, _) = page.as_chunks_mut::<8>();
-    for (word, number) in words.iter_mut().zip(noise(seed)) {
-        *word = number.to_ne_bytes();
-    }
-}
-
-/// The numbers below `count` in an order without pattern (Fisher and Yates).
-fn shuffled(count: usize, seed: u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    for (last, number) in (1..count).rev().zip(noise(seed + 1)) {
-        order.swap(last, number as usize % (last + 1));
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_touched_once_and_not_in_sequence() {
-        let order = shuffled(1000, 0);
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert!(sorted.iter().enumerate().all(|(at, page)| at == *page));
-        let steps = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-        assert!(steps < 20, "{steps} pages follow their neighbour");
-    }
-
-    #[test]
-    fn noise_cannot_be_compressed_and_the_executable_can() {
-        let mut page = [0; PAGE_SIZE];
-        fill_with_noise(&mut page, 3);
-        let mut room = vec![0; codec::MAX_PACKED_BYTES];
-        assert_eq!(codec::compress(&page, &mut room, &mut Scratch::new()), None);
+    fn the_executable_can_be_compressed() {
         let (pages, share) = packable_pages(100).unwrap();
         assert!(!pages.is_empty() && share > 0.0 && share < 0.76, "{share}");
     }

@@ -1,11 +1,15 @@
 //! `softswap bench`: what softswap costs on this machine, beside what its
 //! parts cost, measured in the same run.
 
+mod counts;
 mod faults;
+mod io;
 mod machine;
+mod noise;
 mod report;
 mod sample;
 mod stage;
+mod swap_in;
 
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
@@ -21,10 +25,17 @@ pub(crate) struct BenchArgs {
 #[derive(Subcommand)]
 enum Bench {
     Faults(faults::FaultsArgs),
+    Io(io::IoArgs),
+    SwapIn(swap_in::SwapInArgs),
+    #[command(hide = true)]
+    SwapInTask(swap_in::task::TaskArgs),
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
         Bench::Faults(args) => faults::run(args),
+        Bench::Io(args) => io::run(args),
+        Bench::SwapIn(args) => swap_in::run(args),
+        Bench::SwapInTask(args) => swap_in::task::run(args),
     }
 }

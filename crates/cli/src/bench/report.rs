@@ -20,12 +20,17 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(variant: &'static str, figures: Figures) -> Row {
-        let Figures { p50_us, p99_us, cov, count } = figures;
+        let Figures { p50_us, p99_us, cov, count, .. } = figures;
         Row { variant, p50_us, p99_us, cov, count }
     }
 }
 
-/// Everything that a benchmark found.
+/// What a benchmark found: one JSON object, and a table of it for people.
+pub(super) trait Report: Serialize {
+    fn table(&self) -> String;
+}
+
+/// Everything that a benchmark of latencies found.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     pub(super) schema: u32,
@@ -67,13 +72,13 @@ impl Target {
     }
 
     /// Writes what was found.
-    pub(super) fn write(self, outcome: &Outcome) -> Result<(), Refusal> {
+    pub(super) fn write(self, outcome: &impl Report) -> Result<(), Refusal> {
         let failed = |what: &str, error: &std::io::Error| {
             Refusal::own(format!("{what} cannot be written: {}", plain(error)))
         };
         let json = || serde_json::to_string_pretty(outcome).map(|text| text + "\n");
         match self {
-            Target::Table => print(&table(outcome)).map_err(|e| failed("the table", &e)),
+            Target::Table => print(&outcome.table()).map_err(|e| failed("the table", &e)),
             Target::Stdout => json()
                 .map_err(Into::into)
                 .and_then(|text| print(&text))
@@ -86,7 +91,7 @@ impl Target {
                     file.write_all(text.as_bytes())
                 });
                 written.map_err(|e| failed(&path.display().to_string(), &e))?;
-                print(&table(outcome)).map_err(|e| failed("the table", &e))
+                print(&outcome.table()).map_err(|e| failed("the table", &e))
             }
         }
     }
@@ -107,26 +112,34 @@ fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-fn table(outcome: &Outcome) -> String {
-    let mut text = format!("{}\n\n", outcome.machine.line());
-    text +=
-        &format!("{:<18}{:>10}{:>10}{:>8}{:>9}\n", "variant", "p50 us", "p99 us", "CoV", "count");
-    for row in &outcome.rows {
-        text += &format!(
-            "{:<18}{:>10.2}{:>10.2}{:>6.1} %{:>9}\n",
-            row.variant,
-            row.p50_us,
-            row.p99_us,
-            row.cov * 100.0,
-            row.count
-        );
+impl Report for Outcome {
+    fn table(&self) -> String {
+        let mut text = format!("{}\n\n", self.machine.line());
+        let head = ("variant", "p50 us", "p99 us", "CoV", "count");
+        text += &format!("{:<18}{:>10}{:>10}{:>8}{:>9}\n", head.0, head.1, head.2, head.3, head.4);
+        for row in &self.rows {
+            text += &format!(
+                "{:<18}{:>10.2}{:>10.2}{:>6.1} %{:>9}\n",
+                row.variant,
+                row.p50_us,
+                row.p99_us,
+                row.cov * 100.0,
+                row.count
+            );
+        }
+        text + "\n" + &ratios_text(&self.ratios) + &lines(&self.notes)
     }
-    text.push('\n');
-    for (name, value) in &outcome.ratios {
-        text += &format!("{name}: {:.2}\n", value.as_f64().unwrap_or(f64::NAN));
-    }
-    for note in &outcome.notes {
-        text += &format!("{note}\n");
-    }
-    text
+}
+
+/// One line for each ratio; what could not be had is `-`.
+pub(super) fn ratios_text(ratios: &serde_json::Map<String, serde_json::Value>) -> String {
+    let shown = |value: &serde_json::Value| {
+        value.as_f64().map_or_else(|| "-".to_string(), |number| format!("{number:.2}"))
+    };
+    ratios.iter().map(|(name, value)| format!("{name}: {}\n", shown(value))).collect()
+}
+
+/// Each text on a line of its own.
+pub(super) fn lines(texts: &[String]) -> String {
+    texts.iter().map(|text| format!("{text}\n")).collect()
 }

@@ -1,19 +1,40 @@
 //! Latencies of one variant, round by round.
 
-/// Latencies of single operations, in ns, grouped by round.
-#[derive(Debug, Default)]
-pub(super) struct Samples {
-    /// Median and 99th percentile of each round.
-    rounds: Vec<(f64, f64)>,
-    count: usize,
+/// What one round says of a variant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Round {
+    pub(super) mean_us: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) count: usize,
 }
 
-/// What is reported of them.
+impl Round {
+    /// Of latencies in ns, which it sorts.
+    pub(super) fn of(latencies_ns: &mut [u64]) -> Round {
+        latencies_ns.sort_unstable();
+        let count = latencies_ns.len();
+        let at = |share: f64| {
+            let rank = (count as f64 * share) as usize;
+            latencies_ns.get(rank).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
+        };
+        let sum_ns: u64 = latencies_ns.iter().sum();
+        let mean_us = sum_ns as f64 / count as f64 / 1000.0;
+        Round { mean_us, p50_us: at(0.5), p99_us: at(0.99), count }
+    }
+}
+
+/// Latencies of single operations, grouped by round.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    rounds: Vec<Round>,
+}
+
+/// What is reported of them: medians over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Figures {
-    /// Median over the rounds of each round's median.
+    pub(super) mean_us: f64,
     pub(super) p50_us: f64,
-    /// Median over the rounds of each round's 99th percentile.
     pub(super) p99_us: f64,
     /// Coefficient of variation of the rounds' medians.
     pub(super) cov: f64,
@@ -23,33 +44,45 @@ pub(super) struct Figures {
 impl Samples {
     /// Adds a round.
     pub(super) fn add(&mut self, mut latencies_ns: Vec<u64>) {
-        latencies_ns.sort_unstable();
-        let at = |share: f64| {
-            let rank = (latencies_ns.len() as f64 * share) as usize;
-            latencies_ns.get(rank).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
-        };
-        self.rounds.push((at(0.5), at(0.99)));
-        self.count += latencies_ns.len();
+        self.rounds.push(Round::of(&mut latencies_ns));
+    }
+
+    /// Adds a round whose figures are known already.
+    pub(super) fn add_round(&mut self, round: Round) {
+        self.rounds.push(round);
     }
 
     pub(super) fn figures(&self) -> Figures {
-        let medians: Vec<f64> = self.rounds.iter().map(|(p50, _)| *p50).collect();
+        let of = |figure: fn(&Round) -> f64| self.rounds.iter().map(figure).collect::<Vec<_>>();
+        let medians = of(|round| round.p50_us);
         Figures {
+            mean_us: median(of(|round| round.mean_us)),
             p50_us: median(medians.clone()),
-            p99_us: median(self.rounds.iter().map(|(_, p99)| *p99).collect()),
+            p99_us: median(of(|round| round.p99_us)),
             cov: variation(&medians),
-            count: self.count,
+            count: self.rounds.iter().map(|round| round.count).sum(),
         }
     }
 
     /// Median over the rounds of how much slower this is than `other` was in
     /// the same round, in us.
     pub(super) fn minus(&self, other: &Samples) -> f64 {
-        median(self.rounds.iter().zip(&other.rounds).map(|(a, b)| a.0 - b.0).collect())
+        self.compared(other, |one, other| one.p50_us - other.p50_us)
+    }
+
+    /// Median over the rounds of how many times a figure of `other` in the same
+    /// round this is.
+    pub(super) fn over(&self, other: &Samples, figure: fn(&Round) -> f64) -> f64 {
+        self.compared(other, |one, other| figure(one) / figure(other))
+    }
+
+    fn compared(&self, other: &Samples, how: impl Fn(&Round, &Round) -> f64) -> f64 {
+        median(self.rounds.iter().zip(&other.rounds).map(|(a, b)| how(a, b)).collect())
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The middle value; NaN of none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -59,10 +92,17 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-fn variation(values: &[f64]) -> f64 {
+/// Coefficient of variation.
+pub(super) fn variation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (squares / values.len() as f64).sqrt() / mean
+}
+
+/// `0..count`, beginning with another one each round: what a variant leaves
+/// behind on the device must not always meet the same successor first.
+pub(super) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| (at + round) % count)
 }
 
 #[cfg(test)]
@@ -77,6 +117,7 @@ mod tests {
         samples.add(vec![9_000_000; 100]);
         let figures = samples.figures();
         assert_eq!((figures.p50_us, figures.p99_us, figures.count), (151.0, 200.0, 300));
+        assert_eq!(figures.mean_us, 150.5);
     }
 
     #[test]
@@ -86,12 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_taken_within_each_round() {
+    fn comparisons_are_made_within_each_round() {
         let (mut slow, mut fast) = (Samples::default(), Samples::default());
         for base in [10, 1000, 5000] {
             slow.add(vec![(base + 7) * 1000]);
             fast.add(vec![base * 1000]);
         }
         assert_eq!(slow.minus(&fast), 7.0);
+        assert_eq!(slow.over(&fast, |round| round.p50_us), 1.007);
+    }
+
+    #[test]
+    fn every_round_begins_with_another_variant() {
+        assert_eq!(rotated(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(rotated(3, 4).collect::<Vec<_>>(), [1, 2, 0]);
     }
 }
