@@ -3,7 +3,8 @@
 use crate::refusal::Refusal;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "libsoftswap.so";
+/// The library's name.
+pub(crate) const NAME: &str = "libsoftswap.so";
 /// Names the library outright.
 pub(crate) const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 

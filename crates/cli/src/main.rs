@@ -1,17 +1,21 @@
 //! The `softswap` command.
 //!
 //! `run` starts a program with the runtime preloaded and stays as its parent;
-//! `doctor` tries out what this machine allows; `bench` measures. `run` speaks
-//! on stderr, the others on stdout, and none of them logs.
+//! `stat` and `ctl` ask such a program and tell it; `doctor` tries out what this
+//! machine allows; `bench` measures. `run` speaks on stderr, the others on
+//! stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod contents;
+mod control;
+mod ctl;
 mod doctor;
 mod library;
 mod machine;
 mod refusal;
 mod run;
+mod stat;
 mod swapdir;
 mod units;
 
@@ -32,14 +36,19 @@ Examples:
   softswap doctor
   softswap run --memory 512M -- python3 analysis.py
   softswap run --memory 25% --swap /mnt/fast:20G --report figures.json -- sort -S 8G big.txt
+  softswap stat 4711
+  softswap ctl 4711 set io.poll interrupt
 
 Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
 cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
-it was not found. Of `doctor`: 0 where `run` will work, 1 where not.";
+it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat` and `ctl`: 1 where
+the process cannot be asked, 2 for a key or a value that there is not.";
 
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
+    Stat(stat::StatArgs),
+    Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
 }
@@ -47,6 +56,8 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Stat(args) => stat::stat(&args),
+        Command::Ctl(args) => ctl::ctl(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args),
     };

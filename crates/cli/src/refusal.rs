@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+/// It could not be done.
+pub(crate) const FAILED: u8 = 1;
 /// A value the user gave cannot be used.
 pub(crate) const USAGE: u8 = 2;
 /// softswap itself failed, as with `env` and `docker run`.

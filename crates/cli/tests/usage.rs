@@ -35,6 +35,7 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
         (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
         (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
         (&["--codec", "zstd"], &["--codec zstd", "lz4 or none"]),
+        (&["--poll", "banana"], &["--poll banana", "interrupt, poll, hybrid or auto"]),
         (&["--children", "some"], &["--children some", "managed or plain"]),
         (&["--reserve", "lots"], &["--reserve lots", "not a size"]),
         (
@@ -69,6 +70,8 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
 fn a_bad_variable_is_named_as_a_variable() {
     let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
     assert_says(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
+    let text = message(softswap().env("SOFTSWAP_POLL", "never").args(["run", "true"]), 2);
+    assert_says(&text, &["SOFTSWAP_POLL=never", "interrupt, poll, hybrid or auto"]);
 }
 
 #[test]
@@ -79,6 +82,7 @@ fn a_bad_file_is_named_with_the_key() {
     for (contents, parts) in [
         ("memory = \"banana\"", ["memory = banana in", path_text]),
         ("memory = [1]", ["`memory` is of type array", path_text]),
+        ("poll = 1", ["poll = 1 in", "interrupt, poll, hybrid or auto"]),
         ("memroy = \"1G\"", ["memroy", "expected"]),
         ("memory = ", [path_text, "line 1"]),
     ] {
@@ -163,6 +167,8 @@ fn help_and_version_go_to_stdout() {
         (vec!["--help"], "Exit status"),
         (vec!["run", "--help"], "126"),
         (vec!["doctor", "--help"], "Exit status"),
+        (vec!["stat", "--help"], "Exit status"),
+        (vec!["ctl", "--help"], "io.poll_sleep"),
         (vec!["--version"], "softswap "),
     ] {
         let output = softswap().args(&args).assert().code(0).get_output().clone();

@@ -4,6 +4,7 @@
 //! hands it to the runtime through environment variables with a prefix of
 //! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
 
+use crate::io::poll::mode::Mode;
 use std::path::PathBuf;
 
 /// The smallest budget an engine accepts: below it the fixed parts (fault
@@ -31,6 +32,8 @@ pub struct Config {
     pub avoid_move: bool,
     /// Use pread/pwrite even where io_uring works.
     pub avoid_io_uring: bool,
+    /// How a thread waits for a single page from the disk; may be changed later.
+    pub poll: Mode,
     /// Descriptor of the shared statistics page, inherited from `softswap run`.
     pub stats_fd: Option<i32>,
     /// Process that shares that page; its direct child reports there.
@@ -49,6 +52,7 @@ impl Default for Config {
             manage_children: true,
             avoid_move: false,
             avoid_io_uring: false,
+            poll: Mode::Auto,
             stats_fd: None,
             supervisor_pid: None,
         }
@@ -72,6 +76,7 @@ impl Config {
             ("CHILDREN", flag(self.manage_children)),
             ("AVOID_MOVE", flag(self.avoid_move)),
             ("AVOID_IO_URING", flag(self.avoid_io_uring)),
+            ("POLL", self.poll.to_string()),
         ];
         if let Some(bytes) = self.swap_bytes {
             env.push(("SWAP_BYTES", bytes.to_string()));
@@ -93,7 +98,7 @@ impl Config {
     ) -> Option<Result<Config, &'static str>> {
         let memory = lookup("MEMORY")?;
         let parse = || -> Result<Config, &'static str> {
-            fn number<T: std::str::FromStr>(
+            fn parsed<T: std::str::FromStr>(
                 value: Option<String>,
                 name: &'static str,
             ) -> Result<Option<T>, &'static str> {
@@ -109,17 +114,18 @@ impl Config {
             Ok(Config {
                 memory_bytes: memory.parse().map_err(|_| "MEMORY")?,
                 swap_dir: lookup("SWAP_DIR").map_or(default.swap_dir, PathBuf::from),
-                swap_bytes: number(lookup("SWAP_BYTES"), "SWAP_BYTES")?,
-                reserve_bytes: number(lookup("RESERVE"), "RESERVE")?
+                swap_bytes: parsed(lookup("SWAP_BYTES"), "SWAP_BYTES")?,
+                reserve_bytes: parsed(lookup("RESERVE"), "RESERVE")?
                     .unwrap_or(default.reserve_bytes),
-                pool_percent: number(lookup("POOL_PERCENT"), "POOL_PERCENT")?
+                pool_percent: parsed(lookup("POOL_PERCENT"), "POOL_PERCENT")?
                     .unwrap_or(default.pool_percent),
                 compress: flag("COMPRESS", default.compress)?,
                 manage_children: flag("CHILDREN", default.manage_children)?,
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
                 avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
-                stats_fd: number(lookup("STATS_FD"), "STATS_FD")?,
-                supervisor_pid: number(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
+                poll: parsed(lookup("POLL"), "POLL")?.unwrap_or(default.poll),
+                stats_fd: parsed(lookup("STATS_FD"), "STATS_FD")?,
+                supervisor_pid: parsed(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
             })
         };
         Some(parse())
@@ -139,6 +145,7 @@ mod tests {
             swap_bytes: Some(7 << 30),
             manage_children: false,
             avoid_move: true,
+            poll: Mode::Hybrid,
             stats_fd: Some(9),
             ..Config::default()
         };

@@ -97,7 +97,7 @@ impl Engine {
                 chunk_bytes: AREA_CHUNK_BYTES,
                 cpus,
             },
-            Polling::new(Mode::Auto, cpus, overshoot_ns(Mode::Auto), stats),
+            Polling::new(config.poll, cpus, overshoot_ns(config.poll), stats),
         )?;
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || area.open_lane())?;

@@ -8,6 +8,7 @@
 //!
 //! | tier  | modules                                                                  |
 //! |-------|--------------------------------------------------------------------------|
+//! | door  | [`control`]: questions about a running engine, over [`settings`]         |
 //! | entry | [`engine`]                                                               |
 //! | walks | [`mapping`], [`page_in`], then [`reclaim`], then [`page_out`]            |
 //! | root  | [`parts`]: what both walks use, side by side; [`context`]: what one walk owns |
@@ -39,6 +40,8 @@ pub mod config;
 #[cfg(not(loom))]
 pub mod context;
 #[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]
 pub mod fill;
@@ -62,6 +65,8 @@ pub mod readahead;
 pub mod reclaim;
 #[cfg(not(loom))]
 pub mod seal;
+#[cfg(not(loom))]
+pub mod settings;
 #[cfg(not(loom))]
 pub mod space;
 #[cfg(not(loom))]

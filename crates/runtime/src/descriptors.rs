@@ -43,6 +43,13 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
     0
 }
 
+/// Gives the calling thread a table of descriptors of its own, in which only
+/// the engine's are open; whether the kernel did. The program's close when the
+/// program closes them, and the engine can still bring in a page here.
+pub(crate) fn leave_table() -> bool {
+    close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
+}
+
 /// # Safety
 /// As `close_range(2)`.
 #[unsafe(no_mangle)]

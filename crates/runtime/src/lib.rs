@@ -18,6 +18,7 @@
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `fork`      | what a forked child needs to see its data                   |
 //! | `descriptors` | `close` and its relatives: the engine's stay open         |
+//! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
 //! | `unsupported` | calls that need the C library's own threads: refused    |
 //!
@@ -26,6 +27,7 @@
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
+mod control;
 mod descriptors;
 mod faults;
 mod fork;

@@ -246,7 +246,7 @@ pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
 }
 
 /// Signals that the C library keeps for itself (cancellation, setxid).
-const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
+pub(crate) const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
 
 /// Changes the mask; 0 or an error number.
 ///

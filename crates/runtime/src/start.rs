@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{faults, fork, guard, heap, threads};
+use crate::{control, faults, fork, guard, heap, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::engine::Engine;
 use softswap_engine::io::file_device::FileDevice;
@@ -66,8 +66,9 @@ extern "C" fn on_load() {
     };
     STATE.store(state, Ordering::Release);
     if state == MANAGED {
-        // Last: from here on calls with managed pointers trap.
-        if let Err(why) = start_reclaim().and_then(|()| install_guard()) {
+        // The guard last: from here on calls with managed pointers trap.
+        let started = start_reclaim().map(|()| control::start());
+        if let Err(why) = started.and_then(|()| install_guard()) {
             fail(&why);
         }
     }
@@ -97,28 +98,9 @@ fn bring_up(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the background thread through the interposed `pthread_create`: the
-/// C library may allocate in it, and that memory is managed. Not through
-/// std, which allocates from the program's heap before it blocks anything.
 fn start_reclaim() -> Result<(), String> {
-    let mut thread = 0;
-    // With signals blocked: the program's signals are the program's.
-    // SAFETY: a valid out-pointer and a function of the right type.
-    let result = signals::with_all_blocked(|| unsafe {
-        threads::pthread_create(
-            &raw mut thread,
-            std::ptr::null(),
-            reclaim_thread,
-            std::ptr::null_mut(),
-        )
-    });
-    match result {
-        0 => Ok(()),
-        error => Err(format!(
-            "cannot start the reclaim thread: {}",
-            std::io::Error::from_raw_os_error(error)
-        )),
-    }
+    threads::start_own(reclaim_thread, std::ptr::null_mut())
+        .map_err(|e| format!("cannot start the reclaim thread: {e}"))
 }
 
 extern "C" fn reclaim_thread(_argument: *mut c_void) -> *mut c_void {

@@ -3,6 +3,7 @@
 //! (a coroutine's, say) or nearly used up.
 
 use crate::heap::outside_the_window;
+use crate::masks::INTERNAL;
 use crate::pinned::Pinned;
 use crate::real::real;
 use crate::start;
@@ -70,8 +71,9 @@ fn give_stack() {
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     give_stack();
-    let unblocked = signals::block_all() & !signals::NEVER_BLOCKED;
-    signals::set_mask(unblocked);
+    // By the C library's own a `setuid` reaches all threads, and waits for them.
+    let unblocked = signals::NEVER_BLOCKED | INTERNAL;
+    signals::set_mask(signals::block_all() & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument } = unsafe { job.cast::<Job>().read() };
     // SAFETY: it came from the engine's heap and is not used again.
@@ -118,6 +120,19 @@ pub unsafe extern "C" fn pthread_create(
         unsafe { HEAP.release(job.cast()) };
     }
     result
+}
+
+/// Starts a thread of the engine's own through the above: the C library may
+/// allocate in it, and that memory is managed. Not through std, which
+/// allocates from the program's heap before it blocks anything.
+pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
+    let mut thread = 0;
+    // With signals blocked: the program's signals are the program's.
+    // SAFETY: a valid out-pointer and a function of the right type.
+    let result = signals::with_all_blocked(|| unsafe {
+        pthread_create(&raw mut thread, std::ptr::null(), start, argument)
+    });
+    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
 /// What of an attribute object's extension is read, and a little more.

@@ -14,6 +14,7 @@
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
 //! | [`file`], [`ring`], [`descriptor`]             | the swap file and I/O to it            |
+//! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`lz4`]                                        | the codec's C library                  |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
@@ -24,6 +25,7 @@
 
 pub mod alloc;
 pub mod child;
+pub mod control;
 pub mod descriptor;
 pub mod file;
 pub mod futex;

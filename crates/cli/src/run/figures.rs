@@ -1,29 +1,30 @@
-//! The closing figures, gathered once for the summary and the report.
+//! The figures of a run, gathered once for the summary and the report, or for
+//! `softswap stat` while it goes on.
 
 use super::supervise::Ending;
 use serde::Serialize;
-use softswap_engine::config::Config;
+use softswap_engine::io::poll::samples;
 use softswap_engine::stats::{Counter, Stats, TIERS, Tier};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::time::Duration;
 
 /// Changes whenever a key of the report changes its meaning or goes away.
 const SCHEMA: u32 = 1;
 const PAGE_BYTES: u64 = softswap_sys::PAGE_SIZE as u64;
 
-/// Everything known about a run after its end: the report's keys.
+/// Everything known about a run: the report's keys.
 ///
 /// Peaks are of each figure by itself and need not coincide.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     pub(super) schema: u32,
     pub(super) softswap_version: &'static str,
     /// The program and its arguments.
     pub(super) program: Vec<String>,
     pub(super) outcome: Outcome,
-    /// As a shell shows it: the exit status, or 128 and the signal.
-    pub(super) exit_status: u8,
+    /// As a shell shows it: the exit status, or 128 and the signal; `null`
+    /// while the program runs.
+    pub(super) exit_status: Option<u8>,
     pub(super) wall_s: f64,
     /// Whether the runtime came up in the program. If not, the rest is 0.
     pub(super) engine_started: bool,
@@ -67,14 +68,62 @@ pub(super) struct Figures {
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
+    pub(super) polling: PollingFigures,
+    /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
+    pub(super) transfers: BTreeMap<String, TierFigures>,
 }
 
-/// How the program ended.
+/// How single-page reads were waited for.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PollingFigures {
+    /// Whether the device itself is asked for completions.
+    pub(super) device_polling: bool,
+    /// Single-page reads.
+    pub(super) considered: u64,
+    /// Of those, polled for.
+    pub(super) polled: u64,
+    /// Of those, seen complete by polling.
+    pub(super) hit: u64,
+    /// Single-page reads slept on before polling.
+    pub(super) slept: u64,
+    /// Of those, complete when the sleep was over.
+    pub(super) overslept: u64,
+    /// CPU time spent on all of them, estimated from one in 16.
+    pub(super) wait_cpu_ns: u64,
+}
+
+/// How the program ended, if it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(super) enum Outcome {
-    Exited { status: u8 },
-    Killed { signal: i32, signal_name: String },
+pub(crate) enum Outcome {
+    Exited {
+        status: u8,
+    },
+    Killed {
+        signal: i32,
+        signal_name: String,
+    },
+    Running {
+        #[serde(skip)]
+        pid: u32,
+    },
+}
+
+impl Outcome {
+    pub(super) fn of(ending: Ending) -> Outcome {
+        match ending {
+            Ending::Exited(status) => Outcome::Exited { status },
+            Ending::Killed(signal) => Outcome::Killed { signal, signal_name: signal_name(signal) },
+        }
+    }
+
+    fn exit_status(&self) -> Option<u8> {
+        match *self {
+            Outcome::Exited { status } => Some(status),
+            Outcome::Killed { signal, .. } => Some(128 + signal as u8),
+            Outcome::Running { .. } => None,
+        }
+    }
 }
 
 /// Faults served from one tier.
@@ -87,33 +136,26 @@ pub(super) struct TierFigures {
 }
 
 impl Figures {
-    pub(super) fn gather(
-        program: &[OsString],
-        ending: Ending,
+    pub(crate) fn gather(
+        program: Vec<String>,
+        outcome: Outcome,
         wall: Duration,
-        config: &Config,
+        budget_bytes: u64,
         stats: &Stats,
     ) -> Figures {
         use Counter as C;
         let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
         let get = |counter| stats.get(counter);
-        let (outcome, exit_status) = match ending {
-            Ending::Exited(status) => (Outcome::Exited { status }, status),
-            Ending::Killed(signal) => {
-                let signal_name = signal_name(signal);
-                (Outcome::Killed { signal, signal_name }, 128 + signal as u8)
-            }
-        };
         Figures {
             schema: SCHEMA,
             softswap_version: env!("CARGO_PKG_VERSION"),
-            program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            program,
+            exit_status: outcome.exit_status(),
             outcome,
-            exit_status,
             wall_s: wall.as_secs_f64(),
             engine_started: get(C::Version) != 0,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
-            budget_bytes: config.memory_bytes,
+            budget_bytes,
             used_peak_bytes: get(C::UsedPeakBytes),
             fixed_bytes: get(C::FixedBytes),
             metadata_peak_bytes: get(C::MetadataPeakBytes),
@@ -142,8 +184,31 @@ impl Figures {
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
+            polling: PollingFigures {
+                device_polling: get(C::UsesDevicePolling) != 0,
+                considered: get(C::IoConsidered),
+                polled: get(C::IoPolled),
+                hit: get(C::IoPollHit),
+                slept: get(C::IoSlept),
+                overslept: get(C::IoOverslept),
+                wait_cpu_ns: get(C::IoWaitCpuNs),
+            },
+            transfers: (0..samples::BUCKETS).filter_map(|b| transfer_figures(stats, b)).collect(),
         }
     }
+}
+
+/// An I/O bucket's figures by its name, if it has any.
+fn transfer_figures(stats: &Stats, bucket: usize) -> Option<(String, TierFigures)> {
+    let count = stats.transfers(bucket);
+    let (bytes, is_write) = samples::shape_of(bucket);
+    let direction = if is_write { "write" } else { "read" };
+    let figures = TierFigures {
+        count,
+        p50_ns: stats.io_quantile_ns(bucket, 0.50),
+        p99_ns: stats.io_quantile_ns(bucket, 0.99),
+    };
+    (count > 0).then(|| (format!("{direction}_{bytes}"), figures))
 }
 
 fn tier_figures(stats: &Stats, tier: Tier) -> TierFigures {

@@ -1,16 +1,16 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
-mod figures;
+pub(crate) mod figures;
 mod program;
 mod report;
 mod settings;
-mod summary;
+pub(crate) mod summary;
 mod supervise;
 
-use crate::library;
 use crate::refusal::{Refusal, plain};
+use crate::{control, library};
 use clap::Args;
-use figures::Figures;
+use figures::{Figures, Outcome};
 use softswap_engine::config::Config;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use std::ffi::OsString;
@@ -78,6 +78,13 @@ pub(crate) struct RunArgs {
     #[arg(long, short)]
     quiet: bool,
 
+    /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
+    /// [default: auto]
+    ///
+    /// `softswap ctl PID set io.poll` changes it while the program runs.
+    #[arg(long, value_name = "MODE")]
+    poll: Option<String>,
+
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]
     no_move: bool,
@@ -95,10 +102,11 @@ const AFTER_HELP: &str = "\
 Settings:
   Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
   SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG,
-  SOFTSWAP_REPORT, SOFTSWAP_QUIET, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except `config`,
-  from the TOML file under the same lower-case names (memory = \"512M\", no_move = true).
+  SOFTSWAP_REPORT, SOFTSWAP_QUIET, SOFTSWAP_POLL, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or,
+  except `config`, from the TOML file under the same lower-case names (memory = \"512M\").
   Options win over the environment, that over the file, that over the defaults.
-  SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place.
+  SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
+  directory of the sockets for `softswap stat` and `softswap ctl`.
 
 Exit status:
   The program's own. Where a signal ended it, softswap ends by the same signal, which a shell
@@ -117,7 +125,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
     if !settled.quiet {
-        settled.notes.iter().for_each(|note| eprintln!("softswap: note: {note}"));
+        settled
+            .notes
+            .iter()
+            .chain(&control::note())
+            .for_each(|note| eprintln!("softswap: note: {note}"));
     }
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
@@ -137,8 +149,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
             return Err(refusal);
         }
     };
-    let figures =
-        Figures::gather(&args.program, ending, started.elapsed(), &config, &Stats::new(words));
+    control::sweep();
+    let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
+    let figures = Figures::gather(
+        program.collect(),
+        Outcome::of(ending),
+        started.elapsed(),
+        config.memory_bytes,
+        &Stats::new(words),
+    );
     if !settled.quiet {
         // A reader that has gone away must not change the program's status.
         let _ =

@@ -7,6 +7,7 @@ use crate::units::{self, Amount, parse_amount, parse_percent, parse_size};
 use crate::{machine, swapdir};
 use serde::Deserialize;
 use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::io::poll::mode::BadMode;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,7 @@ struct File {
     children: Option<toml::Value>,
     report: Option<toml::Value>,
     quiet: Option<toml::Value>,
+    poll: Option<toml::Value>,
     no_move: Option<toml::Value>,
     no_io_uring: Option<toml::Value>,
 }
@@ -142,6 +144,11 @@ pub(super) fn settle(
         None => defaults.pool_percent,
     };
     let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
+    let poll = sources.pick("poll", args.poll.as_deref(), file.poll.as_ref())?;
+    let poll = match &poll {
+        Some(asked) => asked.text.parse().map_err(|why: BadMode| asked.refuse(why))?,
+        None => defaults.poll,
+    };
     let report = args.report.as_deref().map(Path::to_string_lossy);
     let report = sources.pick("report", report.as_deref(), file.report.as_ref())?;
 
@@ -159,6 +166,7 @@ pub(super) fn settle(
             args.no_io_uring,
             file.no_io_uring.as_ref(),
         )?,
+        poll,
         stats_fd: None,
         supervisor_pid: None,
     };
@@ -284,6 +292,7 @@ fn split_swap(asked: &Asked) -> Result<(PathBuf, Option<u64>), Refusal> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use softswap_engine::io::poll::mode::Mode;
 
     #[derive(Parser)]
     struct Harness {
@@ -305,8 +314,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let swap = dir.path().to_str().unwrap();
         let path = dir.path().join("softswap.toml");
-        std::fs::write(&path, "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\n")
-            .unwrap();
+        std::fs::write(
+            &path,
+            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n",
+        )
+        .unwrap();
         let path = path.to_str().unwrap();
         let env =
             [("SOFTSWAP_MEMORY", "200M"), ("SOFTSWAP_POOL", "20%"), ("SOFTSWAP_RESERVE", "0")];
@@ -316,6 +328,7 @@ mod tests {
         assert_eq!(settled.config.pool_percent, 20);
         assert!(!settled.config.compress);
         assert!(settled.config.avoid_move);
+        assert_eq!(settled.config.poll, Mode::Hybrid);
         assert!(settled.config.manage_children);
         assert_eq!(settled.config.reserve_bytes, 0);
     }

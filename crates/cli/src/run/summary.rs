@@ -1,13 +1,13 @@
-//! The closing summary: one block on stderr, for people.
+//! The summary: one block for people, at the end of a run or during it.
 
-use super::figures::{Figures, Outcome};
+use super::figures::{Figures, Outcome, PollingFigures};
 use crate::units::{bytes, count, duration, nanoseconds};
 use softswap_engine::stats::{StopReason, TIERS};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// The block, ending in a newline.
-pub(super) fn text(figures: &Figures) -> String {
+pub(crate) fn text(figures: &Figures) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_head(&mut out, figures);
@@ -25,6 +25,9 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
     match &figures.outcome {
         Outcome::Exited { status } => {
             writeln!(out, "softswap: {program} exited with status {status} after {wall}")?;
+        }
+        Outcome::Running { pid } => {
+            writeln!(out, "softswap: {program} (pid {pid}) has been running for {wall}")?;
         }
         Outcome::Killed { signal, signal_name } => {
             writeln!(
@@ -102,6 +105,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         bytes(figures.bytes_written),
         bytes(figures.bytes_read),
     )?;
+    write_waits(out, &figures.polling)?;
     let reclaims = match figures.direct_reclaims {
         1 => "1 direct reclaim".to_string(),
         n => format!("{} direct reclaims", count(n)),
@@ -118,11 +122,33 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     Ok(())
 }
 
+/// How single pages from the disk were waited for, if there were any.
+fn write_waits(out: &mut String, polling: &PollingFigures) -> std::fmt::Result {
+    let PollingFigures { considered, polled, hit, slept, overslept, .. } = *polling;
+    if considered == 0 {
+        return Ok(());
+    }
+    write!(out, "  waits    {} for single pages, ", count(considered))?;
+    match polled {
+        0 => write!(out, "none polled for")?,
+        _ => {
+            let how =
+                if polling.device_polling { "asking the device" } else { "watching the ring" };
+            let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
+            let (polled_share, hit_share) = (share(polled, considered), share(hit, polled));
+            write!(out, "{polled_share:.0}% polled for ({how}), {hit_share:.0}% of them seen")?;
+        }
+    }
+    if slept > 0 {
+        write!(out, "; {} slept on, {} overslept", count(slept), count(overslept))?;
+    }
+    writeln!(out, "; {} of CPU time", nanoseconds(polling.wait_cpu_ns))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::supervise::Ending;
     use super::*;
-    use softswap_engine::config::Config;
     use softswap_engine::stats::{Counter, STATS_WORDS, Stats, Tier};
     use std::sync::atomic::AtomicU64;
 
@@ -132,7 +158,7 @@ mod tests {
 
     fn gather(ending: Ending, stats: &Stats) -> Figures {
         let wall = Duration::from_millis(1_500);
-        Figures::gather(&["prog".into()], ending, wall, &Config::default(), stats)
+        Figures::gather(vec!["prog".into()], Outcome::of(ending), wall, 1 << 30, stats)
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! `softswap ctl`: the settings of a running program.
+
+use crate::control::{self, visible};
+use crate::refusal::Refusal;
+use clap::{Args, Subcommand};
+use softswap_engine::control::{Request, pairs};
+use softswap_engine::settings::SETTINGS;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Read and change settings of a program that runs under softswap.
+///
+/// PID is the program's, or that of `softswap run`. A change holds from the
+/// next page on, until the program ends; programs that it starts do not
+/// inherit it.
+#[derive(Args)]
+#[command(after_long_help = after_help())]
+pub(crate) struct CtlArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
+    pid: u32,
+
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Print a setting's value, or all settings
+    Get {
+        /// The setting
+        key: Option<String>,
+    },
+    /// Change a setting, and print it
+    Set {
+        /// The setting
+        key: String,
+        /// What it is to be
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
+}
+
+fn after_help() -> String {
+    let mut text = "Settings:\n".to_string();
+    for setting in &SETTINGS {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
+    }
+    text + "\nExit status: 0 when done, 1 when the program cannot be asked, 2 for a key or a value that\n\
+            there is not; then nothing is changed."
+}
+
+pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
+    let request = match &args.action {
+        Action::Get { key } => Request::Get(key.as_deref()),
+        Action::Set { key, value } => Request::Set(key, value),
+    };
+    let (_, body) = control::ask(args.pid, &request)?;
+    let mut text = String::new();
+    for (key, value) in pairs(&body) {
+        let _ = match request {
+            // For scripts: they know what they asked for.
+            Request::Get(Some(_)) => writeln!(text, "{}", visible(value)),
+            _ => writeln!(text, "{} = {}", visible(key), visible(value)),
+        };
+    }
+    // A reader that has gone away has read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}

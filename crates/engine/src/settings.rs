@@ -1,0 +1,136 @@
+//! What can be changed while the program runs: a table of keys.
+
+use crate::engine::Engine;
+use crate::io::poll::mode::{MAX_SLEEP_NS, Mode, Sleep};
+
+/// One key of the table.
+pub struct Setting {
+    /// Its name.
+    pub key: &'static str,
+    /// What it may be set to, for people.
+    pub values: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+    get: fn(&Engine) -> String,
+    set: fn(&Engine, &str) -> Result<(), String>,
+}
+
+/// All settings, in the order in which they are shown.
+pub const SETTINGS: [Setting; 2] = [
+    Setting {
+        key: "io.poll",
+        values: "interrupt, poll, hybrid or auto",
+        meaning: "how a thread waits for a page from the disk",
+        get: |engine| engine.knobs().mode().to_string(),
+        set: |engine, text| {
+            let mode: Mode = text.parse().map_err(|bad| format!("{bad}"))?;
+            engine.knobs().set_mode(mode);
+            Ok(())
+        },
+    },
+    Setting {
+        key: "io.poll_sleep",
+        values: "auto, 0, or a time such as 20us, at most 100ms",
+        meaning: "how long hybrid polling sleeps first",
+        get: |engine| show_sleep(engine.knobs().sleep()),
+        set: |engine, text| {
+            engine.knobs().set_sleep(parse_sleep(text)?);
+            Ok(())
+        },
+    },
+];
+
+/// A setting's value; what is wrong where there is no such setting.
+pub fn get(engine: &Engine, key: &str) -> Result<String, String> {
+    find(key).map(|setting| (setting.get)(engine))
+}
+
+/// Changes a setting; what is wrong with the key or the value, if anything is.
+/// Nothing is changed then.
+pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
+    let setting = find(key)?;
+    (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
+}
+
+/// The keys and what they are set to.
+pub fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
+}
+
+fn find(key: &str) -> Result<&'static Setting, String> {
+    static TABLE: [Setting; SETTINGS.len()] = SETTINGS;
+    TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
+        let keys: Vec<_> = TABLE.iter().map(|setting| setting.key).collect();
+        format!("there is no setting {key:?}; there are {}", keys.join(" and "))
+    })
+}
+
+/// Units of a time, the largest first, in ns.
+const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+fn parse_sleep(text: &str) -> Result<Sleep, String> {
+    if text == "auto" {
+        return Ok(Sleep::Adaptive);
+    }
+    let ns = if text == "0" { Some(0) } else { parse_ns(text) };
+    ns.filter(|ns| *ns <= MAX_SLEEP_NS).map(Sleep::Fixed).ok_or_else(|| {
+        let most = show_sleep(Sleep::Fixed(MAX_SLEEP_NS));
+        format!(
+            "{text:?} is no time to sleep; give auto, 0, or a whole number of ns, us or ms, \
+             at most {most}"
+        )
+    })
+}
+
+fn parse_ns(text: &str) -> Option<u32> {
+    let with_unit = |(unit, ns): &(&str, u32)| Some((text.strip_suffix(unit)?, *ns));
+    let (count, unit_ns) = UNITS.iter().find_map(with_unit)?;
+    // `parse` takes a sign, too.
+    let is_plain = count.bytes().all(|byte| byte.is_ascii_digit());
+    count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
+}
+
+fn show_sleep(sleep: Sleep) -> String {
+    match sleep {
+        Sleep::Adaptive => "auto".to_string(),
+        Sleep::Fixed(0) => "0".to_string(),
+        Sleep::Fixed(ns) => {
+            let fits = UNITS.iter().find(|(_, size)| ns.is_multiple_of(*size));
+            let (unit, size) = fits.unwrap_or(&("ns", 1));
+            format!("{}{unit}", ns / size)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_shown_as_it_may_be_given() {
+        for (text, sleep) in [
+            ("auto", Sleep::Adaptive),
+            ("0", Sleep::Fixed(0)),
+            ("20us", Sleep::Fixed(20_000)),
+            ("1ms", Sleep::Fixed(1_000_000)),
+            ("100ms", Sleep::Fixed(MAX_SLEEP_NS)),
+            ("1500us", Sleep::Fixed(1_500_000)),
+            ("7ns", Sleep::Fixed(7)),
+        ] {
+            assert_eq!(parse_sleep(text), Ok(sleep));
+            assert_eq!(show_sleep(sleep), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_to_sleep_is_refused_with_what_is() {
+        let bad =
+            ["", "banana", "20", "us", "-1us", "+1us", "1.5ms", "101ms", "9999999999ms", "1s"];
+        for text in bad.into_iter().chain([" 1ms", "1 ms", "AUTO", "5000000us", "١ms"]) {
+            let refused = parse_sleep(text).unwrap_err();
+            for part in [&format!("{text:?}"), "auto", "100ms", "ns, us or ms"] {
+                assert!(refused.contains(part), "{refused}");
+            }
+        }
+    }
+}

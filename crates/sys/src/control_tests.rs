@@ -1,0 +1,167 @@
+//! Sockets in directories of all kinds, and ends that do not behave.
+
+use super::*;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+const SHORT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(20);
+
+/// A directory that is removed at the end of the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("control-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    fn with(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o777
+}
+
+#[test]
+fn the_directory_and_the_socket_are_the_users_alone() {
+    let scratch = Scratch::new("modes");
+    let dir = scratch.with("new");
+    let listener = Listener::open(&dir, uid(), 7).unwrap();
+    assert_eq!(listener.path(), dir.join("7.sock"));
+    assert_eq!((mode(&dir), mode(listener.path())), (0o700, 0o600));
+}
+
+#[test]
+fn directories_of_others_links_and_open_ones_are_refused() {
+    let scratch = Scratch::new("refused");
+    let [plain, link, file] = ["plain", "link", "file"].map(|name| scratch.with(name));
+    make(&plain, uid()).unwrap();
+    symlink(&plain, &link).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let open = |dir: &Path, uid| Listener::open(dir, uid, 7).unwrap_err();
+    assert!(matches!(open(&link, uid()), Unusable::NotADirectory));
+    assert!(matches!(open(&file, uid()), Unusable::NotADirectory));
+    assert!(matches!(open(&plain, uid() + 1), Unusable::Foreign(found) if found == uid()));
+    assert!(matches!(open(Path::new("plain"), uid()), Unusable::Relative));
+    let long = scratch.with(&"x".repeat(120));
+    assert!(matches!(open(&long, uid()), Unusable::TooLong));
+    assert!(matches!(open(&scratch.with("no/such"), uid()), Unusable::Refused(_)));
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(open(&plain, uid()), Unusable::Open(0o777)));
+}
+
+#[test]
+fn the_environment_says_where() {
+    let scratch = Scratch::new("environment");
+    let session = scratch.0.clone().into_os_string();
+    let look_up = |own: Option<&str>, session: Option<OsString>, uid| {
+        let own = own.map(OsString::from);
+        directories(|name| if name == DIR_VARIABLE { own.clone() } else { session.clone() }, uid)
+    };
+    let fallback = PathBuf::from(format!("/tmp/softswap-{}", uid()));
+    let in_session = scratch.with("softswap");
+    assert_eq!(look_up(Some("/x"), Some(session.clone()), uid()), [PathBuf::from("/x")]);
+    let found = look_up(Some(""), Some(session.clone()), uid());
+    assert_eq!(found, [in_session, fallback.clone()]);
+    for session in [None, Some("relative".into())] {
+        assert_eq!(look_up(None, session, uid()), std::slice::from_ref(&fallback));
+    }
+    let somebody = uid() + 1;
+    let theirs = PathBuf::from(format!("/tmp/softswap-{somebody}"));
+    assert_eq!(look_up(None, Some(session), somebody), [theirs], "not in another one's session");
+}
+
+#[test]
+fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
+    let scratch = Scratch::new("stale");
+    let pid = std::process::id();
+    drop(Listener::open(&scratch.0, uid(), 7).unwrap());
+    assert!(socket_path(&scratch.0, 7).exists(), "closing leaves the name");
+    let second = Listener::open(&scratch.0, uid(), 7).unwrap();
+    assert!(!remove_stale(second.path()), "it is answered");
+    // Answered by this process, whose number is not 7.
+    assert!(matches!(Listener::open(&scratch.0, uid(), 7), Err(Unusable::Taken)));
+    let own = Listener::open(&scratch.0, uid(), pid).unwrap();
+    Listener::open(&scratch.0, uid(), pid).unwrap();
+    drop((second, own));
+    assert!(remove_stale(&socket_path(&scratch.0, 7)));
+    let file = scratch.with("8.sock");
+    std::fs::write(&file, "").unwrap();
+    assert!(!remove_stale(&file) && file.exists(), "no socket, not ours to remove");
+}
+
+#[test]
+fn both_ends_are_told_who_the_other_is() {
+    let scratch = Scratch::new("peers");
+    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let client = connect(listener.path(), LONG).unwrap();
+    let server = listener.accept().unwrap();
+    let ourselves = Credentials { pid: std::process::id() as i32, uid: uid() };
+    assert_eq!(client.credentials().unwrap(), ourselves);
+    assert_eq!(server.credentials().unwrap(), ourselves);
+}
+
+#[test]
+fn a_line_may_come_in_pieces_and_an_answer_be_long() {
+    let scratch = Scratch::new("pieces");
+    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let path = listener.path().to_path_buf();
+    let answer = vec![b'x'; 3 << 20];
+    let asked = std::thread::spawn(move || {
+        let client = connect(&path, LONG).unwrap();
+        client.write_all(b"one ", LONG).unwrap();
+        std::thread::sleep(SHORT);
+        client.write_all(b"line\n", LONG).unwrap();
+        client.read_to_end(4 << 20, LONG).unwrap()
+    });
+    let server = listener.accept().unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(server.read_line(&mut buffer, LONG).unwrap(), b"one line");
+    server.write_all(&answer, LONG).unwrap();
+    drop(server);
+    assert_eq!(asked.join().unwrap(), answer);
+}
+
+#[test]
+fn an_end_that_keeps_still_or_says_too_much_is_given_up() {
+    let scratch = Scratch::new("silence");
+    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let client = connect(listener.path(), LONG).unwrap();
+    let server = listener.accept().unwrap();
+    let mut buffer = [0; 16];
+    let kind = |result: io::Result<&[u8]>| result.unwrap_err().kind();
+    assert_eq!(kind(server.read_line(&mut buffer, SHORT)), io::ErrorKind::TimedOut);
+    client.write_all(&[b'x'; 1000], LONG).unwrap();
+    assert_eq!(kind(server.read_line(&mut buffer, LONG)), io::ErrorKind::InvalidData);
+    assert_eq!(server.read_to_end(10, LONG).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    // Nobody reads: the socket fills.
+    let much = vec![0; 64 << 20];
+    assert_eq!(server.write_all(&much, SHORT).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(client);
+    assert!(server.write_all(b"x", LONG).is_err(), "an error, not a signal");
+}
+
+#[test]
+fn a_client_does_not_wait_for_ever_behind_others() {
+    let scratch = Scratch::new("queue");
+    let listener = Listener::open(&scratch.0, uid(), 7).unwrap();
+    let queue: Vec<_> =
+        (0..100).map_while(|_| connect(listener.path(), Duration::ZERO).ok()).collect();
+    assert!(queue.len() < 100, "the queue has an end");
+    let refused = connect(listener.path(), SHORT).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    assert!(!remove_stale(listener.path()), "busy is not gone");
+}
