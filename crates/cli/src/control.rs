@@ -229,7 +229,8 @@ fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
     if name == "softswap" {
         return failed(format!(
-            "process {pid} is softswap itself, and the program it started cannot be asked"
+            "process {pid} is softswap itself, and its program has no control socket: not yet, no \
+             longer, or none could be made; `softswap stat` of the program's own number says why"
         ));
     }
     if process.is_managed() == Some(false) {
