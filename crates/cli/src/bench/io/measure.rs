@@ -76,6 +76,20 @@ impl<'t> Meter<'t> {
         })
     }
 
+    /// Reads single pages by a system call each and nothing else: what a
+    /// process like this one can have at best by interrupt.
+    pub(super) fn pread(&mut self, time: Duration, seed: u64) -> Result<Slice, Refusal> {
+        let Meter { target, pages, .. } = self;
+        let mut offsets = offsets(target.bytes, seed);
+        let page = &mut pages[0].0;
+        timed(time, 1, || {
+            let offset = offsets();
+            let start = now_ns();
+            target.device.read(&mut Lane::Plain, offset, page)?;
+            Ok(now_ns() - start)
+        })
+    }
+
     /// Reads `depth` pages at once, as swap-in does when a run of pages lies
     /// scattered. Each call waits for all of its reads, by interrupt.
     pub(super) fn read_many(

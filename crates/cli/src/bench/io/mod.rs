@@ -47,6 +47,9 @@ one of each kind that was fastest here.
 CPU is the user and system time per I/O of the whole process, by fio's own account of its thread
 for fio, without the kernel thread that its sqthread_poll keeps busy.
 
+pread is the bare system call in this process: fio is a process of its own, which a machine that
+idles between reads may treat better or worse.
+
 Latency at depth 1 is that of the read. softswap waits for N reads together, so depth_N has the
 latency of all N; fio keeps N under way and gives each one's own. MB/s and CPU compare as they are.
 
@@ -122,6 +125,8 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode, Refusal> {
 enum What {
     /// One page at a time.
     Read(Mode),
+    /// One page at a time, by the system call alone.
+    Pread,
     /// Several at once.
     ReadMany(usize),
     WriteMany(usize),
@@ -159,7 +164,7 @@ impl Variant {
 
     fn depth(&self) -> usize {
         match &self.what {
-            What::Read(_) => 1,
+            What::Read(_) | What::Pread => 1,
             What::ReadMany(depth) | What::WriteMany(depth) => *depth,
             What::Fio(_, job) => job.depth,
         }
@@ -194,6 +199,7 @@ const FIO_SEVERAL: &[&str] = &["--ioengine=io_uring", "--registerfiles=1"];
 fn variants(writes: bool, with_fio: bool) -> Vec<Variant> {
     let mut all: Vec<Variant> =
         Mode::ALL.into_iter().map(|mode| Variant::new(mode.name(), What::Read(mode))).collect();
+    all.push(Variant::new("pread", What::Pread));
     let job = |options, depth, writes| Job { options, depth, writes };
     if with_fio {
         all.extend(FIO_SINGLE.map(|(name, counterpart, options)| {
@@ -252,6 +258,7 @@ fn measure(target: &Target, args: &IoArgs) -> Result<outcome::IoOutcome, Refusal
             let seed = (round * 1000 + index) as u64;
             let slice = match &variant.what {
                 What::Read(mode) => meter.read(*mode, time, seed)?,
+                What::Pread => meter.pread(time, seed)?,
                 What::ReadMany(depth) => meter.read_many(*depth, time, seed)?,
                 What::WriteMany(depth) => meter.write_many(*depth, time, seed)?,
                 What::Fio(_, job) => match run_fio(job, target, time, seed) {

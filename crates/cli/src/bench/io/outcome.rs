@@ -136,12 +136,14 @@ fn ratios(variants: &[Variant]) -> Map<String, Value> {
     let ours = |wanted: Mode| {
         variants.iter().find(|variant| matches!(variant.what, What::Read(mode) if mode == wanted))
     };
+    let pread = variants.iter().find(|variant| matches!(variant.what, What::Pread));
     let (interrupt, poll) = (ours(Mode::Interrupt), ours(Mode::Poll));
     let (hybrid, auto) = (ours(Mode::Hybrid), ours(Mode::Auto));
     let latencies = [
         ("latency_interrupt_vs_poll", interrupt, poll),
         ("latency_hybrid_vs_poll", hybrid, poll),
         ("latency_auto_vs_poll", auto, poll),
+        ("latency_interrupt_vs_pread", interrupt, pread),
         ("latency_softswap_vs_fio_interrupt", interrupt, best_fio(variants, FioFor::Interrupt)),
         ("latency_softswap_vs_fio_poll", poll, best_fio(variants, FioFor::Poll)),
     ];

@@ -5,7 +5,6 @@
 use super::task::Took;
 use crate::refusal::{Refusal, plain};
 use softswap_engine::config::{Config, ENV_PREFIX};
-use softswap_engine::io::poll::mode::Mode;
 use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
 use softswap_sys::child::SignalQueue;
 use std::ffi::OsString;
@@ -44,7 +43,6 @@ pub(super) struct Task {
 /// Runs the task once, within `config`.
 pub(super) fn run(
     task: &Task,
-    mode: Mode,
     mut config: Config,
     library: &Path,
     signals: &SignalQueue,
@@ -57,7 +55,6 @@ pub(super) fn run(
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     let mut command = command(task, &config, library)?;
-    command.env(format!("{ENV_PREFIX}POLL"), mode.name());
     signals.prepare(&mut command, stats_fd.as_fd());
     let child = command.spawn().map_err(|error| failed("the task did not start", error))?;
     let mut talk = Talk::with(child)?;

@@ -43,7 +43,8 @@ With --json: {\"schema\": 1, \"bench\": \"swap-in\", \"machine\": {...}, ratios,
 \"direct_reclaims\", \"pages_written\", \"cov\", \"count\"}]}. Times are medians over the rounds, the
 other counts are of all rounds together. swapin_interrupt_vs_MODE_tN is the time by interrupt over
 the time by MODE with N threads, the median over the rounds; swapin_cpu_MODE_vs_interrupt_tN the CPU
-seconds of MODE over those by interrupt.")]
+seconds of MODE over those by interrupt. Faults'
+latencies come from a histogram of four steps to the octave.")]
 pub(crate) struct SwapInArgs {
     /// The DRAM budget
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
@@ -165,7 +166,8 @@ fn measure(
                 seed: 1000 * (round as u64 + 1),
                 damage: args.damage,
             };
-            runs.push(child::run(&task, *mode, config.clone(), library, &signals)?);
+            let config = Config { poll: *mode, ..config.clone() };
+            runs.push(child::run(&task, config, library, &signals)?);
         }
     }
     Ok(cells)
