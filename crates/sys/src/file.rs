@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The error numbers that callers tell apart, under their kernel names.
 pub mod errno {
-    pub use libc::{EAGAIN, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, ESTALE};
+    pub use libc::{EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, ESTALE};
 }
 
 /// Why no swap file could be opened, and what would help.
