@@ -65,6 +65,9 @@ impl FileError {
     }
 }
 
+/// What is written to try a file out.
+const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
+
 /// An unnamed file that holds swapped pages.
 #[derive(Debug)]
 pub struct SwapFile {
@@ -94,7 +97,7 @@ impl SwapFile {
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
         let file = Self { fd, direct };
-        file.probe()?;
+        file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         if !direct {
             // Neighbouring slots hold unrelated pages: the kernel's readahead
             // would only fill the page cache. A refusal costs memory, not data.
@@ -129,8 +132,11 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
-        let page = Page([0x5a; PAGE_SIZE]);
-        retry_on_intr(|| rustix::io::pwrite(&self.fd, &page.0, 0))?;
+        let page = Page(PROBE);
+        let sent = retry_on_intr(|| rustix::io::pwrite(&self.fd, &page.0, 0))?;
+        if sent != PAGE_SIZE {
+            return Err(Errno::IO.into());
+        }
         let result = body();
         retry_on_intr(|| rustix::fs::ftruncate(&self.fd, 0))?;
         Ok(result)
@@ -162,15 +168,12 @@ impl SwapFile {
 
     /// Writes a page and reads it back: opening with O_DIRECT can succeed
     /// where the transfers then fail.
-    fn probe(&self) -> Result<(), Errno> {
-        let written = Page([0x5a; PAGE_SIZE]);
+    fn probe(&self) -> io::Result<()> {
         let mut read = Page([0; PAGE_SIZE]);
-        let sent = retry_on_intr(|| rustix::io::pwrite(&self.fd, &written.0, 0))?;
-        let received = retry_on_intr(|| rustix::io::pread(&self.fd, &mut read.0[..], 0))?;
-        if sent != PAGE_SIZE || received != PAGE_SIZE || read.0 != written.0 {
-            return Err(Errno::IO);
+        match self.with_a_page(|| self.read_at(&mut read.0, 0))?? {
+            PAGE_SIZE if read.0 == PROBE => Ok(()),
+            _ => Err(Errno::IO.into()),
         }
-        retry_on_intr(|| rustix::fs::ftruncate(&self.fd, 0))
     }
 
     /// One read; returns the bytes read, which may be fewer than asked for.

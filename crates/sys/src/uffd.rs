@@ -247,8 +247,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     while done < len {
         let part = (len - done).min(AT_ONCE * PAGE_SIZE);
         let (mut there, mut here) = ([0u8; AT_ONCE], [0u8; AT_ONCE]);
-        present(to + done, part, &mut there)?;
-        present(from + done, part, &mut here)?;
+        present(to + done, part, &mut there).ok()?;
+        present(from + done, part, &mut here).ok()?;
         let pages = part / PAGE_SIZE;
         let moved = |(there, here): &(&u8, &u8)| **there & 1 == 1 && **here & 1 == 0;
         let found = there[..pages].iter().zip(&here).take_while(moved).count();
@@ -260,12 +260,12 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     Some(done as i64)
 }
 
-/// Notes for each page whether it is mapped now; there is a byte for each.
-fn present(start: usize, len: usize, out: &mut [u8]) -> Option<()> {
+/// Notes for each page whether it is mapped now, in the lowest bit of a byte.
+pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: mincore writes one byte for each page, to `out`.
-    raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).ok().map(drop)
+    raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 
 /// Drives a filling ioctl to its end. While the address space is changing

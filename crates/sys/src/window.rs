@@ -13,7 +13,7 @@
 
 use crate::memory::{PAGE_SIZE, Page};
 use crate::raw;
-use crate::uffd::{Partial, Uffd};
+use crate::uffd::{self, Partial, Uffd};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -230,11 +230,9 @@ impl Window {
 
     /// Whether the kernel has a page mapped at `page`.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
-        let mut present = 0u8;
-        let args = [self.address(page, 1), PAGE_SIZE, &raw mut present as usize, 0, 0, 0];
-        // SAFETY: mincore writes one byte for one page, to `present`.
-        raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) })?;
-        Ok(present & 1 == 1)
+        let mut present = [0];
+        uffd::present(self.address(page, 1), PAGE_SIZE, &mut present)?;
+        Ok(present[0] & 1 == 1)
     }
 
     /// Makes a page that fork left shared the program's own again, without

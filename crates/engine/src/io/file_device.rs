@@ -115,7 +115,7 @@ impl FileDevice {
                 return result;
             }
             match rings.told.read_while(Target::Attached, buf, offset, wait) {
-                Err(_) if !rings.told.is_usable() => {}
+                Err(_) if !rings.told.is_usable() => leave_rings(lane),
                 result => return result,
             }
         }
@@ -201,14 +201,11 @@ impl Device for FileDevice {
     }
 
     fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
-        let mut results = [const { Ok(0) }; MAX_PIECES];
-        let results = &mut results[..pieces.len()];
-        let batched = match lane {
-            Lane::Rings(rings) => rings.told.read_batch(Target::Attached, pieces, results).is_ok(),
-            Lane::Plain => false,
-        };
-        for (piece, result) in pieces.iter_mut().zip(results) {
-            if !batched || !is_whole(result, piece.buf.len()) {
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.read_batch(Target::Attached, pieces, results)
+        });
+        for (piece, done) in pieces.iter_mut().zip(done) {
+            if done != piece.buf.len() {
                 // Once more alone: it goes on where it stopped, or says why not.
                 self.read(lane, piece.offset, piece.buf)?;
             }
@@ -217,14 +214,11 @@ impl Device for FileDevice {
     }
 
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        let mut results = [const { Ok(0) }; MAX_PIECES];
-        let results = &mut results[..pieces.len()];
-        let batched = match lane {
-            Lane::Rings(rings) => rings.told.write_batch(Target::Attached, pieces, results).is_ok(),
-            Lane::Plain => false,
-        };
-        for (piece, result) in pieces.iter().zip(results) {
-            if !batched || !is_whole(result, piece.buf.len()) {
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.write_batch(Target::Attached, pieces, results)
+        });
+        for (piece, done) in pieces.iter().zip(done) {
+            if done != piece.buf.len() {
                 self.write(lane, piece.offset, piece.buf)?;
             }
         }
@@ -267,8 +261,20 @@ impl Device for FileDevice {
     }
 }
 
-fn is_whole(result: &io::Result<usize>, len: usize) -> bool {
-    matches!(result, Ok(count) if *count == len)
+/// Runs a batch of `count` transfers on the lane's ring. How many bytes each
+/// moved: none where it failed, where the ring did, or where there is none.
+fn batch(
+    lane: &mut Lane,
+    count: usize,
+    through_ring: impl FnOnce(&mut Ring, &mut [io::Result<usize>]) -> io::Result<()>,
+) -> [usize; MAX_PIECES] {
+    let mut results = [const { Ok(0) }; MAX_PIECES];
+    if let Lane::Rings(rings) = lane
+        && through_ring(&mut rings.told, &mut results[..count]).is_err()
+    {
+        return [0; MAX_PIECES];
+    }
+    results.map(|result| result.unwrap_or(0))
 }
 
 fn open_ring(file: &SwapFile) -> io::Result<Ring> {

@@ -14,7 +14,7 @@ use crate::io::poll::Polling;
 use crate::io::{Device, Facts, IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u32;
-use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::raw::now_ns;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -380,7 +380,7 @@ impl Area {
                 several => self.device.write_many(lane, several)?,
             }
         }
-        self.note(true, buf.len(), start);
+        self.polling.note(true, buf.len(), start);
         Ok(())
     }
 
@@ -409,7 +409,7 @@ impl Area {
                 several => self.device.read_many(lane, several)?,
             }
         }
-        self.note(false, bytes, start);
+        self.polling.note(false, bytes, start);
         Ok(())
     }
 
@@ -421,27 +421,13 @@ impl Area {
     pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
         debug_assert!(page.len() == PAGE_SIZE);
         let (offset, _) = self.locate(Operation::Read, slot, 0, PAGE_SIZE)?;
-        let start = now_ns();
-        let _waiting = self.polling.enter(start);
-        let cpu_before_ns = self.polling.samples_cpu().then(thread_cpu_ns);
-        self.device.read_page(lane, offset, page, &self.polling)?;
-        if let Some(before_ns) = cpu_before_ns {
-            self.polling.used_cpu(thread_cpu_ns() - before_ns);
-        }
-        self.note(false, PAGE_SIZE, start);
-        Ok(())
+        self.polling.single(|| self.device.read_page(lane, offset, page, &self.polling))
     }
 
     /// How reads of single pages are waited for.
     #[must_use]
     pub fn polling(&self) -> &Polling {
         &self.polling
-    }
-
-    /// Adds a transfer that began at `start` to the statistics.
-    fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
-        let now = now_ns();
-        self.polling.record(current_cpu(), is_write, bytes, now - start_ns, now);
     }
 
     /// Where the device holds what lies `done` bytes behind slot `first`, and

@@ -15,7 +15,7 @@ use softswap_engine::io::{Device, IoError, Lane, MAX_PIECES, Piece};
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages, reserve_u64};
-use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::raw::now_ns;
 use softswap_sys::ring::timer_overshoot_ns;
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl<'t> Meter<'t> {
         timed(time, 1, || {
             let offset = offsets();
             let start = now_ns();
-            read_page(&target.device, lane, offset, page, polling)?;
+            polling.single(|| target.device.read_page(lane, offset, page, polling))?;
             Ok(now_ns() - start)
         })
     }
@@ -141,26 +141,6 @@ impl<'t> Meter<'t> {
             Ok(now_ns() - start)
         })
     }
-}
-
-/// As `Area::read_page`, whose slots are offsets here.
-fn read_page(
-    device: &impl Device,
-    lane: &mut Lane,
-    offset: u64,
-    page: &mut [u8],
-    polling: &Polling,
-) -> Result<(), IoError> {
-    let start = now_ns();
-    let _waiting = polling.enter(start);
-    let cpu_before_ns = polling.samples_cpu().then(thread_cpu_ns);
-    device.read_page(lane, offset, page, polling)?;
-    if let Some(before_ns) = cpu_before_ns {
-        polling.used_cpu(thread_cpu_ns() - before_ns);
-    }
-    let now = now_ns();
-    polling.record(current_cpu(), false, PAGE_SIZE, now - start, now);
-    Ok(())
 }
 
 /// Offsets of whole pages below `bytes`, without pattern.

@@ -22,6 +22,7 @@ use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
 use samples::Samples;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A longer time between two looks means that the thread did not run.
@@ -75,36 +76,47 @@ impl Polling {
         &self.knobs
     }
 
-    /// What is known of completion times.
-    #[must_use]
-    pub fn samples(&self) -> &Samples {
-        &self.samples
-    }
-
     /// By how much timers overshoot here, in ns.
     #[must_use]
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
 
-    /// The calling thread begins to wait for a page.
-    pub fn enter(&self, now_ns: u64) -> Waiting<'_> {
+    /// Carries out a single-page read and counts it: the thread that waits,
+    /// the time it took, and for some the CPU time, for all that are not
+    /// measured.
+    ///
+    /// # Errors
+    /// Those of `read`, which then counts for nothing.
+    pub fn single<E>(&self, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let start = now_ns();
+        let _waiting = self.enter(start);
+        let cpu_before_ns = self.samples_cpu().then(thread_cpu_ns);
+        read()?;
+        if let Some(before_ns) = cpu_before_ns {
+            let used_ns = thread_cpu_ns() - before_ns;
+            self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(CPU_SAMPLED));
+        }
+        self.note(false, PAGE_SIZE, start);
+        Ok(())
+    }
+
+    /// Records a transfer that began at `start_ns` and has just completed.
+    pub fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
+        let now = now_ns();
+        self.record(current_cpu(), is_write, bytes, now - start_ns, now);
+    }
+
+    fn enter(&self, now_ns: u64) -> Waiting<'_> {
         self.pressure.enter(now_ns)
     }
 
-    /// Whether this wait's CPU time is to be measured, for
-    /// [`Polling::used_cpu`].
-    pub fn samples_cpu(&self) -> bool {
+    fn samples_cpu(&self) -> bool {
         self.waits.fetch_add(1, Relaxed).is_multiple_of(CPU_SAMPLED)
     }
 
-    /// Adds the CPU time of a wait that was measured for all that were not.
-    pub fn used_cpu(&self, ns: u64) {
-        self.stats.add(Counter::IoWaitCpuNs, ns * u64::from(CPU_SAMPLED));
-    }
-
     /// Records a completed transfer, seen at `now_ns` on `cpu`.
-    pub fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
+    fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
         let bucket = samples::bucket_of(is_write, bytes);
         self.samples.record(cpu, bucket, ns, now_ns);
         self.stats.record_io(bucket, ns);
