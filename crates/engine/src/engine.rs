@@ -20,6 +20,7 @@ use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::area::{Area, AreaConfig, AreaError};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::load::Load;
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Protection, Window, WindowError};
@@ -97,7 +98,7 @@ impl Engine {
                 chunk_bytes: AREA_CHUNK_BYTES,
                 cpus,
             },
-            Polling::new(config.poll, cpus, overshoot_ns(config.poll), stats),
+            Polling::new(config.poll, cpus, Load::open(), overshoot_ns(config.poll), stats),
         )?;
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || area.open_lane())?;

@@ -15,6 +15,7 @@
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
 //! | [`file`], [`ring`], [`descriptor`]             | the swap file and I/O to it            |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
+//! | [`load`]                                       | how many threads want to run           |
 //! | [`lz4`]                                        | the codec's C library                  |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
@@ -31,6 +32,7 @@ pub mod file;
 pub mod futex;
 pub mod inline;
 pub mod kept;
+pub mod load;
 pub mod lz4;
 pub mod memory;
 pub mod probe;

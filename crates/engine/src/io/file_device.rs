@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn polling(mode: Mode) -> Polling {
-        Polling::new(mode, 2, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
+        Polling::new(mode, 2, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
     }
 
     #[test]

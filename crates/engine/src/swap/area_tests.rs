@@ -322,5 +322,5 @@ fn an_area_on_a_file_in_memory_works_too() {
 }
 
 fn polling() -> Polling {
-    Polling::new(Mode::Auto, 2, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
+    Polling::new(Mode::Auto, 2, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
 }

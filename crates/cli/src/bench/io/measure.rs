@@ -14,6 +14,7 @@ use softswap_engine::io::poll::mode::Mode;
 use softswap_engine::io::{Device, IoError, Lane, MAX_PIECES, Piece};
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::load::Load;
 use softswap_sys::memory::{Page, reserve_pages, reserve_u64};
 use softswap_sys::raw::now_ns;
 use softswap_sys::ring::timer_overshoot_ns;
@@ -52,7 +53,11 @@ impl<'t> Meter<'t> {
         let overshoot_ns = timer_overshoot_ns();
         let way = |mode| -> Result<Way, Refusal> {
             let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(no_memory)?);
-            Ok(Way { mode, polling: Polling::new(mode, cpus, overshoot_ns, stats), stats })
+            Ok(Way {
+                mode,
+                polling: Polling::new(mode, cpus, Load::open(), overshoot_ns, stats),
+                stats,
+            })
         };
         Ok(Meter {
             target,

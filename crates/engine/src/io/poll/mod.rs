@@ -22,15 +22,17 @@ use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
 use samples::Samples;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::load::Load;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A longer time between two looks means that the thread did not run.
-const GAP_NS: u64 = 300_000;
+const GAP_NS: u64 = 100_000;
 /// After so many waits without a sleep, a longer one is tried.
 const DOUBTED_EVERY: u32 = 64;
-/// One in so many waits is measured for its CPU time.
-const CPU_SAMPLED: u32 = 16;
+/// One in so many waits is measured for its CPU time, after a look at who else
+/// wants to run.
+const SAMPLED: u32 = 16;
 
 /// A request that was submitted, and a clock.
 pub trait Pending {
@@ -56,13 +58,20 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Nothing known yet but that timers overshoot by `overshoot_ns`.
+    /// Nothing known yet but that timers overshoot by `overshoot_ns`. Without
+    /// `load` only this process's own threads tell who wants the processors.
     #[must_use]
-    pub fn new(mode: Mode, cpus: usize, overshoot_ns: u64, stats: Stats) -> Polling {
+    pub fn new(
+        mode: Mode,
+        cpus: usize,
+        load: Option<Load>,
+        overshoot_ns: u64,
+        stats: Stats,
+    ) -> Polling {
         Polling {
             knobs: Knobs::new(mode),
             samples: Samples::new(cpus),
-            pressure: Pressure::new(cpus),
+            pressure: Pressure::new(cpus, load),
             overshoot_ns: AtomicU64::new(overshoot_ns),
             sleep_share: AtomicU32::new(HALF),
             waits: AtomicU32::new(0),
@@ -91,11 +100,15 @@ impl Polling {
     pub fn single<E>(&self, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.enter(start);
-        let cpu_before_ns = self.samples_cpu().then(thread_cpu_ns);
+        let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
+        if is_sampled && self.knobs.mode() == Mode::Auto {
+            self.pressure.survey(start);
+        }
+        let cpu_before_ns = is_sampled.then(thread_cpu_ns);
         read()?;
         if let Some(before_ns) = cpu_before_ns {
             let used_ns = thread_cpu_ns() - before_ns;
-            self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(CPU_SAMPLED));
+            self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
         }
         self.note(false, PAGE_SIZE, start);
         Ok(())
@@ -109,10 +122,6 @@ impl Polling {
 
     fn enter(&self, now_ns: u64) -> Waiting<'_> {
         self.pressure.enter(now_ns)
-    }
-
-    fn samples_cpu(&self) -> bool {
-        self.waits.fetch_add(1, Relaxed).is_multiple_of(CPU_SAMPLED)
     }
 
     /// Records a completed transfer, seen at `now_ns` on `cpu`.
@@ -195,9 +204,9 @@ impl Polling {
     /// Sleeping may pay again some time after it did not: what spoke against
     /// it fades, until a sleep tells anew.
     fn doubt(&self) {
-        let before = self.overshoot_ns.load(Relaxed);
-        self.overshoot_ns.store(before - before / 1024, Relaxed);
         if self.waits.load(Relaxed).is_multiple_of(DOUBTED_EVERY) {
+            let before = self.overshoot_ns.load(Relaxed);
+            self.overshoot_ns.store(before - before / 256, Relaxed);
             let share = self.sleep_share.load(Relaxed);
             self.sleep_share.store(plan::next_share(share, false), Relaxed);
         }
@@ -208,23 +217,25 @@ impl Polling {
         self.stats.add(Counter::IoPolled, 1);
         let start = pending.now_ns();
         let mut last = start;
-        loop {
-            if pending.is_done() {
-                self.stats.add(Counter::IoPollHit, 1);
-                self.pressure.succeeded();
-                return;
-            }
+        let (now, lost_ns) = loop {
+            // The clock after the look: whoever was off the processor in
+            // between finds the request completed.
+            let is_done = pending.is_done();
             let now = pending.now_ns();
-            if now - last > GAP_NS {
-                self.pressure.interrupted(now);
-                return;
+            let gap_ns = now - last;
+            if is_done {
+                self.stats.add(Counter::IoPollHit, 1);
             }
-            if now - start >= plan.spin_ns {
-                return;
+            if gap_ns > GAP_NS {
+                break (now, gap_ns);
+            }
+            if is_done || now - start >= plan.spin_ns {
+                break (now, 0);
             }
             last = now;
             std::hint::spin_loop();
-        }
+        };
+        self.pressure.looked(now - start, lost_ns, now);
     }
 }
 

@@ -1,19 +1,34 @@
 //! Whether others want the processors: then looking for a completion takes
 //! from them what sleeping would have given.
 //!
-//! Two signs count. Several threads waiting for pages at once keep the
-//! processors busy between them. And a look that comes long after the one
-//! before it means that the thread was taken off its processor in between.
+//! Three signs count. Several threads waiting for pages at once keep the
+//! processors busy between them. More threads of all programs wanting to run
+//! than there are processors: somebody always waits, soon the one that looks,
+//! or reclaim on its behalf. And looks between which a thread was off its
+//! processor, as it happens under a quota or when it is bound to a busy one:
+//! once it loses more than looking gains over sleeping, looking does not pay.
 
+use softswap_sys::load::Load;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long one sign of several waiting threads counts.
 const CROWD_NS: u64 = 10_000_000;
-/// How long an interruption counts: at first, and at most.
-const FIRST_BACKOFF_NS: u64 = 20_000_000;
-const MAX_BACKOFF_NS: u64 = 640_000_000;
-/// Undisturbed successes after which an interruption counts as the first again.
-const FORGIVEN_AFTER: u32 = 256;
+/// The loss is judged over so much looking, in which time slices of others
+/// even out.
+const WINDOW_NS: u64 = 50_000_000;
+/// A loss of more than one in so many is too much: looking gains about one in
+/// four over sleeping.
+const TOLERATED_LOSS: u64 = 8;
+/// How long a window with too much loss counts: at first, and at most.
+const FIRST_BACKOFF_NS: u64 = 50_000_000;
+const MAX_BACKOFF_NS: u64 = 1_600_000_000;
+
+/// How long too many runnable threads count; they are counted again sooner.
+const DEMAND_NS: u64 = 10_000_000;
+/// In the mean of runnable threads, one is this much.
+const ONE: u32 = 256;
+/// Each count moves the mean by one in so many.
+const MEAN_OF: u32 = 16;
 
 /// Signs that the processors are wanted.
 #[derive(Debug)]
@@ -23,7 +38,11 @@ pub struct Pressure {
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,
     backoff_ns: AtomicU64,
-    undisturbed: AtomicU32,
+    looked_ns: AtomicU64,
+    lost_ns: AtomicU64,
+    load: Option<Load>,
+    /// The mean of runnable threads beyond the processors.
+    demand: AtomicU32,
 }
 
 /// One thread's wait for a page; ends when dropped.
@@ -33,9 +52,9 @@ pub struct Waiting<'p> {
 }
 
 impl Pressure {
-    /// No signs yet, on `cpus` processors.
+    /// No signs yet, on `cpus` processors; of other programs if `load` tells.
     #[must_use]
-    pub fn new(cpus: usize) -> Pressure {
+    pub fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of them: the other half has the work that goes with faults,
             // reclaim's and the kernel's.
@@ -43,7 +62,10 @@ impl Pressure {
             waiting: AtomicU32::new(0),
             contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
-            undisturbed: AtomicU32::new(0),
+            looked_ns: AtomicU64::new(0),
+            lost_ns: AtomicU64::new(0),
+            load,
+            demand: AtomicU32::new(0),
         }
     }
 
@@ -61,18 +83,41 @@ impl Pressure {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// A thread that was looking was taken off its processor.
-    pub fn interrupted(&self, now_ns: u64) {
-        let backoff = self.backoff_ns.load(Relaxed);
-        self.contended_until_ns.fetch_max(now_ns + backoff, Relaxed);
-        self.backoff_ns.store((2 * backoff).min(MAX_BACKOFF_NS), Relaxed);
-        self.undisturbed.store(0, Relaxed);
+    /// Counts who wants to run. A system call, so only now and then.
+    pub fn survey(&self, now_ns: u64) {
+        if let Some(load) = &self.load
+            && let Some(runnable) = load.runnable()
+        {
+            self.wanted(runnable.saturating_sub(load.processors()), now_ns);
+        }
     }
 
-    /// A thread looked and found what it wanted.
-    pub fn succeeded(&self) {
-        if self.undisturbed.fetch_add(1, Relaxed) >= FORGIVEN_AFTER {
-            self.undisturbed.store(0, Relaxed);
+    /// So many more threads want to run than can. Half a thread is forgiven:
+    /// what runs for a moment now and then, as reclaim does.
+    fn wanted(&self, excess: u32, now_ns: u64) {
+        let before = self.demand.load(Relaxed);
+        let demand = before - before / MEAN_OF + excess.min(MEAN_OF) * ONE / MEAN_OF;
+        self.demand.store(demand, Relaxed);
+        if demand > ONE / 2 {
+            self.contended_until_ns.fetch_max(now_ns + DEMAND_NS, Relaxed);
+        }
+    }
+
+    /// A thread looked for `ns` until `now_ns`, and for `lost_ns` of them it
+    /// was off its processor.
+    pub fn looked(&self, ns: u64, lost_ns: u64, now_ns: u64) {
+        let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
+        if self.looked_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
+            return;
+        }
+        // Threads that end a window at the same time share what it says.
+        let looked = self.looked_ns.swap(0, Relaxed);
+        self.lost_ns.store(0, Relaxed);
+        if lost * TOLERATED_LOSS > looked.max(WINDOW_NS) {
+            let backoff = self.backoff_ns.load(Relaxed);
+            self.contended_until_ns.fetch_max(now_ns + backoff, Relaxed);
+            self.backoff_ns.store((2 * backoff).min(MAX_BACKOFF_NS), Relaxed);
+        } else {
             self.backoff_ns.store(FIRST_BACKOFF_NS, Relaxed);
         }
     }
@@ -90,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_crowd_counts_for_a_moment() {
-        let pressure = Pressure::new(2);
+        let pressure = Pressure::new(2, None);
         let first = pressure.enter(0);
         assert!(!pressure.is_contended(0));
         drop(pressure.enter(100));
@@ -102,17 +147,50 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_count_longer_each_time_until_forgiven() {
-        let pressure = Pressure::new(8);
-        let lasts = |now: u64| {
-            pressure.interrupted(now);
-            (1..).map(|n| n * FIRST_BACKOFF_NS).find(|ns| !pressure.is_contended(now + ns)).unwrap()
+    fn threads_that_always_wait_for_a_processor_are_pressure() {
+        let pressure = Pressure::new(8, None);
+        (0..1000).for_each(|n| pressure.wanted(u32::from(n % 4 == 0), 0));
+        assert!(!pressure.is_contended(0), "reclaim, now and then");
+        (0..100).for_each(|_| pressure.wanted(1, 0));
+        assert!(pressure.is_contended(DEMAND_NS - 1));
+        (0..100).for_each(|_| pressure.wanted(0, 0));
+        assert!(!pressure.is_contended(DEMAND_NS), "over");
+        (0..100).for_each(|_| pressure.wanted(u32::MAX, 0));
+        (0..100).for_each(|_| pressure.wanted(0, 0));
+        pressure.wanted(0, DEMAND_NS);
+        assert!(!pressure.is_contended(DEMAND_NS), "however many there were");
+    }
+
+    /// How long one more window counts that lost one in `loss`, from `now` on.
+    fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
+        const LOOK_NS: u64 = WINDOW_NS / 100;
+        for _ in 0..100 {
+            pressure.looked(LOOK_NS, LOOK_NS / loss, now);
+        }
+        (0..).map(|n| n * FIRST_BACKOFF_NS).find(|ns| !pressure.is_contended(now + ns)).unwrap()
+    }
+
+    #[test]
+    fn losing_much_counts_longer_each_time_until_a_window_is_good() {
+        let pressure = Pressure::new(8, None);
+        let mut now = 0;
+        let mut next = || {
+            now += 10 * MAX_BACKOFF_NS;
+            now
         };
-        assert_eq!(lasts(0), FIRST_BACKOFF_NS);
-        assert_eq!(lasts(1 << 40), 2 * FIRST_BACKOFF_NS);
-        (0..10).for_each(|_| pressure.interrupted(0));
-        assert_eq!(lasts(2 << 40), MAX_BACKOFF_NS);
-        (0..=FORGIVEN_AFTER).for_each(|_| pressure.succeeded());
-        assert_eq!(lasts(3 << 40), FIRST_BACKOFF_NS);
+        assert_eq!(backoff(&pressure, 4, next()), FIRST_BACKOFF_NS);
+        assert_eq!(backoff(&pressure, 2, next()), 2 * FIRST_BACKOFF_NS);
+        (0..10).for_each(|_| assert!(backoff(&pressure, 7, next()) > 0));
+        assert_eq!(backoff(&pressure, 4, next()), MAX_BACKOFF_NS);
+        assert_eq!(backoff(&pressure, TOLERATED_LOSS, next()), 0, "tolerated");
+        assert_eq!(backoff(&pressure, 4, next()), FIRST_BACKOFF_NS);
+    }
+
+    #[test]
+    fn one_long_time_slice_of_another_is_not_yet_pressure() {
+        let pressure = Pressure::new(8, None);
+        pressure.looked(4_000_000, 3_900_000, 0);
+        (0..1000).for_each(|_| pressure.looked(60_000, 0, 0));
+        assert!(!pressure.is_contended(0));
     }
 }
