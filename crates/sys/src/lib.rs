@@ -13,7 +13,7 @@
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
-//! | [`file`], [`ring`], [`descriptor`]             | the swap file and I/O to it            |
+//! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
 //! | [`lz4`]                                        | the codec's C library                  |
@@ -28,6 +28,7 @@ pub mod alloc;
 pub mod child;
 pub mod control;
 pub mod descriptor;
+pub mod fiemap;
 pub mod file;
 pub mod futex;
 pub mod inline;

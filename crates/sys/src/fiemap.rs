@@ -1,0 +1,157 @@
+//! Where a file system keeps a file: FIEMAP.
+
+use crate::raw;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: usize = 0xC020_660B;
+/// Extents asked for at once.
+const BATCH: usize = 256;
+/// Write to the device first what has no place there yet.
+const FLAG_SYNC: u32 = 1;
+
+const LAST: u32 = 0x1;
+const UNKNOWN: u32 = 0x2;
+const DELALLOC: u32 = 0x4;
+const ENCODED: u32 = 0x8;
+const DATA_ENCRYPTED: u32 = 0x80;
+const NOT_ALIGNED: u32 = 0x100;
+const DATA_INLINE: u32 = 0x200;
+const DATA_TAIL: u32 = 0x400;
+const UNWRITTEN: u32 = 0x800;
+const SHARED: u32 = 0x2000;
+
+/// A piece of a file that lies in one piece on the device. All in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Where it begins in the file.
+    pub logical: u64,
+    /// Where it begins on the device; of no use unless [`FileExtent::is_placed`].
+    pub physical: u64,
+    /// How long it is.
+    pub length: u64,
+    flags: u32,
+}
+
+impl FileExtent {
+    /// Claimed, but never written: reads as zeroes without the device.
+    #[must_use]
+    pub fn is_unwritten(&self) -> bool {
+        self.flags & UNWRITTEN != 0
+    }
+
+    /// Other files (reflinks, snapshots) have it, too: writing moves it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.flags & SHARED != 0
+    }
+
+    /// Lies in whole blocks of its own at a known place, as written.
+    #[must_use]
+    pub fn is_placed(&self) -> bool {
+        const ELSEWHERE: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
+        self.flags & (ELSEWHERE | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+#[repr(C)]
+struct Request {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; BATCH],
+}
+
+const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
+
+/// The extents of an open file, in the order of the file; holes are left out.
+///
+/// # Errors
+/// EOPNOTSUPP where the file system does not tell, or what else it reports.
+pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
+    const EMPTY: RawExtent = RawExtent {
+        logical: 0,
+        physical: 0,
+        length: 0,
+        reserved64: [0; 2],
+        flags: 0,
+        reserved: [0; 3],
+    };
+    let mut request = Box::new(Request {
+        start: 0,
+        length: u64::MAX,
+        flags: FLAG_SYNC,
+        mapped: 0,
+        count: BATCH as u32,
+        reserved: 0,
+        extents: [EMPTY; BATCH],
+    });
+    let mut found = Vec::new();
+    loop {
+        let address = &raw mut *request as usize;
+        let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP, address, 0, 0, 0];
+        // SAFETY: the kernel writes at most `count` extents behind the head,
+        // and there is room for as many.
+        raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
+        let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
+        found.extend(mapped.iter().map(|raw| FileExtent {
+            logical: raw.logical,
+            physical: raw.physical,
+            length: raw.length,
+            flags: raw.flags,
+        }));
+        match mapped.last() {
+            Some(last) if last.flags & LAST == 0 => {
+                request.start = last.logical + last.length;
+                request.length = u64::MAX - request.start;
+            }
+            _ => return Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn written_pieces_are_found_in_order_and_holes_are_not() {
+        let path = std::env::temp_dir().join(format!("softswap-fiemap-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Every second 64 KiB: more extents than are asked for at once.
+        const STEP: u64 = 128 << 10;
+        for piece in 0..300 {
+            file.write_all_at(&[7; 64 << 10], piece * STEP).unwrap();
+        }
+        let found = match extents(file.as_fd()) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
+            result => result.unwrap(),
+        };
+        assert_eq!(found.iter().map(|extent| extent.length).sum::<u64>(), 300 * (64 << 10));
+        for pair in found.windows(2) {
+            assert!(pair[0].logical + pair[0].length <= pair[1].logical);
+        }
+        for extent in &found {
+            assert!(extent.is_placed() && !extent.is_shared());
+            assert!(extent.logical % STEP + extent.length <= 64 << 10);
+        }
+    }
+}
