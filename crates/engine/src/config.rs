@@ -5,22 +5,77 @@
 //! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
 
 use crate::io::poll::mode::Mode;
+use crate::swap::Discard;
 use std::path::PathBuf;
 
 /// The smallest budget an engine accepts: below it the fixed parts (fault
 /// contexts, bounce buffers, staging) would leave no room for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 
+/// One swap area, as asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AreaSpec {
+    /// A directory, for an unlinked file in it; or a swap file or device.
+    pub path: PathBuf,
+    /// Largest size of a file in a directory, in bytes; `None`: free space less
+    /// the reserve.
+    pub limit_bytes: Option<u64>,
+    /// Areas with a higher one are filled first; `None`: after all that have
+    /// one, in the order in which they were given.
+    pub priority: Option<u16>,
+    /// When the storage is told what is not needed.
+    pub discard: Discard,
+    /// How a thread waits for a single page from it; `None`: as for all.
+    pub poll: Option<Mode>,
+}
+
+impl AreaSpec {
+    /// An area at `path` with nothing else asked for.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
+        AreaSpec {
+            path: path.into(),
+            limit_bytes: None,
+            priority: None,
+            discard: Discard::None,
+            poll: None,
+        }
+    }
+
+    /// The path last: it may contain anything.
+    fn to_text(&self) -> String {
+        fn shown(value: Option<impl ToString>) -> String {
+            value.map_or_else(String::new, |value| value.to_string())
+        }
+        let path = self.path.to_string_lossy();
+        let AreaSpec { limit_bytes, priority, discard, poll, .. } = self;
+        let (limit, priority, poll) = (shown(*limit_bytes), shown(*priority), shown(*poll));
+        format!("{limit},{priority},{poll},{discard},{path}")
+    }
+
+    fn from_text(text: &str) -> Option<AreaSpec> {
+        fn value<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+            if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+        }
+        let mut parts = text.splitn(5, ',');
+        Some(AreaSpec {
+            limit_bytes: value(parts.next()?)?,
+            priority: value(parts.next()?)?,
+            poll: value(parts.next()?)?,
+            discard: parts.next()?.parse().ok()?,
+            path: parts.next().filter(|path| !path.is_empty())?.into(),
+        })
+    }
+}
+
 /// Settled settings of one engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
     pub memory_bytes: u64,
-    /// Directory in which the unlinked swap file is made.
-    pub swap_dir: PathBuf,
-    /// Largest size of the swap file in bytes; `None`: free space less the reserve.
-    pub swap_bytes: Option<u64>,
-    /// Free space that is always left on the swap directory's file system, in bytes.
+    /// Where pages go that leave DRAM, at least one.
+    pub areas: Vec<AreaSpec>,
+    /// Free space that is always left on a swap directory's file system, in bytes.
     pub reserve_bytes: u64,
     /// Share of the budget that compressed pages may take, in percent.
     pub pool_percent: u8,
@@ -44,8 +99,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             memory_bytes: 1 << 30,
-            swap_dir: PathBuf::from("/var/tmp"),
-            swap_bytes: None,
+            areas: vec![AreaSpec::new("/var/tmp")],
             reserve_bytes: 512 << 20,
             pool_percent: 40,
             compress: true,
@@ -65,11 +119,10 @@ pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
 impl Config {
     /// The variables (without [`ENV_PREFIX`]) that describe this configuration.
     #[must_use]
-    pub fn to_env(&self) -> Vec<(&'static str, String)> {
+    pub fn to_env(&self) -> Vec<(String, String)> {
         let flag = |on: bool| if on { "1" } else { "0" }.to_string();
         let mut env = vec![
             ("MEMORY", self.memory_bytes.to_string()),
-            ("SWAP_DIR", self.swap_dir.to_string_lossy().into_owned()),
             ("RESERVE", self.reserve_bytes.to_string()),
             ("POOL_PERCENT", self.pool_percent.to_string()),
             ("COMPRESS", flag(self.compress)),
@@ -78,16 +131,15 @@ impl Config {
             ("AVOID_IO_URING", flag(self.avoid_io_uring)),
             ("POLL", self.poll.to_string()),
         ];
-        if let Some(bytes) = self.swap_bytes {
-            env.push(("SWAP_BYTES", bytes.to_string()));
-        }
         if let Some(fd) = self.stats_fd {
             env.push(("STATS_FD", fd.to_string()));
         }
         if let Some(pid) = self.supervisor_pid {
             env.push(("SUPERVISOR_PID", pid.to_string()));
         }
-        env
+        let areas = self.areas.iter().enumerate();
+        let areas = areas.map(|(number, area)| (area_variable(number), area.to_text()));
+        env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
 
     /// Reads what [`Config::to_env`] wrote. `lookup` gets names without the
@@ -111,10 +163,14 @@ impl Config {
                 Some(_) => Err(name),
             };
             let default = Config::default();
+            let areas: Option<Vec<_>> = (0..)
+                .map_while(|number| lookup(&area_variable(number)))
+                .map(|text| AreaSpec::from_text(&text))
+                .collect();
+            let areas = areas.ok_or("SWAP")?;
             Ok(Config {
                 memory_bytes: memory.parse().map_err(|_| "MEMORY")?,
-                swap_dir: lookup("SWAP_DIR").map_or(default.swap_dir, PathBuf::from),
-                swap_bytes: parsed(lookup("SWAP_BYTES"), "SWAP_BYTES")?,
+                areas: if areas.is_empty() { default.areas } else { areas },
                 reserve_bytes: parsed(lookup("RESERVE"), "RESERVE")?
                     .unwrap_or(default.reserve_bytes),
                 pool_percent: parsed(lookup("POOL_PERCENT"), "POOL_PERCENT")?
@@ -132,6 +188,10 @@ impl Config {
     }
 }
 
+fn area_variable(number: usize) -> String {
+    format!("SWAP_{number}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,8 +201,16 @@ mod tests {
     fn a_configuration_survives_the_environment() {
         let config = Config {
             memory_bytes: 123 << 20,
-            swap_dir: "/tmp/a b".into(),
-            swap_bytes: Some(7 << 30),
+            areas: vec![
+                AreaSpec {
+                    limit_bytes: Some(7 << 30),
+                    priority: Some(5),
+                    discard: Discard::Both,
+                    poll: Some(Mode::Poll),
+                    ..AreaSpec::new("/tmp/a b,c")
+                },
+                AreaSpec::new("/dev/sdx"),
+            ],
             manage_children: false,
             avoid_move: true,
             poll: Mode::Hybrid,
@@ -151,6 +219,9 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {
+            assert_eq!(AreaSpec::from_text(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! than kept in thread-local storage; holding one is also what fork waits for.
 
 use crate::codec;
-use crate::io::Lane;
+use crate::swap::Lanes;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,8 +16,8 @@ pub const BATCH_PAGES: usize = 32;
 
 /// The resources of one walk.
 pub struct Context {
-    /// I/O channel.
-    pub lane: Lane,
+    /// I/O channels, one for each swap area.
+    pub lanes: Lanes,
     /// Scratch of the codec.
     pub scratch: codec::Scratch,
     /// A page put together before it is installed.
@@ -47,13 +47,13 @@ pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::
 
 impl Contexts {
     /// Makes `count` contexts, the last [`OWN_CONTEXTS`] of which are not shared.
-    pub fn new(count: usize, mut open_lane: impl FnMut() -> Lane) -> io::Result<Contexts> {
+    pub fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
         for index in 0..count {
             let (Some(page), Some(packed)) = (pages.next(), pages.next()) else { break };
             slots.push(Mutex::new(Context {
-                lane: open_lane(),
+                lanes: open_lanes(),
                 scratch: codec::Scratch::new(),
                 page,
                 packed,
@@ -116,8 +116,7 @@ impl Contexts {
     pub fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
         let mut own = lock(&self.slots[self.slots.len() - 1]);
         for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {
-            // Not dropped: its completions are the parent's.
-            std::mem::forget(std::mem::replace(&mut context.lane, Lane::Plain));
+            context.lanes.give_up_rings();
         }
     }
 }

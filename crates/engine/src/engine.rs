@@ -6,7 +6,6 @@ use crate::bounce;
 use crate::budget::Budget;
 use crate::config::{Config, MIN_MEMORY_BYTES};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
-use crate::io::Device;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
 use crate::mapping;
@@ -18,7 +17,7 @@ use crate::pool::Pool;
 use crate::reclaim;
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
-use crate::swap::area::{Area, AreaConfig, AreaError};
+use crate::swap::{Area, AreaError, Areas, Storage};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::load::Load;
 use softswap_sys::memory::reserve_u64;
@@ -35,7 +34,6 @@ const RING_BYTES: usize = 16 << 10;
 /// Stack, thread and tables of the engine's own, roughly.
 const SMALL_CHANGE_BYTES: usize = 256 << 10;
 /// Step by which the swap file grows.
-const AREA_CHUNK_BYTES: u64 = 64 << 20;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -78,10 +76,10 @@ pub struct AtRest<'e> {
 }
 
 impl Engine {
-    /// Builds an engine over `device`.
+    /// Builds an engine over swap areas made of `storage`.
     pub fn start(
         config: &Config,
-        device: Box<dyn Device>,
+        storage: Vec<Storage>,
         stats: Stats,
     ) -> Result<Engine, StartError> {
         if config.memory_bytes < MIN_MEMORY_BYTES {
@@ -90,20 +88,15 @@ impl Engine {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         // Threads that wait for the disk hold theirs: several for each CPU.
         let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-        let area = Area::new(
-            device,
-            AreaConfig {
-                limit_bytes: config.swap_bytes,
-                reserve_bytes: config.reserve_bytes,
-                chunk_bytes: AREA_CHUNK_BYTES,
-                cpus,
-            },
-            Polling::new(config.poll, cpus, Load::open(), overshoot_ns(config.poll), stats),
-        )?;
+        let polling = |mode: Option<Mode>| {
+            let mode = mode.unwrap_or(config.poll);
+            Polling::new(mode, cpus, Load::open(), overshoot_ns(mode), stats)
+        };
+        let areas = Areas::new(storage, cpus, polling)?;
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
-        let contexts = Contexts::new(contexts, || area.open_lane())?;
+        let contexts = Contexts::new(contexts, || areas.open_lanes())?;
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let parts = assemble(config, stats, window, area, cpus, contexts.count(), memory)?;
+        let parts = assemble(config, stats, window, areas, cpus, contexts.count(), memory)?;
         publish_facts(&parts);
         Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
     }
@@ -114,10 +107,9 @@ impl Engine {
         &self.parts.stats
     }
 
-    /// How swap-in waits for the disk; may be changed at any time.
-    #[must_use]
-    pub fn knobs(&self) -> &Knobs {
-        self.parts.area.polling().knobs()
+    /// How swap-in waits for each area's disk; may be changed at any time.
+    pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
+        self.parts.areas.knobs()
     }
 
     /// First address and length in bytes of the managed window.
@@ -431,7 +423,7 @@ impl Engine {
     /// In the parent after fork: slots that exist now are not reused until
     /// [`Engine::child_gone`], because the child reads them too.
     pub fn child_made(&self, at_rest: &AtRest<'_>) {
-        self.parts.area.freeze();
+        self.parts.areas.freeze();
         // Refused only where it was refused before: then nothing is inherited.
         let _ = self.parts.window.inherit(&self.managed_ranges(at_rest), false);
     }
@@ -452,7 +444,7 @@ impl Engine {
 
     /// Ends one [`Engine::child_made`].
     pub fn child_gone(&self) {
-        self.parts.area.thaw();
+        self.parts.areas.thaw();
     }
 
     /// In a forked child: makes the engine the child's own. The child reads
@@ -490,7 +482,7 @@ fn assemble(
     config: &Config,
     stats: Stats,
     window: Window,
-    area: Area,
+    swap_areas: Areas,
     cpus: usize,
     contexts: usize,
     memory: usize,
@@ -501,7 +493,8 @@ fn assemble(
     let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
     let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
     // Two more rings where the device can be asked for completions.
-    let rings = if area.facts().device_polling { 3 } else { 1 };
+    let rings_of = |area: &Area| if area.facts().device_polling { 3 } else { 1 };
+    let rings: usize = swap_areas.iter().map(rings_of).sum();
     let fixed = contexts * (CONTEXT_BYTES + rings * RING_BYTES)
         + bounce.bytes()
         + pool.metadata_bytes()
@@ -519,13 +512,13 @@ fn assemble(
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
+        areas: swap_areas,
         window,
-        area,
     })
 }
 
 fn publish_facts(parts: &Parts) {
-    let facts = parts.area.facts();
+    let facts = parts.areas.facts();
     let stats = &parts.stats;
     stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
     stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);

@@ -73,3 +73,5 @@ pub mod space;
 pub mod stats;
 #[cfg(not(loom))]
 pub mod swap;
+#[cfg(not(loom))]
+pub mod upkeep;

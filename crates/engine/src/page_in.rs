@@ -15,7 +15,6 @@ use crate::policy::{FRESH, HOT, PREFETCHED};
 use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
-use crate::seal;
 use crate::stats::{Counter, StopReason, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
@@ -246,7 +245,7 @@ fn read_slot(
     let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    let result = parts.area.read_page(&mut context.lane, slot, &mut buffer);
+    let result = parts.areas.read_page(&mut context.lanes, slot, &mut buffer);
     count_read(parts, PAGE_SIZE, result)?;
     check_seal(parts, slot, &buffer)?;
     install(parts, page, &buffer)
@@ -333,7 +332,7 @@ fn read(
     slot: u64,
     buffer: &mut [u8],
 ) -> Result<(), FaultError> {
-    let result = parts.area.read(&mut context.lane, slot, buffer);
+    let result = parts.areas.read(&mut context.lanes, slot, buffer);
     count_read(parts, buffer.len(), result)
 }
 
@@ -348,8 +347,7 @@ fn count_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> Resul
 }
 
 fn check_seal(parts: &Parts, slot: u64, bytes: &[u8]) -> Result<(), FaultError> {
-    let generation = parts.area.generation(slot);
-    if seal::checksum(slot, generation, bytes) == parts.area.seal(slot) {
+    if parts.is_sealed(slot, bytes) {
         return Ok(());
     }
     parts.stats.add(Counter::ChecksumErrors, 1);

@@ -5,7 +5,8 @@
 //! From then on a touch finds them staged and takes them straight back. Same-
 //! filled pages become a word, compressible ones go to the pool, the others are
 //! copied to a bounce buffer, sealed, and written in one go. Only when the
-//! write has succeeded is the slot published; a failed write gives the page back.
+//! write has succeeded is the slot published. When it fails, its pages are
+//! written one by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::ClusterBuffer;
 use crate::codec;
@@ -17,7 +18,7 @@ use crate::policy::HOT;
 use crate::pool::Handle;
 use crate::seal;
 use crate::stats::Counter;
-use crate::swap::area::{AreaFull, Run};
+use crate::swap::{AreaFull, Run};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::window::StagedFrame;
@@ -30,7 +31,7 @@ const GIVE_BACK_TRIES: u32 = 10_000;
 /// Why a page cannot be written out.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSlot {
-    /// The swap area is full.
+    /// The swap areas are full.
     #[error(transparent)]
     Area(#[from] AreaFull),
     /// The area belongs to the parent.
@@ -247,52 +248,94 @@ fn write_staged(
 ) {
     let mut done = 0;
     while done < pages.len() {
-        let copies = &cluster[done * PAGE_SIZE..pages.len() * PAGE_SIZE];
-        let part = match write_run(parts, context, copies) {
-            Ok(Some(run)) => {
-                publish_slots(parts, &pages[done..done + run.len], run, outcome);
-                run.len
-            }
-            // The slots of the failed run are retired; the next try gets others.
-            Ok(None) => {
-                keep(parts, &pages[done..]);
-                return;
-            }
+        let run = match allocate(parts, pages.len() - done) {
+            Ok(run) => run,
             Err(full) => {
                 outcome.area_full = Some(full);
                 keep(parts, &pages[done..]);
                 return;
             }
         };
-        done += part;
+        let copies = &cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
+        let written = write_sealed(parts, context, run, copies);
+        for (at, slot) in (run.first..).take(run.len).enumerate() {
+            let page = &pages[done + at];
+            if written.has(at) {
+                publish_slot(parts, page, slot, outcome);
+            } else {
+                keep(parts, std::slice::from_ref(page));
+            }
+        }
+        if parts.areas.has_failed(run.first) {
+            outcome.area_full = Some(AreaFull::Failed.into());
+        }
+        done += run.len;
     }
 }
 
-/// Seals and writes as many of the copies as fit into one run of slots.
-/// `Ok(None)`: the write failed and has been counted.
-fn write_run(parts: &Parts, context: &mut Context, copies: &[u8]) -> Result<Option<Run>, NoSlot> {
-    let run = allocate(parts, copies.len() / PAGE_SIZE)?;
-    let written = write_sealed(parts, context, run, &copies[..run.len * PAGE_SIZE]);
-    Ok(written.then_some(run))
+/// Which pages of a run were written.
+#[derive(Clone, Copy)]
+struct Written(u32);
+
+impl Written {
+    const NONE: Written = Written(0);
+
+    fn all(count: usize) -> Written {
+        Written(u32::MAX >> (BATCH_PAGES - count))
+    }
+
+    fn has(self, at: usize) -> bool {
+        self.0 >> at & 1 == 1
+    }
 }
 
-fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
+const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
+
+/// Takes up to `want` adjacent slots.
+///
+/// # Errors
+/// When there are none, or they are not this process's.
+pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
-    Ok(parts.area.alloc_run(current_cpu(), want)?)
+    Ok(parts.areas.alloc_run(current_cpu(), want)?)
 }
 
-/// Seals and writes copies to the slots of `run`. A failure is counted, and
-/// its slots are not used again.
-fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> bool {
+/// Seals and writes copies to the slots of `run`. Where that fails they are
+/// written one by one, unless the whole area has failed; slots that still
+/// refuse are not used again.
+fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Written {
     for (slot, copy) in (run.first..).zip(copies.chunks_exact(PAGE_SIZE)) {
-        let generation = parts.area.generation(slot);
-        parts.area.set_seal(slot, seal::checksum(slot, generation, copy));
+        let generation = parts.areas.generation(slot);
+        parts.areas.set_seal(slot, seal::checksum(slot, generation, copy));
     }
-    if parts.area.write(&mut context.lane, run, copies).is_err() {
+    if write(parts, context, run, copies) {
+        return Written::all(run.len);
+    }
+    let mut written = Written::NONE;
+    for (at, copy) in copies.chunks_exact(PAGE_SIZE).enumerate() {
+        let alone = Run { first: run.first + at as u64, len: 1 };
+        let is_worth_it = run.len > 1 && !parts.areas.has_failed(run.first);
+        if is_worth_it && write(parts, context, alone, copy) {
+            written.0 |= 1 << at;
+        } else if parts.areas.has_failed(run.first) {
+            // It is not this place alone that is bad.
+            parts.areas.free(alone.first, 1);
+        } else {
+            parts.areas.retire(alone.first, 1);
+            parts.stats.add(Counter::SlotsRetired, 1);
+        }
+    }
+    written
+}
+
+/// One write; a failure is counted.
+fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> bool {
+    if parts.areas.write(&mut context.lanes, run, copies).is_err() {
         parts.stats.add(Counter::WriteErrors, 1);
-        parts.area.retire(run.first, run.len);
+        let failed = parts.areas.iter().filter(|area| area.has_failed()).count();
+        parts.stats.set(Counter::AreasFailed, failed as u64);
         return false;
     }
     parts.stats.add(Counter::PagesWritten, run.len as u64);
@@ -300,16 +343,14 @@ fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -
     true
 }
 
-fn publish_slots(parts: &Parts, pages: &[(PageNo, u32)], run: Run, outcome: &mut Outcome) {
-    for ((page, frame), slot) in pages.iter().zip(run.first..) {
-        let claim = parts.pages.claim(*page);
-        if claim.before().place() == (Place::Staged { frame: *frame }) {
-            claim.publish(Place::Slot { slot });
-            outcome.pages_out += 1;
-        } else {
-            // Rescued while it was being written: the copy is stale.
-            parts.area.free(slot, 1);
-        }
+fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {
+    let claim = parts.pages.claim(page.0);
+    if claim.before().place() == (Place::Staged { frame: page.1 }) {
+        claim.publish(Place::Slot { slot });
+        outcome.pages_out += 1;
+    } else {
+        // Rescued while it was being written: the copy is stale.
+        parts.areas.free(slot, 1);
     }
 }
 
@@ -340,24 +381,49 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     for (page, handle) in &oldest[..found] {
         if let Some(claim) = unpack(parts, context, *page, *handle) {
             cluster[count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&context.page.0);
-            claims[count] = Some((*handle, claim));
+            claims[count] = Some(claim);
             count += 1;
         }
     }
-    if count < run.len {
-        parts.area.free(run.first + count as u64, run.len - count);
-    }
-    let run = Run { len: count, ..run };
-    if count == 0 || !write_sealed(parts, context, run, &cluster[..count * PAGE_SIZE]) {
-        return Ok(0);
-    }
-    for (claimed, slot) in claims.iter_mut().zip(run.first..) {
-        if let Some((handle, claim)) = claimed.take() {
-            claim.publish(Place::Slot { slot });
-            parts.pool.free(handle);
+    let moves = Moves { run, claims: &mut claims[..count] };
+    Ok(moves.carry_out(parts, context, &cluster))
+}
+
+/// Pages whose copies are in a cluster buffer, on their way to the slots of a
+/// run that has room for all of them.
+pub struct Moves<'m, 't> {
+    /// Where they go.
+    pub run: Run,
+    /// The pages, in the order of the copies.
+    pub claims: &'m mut [Option<Claim<'t>>],
+}
+
+impl Moves<'_, '_> {
+    /// Writes the copies and publishes the slots of those that were written;
+    /// what was left of the run, and what the pages had before, is freed.
+    /// Returns how many went.
+    pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &[u8]) -> usize {
+        let Moves { run, claims } = self;
+        let count = claims.len();
+        if count < run.len {
+            parts.areas.free(run.first + count as u64, run.len - count);
         }
+        if count == 0 {
+            return 0;
+        }
+        let run = Run { len: count, ..run };
+        let written = write_sealed(parts, context, run, &copies[..count * PAGE_SIZE]);
+        let mut gone = 0;
+        for (at, claim) in claims.iter_mut().enumerate() {
+            if let Some(claim) = claim.take().filter(|_| written.has(at)) {
+                let old = claim.before().place();
+                claim.publish(Place::Slot { slot: run.first + at as u64 });
+                parts.release_copy(old);
+                gone += 1;
+            }
+        }
+        gone
     }
-    Ok(count)
 }
 
 /// Claims a page of the pool and unpacks it into the context's page, if it is

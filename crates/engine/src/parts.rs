@@ -6,9 +6,10 @@ use crate::budget::Budget;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
+use crate::seal;
 use crate::space::Space;
 use crate::stats::{Counter, Stats};
-use crate::swap::area::Area;
+use crate::swap::Areas;
 use softswap_sys::window::Window;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -24,8 +25,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Compressed pages.
     pub pool: Pool,
-    /// The swap area.
-    pub area: Area,
+    /// The swap areas.
+    pub areas: Areas,
     /// I/O buffers.
     pub bounce: bounce::Pool,
     /// The DRAM budget.
@@ -46,7 +47,7 @@ impl Parts {
     /// What counts against the budget beside pages and fixed parts, in bytes.
     #[must_use]
     pub fn other_bytes(&self) -> usize {
-        self.pool.used_bytes() + self.area.metadata_bytes() as usize + self.space.metadata_bytes()
+        self.pool.used_bytes() + self.areas.metadata_bytes() as usize + self.space.metadata_bytes()
     }
 
     /// Everything that counts against the budget, in bytes.
@@ -69,11 +70,11 @@ impl Parts {
         let pages = self.budget.pages() * softswap_sys::PAGE_SIZE;
         stats.peak(Counter::ResidentPeakBytes, pages as u64);
         stats.peak(Counter::PoolPeakBytes, self.pool.used_bytes() as u64);
-        let disk = self.area.used_slots() * softswap_sys::PAGE_SIZE as u64;
+        let disk = self.areas.used_slots() * softswap_sys::PAGE_SIZE as u64;
         stats.peak(Counter::DiskPeakBytes, disk);
         stats.peak(Counter::MetadataPeakBytes, self.space.metadata_bytes() as u64);
         stats.peak(Counter::MappedPeakBytes, self.space.mapped_bytes() as u64);
-        stats.set(Counter::SwapFileBytes, self.area.size_bytes());
+        stats.set(Counter::SwapFileBytes, self.areas.size_bytes());
     }
 
     /// Ends the process: going on would lose a page. Never returns.
@@ -84,11 +85,18 @@ impl Parts {
         std::process::abort()
     }
 
+    /// Whether `bytes` are what was written to a slot.
+    #[must_use]
+    pub fn is_sealed(&self, slot: u64, bytes: &[u8]) -> bool {
+        let generation = self.areas.generation(slot);
+        seal::checksum(slot, generation, bytes) == self.areas.seal(slot)
+    }
+
     /// Frees what a place outside the program's memory occupies.
     pub fn release_copy(&self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
-            Place::Slot { slot } => self.area.free(slot, 1),
+            Place::Slot { slot } => self.areas.free(slot, 1),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use crate::context::{Context, Contexts};
 use crate::page_out::{self, NoSlot};
 use crate::parts::Parts;
 use crate::stats::Counter;
+use crate::upkeep::Upkeep;
 use softswap_sys::futex;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +18,11 @@ const POOL_HIGH_PERCENT: usize = 90;
 const PAUSE_NS: u64 = 1_000_000;
 /// Pauses without any progress after which memory counts as exhausted: 5 s.
 const MAX_PAUSES: u32 = 5_000;
+
+/// How long the background thread sleeps when there is nothing to do, and
+/// between two steps of work for the swap areas.
+const NAP_NS: u64 = 1_000_000_000;
+const PACE_NS: u64 = 5_000_000;
 
 /// Nothing can leave DRAM any more.
 #[derive(Debug, thiserror::Error)]
@@ -109,10 +115,12 @@ fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
 
 /// The background thread's work; returns when `go_on` says no.
 pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
+    let mut upkeep = Upkeep::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         if parts.budget.is_comfortable(parts.other_bytes()) {
-            sleep_until_low(parts, seen);
+            let nap_ns = if upkeep.step(parts, contexts) { PACE_NS } else { NAP_NS };
+            sleep_until_low(parts, seen, nap_ns);
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.
@@ -126,12 +134,11 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     }
 }
 
-/// Sleeps until a fault finds memory low. Awake again after a second at the
-/// latest: peaks are noted, and a wake-up that came too early is made good.
-fn sleep_until_low(parts: &Parts, seen: u32) {
-    const NAP_NS: u64 = 1_000_000_000;
+/// Sleeps until a fault finds memory low, or for so long: peaks are noted then,
+/// and a wake-up that came too early is made good.
+fn sleep_until_low(parts: &Parts, seen: u32, nap_ns: u64) {
     parts.asleep.store(true, Ordering::Release);
-    futex::wait(&parts.kick, seen, Some(NAP_NS));
+    futex::wait(&parts.kick, seen, Some(nap_ns));
     parts.asleep.store(false, Ordering::Relaxed);
     parts.note_peaks();
 }

@@ -1,7 +1,7 @@
 //! What can be changed while the program runs: a table of keys.
 
 use crate::engine::Engine;
-use crate::io::poll::mode::{MAX_SLEEP_NS, Mode, Sleep};
+use crate::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
 /// One key of the table.
 pub struct Setting {
@@ -19,22 +19,25 @@ pub struct Setting {
 pub const SETTINGS: [Setting; 2] = [
     Setting {
         key: "io.poll",
-        values: "interrupt, poll, hybrid or auto",
+        values: "interrupt, poll, hybrid or auto; N:MODE for swap area N alone",
         meaning: "how a thread waits for a page from the disk",
-        get: |engine| engine.knobs().mode().to_string(),
+        get: |engine| by_area(engine.knobs().map(|knobs| knobs.mode().to_string())),
         set: |engine, text| {
+            let (areas, text) = areas_of(engine, text)?;
             let mode: Mode = text.parse().map_err(|bad| format!("{bad}"))?;
-            engine.knobs().set_mode(mode);
+            areas.for_each(|knobs| knobs.set_mode(mode));
             Ok(())
         },
     },
     Setting {
         key: "io.poll_sleep",
-        values: "auto, 0, or a time such as 20us, at most 100ms",
+        values: "auto, 0, or a time such as 20us, at most 100ms; N:TIME for swap area N alone",
         meaning: "how long hybrid polling sleeps first",
-        get: |engine| show_sleep(engine.knobs().sleep()),
+        get: |engine| by_area(engine.knobs().map(|knobs| show_sleep(knobs.sleep()))),
         set: |engine, text| {
-            engine.knobs().set_sleep(parse_sleep(text)?);
+            let (areas, text) = areas_of(engine, text)?;
+            let sleep = parse_sleep(text)?;
+            areas.for_each(|knobs| knobs.set_sleep(sleep));
             Ok(())
         },
     },
@@ -63,6 +66,35 @@ fn find(key: &str) -> Result<&'static Setting, String> {
         let keys: Vec<_> = TABLE.iter().map(|setting| setting.key).collect();
         format!("there is no setting {key:?}; there are {}", keys.join(" and "))
     })
+}
+
+/// The areas that a value is for, and the value: `N:VALUE` is for area N.
+fn areas_of<'e, 't>(
+    engine: &'e Engine,
+    text: &'t str,
+) -> Result<(impl Iterator<Item = &'e Knobs>, &'t str), String> {
+    let count = engine.knobs().count();
+    let (areas, value) = match text.split_once(':') {
+        None => (0..count, text),
+        Some((number, value)) => {
+            let number = number.parse().ok().filter(|number| *number < count);
+            let number: usize = number.ok_or_else(|| {
+                format!("{text:?} names no swap area; they are numbered from 0 to {}", count - 1)
+            })?;
+            (number..number + 1, value)
+        }
+    };
+    Ok((engine.knobs().skip(areas.start).take(areas.len()), value))
+}
+
+/// One value if it is the same for all areas, else each area's with its number.
+fn by_area(values: impl Iterator<Item = String>) -> String {
+    let mut values: Vec<_> = values.collect();
+    if values.iter().all(|value| *value == values[0]) {
+        return values.swap_remove(0);
+    }
+    let numbered = values.iter().enumerate().map(|(number, value)| format!("{number}:{value}"));
+    numbered.collect::<Vec<_>>().join(" ")
 }
 
 /// Units of a time, the largest first, in ns.

@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 2;
+pub const STATS_VERSION: u64 = 3;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,20 @@ counters! {
     IoOverslept,
     /// CPU time spent on single-page reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
+    /// Slots out of service because writing to them failed.
+    SlotsRetired,
+    /// Swap areas that are not written to any more.
+    AreasFailed,
+    /// Pages brought from such an area elsewhere.
+    PagesMoved,
+    /// Bytes of swap areas discarded.
+    DiscardedBytes,
+    /// Areas whose storage failed to discard, and is not asked again.
+    DiscardErrors,
+    /// Bytes that swap files gave back to the file system by shrinking.
+    ShrunkBytes,
+    /// Swap areas there are.
+    Areas,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

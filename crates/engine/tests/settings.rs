@@ -26,7 +26,7 @@ fn what_is_set_is_what_is_got_and_what_holds() {
     assert_eq!(ask(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
     assert_eq!(ask(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
     assert_eq!(ask(&world, "get io.poll"), ok("io.poll hybrid\n"));
-    let knobs = world.engine.knobs();
+    let knobs = world.engine.knobs().next().unwrap();
     assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Hybrid, Sleep::Fixed(1_500_000)));
     assert_eq!(ask(&world, "set io.poll_sleep auto"), ok("io.poll_sleep auto\n"));
     assert_eq!(knobs.sleep(), Sleep::Adaptive);

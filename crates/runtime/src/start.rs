@@ -3,9 +3,8 @@
 use crate::{control, faults, fork, guard, heap, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::engine::Engine;
-use softswap_engine::io::file_device::FileDevice;
 use softswap_engine::stats::{STATS_WORDS, Stats};
-use softswap_sys::file::SwapFile;
+use softswap_engine::swap::open::open;
 use softswap_sys::{memory, raw, seccomp, shared, signals};
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
@@ -82,9 +81,9 @@ fn fail(why: &str) -> ! {
 
 fn bring_up(config: &Config) -> Result<(), String> {
     let stats = statistics(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
-    let file = SwapFile::open(&config.swap_dir).map_err(|e| e.to_string())?;
-    let device = Box::new(FileDevice::new(file, config.avoid_io_uring));
-    let engine = Engine::start(config, device, stats).map_err(|e| e.to_string())?;
+    let storage = open(&config.areas, config.reserve_bytes, config.avoid_io_uring)
+        .map_err(|e| e.to_string())?;
+    let engine = Engine::start(config, storage, stats).map_err(|e| e.to_string())?;
     ENGINE.get_or_init(|| engine);
     if !config.manage_children {
         leave_children_alone();

@@ -13,6 +13,7 @@
 use crate::descriptor::move_high;
 use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
+use crate::raw;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
@@ -23,7 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The error numbers that callers tell apart, under their kernel names.
 pub mod errno {
-    pub use libc::{EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, EOPNOTSUPP, ESTALE};
+    pub use libc::{
+        EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
+        ESTALE,
+    };
 }
 
 /// Why no swap file could be opened, and what would help.
@@ -226,6 +230,31 @@ impl SwapFile {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punch = || rustix::fs::fallocate(&self.fd, flags, offset_bytes, length_bytes);
         Ok(retry_on_intr(punch)?)
+    }
+
+    /// Makes the file end at `offset_bytes`.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, offset_bytes))?)
+    }
+
+    /// Tells the storage that a range is not needed: a device is told to
+    /// discard it, a file gives it back to the file system.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where it cannot do that, or what else the kernel reported.
+    pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        const BLKDISCARD: usize = 0x1277;
+        let mode = rustix::fs::fstat(&self.fd)?.st_mode;
+        if !rustix::fs::FileType::from_raw_mode(mode).is_block_device() {
+            return self.punch(offset_bytes, length_bytes);
+        }
+        let range = [offset_bytes, length_bytes];
+        let args = [self.fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: the kernel reads two words, and there are two.
+        raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
     }
 
     /// Bytes that this user may still claim on the file system.

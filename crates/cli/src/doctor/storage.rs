@@ -28,7 +28,7 @@ pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
 
 /// The directory that `run` would take, and what chose it.
 fn chosen(asked: Option<&Path>) -> (PathBuf, String) {
-    let default = Config::default().swap_dir;
+    let default = Config::default().areas.remove(0).path;
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
         (Some(path), _) => (path.into(), format!("--swap {}", path.display())),
         (None, Some(text)) => {

@@ -1,5 +1,6 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
+mod areas;
 pub(crate) mod figures;
 mod program;
 mod report;
@@ -36,11 +37,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
 
-    /// Directory for the swap file, and its largest size [default: /var/tmp]
+    /// Where pages go: a directory for a swap file and its largest size [default: /var/tmp]
     ///
-    /// Without SIZE the file may grow until only the reserve is left.
-    #[arg(long, value_name = "DIR[:SIZE]")]
-    swap: Option<String>,
+    /// Without SIZE the file may grow until only the reserve is left. May be
+    /// given several times. Areas with a higher `pri` (0 to 32767) are filled
+    /// first, equal ones in turn; those without come last, in the order given.
+    /// `discard` gives what is not needed back: clusters of 2 MiB that have
+    /// become free (`pages`), all of a device at the start (`once`), or `both`.
+    /// `poll` is as --poll, for this area alone.
+    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    swap: Vec<String>,
 
     /// Free space always left on the swap directory's file system [default: 512M]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]

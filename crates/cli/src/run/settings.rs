@@ -1,10 +1,10 @@
 //! From what was asked to what holds: flags over environment over file over
 //! defaults, every value checked, every refusal naming where the value came from.
 
-use super::RunArgs;
+use super::{RunArgs, areas};
+use crate::machine;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_percent, parse_size};
-use crate::{machine, swapdir};
 use serde::Deserialize;
 use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::io::poll::mode::BadMode;
@@ -45,14 +45,14 @@ struct File {
 
 /// A value and where it came from.
 #[derive(Debug)]
-struct Asked {
-    text: String,
+pub(super) struct Asked {
+    pub(super) text: String,
     /// `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
-    shown: String,
+    pub(super) shown: String,
 }
 
 impl Asked {
-    fn refuse(&self, why: impl Display) -> Refusal {
+    pub(super) fn refuse(&self, why: impl Display) -> Refusal {
         Refusal::usage(format!("{}: {why}", self.shown))
     }
 }
@@ -80,7 +80,38 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
             let shown = format!("{variable}={text}");
             return Ok(Some(Asked { text, shown }));
         }
-        let Some(value) = file else { return Ok(None) };
+        file.map(|value| self.from_file(name, value)).transpose()
+    }
+
+    /// As [`Sources::pick`] for what may be given several times: flags of one
+    /// kind, `;` in the variable, an array in the file.
+    fn pick_all(
+        &self,
+        name: &str,
+        flags: &[String],
+        file: Option<&toml::Value>,
+    ) -> Result<Vec<Asked>, Refusal> {
+        if !flags.is_empty() {
+            let each = flags.iter().map(|text| Asked {
+                text: text.clone(),
+                shown: format!("--{} {text}", name.replace('_', "-")),
+            });
+            return Ok(each.collect());
+        }
+        if let Some(asked) = self.pick(name, None, None)? {
+            let each = asked.text.split(';').filter(|text| !text.is_empty());
+            let each = each.map(|text| Asked { text: text.into(), shown: asked.shown.clone() });
+            return Ok(each.collect());
+        }
+        match file {
+            Some(toml::Value::Array(values)) => {
+                values.iter().map(|value| self.from_file(name, value)).collect()
+            }
+            other => other.map(|value| self.from_file(name, value)).into_iter().collect(),
+        }
+    }
+
+    fn from_file(&self, name: &str, value: &toml::Value) -> Result<Asked, Refusal> {
         let text = match value {
             toml::Value::String(text) => text.clone(),
             toml::Value::Integer(number) => number.to_string(),
@@ -94,7 +125,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
             }
         };
         let shown = format!("{name} = {text} in {}", self.file_path.display());
-        Ok(Some(Asked { text, shown }))
+        Ok(Asked { text, shown })
     }
 
     fn switch(&self, name: &str, flag: bool, file: Option<&toml::Value>) -> Result<bool, Refusal> {
@@ -132,9 +163,8 @@ pub(super) fn settle(
         Some(asked) => parse_size(&asked.text).map_err(|why| asked.refuse(why))?,
         None => defaults.reserve_bytes,
     };
-    let swap = sources.pick("swap", args.swap.as_deref(), file.swap.as_ref())?;
-    let (swap_dir, swap_bytes) =
-        settle_swap(swap.as_ref(), &defaults.swap_dir, reserve_bytes, &mut notes)?;
+    let swap = sources.pick_all("swap", &args.swap, file.swap.as_ref())?;
+    let areas = areas::settle(swap, &defaults.areas, reserve_bytes, &mut notes)?;
     let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
     let pool_percent = match &pool {
@@ -154,8 +184,7 @@ pub(super) fn settle(
 
     let config = Config {
         memory_bytes,
-        swap_dir,
-        swap_bytes,
+        areas,
         reserve_bytes,
         pool_percent,
         compress: choose(codec.as_ref(), ["lz4", "none"], " (zstd is not built in yet)")?,
@@ -234,64 +263,11 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
     Ok(bytes)
 }
 
-fn settle_swap(
-    asked: Option<&Asked>,
-    default: &Path,
-    reserve_bytes: u64,
-    notes: &mut Vec<String>,
-) -> Result<(PathBuf, Option<u64>), Refusal> {
-    let default = Asked {
-        text: default.to_string_lossy().into_owned(),
-        shown: format!("--swap {} (the default)", default.display()),
-    };
-    let asked = asked.unwrap_or(&default);
-    let (dir, bytes) = split_swap(asked)?;
-    let dir = swapdir::check(&asked.shown, &dir, reserve_bytes)?;
-    if dir.in_memory {
-        notes.push(format!(
-            "{}: {} keeps its files in DRAM, so that pages written there free none; \
-             choose a directory on a disk with --swap DIR",
-            asked.shown, dir.file_system
-        ));
-    }
-    let usable = dir.free_bytes.saturating_sub(reserve_bytes);
-    if bytes.is_some_and(|bytes| bytes > usable) {
-        notes.push(format!(
-            "{}: only {} are free there now beyond the reserve",
-            asked.shown,
-            units::bytes(usable)
-        ));
-    }
-    // The program, and what it starts, may change directory.
-    let path = std::path::absolute(&dir.path).unwrap_or(dir.path);
-    Ok((path, bytes))
-}
-
-/// `DIR` or `DIR:SIZE`; a directory whose name has a colon wins over a size.
-fn split_swap(asked: &Asked) -> Result<(PathBuf, Option<u64>), Refusal> {
-    let whole = PathBuf::from(&asked.text);
-    if whole.exists() {
-        return Ok((whole, None));
-    }
-    let Some((dir, size)) = asked.text.rsplit_once(':') else {
-        return Ok((whole, None));
-    };
-    let bytes =
-        parse_size(size).map_err(|why| asked.refuse(format!("the size `{size}`: {why}")))?;
-    if bytes < swapdir::SMALLEST_FILE_BYTES {
-        return Err(asked.refuse(format!(
-            "a swap file of {} is too small: give at least {}, or no size for all free space",
-            units::bytes(bytes),
-            units::bytes(swapdir::SMALLEST_FILE_BYTES)
-        )));
-    }
-    Ok((PathBuf::from(dir), Some(bytes)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+    use softswap_engine::config::AreaSpec;
     use softswap_engine::io::poll::mode::Mode;
 
     #[derive(Parser)]
@@ -343,18 +319,32 @@ mod tests {
     }
 
     #[test]
-    fn a_size_follows_the_directory() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().to_str().unwrap();
-        let asked = |text: String| Asked { shown: text.clone(), text };
-        assert_eq!(split_swap(&asked(dir.into())).unwrap(), (dir.into(), None));
-        let sized = asked(format!("{dir}:1G"));
-        assert_eq!(split_swap(&sized).unwrap(), (dir.into(), Some(1 << 30)));
-        assert!(split_swap(&asked(format!("{dir}:banana"))).is_err());
-        assert!(split_swap(&asked(format!("{dir}:1K"))).is_err());
-        let colon = format!("{dir}/a:1G");
-        std::fs::create_dir(&colon).unwrap();
-        assert_eq!(split_swap(&asked(colon.clone())).unwrap(), (colon.into(), None));
+    fn areas_come_from_flags_or_the_environment_or_the_file() {
+        let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+        let [one, two] = [0, 1].map(|at| dirs[at].path().to_str().unwrap());
+        let path = dirs[0].path().join("softswap.toml");
+        std::fs::write(&path, format!("swap = [\"{one},pri=3\", \"{two}:1G\"]\n")).unwrap();
+        let path = path.to_str().unwrap();
+        let areas = |flags: &[&str], env: &[(&str, &str)]| {
+            let areas =
+                settle_with(&[&["--reserve", "0"], flags].concat(), env).unwrap().config.areas;
+            let of = |area: AreaSpec| (area.path, area.priority, area.limit_bytes);
+            areas.into_iter().map(of).collect::<Vec<_>>()
+        };
+        let (one_path, two_path) = (PathBuf::from(one), PathBuf::from(two));
+        assert_eq!(
+            areas(&["--config", path], &[]),
+            [(one_path.clone(), Some(3), None), (two_path.clone(), None, Some(1 << 30))]
+        );
+        let both = format!("{two};{one},pri=7");
+        assert_eq!(
+            areas(&["--config", path], &[("SOFTSWAP_SWAP", &both)]),
+            [(two_path.clone(), None, None), (one_path.clone(), Some(7), None)]
+        );
+        assert_eq!(
+            areas(&["--swap", one, "--swap", two], &[("SOFTSWAP_SWAP", &both)]),
+            [(one_path, None, None), (two_path, None, None)]
+        );
     }
 
     #[test]

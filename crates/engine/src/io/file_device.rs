@@ -243,12 +243,15 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
-        match self.file.punch(offset, bytes) {
-            // A hint: without holes the storage merely stays claimed.
-            Err(error) if error.raw_os_error() == Some(errno::EOPNOTSUPP) => Ok(()),
-            Err(error) => Err(IoError::from_os(Operation::Discard, offset, bytes, &error)),
-            Ok(()) => Ok(()),
-        }
+        self.file
+            .discard(offset, bytes)
+            .map_err(|error| IoError::from_os(Operation::Discard, offset, bytes, &error))
+    }
+
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        self.file
+            .truncate(offset)
+            .map_err(|error| IoError::from_os(Operation::Shrink, offset, 0, &error))
     }
 
     fn free_bytes(&self) -> Result<u64, IoError> {

@@ -120,10 +120,19 @@ pub trait Device: Send + Sync {
     /// When there is no room ([`IoError::is_no_space`]), or the device failed.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError>;
 
+    /// Gives up the storage from `offset` on: the end of a file that grew.
+    ///
+    /// # Errors
+    /// When the storage cannot become smaller, or the device failed.
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        let unsupported = io::Error::from_raw_os_error(errno::EOPNOTSUPP);
+        Err(IoError::from_os(Operation::Shrink, offset, 0, &unsupported))
+    }
+
     /// Tells the device that the content of a range is not needed any more.
     ///
     /// # Errors
-    /// When the device failed; a device that cannot discard ignores the call.
+    /// When the device cannot discard ([`IoError::is_unsupported`]), or failed.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError>;
 
     /// Bytes that growing could still obtain.
@@ -145,6 +154,8 @@ pub enum Operation {
     Write,
     /// Claim storage.
     Grow,
+    /// Give storage back.
+    Shrink,
     /// Release content.
     Discard,
     /// Ask for the free space.
@@ -157,6 +168,7 @@ impl fmt::Display for Operation {
             Self::Read => "reading",
             Self::Write => "writing",
             Self::Grow => "growing by",
+            Self::Shrink => "shrinking by",
             Self::Discard => "discarding",
             Self::Measure => "measuring",
         })
@@ -212,6 +224,12 @@ impl IoError {
     ) -> Self {
         let number = error.raw_os_error().unwrap_or(errno::EIO);
         Self { kind: IoErrorKind::Errno(number), operation, offset, length, transferred: 0 }
+    }
+
+    /// The device cannot do that at all.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
     }
 
     /// The device has no room; another device may have.

@@ -302,8 +302,23 @@ impl Device for SimDevice {
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
-        self.discards.fetch_add(1, Ordering::Relaxed);
+        let number = self.discards.fetch_add(1, Ordering::Relaxed);
+        if let Some(Fault::Errno(errno)) = self.planned(Operation::Discard, number) {
+            let error = io::Error::from_raw_os_error(errno);
+            return Err(IoError::from_os(Operation::Discard, offset, bytes, &error));
+        }
         let length = self.reachable(offset, bytes as usize);
+        self.each_stripe(offset, length, |stripe, from, range| {
+            if !stripe.is_empty() {
+                stripe[from..from + range.len()].fill(0);
+            }
+        });
+        Ok(())
+    }
+
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        let old = self.grown_bytes.fetch_min(offset, Ordering::AcqRel);
+        let length = old.saturating_sub(offset) as usize;
         self.each_stripe(offset, length, |stripe, from, range| {
             if !stripe.is_empty() {
                 stripe[from..from + range.len()].fill(0);
@@ -337,6 +352,9 @@ impl<D: Device> Device for std::sync::Arc<D> {
     }
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         (**self).discard(offset, bytes)
+    }
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        (**self).truncate(offset)
     }
     fn free_bytes(&self) -> Result<u64, IoError> {
         (**self).free_bytes()

@@ -2,12 +2,18 @@
 //!
 //! On the way out a page gets a slot, the slot an extent, the extent a block
 //! of the device; on the way in the slot leads back the same way. `extent` and
-//! `slot` know nothing of each other or of devices; `area` puts them together.
+//! `slot` know nothing of each other or of devices; `area` puts them together,
+//! and `areas` makes one of several.
 
 pub mod area;
+pub mod areas;
 pub mod cluster;
+pub mod discard;
 pub mod extent;
+pub mod open;
 pub mod slot;
 
-pub use area::{Area, AreaConfig, AreaError, AreaFull, Run};
+pub use area::{Area, AreaConfig, AreaError, AreaFull, FixedPages, Run};
+pub use areas::{Areas, Lanes, Layout, MAX_AREAS, Storage};
 pub use cluster::CLUSTER_SLOTS;
+pub use discard::Discard;

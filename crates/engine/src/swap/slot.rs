@@ -12,6 +12,11 @@
 //! taken only when a cluster moves between them. A full one is on no list: the
 //! first slot freed in it brings it back.
 //!
+//! Where the storage wants to be told what is not needed, an emptied cluster
+//! first waits to be discarded. Whoever discards it holds it meanwhile, so that
+//! nobody allocates from it; one that still waits is taken as it is before
+//! anybody goes without.
+//!
 //! Locks: a processor's, then the lists'. Never two processors' at once.
 
 use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
@@ -20,19 +25,23 @@ use softswap_sys::memory::{reserve_u32, reserve_u64};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counters that threads share the load of.
 const STRIPES: usize = 16;
 
-/// Where a cluster is. The first three are lists.
+/// Where a cluster is. The first four are lists, the best to take from first.
 const FREE: u32 = 0;
 const ROOMY: u32 = 1;
 const TIGHT: u32 = 2;
-const FULL: u32 = 3;
-const CURRENT: u32 = 4;
-const LISTS: usize = 3;
+const WAITING: u32 = 3;
+const FULL: u32 = 4;
+/// A processor's, or being discarded.
+const CURRENT: u32 = 5;
+/// Given up at the end of the area.
+const GONE: u32 = 6;
+const LISTS: usize = 4;
 
 const NONE: u32 = u32::MAX;
 
@@ -61,6 +70,11 @@ pub struct SlotAllocator {
     prev: &'static [AtomicU32],
     lists: Mutex<Lists>,
     free_clusters: AtomicU32,
+    waiting_clusters: AtomicU32,
+    /// Whether clusters are discarded before they are free.
+    discards: AtomicBool,
+    /// A bit per cluster whose storage holds nothing since it was discarded.
+    clean: &'static [AtomicU64],
     /// Clusters below this have been allocated from.
     touched: AtomicU32,
     current: Box<[CachePadded<Mutex<Option<u32>>>]>,
@@ -99,6 +113,9 @@ impl SlotAllocator {
             prev: reserve_u32(clusters)?,
             lists: Mutex::new(Lists { head: [NONE; LISTS], tail: [NONE; LISTS] }),
             free_clusters: AtomicU32::new(0),
+            waiting_clusters: AtomicU32::new(0),
+            discards: AtomicBool::new(false),
+            clean: reserve_u64(clusters.div_ceil(64))?,
             touched: AtomicU32::new(0),
             current: (0..cpus.max(1)).map(|_| CachePadded::new(Mutex::new(None))).collect(),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
@@ -118,18 +135,106 @@ impl SlotAllocator {
         let mut lists = lock(&self.lists);
         let old = self.clusters.load(Relaxed);
         let new = old.saturating_add(clusters).min(self.capacity);
+        if old == 0 && new > 0 {
+            self.withhold(0, 1);
+        }
         for cluster in old..new {
-            let mut to = FREE;
-            if cluster == 0 {
-                self.bits[0].store(1, Relaxed);
-                self.retired[0].store(1, Relaxed);
-                self.used[0].store(1, Relaxed);
-                to = ROOMY;
-            }
+            // Storage that was just added holds nothing.
+            self.set_clean(cluster, true);
+            let to = self.place_for(cluster, self.used[cluster as usize].load(SeqCst));
             self.link(&mut lists, cluster, to, false);
         }
         self.clusters.store(new, SeqCst);
         new - old
+    }
+
+    /// Never hands these slots out: they have no storage, or bad one. Only for
+    /// slots that [`Self::grow`] has not added yet, and within the tables.
+    pub fn withhold(&self, first: u64, len: usize) {
+        let mut withheld = 0;
+        let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
+        for (cluster, run) in by_cluster(first, end) {
+            for (word, mask) in masks(run) {
+                let at = cluster as usize * WORDS + word;
+                let count = (mask & !self.retired[at].fetch_or(mask, SeqCst)).count_ones();
+                self.bits[at].fetch_or(mask, SeqCst);
+                self.used[cluster as usize].fetch_add(count, SeqCst);
+                withheld += count;
+            }
+        }
+        // Slot 0 is nobody's loss.
+        let lost = withheld - u32::from(first == 0 && withheld > 0);
+        self.retired_slots.fetch_add(u64::from(lost), Relaxed);
+    }
+
+    /// From now on emptied clusters wait to be discarded, or no longer do.
+    pub fn set_discards(&self, discards: bool) {
+        self.discards.store(discards, SeqCst);
+        if !discards {
+            // Nobody will come for those that wait.
+            let mut lists = lock(&self.lists);
+            loop {
+                let cluster = lists.head[WAITING as usize];
+                if cluster == NONE {
+                    break;
+                }
+                self.settle(&mut lists, cluster);
+            }
+        }
+    }
+
+    /// Takes a cluster that waits to be discarded: nobody allocates from it
+    /// until [`Self::discarded`] gives it back.
+    #[must_use]
+    pub fn take_waiting(&self) -> Option<u32> {
+        let mut lists = lock(&self.lists);
+        let cluster = lists.head[WAITING as usize];
+        if cluster == NONE {
+            return None;
+        }
+        self.unlink(&mut lists, cluster);
+        self.place[cluster as usize].store(CURRENT, SeqCst);
+        Some(cluster)
+    }
+
+    /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
+    pub fn discarded(&self, cluster: u32) {
+        let mut lists = lock(&self.lists);
+        self.set_clean(cluster, true);
+        self.place[cluster as usize].store(FULL, SeqCst);
+        self.settle(&mut lists, cluster);
+    }
+
+    /// Gives clusters at the end of the area up as long as they are free, but
+    /// never so many that fewer than `least` are left. Returns how many went.
+    pub fn shrink(&self, least: u32) -> u32 {
+        for current in &self.current {
+            self.put_back_if_empty(&mut lock(current));
+        }
+        let mut lists = lock(&self.lists);
+        let old = self.clusters.load(SeqCst);
+        let mut new = old;
+        while new > least.max(1)
+            && matches!(self.place[new as usize - 1].load(SeqCst), FREE | WAITING)
+        {
+            new -= 1;
+            self.unlink(&mut lists, new);
+            self.place[new as usize].store(GONE, SeqCst);
+        }
+        self.clusters.store(new, SeqCst);
+        old - new
+    }
+
+    /// A processor's cluster in which nothing is in use goes back to the lists.
+    fn put_back_if_empty(&self, current: &mut Option<u32>) {
+        if let Some(cluster) = *current
+            && self.used[cluster as usize].load(SeqCst) == 0
+        {
+            let mut lists = lock(&self.lists);
+            self.place[cluster as usize].store(FULL, SeqCst);
+            self.settle(&mut lists, cluster);
+            *current = None;
+        }
     }
 
     /// Takes up to `want` adjacent slots, as many as can be had in one piece
@@ -226,7 +331,7 @@ impl SlotAllocator {
         // Who moves a cluster looks at its count afterwards, who lowers the
         // count looks at the place afterwards: one of them sees the other.
         let place = self.place[cluster as usize].load(SeqCst);
-        if place != CURRENT && place != place_for(left) {
+        if place != CURRENT && place != self.place_for(cluster, left) {
             self.settle(&mut lock(&self.lists), cluster);
         }
         freed
@@ -300,19 +405,7 @@ impl SlotAllocator {
 
     /// The parts of a run that lie in the area, cluster by cluster.
     fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
-        let end = first.saturating_add(len as u64).min(self.total_slots());
-        let mut at = first;
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let cluster = at / CLUSTER_SLOTS as u64;
-            let base = cluster * CLUSTER_SLOTS as u64;
-            let stop = end.min(base + CLUSTER_SLOTS as u64);
-            let run = (at - base) as usize..(stop - base) as usize;
-            at = stop;
-            Some((cluster as u32, run))
-        })
+        by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
     }
 
     /// Takes the emptiest cluster that the lists have.
@@ -321,6 +414,7 @@ impl SlotAllocator {
         let cluster = lists.head[list];
         self.unlink(lists, cluster);
         self.place[cluster as usize].store(CURRENT, SeqCst);
+        self.set_clean(cluster, false);
         self.touched.fetch_max(cluster + 1, Relaxed);
         Some(cluster)
     }
@@ -329,8 +423,9 @@ impl SlotAllocator {
     fn settle(&self, lists: &mut Lists, cluster: u32) {
         loop {
             let place = self.place[cluster as usize].load(SeqCst);
-            let wanted = place_for(self.used[cluster as usize].load(SeqCst));
-            if place == CURRENT || place == wanted {
+            let used = self.used[cluster as usize].load(SeqCst);
+            let wanted = self.place_for(cluster, used);
+            if place == CURRENT || place == GONE || place == wanted {
                 return;
             }
             self.unlink(lists, cluster);
@@ -356,8 +451,8 @@ impl SlotAllocator {
                 after => self.prev[after as usize].store(cluster, Relaxed),
             }
         }
-        if to == FREE {
-            self.free_clusters.fetch_add(1, Relaxed);
+        if let Some(count) = self.spare_count(to) {
+            count.fetch_add(1, Relaxed);
         }
         self.place[cluster as usize].store(to, SeqCst);
     }
@@ -377,8 +472,42 @@ impl SlotAllocator {
             NONE => lists.tail[list] = before,
             after => self.prev[after as usize].store(before, Relaxed),
         }
-        if place == FREE {
-            self.free_clusters.fetch_sub(1, Relaxed);
+        if let Some(count) = self.spare_count(place) {
+            count.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn spare_count(&self, list: u32) -> Option<&AtomicU32> {
+        match list {
+            FREE => Some(&self.free_clusters),
+            WAITING => Some(&self.waiting_clusters),
+            _ => None,
+        }
+    }
+
+    fn set_clean(&self, cluster: u32, clean: bool) {
+        let (word, bit) = (&self.clean[cluster as usize / 64], 1 << (cluster % 64));
+        if clean {
+            word.fetch_or(bit, SeqCst)
+        } else {
+            word.fetch_and(!bit, SeqCst)
+        };
+    }
+
+    fn is_clean(&self, cluster: u32) -> bool {
+        self.clean[cluster as usize / 64].load(SeqCst) & 1 << (cluster % 64) != 0
+    }
+
+    /// Where a cluster with so many slots in use belongs.
+    fn place_for(&self, cluster: u32, used: u32) -> u32 {
+        const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
+        const ALL: u32 = CLUSTER_SLOTS as u32;
+        match used {
+            0 if self.discards.load(SeqCst) && !self.is_clean(cluster) => WAITING,
+            0 => FREE,
+            1..=HALF => ROOMY,
+            ALL => FULL,
+            _ => TIGHT,
         }
     }
 
@@ -417,6 +546,12 @@ impl SlotAllocator {
         self.free_clusters.load(Relaxed)
     }
 
+    /// Clusters with no slot taken that wait to be discarded.
+    #[must_use]
+    pub fn waiting_clusters(&self) -> u32 {
+        self.waiting_clusters.load(Relaxed)
+    }
+
     /// Clusters ever allocated from, and so with bookkeeping in DRAM.
     #[must_use]
     pub fn touched_clusters(&self) -> u32 {
@@ -432,16 +567,20 @@ impl SlotAllocator {
     }
 }
 
-/// Where a cluster with so many slots in use belongs.
-fn place_for(used: u32) -> u32 {
-    const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
-    const ALL: u32 = CLUSTER_SLOTS as u32;
-    match used {
-        0 => FREE,
-        1..=HALF => ROOMY,
-        ALL => FULL,
-        _ => TIGHT,
-    }
+/// The slots `[first, end)`, cluster by cluster.
+fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let cluster = at / CLUSTER_SLOTS as u64;
+        let base = cluster * CLUSTER_SLOTS as u64;
+        let stop = end.min(base + CLUSTER_SLOTS as u64);
+        let run = (at - base) as usize..(stop - base) as usize;
+        at = stop;
+        Some((cluster as u32, run))
+    })
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -123,6 +123,67 @@ fn retired_slots_never_come_back() {
     assert_eq!(count, 512 - 1 - 100);
 }
 
+#[test]
+fn an_emptied_cluster_waits_to_be_discarded_and_is_nobodys_meanwhile() {
+    let slots = allocator(3, 1);
+    slots.set_discards(true);
+    assert_eq!(slots.take_waiting(), None, "what was never used needs no discarding");
+    while slots.alloc_run(0, 512).is_some() {}
+    slots.free(2 * CLUSTER, 512).unwrap();
+    slots.free(CLUSTER, 512).unwrap();
+    assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 2));
+    assert_eq!(slots.take_waiting(), Some(1));
+    assert_eq!(slots.alloc_run(0, 512), Some((2 * CLUSTER, 512)));
+    assert_eq!(slots.alloc_run(0, 1), None);
+    slots.discarded(1);
+    assert_eq!(slots.free_clusters(), 1);
+    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+}
+
+#[test]
+fn a_cluster_that_waits_is_taken_before_anybody_goes_without() {
+    let slots = allocator(3, 1);
+    slots.set_discards(true);
+    while slots.alloc_run(0, 512).is_some() {}
+    slots.free(CLUSTER, 512).unwrap();
+    assert_eq!(slots.waiting_clusters(), 1);
+    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+    slots.free(CLUSTER + 1, 1).unwrap();
+    slots.set_discards(false);
+    assert_eq!((slots.take_waiting(), slots.waiting_clusters()), (None, 0));
+}
+
+#[test]
+fn an_area_shrinks_from_its_end_as_far_as_nothing_is_in_use() {
+    let slots = allocator(6, 1);
+    let (first, _) = slots.alloc_run(0, 1).unwrap();
+    assert_eq!(first / CLUSTER, 1, "an empty cluster first");
+    assert_eq!(slots.shrink(4), 2, "but no further than that");
+    assert_eq!(slots.shrink(0), 2, "but not what is in use");
+    assert_eq!((slots.total_slots(), slots.free_clusters()), (2 * CLUSTER, 0));
+    assert!(slots.free(2 * CLUSTER, 1).is_err(), "outside the area now");
+    assert_eq!(slots.grow(3), 3);
+    let mut count = 0;
+    while let Some((_, len)) = slots.alloc_run(0, 512) {
+        count += len as u64;
+    }
+    assert_eq!(count, 5 * CLUSTER - 2);
+}
+
+#[test]
+fn what_is_withheld_is_never_handed_out() {
+    let slots = SlotAllocator::new(2, 1).unwrap();
+    slots.withhold(5, 1);
+    slots.withhold(CLUSTER + 500, 12);
+    slots.grow(2);
+    let mut seen = BTreeSet::new();
+    while let Some((first, len)) = slots.alloc_run(0, 512) {
+        seen.extend(first..first + len as u64);
+    }
+    assert!(seen.iter().copied().eq((1..5).chain(6..CLUSTER + 500)));
+    assert_eq!(slots.retired_slots(), 13);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Alloc { cpu: usize, want: usize },
@@ -131,6 +192,10 @@ enum Step {
     Grow,
     Freeze,
     Thaw,
+    SetDiscards { on: bool },
+    TakeWaiting,
+    Discarded,
+    Shrink { least: u32 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -142,6 +207,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Grow),
         1 => Just(Step::Freeze),
         1 => Just(Step::Thaw),
+        1 => any::<bool>().prop_map(|on| Step::SetDiscards { on }),
+        2 => Just(Step::TakeWaiting),
+        2 => Just(Step::Discarded),
+        1 => (0..5_u32).prop_map(|least| Step::Shrink { least }),
     ]
 }
 
@@ -152,6 +221,8 @@ struct Model {
     used: BTreeSet<u64>,
     limbo: BTreeSet<u64>,
     frozen: u32,
+    /// Clusters being discarded: free, but not to be had.
+    discarding: Vec<u32>,
 }
 
 impl Model {
@@ -165,7 +236,7 @@ impl Model {
                         self.used.insert(slot);
                     }
                 }
-                None => assert!(self.free.is_empty(), "{} slots are free", self.free.len()),
+                None => assert!(!self.free.iter().any(|&slot| self.is_to_be_had(slot))),
             },
             Step::Free { pick, len } => {
                 let Some(first) = self.pick(pick) else { return };
@@ -200,8 +271,32 @@ impl Model {
                 }
             }
             Step::Thaw => {}
+            Step::SetDiscards { on } => slots.set_discards(on),
+            Step::TakeWaiting => {
+                if let Some(cluster) = slots.take_waiting() {
+                    let first = u64::from(cluster) * CLUSTER;
+                    assert!((first..first + CLUSTER).all(|slot| self.free.contains(&slot)));
+                    self.discarding.push(cluster);
+                }
+            }
+            Step::Discarded => {
+                if let Some(cluster) = self.discarding.pop() {
+                    slots.discarded(cluster);
+                }
+            }
+            Step::Shrink { least } => {
+                let gone = u64::from(slots.shrink(least)) * CLUSTER;
+                let end = slots.total_slots();
+                assert!(gone == 0 || end >= u64::from(least.max(1)) * CLUSTER);
+                let given_up = self.free.split_off(&end);
+                assert_eq!(given_up.len() as u64, gone, "only free slots");
+            }
         }
         assert_eq!(slots.used_slots() as usize, self.used.len() + self.limbo.len());
+    }
+
+    fn is_to_be_had(&self, slot: u64) -> bool {
+        !self.discarding.contains(&((slot / CLUSTER) as u32))
     }
 
     fn pick(&self, pick: usize) -> Option<u64> {
@@ -222,6 +317,9 @@ proptest! {
         }
         while model.frozen > 0 {
             model.apply(&slots, &Step::Thaw);
+        }
+        while !model.discarding.is_empty() {
+            model.apply(&slots, &Step::Discarded);
         }
         while !model.free.is_empty() {
             model.apply(&slots, &Step::Alloc { cpu: 0, want: 512 });

@@ -7,6 +7,7 @@ use softswap_engine::engine::Engine;
 use softswap_engine::io::SimDevice;
 use softswap_engine::page_in::Access;
 use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::swap::{Discard, Storage};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
@@ -32,11 +33,21 @@ pub(crate) struct Setup {
     pub(crate) disk_mib: u64,
     pub(crate) compress: bool,
     pub(crate) avoid_move: bool,
+    pub(crate) spare_disk_mib: Option<u64>,
+    pub(crate) discard: Discard,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { memory_mib: 16, swap_mib: None, disk_mib: 256, compress: true, avoid_move: false }
+        Setup {
+            memory_mib: 16,
+            swap_mib: None,
+            disk_mib: 256,
+            compress: true,
+            avoid_move: false,
+            spare_disk_mib: None,
+            discard: Discard::None,
+        }
     }
 }
 
@@ -44,6 +55,8 @@ impl Default for Setup {
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) disk: Arc<SimDevice>,
+    /// The disk of a second area of lower priority, if there is one.
+    pub(crate) spare: Option<Arc<SimDevice>>,
 }
 
 impl World {
@@ -53,17 +66,24 @@ impl World {
         let disk = Arc::new(SimDevice::new(setup.disk_mib << 20, 42));
         let config = Config {
             memory_bytes: setup.memory_mib << 20,
-            swap_bytes: setup.swap_mib.map(|mib| mib << 20),
-            reserve_bytes: 0,
             compress: setup.compress,
             avoid_move: setup.avoid_move,
             ..Config::default()
         };
+        let limit_bytes = setup.swap_mib.map(|mib| mib << 20);
+        let spare = setup.spare_disk_mib.map(|mib| Arc::new(SimDevice::new(mib << 20, 43)));
+        let of = |disk: &Arc<SimDevice>, limit_bytes, priority| Storage {
+            priority,
+            discard: setup.discard,
+            ..Storage::growing(Box::new(disk.clone()), limit_bytes, 0)
+        };
+        let mut storage = vec![of(&disk, limit_bytes, 1)];
+        storage.extend(spare.iter().map(|disk| of(disk, None, 0)));
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let engine = Engine::start(&config, Box::new(disk.clone()), stats).unwrap();
+        let engine = Engine::start(&config, storage, stats).unwrap();
         let engine = Arc::new(engine);
         ENGINES.write().unwrap_or_else(PoisonError::into_inner).push(engine.clone());
-        World { engine, disk }
+        World { engine, disk, spare }
     }
 
     pub(crate) fn count(&self, counter: Counter) -> u64 {

@@ -17,7 +17,7 @@ use crate::units::parse_size;
 use crate::{library, machine as memory, swapdir, units};
 use child::{Ran, Task};
 use clap::Args;
-use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::config::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
@@ -91,7 +91,7 @@ pub(super) fn run(args: &SwapInArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
     let config = Config {
         memory_bytes: args.memory,
-        swap_dir: dir.path.clone(),
+        areas: vec![AreaSpec::new(&dir.path)],
         reserve_bytes: 0,
         ..Config::default()
     };

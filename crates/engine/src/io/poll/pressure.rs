@@ -23,7 +23,8 @@ const TOLERATED_LOSS: u64 = 8;
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// How long too many runnable threads count; they are counted again sooner.
+/// How often runnable threads are counted, and how long too many count.
+const SURVEY_NS: u64 = 1_000_000;
 const DEMAND_NS: u64 = 10_000_000;
 /// In the mean of runnable threads, one is this much.
 const ONE: u32 = 256;
@@ -41,6 +42,7 @@ pub struct Pressure {
     looked_ns: AtomicU64,
     lost_ns: AtomicU64,
     load: Option<Load>,
+    next_survey_ns: AtomicU64,
     /// The mean of runnable threads beyond the processors.
     demand: AtomicU32,
 }
@@ -65,6 +67,7 @@ impl Pressure {
             looked_ns: AtomicU64::new(0),
             lost_ns: AtomicU64::new(0),
             load,
+            next_survey_ns: AtomicU64::new(0),
             demand: AtomicU32::new(0),
         }
     }
@@ -83,9 +86,13 @@ impl Pressure {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Counts who wants to run. A system call, so only now and then.
+    /// Counts who wants to run, if that has not just been done: it is a system
+    /// call, and threads would wait for each other in it.
     pub fn survey(&self, now_ns: u64) {
+        let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
         if let Some(load) = &self.load
+            && now_ns >= due
+            && self.next_survey_ns.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
             && let Some(runnable) = load.runnable()
         {
             self.wanted(runnable.saturating_sub(load.processors()), now_ns);

@@ -1,7 +1,7 @@
 use super::*;
-use crate::io::FileDevice;
 use crate::io::poll::mode::Mode;
 use crate::io::sim::{Fault, SimDevice};
+use crate::io::{FileDevice, IoErrorKind, Operation};
 use crate::stats::{STATS_WORDS, Stats};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
@@ -17,7 +17,7 @@ fn config(chunk_mib: u64) -> AreaConfig {
 
 fn simulated(capacity_mib: u64, config: AreaConfig) -> (Arc<SimDevice>, Area) {
     let device = Arc::new(SimDevice::new(capacity_mib * MIB, 1));
-    let area = Area::new(Box::new(Arc::clone(&device)), config, polling()).unwrap();
+    let area = Area::growing(Box::new(Arc::clone(&device)), config, polling()).unwrap();
     (device, area)
 }
 
@@ -157,10 +157,10 @@ fn a_device_that_fails_to_grow_is_not_called_full() {
 fn an_area_without_room_is_refused_at_the_start() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::new(device(), tiny, polling()).unwrap_err();
+    let error = Area::growing(device(), tiny, polling()).unwrap_err();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::new(device(), greedy, polling()).unwrap_err();
+    let error = Area::growing(device(), greedy, polling()).unwrap_err();
     assert!(matches!(error, AreaError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -244,7 +244,7 @@ fn a_frozen_area_keeps_what_is_freed() {
 #[test]
 fn tables_cost_dram_only_for_what_was_used() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
-    let area = Area::new(device, AreaConfig::default(), polling()).unwrap();
+    let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
     area.alloc_run(0, 1).unwrap();
     let little = area.metadata_bytes();
@@ -285,7 +285,7 @@ fn threads_get_their_content_back_while_the_area_grows() {
 fn file_area(directory: &Path, avoid_io_uring: bool) {
     let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
     let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
-    let area = Area::new(Box::new(device), limits, polling()).unwrap();
+    let area = Area::growing(Box::new(device), limits, polling()).unwrap();
     assert!(!(avoid_io_uring && area.facts().io_uring));
     let mut lane = area.open_lane();
     let (runs, full) = fill_up(&area);
@@ -318,6 +318,156 @@ fn an_area_on_a_file_in_memory_works_too() {
         file_area(shared_memory, true);
     } else {
         eprintln!("skipped, no writable {}", shared_memory.display());
+    }
+}
+
+fn discarding(capacity_mib: u64, discard: Discard) -> (Arc<SimDevice>, Area) {
+    simulated(capacity_mib, AreaConfig { discard, ..config(2) })
+}
+
+/// Fills the area and frees everything but slot 1.
+fn emptied(area: &Area) {
+    let (runs, _) = fill_up(area);
+    for run in runs {
+        let kept = u64::from(run.first == 1);
+        area.free(run.first + kept, run.len - kept as usize);
+    }
+}
+
+#[test]
+fn a_discarded_cluster_of_a_file_is_claimed_again_before_it_is_written() {
+    let (device, area) = discarding(16, Discard::Pages);
+    emptied(&area);
+    let mut clusters = 0;
+    while let Discarded::Bytes(bytes) = area.discard_one() {
+        assert_eq!(bytes, CLUSTER_BYTES);
+        clusters += 1;
+    }
+    assert!(clusters >= 5, "{clusters}");
+    let grows = device.counts().grows;
+    let run = area.alloc_run(1, 64).unwrap();
+    assert_eq!(device.counts().grows, grows + 1);
+    let mut lane = area.open_lane();
+    area.write(&mut lane, run, stamped(run)).unwrap();
+    area.alloc_run(1, 64).unwrap();
+    assert_eq!(device.counts().grows, grows + 1, "once is enough");
+}
+
+#[test]
+fn a_cluster_whose_storage_is_gone_for_good_is_not_handed_out() {
+    let (device, area) = discarding(16, Discard::Pages);
+    emptied(&area);
+    while let Discarded::Bytes(_) = area.discard_one() {}
+    let used = area.used_slots();
+    device.fail(Operation::Grow, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
+    let full = area.alloc_run(1, 64).unwrap_err();
+    assert!(matches!(full, AreaFull::NoSpace { .. }), "{full}");
+    assert_eq!(area.used_slots(), used);
+    device.heal();
+    assert!(area.alloc_run(1, 64).is_ok());
+}
+
+#[test]
+fn storage_that_cannot_discard_is_asked_once_and_used_all_the_same() {
+    for (errno, expected) in
+        [(errno::EOPNOTSUPP, Discarded::Unsupported), (errno::EIO, Discarded::Failed)]
+    {
+        let (device, area) = discarding(16, Discard::Both);
+        device.fail(Operation::Discard, 0, u64::MAX, Fault::Errno(errno));
+        emptied(&area);
+        assert_eq!(area.discard_one(), expected);
+        assert_eq!(area.discard_one(), Discarded::Nothing);
+        assert_eq!(device.counts().discards, 1);
+        let (runs, _) = fill_up(&area);
+        assert_eq!(slots_of(&runs), 16 * MIB / PAGE_BYTES - 2);
+    }
+}
+
+#[test]
+fn an_area_gives_back_what_it_does_not_need_and_grows_again() {
+    let (device, area) = simulated(32, config(2));
+    emptied(&area);
+    assert_eq!(area.size_bytes(), 32 * MIB);
+    let gone = area.shrink();
+    assert!(gone >= 20 * MIB, "{gone}");
+    assert_eq!(area.size_bytes(), 32 * MIB - gone);
+    assert_eq!(device.free_bytes().unwrap(), gone);
+    assert_eq!(area.shrink(), 0, "not a second time");
+    let (runs, _) = fill_up(&area);
+    assert_eq!((slots_of(&runs), area.size_bytes()), (32 * MIB / PAGE_BYTES - 2, 32 * MIB));
+    let mut lane = area.open_lane();
+    for run in runs {
+        area.write(&mut lane, run, stamped(run)).unwrap();
+    }
+    assert_eq!(area.shrink(), 0, "not what is in use");
+}
+
+/// Two pieces with a gap between them, and two bad pages.
+fn fixed(discard: Discard) -> (Arc<SimDevice>, Area) {
+    let device = Arc::new(SimDevice::new(16 * MIB, 1));
+    device.grow(0, 16 * MIB).unwrap();
+    let pages = FixedPages {
+        pages: 1300,
+        spans: vec![(0, 1000, 5), (1000, 300, 1500)],
+        bad_pages: vec![3, 1299],
+    };
+    let config = AreaConfig { discard, cpus: 2, ..AreaConfig::default() };
+    let area = Area::fixed(Box::new(Arc::clone(&device)), &pages, config, polling()).unwrap();
+    (device, area)
+}
+
+#[test]
+fn pages_set_aside_are_used_where_they_lie_but_for_the_header_and_bad_ones() {
+    let (device, area) = fixed(Discard::None);
+    let mut lane = area.open_lane();
+    let (runs, full) = fill_up(&area);
+    assert_eq!(full, AreaFull::Fixed { size_bytes: 1300 * PAGE_BYTES });
+    let mut slots: Vec<u64> =
+        runs.iter().flat_map(|run| run.first..run.first + run.len as u64).collect();
+    slots.sort_unstable();
+    assert!(slots.iter().copied().eq((1..1299).filter(|slot| *slot != 3)));
+    for &run in &runs {
+        area.write(&mut lane, run, stamped(run)).unwrap();
+    }
+    let mut page = [0; PAGE_SIZE];
+    for (slot, block) in [(1_u64, 6), (999, 1004), (1000, 1500), (1298, 1798)] {
+        device.read(&mut lane, block * PAGE_BYTES, &mut page).unwrap();
+        assert_eq!(&page[..8], &(slot << 16).to_le_bytes(), "slot {slot}");
+    }
+    device.read(&mut lane, 5 * PAGE_BYTES, &mut page).unwrap();
+    assert!(page.iter().all(|byte| *byte == 0), "the header's page");
+    assert_eq!((area.shrink(), area.size_bytes()), (0, 1300 * PAGE_BYTES));
+}
+
+#[test]
+fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
+    for (discard, count) in [(Discard::Once, 2), (Discard::Both, 2), (Discard::Pages, 0)] {
+        let (device, _) = fixed(discard);
+        assert_eq!(device.counts().discards, count, "{discard}");
+    }
+    let device = Arc::new(SimDevice::new(16 * MIB, 1));
+    device.grow(0, 16 * MIB).unwrap();
+    let stamp = [9; PAGE_SIZE];
+    for block in [5, 6] {
+        device.write(&mut Lane::Plain, block * PAGE_BYTES, &stamp).unwrap();
+    }
+    let pages = FixedPages { pages: 600, spans: vec![(0, 600, 5)], bad_pages: vec![] };
+    let config = AreaConfig { discard: Discard::Once, ..AreaConfig::default() };
+    Area::fixed(Box::new(Arc::clone(&device)), &pages, config, polling()).unwrap();
+    let mut page = [1; PAGE_SIZE];
+    device.read(&mut Lane::Plain, 5 * PAGE_BYTES, &mut page).unwrap();
+    assert_eq!(page, stamp, "the header");
+    device.read(&mut Lane::Plain, 6 * PAGE_BYTES, &mut page).unwrap();
+    assert_eq!(page, [0; PAGE_SIZE]);
+}
+
+#[test]
+fn pages_without_a_place_are_refused() {
+    for spans in [vec![], vec![(0, 10, 0)], vec![(1, 100, 0)], vec![(0, 50, 0), (60, 40, 60)]] {
+        let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
+        let device = Box::new(SimDevice::new(16 * MIB, 1));
+        let refused = Area::fixed(device, &pages, AreaConfig::default(), polling());
+        assert!(matches!(refused.unwrap_err(), AreaError::Unmapped { .. } | AreaError::Extents(_)));
     }
 }
 

@@ -1,0 +1,169 @@
+//! `--swap`: where pages go that leave DRAM.
+
+use super::settings::Asked;
+use crate::refusal::Refusal;
+use crate::swapdir;
+use crate::units::{self, parse_size};
+use softswap_engine::config::AreaSpec;
+use softswap_engine::swap::MAX_AREAS;
+use std::path::{Path, PathBuf};
+
+/// The largest priority, as with `swapon`.
+const MAX_PRIORITY: u16 = 32_767;
+
+/// Settles and checks the areas that were asked for, or the default ones.
+pub(super) fn settle(
+    asked: Vec<Asked>,
+    default: &[AreaSpec],
+    reserve_bytes: u64,
+    notes: &mut Vec<String>,
+) -> Result<Vec<AreaSpec>, Refusal> {
+    let by_default = |area: &AreaSpec| Asked {
+        text: area.path.to_string_lossy().into_owned(),
+        shown: format!("--swap {} (the default)", area.path.display()),
+    };
+    let asked = if asked.is_empty() { default.iter().map(by_default).collect() } else { asked };
+    if let Some(beyond) = asked.get(MAX_AREAS) {
+        let count = asked.len();
+        return Err(
+            beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
+        );
+    }
+    asked.iter().map(|asked| settle_one(asked, reserve_bytes, notes)).collect()
+}
+
+fn settle_one(
+    asked: &Asked,
+    reserve_bytes: u64,
+    notes: &mut Vec<String>,
+) -> Result<AreaSpec, Refusal> {
+    let spec = parse(asked)?;
+    let dir = swapdir::check(&asked.shown, &spec.path, reserve_bytes)?;
+    if dir.in_memory {
+        notes.push(format!(
+            "{}: {} keeps its files in DRAM, so that pages written there free none; \
+             choose a directory on a disk with --swap DIR",
+            asked.shown, dir.file_system
+        ));
+    }
+    let usable = dir.free_bytes.saturating_sub(reserve_bytes);
+    if spec.limit_bytes.is_some_and(|bytes| bytes > usable) {
+        notes.push(format!(
+            "{}: only {} are free there now beyond the reserve",
+            asked.shown,
+            units::bytes(usable)
+        ));
+    }
+    // The program, and what it starts, may change directory.
+    Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
+}
+
+/// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`. A path that exists wins
+/// over what its name could mean otherwise.
+fn parse(asked: &Asked) -> Result<AreaSpec, Refusal> {
+    let mut spec = AreaSpec::new("");
+    let mut rest = asked.text.as_str();
+    while !Path::new(rest).exists()
+        && let Some((before, option)) = rest.rsplit_once(',')
+        && let Some((key, value)) = option.split_once('=')
+    {
+        take_option(&mut spec, key, value).map_err(|why| asked.refuse(why))?;
+        rest = before;
+    }
+    (spec.path, spec.limit_bytes) = split_size(asked, rest)?;
+    Ok(spec)
+}
+
+fn take_option(spec: &mut AreaSpec, key: &str, value: &str) -> Result<(), String> {
+    match key {
+        "pri" => {
+            let number = value.parse().ok().filter(|number| *number <= MAX_PRIORITY);
+            let number = number.ok_or_else(|| {
+                format!("the priority `{value}` is none; give a number from 0 to {MAX_PRIORITY}")
+            })?;
+            spec.priority = Some(number);
+        }
+        "discard" => spec.discard = value.parse().map_err(|bad| format!("{bad}"))?,
+        "poll" => spec.poll = Some(value.parse().map_err(|bad| format!("{bad}"))?),
+        _ => return Err(format!("there is no option `{key}`; there are pri, discard and poll")),
+    }
+    Ok(())
+}
+
+fn split_size(asked: &Asked, text: &str) -> Result<(PathBuf, Option<u64>), Refusal> {
+    let whole = PathBuf::from(text);
+    if whole.exists() {
+        return Ok((whole, None));
+    }
+    let Some((path, size)) = text.rsplit_once(':') else {
+        return Ok((whole, None));
+    };
+    let bytes =
+        parse_size(size).map_err(|why| asked.refuse(format!("the size `{size}`: {why}")))?;
+    if bytes < swapdir::SMALLEST_FILE_BYTES {
+        return Err(asked.refuse(format!(
+            "a swap file of {} is too small: give at least {}, or no size for all free space",
+            units::bytes(bytes),
+            units::bytes(swapdir::SMALLEST_FILE_BYTES)
+        )));
+    }
+    Ok((PathBuf::from(path), Some(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_engine::io::poll::mode::Mode;
+    use softswap_engine::swap::Discard;
+
+    fn parsed(text: &str) -> Result<AreaSpec, String> {
+        let asked = Asked { text: text.into(), shown: format!("--swap {text}") };
+        parse(&asked).map_err(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn size_and_options_follow_the_path_in_any_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        assert_eq!(parsed(dir), Ok(AreaSpec::new(dir)));
+        let all = AreaSpec {
+            limit_bytes: Some(1 << 30),
+            priority: Some(7),
+            discard: Discard::Both,
+            poll: Some(Mode::Poll),
+            ..AreaSpec::new(dir)
+        };
+        assert_eq!(parsed(&format!("{dir}:1G,pri=7,discard=both,poll=poll")), Ok(all.clone()));
+        assert_eq!(parsed(&format!("{dir}:1G,poll=poll,discard=both,pri=7")), Ok(all));
+    }
+
+    #[test]
+    fn a_path_that_exists_wins_over_what_it_could_mean() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a:1G", "b,pri=3", "c,d=e:1G"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            assert_eq!(parsed(path.to_str().unwrap()), Ok(AreaSpec::new(&path)));
+            let with_priority = parsed(&format!("{},pri=9", path.display())).unwrap();
+            assert_eq!((with_priority.path, with_priority.priority), (path, Some(9)));
+        }
+    }
+
+    #[test]
+    fn bad_parts_are_named_with_what_may_be_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        for (text, parts) in [
+            (":banana", &["banana"][..]),
+            (":1K", &["too small", "16.0 MiB"]),
+            (",pri=-1", &["`-1`", "32767"]),
+            (",pri=32768", &["`32768`", "32767"]),
+            (",discard=maybe", &["`maybe`", "once, pages, both or none"]),
+            (",poll=often", &["often", "hybrid"]),
+            (",color=red", &["`color`", "pri, discard and poll"]),
+        ] {
+            let refused = parsed(&format!("{dir}{text}")).unwrap_err();
+            assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+        }
+    }
+}

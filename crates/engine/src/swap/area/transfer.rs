@@ -1,0 +1,116 @@
+//! Pages to and from an area's slots, piece by piece where extents end.
+
+use super::{Area, PAGE_BYTES, Run};
+use crate::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::now_ns;
+
+impl Area {
+    /// Writes whole pages to the first slots of a run.
+    ///
+    /// # Errors
+    /// When not all of it was written; what the slots hold is unknown then.
+    pub fn write(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
+        let result = self.write_pieces(lane, run, buf);
+        self.health.note_write(result.is_ok());
+        result
+    }
+
+    fn write_pieces(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
+        debug_assert!(buf.len() <= run.len * PAGE_SIZE && buf.len().is_multiple_of(PAGE_SIZE));
+        let start = now_ns();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&[u8]>; MAX_PIECES] =
+                [const { Piece { offset: 0, buf: &[] } }; MAX_PIECES];
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let done = buf.len() - rest.len();
+                let (offset, len) = self.locate(Operation::Write, run.first, done, rest.len())?;
+                let (piece, after) = rest.split_at(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &pieces[..count] {
+                [only] => self.device.write(lane, only.offset, only.buf)?,
+                several => self.device.write_many(lane, several)?,
+            }
+        }
+        self.polling.note(true, buf.len(), start);
+        Ok(())
+    }
+
+    /// Reads whole pages from `first` and the slots that follow it.
+    ///
+    /// # Errors
+    /// When not all of it was read; the buffer then holds nothing of use.
+    pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
+        let start = now_ns();
+        let bytes = buf.len();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&mut [u8]>; MAX_PIECES] =
+                std::array::from_fn(|_| Piece { offset: 0, buf: Default::default() });
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let done = bytes - rest.len();
+                let (offset, len) = self.locate(Operation::Read, first, done, rest.len())?;
+                let (piece, after) = rest.split_at_mut(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &mut pieces[..count] {
+                [only] => self.device.read(lane, only.offset, only.buf)?,
+                several => self.device.read_many(lane, several)?,
+            }
+        }
+        self.polling.note(false, bytes, start);
+        Ok(())
+    }
+
+    /// Reads one page that the calling thread has nothing to do without: it
+    /// waits as [`Area::polling`] says.
+    ///
+    /// # Errors
+    /// As for [`Area::read`].
+    pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+        debug_assert!(page.len() == PAGE_SIZE);
+        let (offset, _) = self.locate(Operation::Read, slot, 0, PAGE_SIZE)?;
+        self.polling.single(|| self.device.read_page(lane, offset, page, &self.polling))
+    }
+
+    /// Where the device holds what lies `done` bytes behind slot `first`, and
+    /// how many of `left` bytes are in one piece there.
+    fn locate(
+        &self,
+        operation: Operation,
+        first: u64,
+        done: usize,
+        left: usize,
+    ) -> Result<(u64, usize), IoError> {
+        let slot = first + (done / PAGE_SIZE) as u64;
+        let unmapped = |_| IoError {
+            kind: IoErrorKind::Unmapped,
+            operation,
+            offset: slot.saturating_mul(PAGE_BYTES),
+            length: left as u64,
+            transferred: 0,
+        };
+        let mapping = self.extents.lookup(slot).map_err(unmapped)?;
+        let piece = mapping.pages_left.saturating_mul(PAGE_BYTES).min(left as u64);
+        Ok((mapping.block * PAGE_BYTES, piece as usize))
+    }
+
+    /// Where the device holds `count` slots from `first` on: offset and length
+    /// of each piece, in bytes. Ends where the area does.
+    pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
+        let (mut slot, end) = (first, first + count as u64);
+        std::iter::from_fn(move || {
+            let mapping = self.extents.lookup(slot).ok().filter(|_| slot < end)?;
+            let pages = mapping.pages_left.min(end - slot);
+            slot += pages;
+            Some((mapping.block * PAGE_BYTES, pages * PAGE_BYTES))
+        })
+    }
+}

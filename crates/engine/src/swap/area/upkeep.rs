@@ -1,0 +1,109 @@
+//! What an area's storage is told, and what it tells.
+//!
+//! Clusters that became empty are discarded in the background, if that is
+//! wanted: a device may then reuse the flash below, a file gives its blocks
+//! back. And storage that fails write after write is not written to any more.
+
+use super::{Area, CLUSTER_SLOTS, PAGE_BYTES};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+/// Writes that fail one after the other before the area is given up: one bad
+/// place fails twice, with its neighbours and alone.
+const FAILED_AFTER: u32 = 8;
+
+/// How the storage is doing.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    failed_in_row: AtomicU32,
+    has_failed: AtomicBool,
+    /// What is left in it cannot be read either.
+    is_given_up: AtomicBool,
+}
+
+impl Health {
+    pub(super) fn note_write(&self, went_well: bool) {
+        if !went_well {
+            if self.failed_in_row.fetch_add(1, Relaxed) + 1 >= FAILED_AFTER {
+                self.has_failed.store(true, Release);
+            }
+        } else if self.failed_in_row.load(Relaxed) > 0 {
+            self.failed_in_row.store(0, Relaxed);
+            self.is_given_up.store(false, Relaxed);
+            self.has_failed.store(false, Release);
+        }
+    }
+}
+
+/// What discarding a cluster came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discarded {
+    /// None waited.
+    Nothing,
+    /// So many bytes were discarded.
+    Bytes(u64),
+    /// The storage cannot; it is not asked again.
+    Unsupported,
+    /// It failed, and is not asked again.
+    Failed,
+}
+
+impl Area {
+    /// Discards one cluster that waits for it. Nobody allocates from it
+    /// meanwhile.
+    pub fn discard_one(&self) -> Discarded {
+        let Some(cluster) = self.slots.take_waiting() else { return Discarded::Nothing };
+        let result = self.discard(u64::from(cluster) * CLUSTER_SLOTS as u64, CLUSTER_SLOTS);
+        if self.is_growing && matches!(result, Discarded::Bytes(_)) {
+            let bit = 1 << (cluster % 64);
+            self.hollow[cluster as usize / 64].fetch_or(bit, AcqRel);
+            self.has_hollow.store(true, Release);
+        }
+        if !matches!(result, Discarded::Bytes(_)) {
+            self.slots.set_discards(false);
+        }
+        self.slots.discarded(cluster);
+        result
+    }
+
+    /// Discards everything but the header, before anything is stored.
+    pub(super) fn discard_all(&self) {
+        let pages = self.extents.pages();
+        if pages > 1 {
+            let result = self.discard(1, pages as usize - 1);
+            if !matches!(result, Discarded::Bytes(_)) {
+                self.slots.set_discards(false);
+            }
+        }
+    }
+
+    /// Stops at the first error.
+    fn discard(&self, first: u64, count: usize) -> Discarded {
+        for (offset, bytes) in self.pieces(first, count) {
+            match self.device.discard(offset, bytes) {
+                Ok(()) => {}
+                Err(error) if error.is_unsupported() => return Discarded::Unsupported,
+                Err(_) => return Discarded::Failed,
+            }
+        }
+        Discarded::Bytes(count as u64 * PAGE_BYTES)
+    }
+
+    /// Whether writes failed again and again. It is not written to any more
+    /// while another area works; a write that succeeds makes up for it.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.health.has_failed.load(Acquire)
+    }
+
+    /// Whether what it holds is to be brought elsewhere.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.has_failed() && self.used_slots() > 0 && !self.health.is_given_up.load(Relaxed)
+    }
+
+    /// What it still holds cannot be read now.
+    pub fn give_up(&self) {
+        self.health.is_given_up.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,328 @@
+//! All swap areas of an engine as one: who is asked for slots first, and whose
+//! a slot is.
+//!
+//! Areas of the highest priority are filled first; among equals each batch goes
+//! to the next one in turn, so that their devices work side by side. A slot's
+//! number has its area in the upper bits, so that everything that knows slots
+//! need not know areas.
+
+use super::area::{Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run};
+use super::discard::Discard;
+use crate::io::poll::Polling;
+use crate::io::poll::mode::{Knobs, Mode};
+use crate::io::{Device, Facts, IoError, Lane};
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
+/// What page entries have room for.
+pub const MAX_AREAS: usize = 1 << (40 - SLOT_BITS);
+
+/// Where an area's pages go.
+pub enum Layout {
+    /// A file that grows and shrinks, up to a limit if there is one.
+    Growing {
+        /// The most it may take, in bytes.
+        limit_bytes: Option<u64>,
+        /// What stays free on the file system, in bytes.
+        reserve_bytes: u64,
+        /// What it grows by, in bytes.
+        chunk_bytes: u64,
+    },
+    /// Pages that somebody set aside.
+    Fixed(FixedPages),
+}
+
+/// What an area is made of.
+pub struct Storage {
+    /// What holds the pages.
+    pub device: Box<dyn Device>,
+    /// Where on it.
+    pub layout: Layout,
+    /// Areas with a higher one are filled first.
+    pub priority: i32,
+    /// When it is told what is not needed.
+    pub discard: Discard,
+    /// How a thread waits for a single page from it; `None`: as for all.
+    pub poll: Option<Mode>,
+}
+
+impl Storage {
+    /// A file of its own on `device`, which grows by 64 MiB at a time.
+    #[must_use]
+    pub fn growing(
+        device: Box<dyn Device>,
+        limit_bytes: Option<u64>,
+        reserve_bytes: u64,
+    ) -> Storage {
+        const CHUNK_BYTES: u64 = 64 << 20;
+        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: CHUNK_BYTES };
+        Storage { device, layout, priority: 0, discard: Discard::None, poll: None }
+    }
+
+    /// Makes an area of it.
+    ///
+    /// # Errors
+    /// When it has no room, or there is no address space for the tables.
+    fn into_area(
+        self,
+        cpus: usize,
+        polling: &impl Fn(Option<Mode>) -> Polling,
+    ) -> Result<Area, AreaError> {
+        let polling = polling(self.poll);
+        let config = AreaConfig { cpus, discard: self.discard, ..AreaConfig::default() };
+        match self.layout {
+            Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes } => {
+                let config = AreaConfig { limit_bytes, reserve_bytes, chunk_bytes, ..config };
+                Area::growing(self.device, config, polling)
+            }
+            Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),
+        }
+    }
+}
+
+/// Areas of one priority.
+#[derive(Debug)]
+struct Equals {
+    members: Box<[usize]>,
+    next: AtomicUsize,
+}
+
+/// A channel to each area, for one owner at a time.
+#[derive(Debug)]
+pub struct Lanes(Box<[Lane]>);
+
+impl Lanes {
+    /// In a forked child: no ring may be used that the parent uses too. They
+    /// are not dropped: their completions are the parent's.
+    pub fn give_up_rings(&mut self) {
+        for lane in &mut self.0 {
+            std::mem::forget(std::mem::replace(lane, Lane::Plain));
+        }
+    }
+}
+
+/// The swap areas.
+#[derive(Debug)]
+pub struct Areas {
+    list: Box<[Area]>,
+    /// The highest priority first.
+    order: Box<[Equals]>,
+}
+
+impl Areas {
+    /// Makes areas of what there is, at least one and at most [`MAX_AREAS`],
+    /// each with statistics from `polling`.
+    ///
+    /// # Errors
+    /// Those of the first area that cannot be made.
+    pub fn new(
+        storage: Vec<Storage>,
+        cpus: usize,
+        polling: impl Fn(Option<Mode>) -> Polling,
+    ) -> Result<Areas, AreaError> {
+        if storage.is_empty() || storage.len() > MAX_AREAS {
+            return Err(AreaError::Count { areas: storage.len(), most: MAX_AREAS });
+        }
+        let priorities: Vec<_> = storage.iter().map(|storage| storage.priority).collect();
+        let list: Result<Box<[Area]>, _> =
+            storage.into_iter().map(|storage| storage.into_area(cpus, &polling)).collect();
+        let equals = |priority| Equals {
+            members: (0..priorities.len()).filter(|at| priorities[*at] == priority).collect(),
+            next: AtomicUsize::new(0),
+        };
+        let mut distinct = priorities.clone();
+        distinct.sort_unstable_by_key(|priority| Reverse(*priority));
+        distinct.dedup();
+        let order = distinct.into_iter().map(equals).collect();
+        Ok(Areas { list: list?, order })
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Area> {
+        self.list.iter()
+    }
+
+    /// Opens a channel to each.
+    #[must_use]
+    pub fn open_lanes(&self) -> Lanes {
+        Lanes(self.list.iter().map(Area::open_lane).collect())
+    }
+
+    /// How the devices are reached: what holds for all of them, and device
+    /// polling if it holds for one.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let facts = || self.list.iter().map(Area::facts);
+        Facts {
+            io_uring: facts().all(|facts| facts.io_uring),
+            direct: facts().all(|facts| facts.direct),
+            device_polling: facts().any(|facts| facts.device_polling),
+        }
+    }
+
+    /// How reads of single pages are waited for, area by area.
+    pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
+        self.list.iter().map(|area| area.polling().knobs())
+    }
+
+    /// Takes up to `want` adjacent slots from the best area that has any.
+    ///
+    /// # Errors
+    /// When none has; says what stopped them.
+    pub fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+        let mut refused = None;
+        // With none that works they are all asked: one may have recovered.
+        let all_failed = self.list.iter().all(Area::has_failed);
+        for equals in &self.order {
+            let count = equals.members.len();
+            let first = if count > 1 { equals.next.fetch_add(1, Relaxed) % count } else { 0 };
+            for step in 0..count {
+                let index = equals.members[(first + step) % count];
+                let area = &self.list[index];
+                if area.has_failed() && !all_failed {
+                    continue;
+                }
+                match area.alloc_run(cpu, want) {
+                    Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
+                    Err(full) => refused = Some(full),
+                }
+            }
+        }
+        Err(match refused {
+            Some(full) if self.list.len() == 1 => full,
+            _ => AreaFull::Every { areas: self.list.len(), size_bytes: self.size_bytes() },
+        })
+    }
+
+    /// Gives slots back. Their content may be overwritten at once, unless the
+    /// areas are frozen.
+    pub fn free(&self, first: u64, len: usize) {
+        let (area, first) = self.of(first);
+        area.free(first, len);
+    }
+
+    /// Takes slots out of service whose storage failed.
+    pub fn retire(&self, first: u64, len: usize) {
+        let (area, first) = self.of(first);
+        area.retire(first, len);
+    }
+
+    /// Notes the checksum of what a slot holds.
+    pub fn set_seal(&self, slot: u64, seal: u32) {
+        let (area, slot) = self.of(slot);
+        area.set_seal(slot, seal);
+    }
+
+    /// The checksum last noted for a slot.
+    #[must_use]
+    pub fn seal(&self, slot: u64) -> u32 {
+        let (area, slot) = self.of(slot);
+        area.seal(slot)
+    }
+
+    /// How often a slot was handed out.
+    #[must_use]
+    pub fn generation(&self, slot: u64) -> u32 {
+        let (area, slot) = self.of(slot);
+        area.generation(slot)
+    }
+
+    /// Writes whole pages to the first slots of a run.
+    ///
+    /// # Errors
+    /// As [`Area::write`].
+    pub fn write(&self, lanes: &mut Lanes, run: Run, buf: &[u8]) -> Result<(), IoError> {
+        let (area, first) = self.of(run.first);
+        area.write(lane_of(lanes, run.first), Run { first, ..run }, buf)
+    }
+
+    /// Reads whole pages from `first` and the slots that follow it.
+    ///
+    /// # Errors
+    /// As [`Area::read`].
+    pub fn read(&self, lanes: &mut Lanes, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        let (area, slot) = self.of(first);
+        area.read(lane_of(lanes, first), slot, buf)
+    }
+
+    /// Reads one page that the calling thread has nothing to do without.
+    ///
+    /// # Errors
+    /// As [`Area::read_page`].
+    pub fn read_page(&self, lanes: &mut Lanes, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+        let (area, local) = self.of(slot);
+        area.read_page(lane_of(lanes, slot), local, page)
+    }
+
+    /// From now on freed slots keep their content, until [`Areas::thaw`].
+    pub fn freeze(&self) {
+        self.list.iter().for_each(Area::freeze);
+    }
+
+    /// Ends one freeze.
+    pub fn thaw(&self) {
+        self.list.iter().for_each(Area::thaw);
+    }
+
+    /// Whether a slot's area has failed.
+    #[must_use]
+    pub fn has_failed(&self, slot: u64) -> bool {
+        self.of(slot).0.has_failed()
+    }
+
+    /// Whether a slot's area is one whose pages are to be brought elsewhere.
+    #[must_use]
+    pub fn is_leaving(&self, slot: u64) -> bool {
+        self.of(slot).0.is_leaving()
+    }
+
+    /// Discards one cluster of any area that has one waiting.
+    pub fn discard_one(&self) -> Discarded {
+        let mut results = self.list.iter().map(Area::discard_one);
+        results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
+    }
+
+    /// Gives storage back that is not needed. Returns the bytes given back.
+    pub fn shrink(&self) -> u64 {
+        self.list.iter().map(Area::shrink).sum()
+    }
+
+    /// Slots taken, those freed in a freeze included.
+    #[must_use]
+    pub fn used_slots(&self) -> u64 {
+        self.list.iter().map(Area::used_slots).sum()
+    }
+
+    /// Storage claimed so far, in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.list.iter().map(Area::size_bytes).sum()
+    }
+
+    /// DRAM that the tables take by now, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u64 {
+        self.list.iter().map(Area::metadata_bytes).sum()
+    }
+
+    fn of(&self, slot: u64) -> (&Area, u64) {
+        (&self.list[index_of(slot)], slot & (MAX_SLOTS - 1))
+    }
+}
+
+fn index_of(slot: u64) -> usize {
+    (slot >> SLOT_BITS) as usize
+}
+
+fn global(index: usize, slot: u64) -> u64 {
+    (index as u64) << SLOT_BITS | slot
+}
+
+fn lane_of(lanes: &mut Lanes, slot: u64) -> &mut Lane {
+    &mut lanes.0[index_of(slot)]
+}
+
+#[cfg(test)]
+#[path = "areas_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+use crate::io::Operation;
+use crate::io::sim::{Fault, SimDevice};
+use crate::stats::{STATS_WORDS, Stats};
+use crate::swap::CLUSTER_SLOTS;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno;
+use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Areas of so many MiB and these priorities, each on a disk of its own.
+fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
+    let disks: Vec<_> = of.iter().map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+    let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Storage {
+        priority,
+        ..Storage::growing(Box::new(Arc::clone(disk)), Some(mib * MIB), 0)
+    });
+    let polling = |mode: Option<Mode>| {
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        Polling::new(mode.unwrap_or(Mode::Auto), 2, None, 0, stats)
+    };
+    let areas = Areas::new(storage.collect(), 2, polling).unwrap();
+    (disks, areas)
+}
+
+/// Batches of 32 until nothing is left: in which area each lay.
+fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
+    let mut order = Vec::new();
+    loop {
+        match areas.alloc_run(0, 32) {
+            Ok(run) => order.push(index_of(run.first)),
+            Err(full) => return (order, full),
+        }
+    }
+}
+
+#[test]
+fn the_highest_priority_is_filled_first_and_equals_take_turns() {
+    let (_, areas) = areas(&[(4, 1), (4, 5), (4, 5), (2, 0)]);
+    let (order, full) = fill_up(&areas);
+    assert_eq!(full, AreaFull::Every { areas: 4, size_bytes: 14 * MIB });
+    let first_low = order.iter().position(|index| *index == 0).unwrap();
+    let (equals, rest) = order.split_at(first_low);
+    assert!(equals.windows(2).take(8).all(|pair| pair[0] != pair[1]), "{equals:?}");
+    assert!(equals.iter().all(|index| [1, 2].contains(index)));
+    let last = rest.iter().position(|index| *index == 3).unwrap();
+    assert!(rest[..last].iter().all(|index| *index == 0));
+    assert!(rest[last..].iter().all(|index| *index == 3));
+}
+
+#[test]
+fn a_slot_leads_back_to_its_own_area() {
+    let (disks, areas) = areas(&[(4, 0), (4, 0), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let mut stored = BTreeMap::new();
+    for round in 0..9_u8 {
+        let run = areas.alloc_run(0, 16).unwrap();
+        let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+        page.fill(round + 1);
+        areas.write(&mut lanes, run, page).unwrap();
+        areas.set_seal(run.first, u32::from(round));
+        stored.insert(run.first, round);
+    }
+    assert!(disks.iter().all(|disk| disk.counts().writes == 3));
+    let mut page = [0; PAGE_SIZE];
+    for (slot, round) in &stored {
+        areas.read_page(&mut lanes, *slot, &mut page).unwrap();
+        assert_eq!((page[0], areas.seal(*slot)), (round + 1, u32::from(*round)));
+        areas.free(*slot, 16);
+    }
+    assert_eq!(areas.used_slots(), 0);
+}
+
+#[test]
+fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    page.fill(7);
+    let kept = areas.alloc_run(0, 1).unwrap();
+    areas.write(&mut lanes, kept, page).unwrap();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
+    let mut failures = 0;
+    loop {
+        let run = areas.alloc_run(0, 1).unwrap();
+        if areas.write(&mut lanes, run, page).is_ok() {
+            assert_eq!(index_of(run.first), 1, "the other area");
+            break;
+        }
+        areas.retire(run.first, 1);
+        failures += 1;
+        assert!(failures < 20, "it is still asked");
+    }
+    assert!(areas.has_failed(kept.first) && areas.is_leaving(kept.first));
+    let mut read = [0; PAGE_SIZE];
+    areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
+    assert!(read.iter().all(|byte| *byte == 7));
+    areas.free(kept.first, 1);
+    assert!(!areas.is_leaving(kept.first), "nothing is left in it");
+}
+
+#[test]
+fn with_no_area_that_works_all_are_tried_until_one_recovers() {
+    let (disks, areas) = areas(&[(4, 0)]);
+    let mut lanes = areas.open_lanes();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    for _ in 0..20 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        areas.write(&mut lanes, run, page).unwrap_err();
+    }
+    assert!(areas.iter().all(Area::has_failed));
+    disks[0].heal();
+    let run = areas.alloc_run(0, 1).unwrap();
+    areas.write(&mut lanes, run, page).unwrap();
+    assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
+    let (disks, areas) = areas(&[(4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail_at_random(Operation::Write, 3, Fault::Errno(errno::EIO));
+    for _ in 0..200 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        let _ = areas.write(&mut lanes, run, page);
+    }
+    assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn no_area_and_too_many_are_refused() {
+    let polling =
+        |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));
+    for count in [0, MAX_AREAS + 1] {
+        let storage = |_| Storage::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
+        let refused = Areas::new((0..count).map(storage).collect(), 1, polling).unwrap_err();
+        assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
+    }
+}
+
+#[test]
+fn discarding_reaches_every_area() {
+    let disks: Vec<_> = (0..2).map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+    let storage = disks.iter().map(|disk| Storage {
+        discard: Discard::Pages,
+        ..Storage::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
+    });
+    let polling =
+        |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));
+    let areas = Areas::new(storage.collect(), 1, polling).unwrap();
+    let mut runs = Vec::new();
+    while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
+        runs.push(run);
+    }
+    runs.iter().for_each(|run| areas.free(run.first, run.len));
+    let mut bytes = 0;
+    while let Discarded::Bytes(more) = areas.discard_one() {
+        bytes += more;
+    }
+    // Not the clusters with slot 0, nor those that a processor still holds.
+    assert!(bytes >= 8 * MIB, "{bytes}");
+    assert!(disks.iter().all(|disk| disk.counts().discards > 0));
+}

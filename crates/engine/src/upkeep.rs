@@ -1,0 +1,115 @@
+//! What background reclaim does for the swap areas when memory is at ease.
+//!
+//! Small steps with pauses between them, so that neither the disk nor a CPU is
+//! taken from the program for long: pages of an area that has failed are
+//! brought elsewhere, emptied clusters are discarded, and storage at the end
+//! that is not needed is given back.
+
+use crate::context::{BATCH_PAGES, Context, Contexts};
+use crate::page::{Claim, PageNo, Place};
+use crate::page_out::{Moves, allocate};
+use crate::parts::Parts;
+use crate::stats::Counter;
+use crate::swap::area::Discarded;
+use crate::swap::{Area, Run};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::current_cpu;
+
+/// Entries looked at in one step, in search of pages to bring elsewhere.
+const SPAN_PAGES: u64 = 1 << 16;
+
+/// How far the work has come.
+#[derive(Debug, Default)]
+pub struct Upkeep {
+    /// Where the search for pages of a failed area goes on.
+    next: PageNo,
+    moved_in_round: usize,
+}
+
+impl Upkeep {
+    /// Does one step; whether there may be more to do soon.
+    pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+        if parts.areas.iter().any(Area::is_leaving) {
+            let mut context = contexts.claim_background();
+            self.move_away(parts, &mut context);
+            return true;
+        }
+        match parts.areas.discard_one() {
+            Discarded::Nothing => {
+                let bytes = parts.areas.shrink();
+                parts.stats.add(Counter::ShrunkBytes, bytes);
+                false
+            }
+            Discarded::Bytes(bytes) => {
+                parts.stats.add(Counter::DiscardedBytes, bytes);
+                true
+            }
+            Discarded::Unsupported => true,
+            Discarded::Failed => {
+                parts.stats.add(Counter::DiscardErrors, 1);
+                true
+            }
+        }
+    }
+
+    /// Brings some pages of failed areas elsewhere. What cannot be read stays
+    /// where it is: whoever touches it is told. When a whole round found
+    /// nothing that could go, the areas are left alone.
+    fn move_away(&mut self, parts: &Parts, context: &mut Context) {
+        let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return };
+        let Ok(run) = allocate(parts, BATCH_PAGES) else {
+            // Nowhere to go. A failed area is asked again when memory is next
+            // at ease, by then something may have become free.
+            return;
+        };
+        let mut claims = [const { None }; BATCH_PAGES];
+        let count = self.gather(parts, context, run, &mut cluster, &mut claims);
+        let moves = Moves { run, claims: &mut claims[..count] };
+        let gone = moves.carry_out(parts, context, &cluster);
+        parts.stats.add(Counter::PagesMoved, gone as u64);
+        self.moved_in_round += gone;
+        if self.next >= parts.space.high() {
+            if self.moved_in_round == 0 {
+                parts.areas.iter().filter(|area| area.is_leaving()).for_each(Area::give_up);
+            }
+            *self = Upkeep::default();
+        }
+    }
+
+    /// Claims the next pages that are to go and reads them. Returns how many.
+    fn gather(
+        &mut self,
+        parts: &Parts,
+        context: &mut Context,
+        run: Run,
+        cluster: &mut [u8],
+        claims: &mut [Option<Claim<'static>>],
+    ) -> usize {
+        let mut count = 0;
+        let end = (self.next + SPAN_PAGES).min(parts.space.high());
+        while self.next < end && count < run.len {
+            let page = self.next;
+            self.next += 1;
+            let Some((claim, slot)) = claim_leaving(parts, page) else { continue };
+            let copy = &mut cluster[count * PAGE_SIZE..][..PAGE_SIZE];
+            if parts.areas.read(&mut context.lanes, slot, copy).is_ok()
+                && parts.is_sealed(slot, copy)
+            {
+                claims[count] = Some(claim);
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// Claims a page if it is in an area that has failed.
+fn claim_leaving(parts: &Parts, page: PageNo) -> Option<(Claim<'static>, u64)> {
+    if !parts.space.is_touched(page) {
+        return None;
+    }
+    let seen = parts.pages.load(page);
+    let Place::Slot { slot } = seen.place() else { return None };
+    let wanted = !seen.is_busy() && parts.areas.is_leaving(slot);
+    wanted.then(|| parts.pages.try_claim(page, seen)).flatten().map(|claim| (claim, slot))
+}

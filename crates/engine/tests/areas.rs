@@ -1,0 +1,128 @@
+//! Several swap areas under one engine: filled in order, failing, recovering,
+//! told what is not needed.
+
+mod common;
+use common::{Setup, World, assert_holds, random, write_all};
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
+use softswap_engine::stats::Counter;
+use softswap_engine::swap::Discard;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const FOR_EVER: u64 = u64::MAX;
+
+/// Runs background reclaim until something holds, or for a minute.
+fn until(world: &World, holds: impl Fn() -> bool) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            softswap_sys::inline::prepare_thread();
+            world.engine.run_reclaim(|| !done.load(Ordering::Acquire));
+        });
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while !holds() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done.store(true, Ordering::Release);
+    });
+    assert!(holds(), "not within a minute");
+}
+
+#[test]
+fn a_second_area_takes_what_the_first_has_no_room_for() {
+    let setup = Setup { swap_mib: Some(4), spare_disk_mib: Some(64), ..Setup::default() };
+    let world = World::new(&setup);
+    let contents = random(2500);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let spare = world.spare.as_ref().unwrap();
+    assert_eq!(world.disk.counts().written_bytes, 1023 * PAGE_SIZE as u64);
+    assert_eq!(spare.counts().written_bytes, (2500 - 1023) * PAGE_SIZE as u64);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn pages_of_an_area_that_fails_are_brought_elsewhere() {
+    for avoid_move in [false, true] {
+        let setup = Setup { spare_disk_mib: Some(64), avoid_move, ..Setup::default() };
+        let world = World::new(&setup);
+        let contents = random(1500);
+        let (old, new) = contents.split_at(1000);
+        let first = world.map_with(old);
+        world.evict(first);
+        world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+        let second = world.map_with(new);
+        world.evict(second);
+        assert_eq!(world.count(Counter::AreasFailed), 1);
+        until(&world, || world.count(Counter::PagesMoved) == 1000);
+        // Nothing is read from it any more.
+        world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
+        assert_holds(first, old);
+        assert_holds(second, new);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn what_a_failed_area_cannot_give_back_stays_there_and_the_rest_goes() {
+    let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
+    let contents = random(300);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.evict(more);
+    let reads = world.disk.counts().reads;
+    world.disk.fail(Operation::Read, reads, 10, Fault::Errno(EIO));
+    // The ten are tried again in the next round, and can be read then.
+    until(&world, || world.count(Counter::PagesMoved) == 300);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn one_bad_place_costs_one_slot_and_no_page() {
+    let world = World::new(&Setup::default());
+    let contents = random(320);
+    let memory = world.map_with(&contents);
+    // The first batch, then its sixth page alone.
+    world.disk.fail(Operation::Write, 0, 1, Fault::Errno(EIO));
+    world.disk.fail(Operation::Write, 6, 1, Fault::Errno(EIO));
+    world.evict(memory);
+    assert_eq!(world.count(Counter::SlotsRetired), 1);
+    assert_eq!((world.count(Counter::WriteErrors), world.count(Counter::AreasFailed)), (2, 0));
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn clusters_that_became_free_are_discarded_in_the_background() {
+    let world = World::new(&Setup { discard: Discard::Pages, ..Setup::default() });
+    let contents = random(2000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    assert_eq!(world.count(Counter::DiscardedBytes), 0);
+    assert_holds(memory, &contents);
+    until(&world, || world.count(Counter::DiscardedBytes) > 0);
+    for round in 0..3 {
+        let contents = random(2000 + round);
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        until(&world, || world.disk.counts().discards > round);
+    }
+}
+
+#[test]
+fn storage_that_cannot_discard_is_used_all_the_same() {
+    let world = World::new(&Setup { discard: Discard::Both, ..Setup::default() });
+    world.disk.fail(Operation::Discard, 0, FOR_EVER, Fault::Errno(EOPNOTSUPP));
+    let contents = random(2000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    assert_holds(memory, &contents);
+    until(&world, || world.disk.counts().discards == 1);
+    write_all(memory, &contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::DiscardErrors), 0);
+}
