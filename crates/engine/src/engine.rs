@@ -33,7 +33,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const RING_BYTES: usize = 16 << 10;
 /// Stack, thread and tables of the engine's own, roughly.
 const SMALL_CHANGE_BYTES: usize = 256 << 10;
-/// Step by which the swap file grows.
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -522,6 +521,7 @@ fn publish_facts(parts: &Parts) {
     let stats = &parts.stats;
     stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
     stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
+    stats.set(Counter::Areas, parts.areas.iter().count() as u64);
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));

@@ -138,8 +138,9 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         // Every second 64 KiB: more extents than are asked for at once.
         const STEP: u64 = 128 << 10;
+        let bytes = vec![7; 64 << 10];
         for piece in 0..300 {
-            file.write_all_at(&[7; 64 << 10], piece * STEP).unwrap();
+            file.write_all_at(&bytes, piece * STEP).unwrap();
         }
         let found = match extents(file.as_fd()) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,

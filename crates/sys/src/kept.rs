@@ -5,27 +5,34 @@
 //! registration of managed memory, and what is swapped out would read as
 //! zeroes. So the runtime asks here before it lets a descriptor be closed.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const NONE: i32 = -1;
-/// Rings, files, userfaultfd, pipes to children: far fewer than this.
-const MOST: usize = 512;
+/// Rings for every context and area, files, userfaultfd, pipes to children.
+const MOST: usize = 8192;
 static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+/// Entries from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps a descriptor until [`forget`].
 pub fn keep(fd: i32) {
-    for slot in &KEPT {
+    for (index, slot) in KEPT.iter().enumerate() {
         if slot.load(Ordering::Relaxed) == fd
             || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
+            USED.fetch_max(index + 1, Ordering::AcqRel);
             return;
         }
     }
 }
 
+fn used() -> &'static [AtomicI32] {
+    &KEPT[..USED.load(Ordering::Acquire)]
+}
+
 /// The descriptor may be closed again.
 pub fn forget(fd: i32) {
-    for slot in &KEPT {
+    for slot in used() {
         let _ = slot.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -33,13 +40,13 @@ pub fn forget(fd: i32) {
 /// Whether a descriptor is kept.
 #[must_use]
 pub fn is_kept(fd: i32) -> bool {
-    fd >= 0 && KEPT.iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+    fd >= 0 && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
 }
 
 /// The lowest kept descriptor from `fd` on.
 #[must_use]
 pub fn next_from(fd: u32) -> Option<u32> {
-    let kept = KEPT.iter().map(|slot| slot.load(Ordering::Relaxed));
+    let kept = used().iter().map(|slot| slot.load(Ordering::Relaxed));
     kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()
 }
 

@@ -28,6 +28,11 @@ impl Machine {
         Machine::with(block_device(path).unwrap_or_else(|| path.display().to_string()))
     }
 
+    /// This machine, for what needs no device.
+    pub(super) fn without_device() -> Machine {
+        Machine::with("no device".into())
+    }
+
     fn with(device: String) -> Machine {
         let uname = rustix::system::uname();
         Machine {

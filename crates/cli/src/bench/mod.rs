@@ -8,6 +8,7 @@ mod machine;
 mod noise;
 mod report;
 mod sample;
+mod slots;
 mod stage;
 mod swap_in;
 
@@ -26,6 +27,7 @@ pub(crate) struct BenchArgs {
 enum Bench {
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
+    Slots(slots::SlotsArgs),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
     SwapInTask(swap_in::task::TaskArgs),
@@ -35,6 +37,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Slots(args) => slots::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
     }

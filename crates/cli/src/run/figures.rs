@@ -68,9 +68,28 @@ pub(crate) struct Figures {
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
+    pub(super) areas: AreaFigures,
     pub(super) polling: PollingFigures,
     /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
     pub(super) transfers: BTreeMap<String, TierFigures>,
+}
+
+/// The swap areas and their storage.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AreaFigures {
+    /// How many there are.
+    pub(super) count: u64,
+    /// Of those, not written to any more because writes failed in a row.
+    pub(super) failed: u64,
+    /// Slots out of service because writing to them failed.
+    pub(super) retired_slots: u64,
+    /// Pages brought from failed areas elsewhere.
+    pub(super) pages_moved: u64,
+    pub(super) discarded_bytes: u64,
+    /// Areas that failed to discard; they are not asked again.
+    pub(super) discard_errors: u64,
+    /// What swap files gave back to the file system by shrinking.
+    pub(super) shrunk_bytes: u64,
 }
 
 /// How single-page reads were waited for.
@@ -184,6 +203,15 @@ impl Figures {
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
+            areas: AreaFigures {
+                count: get(C::Areas),
+                failed: get(C::AreasFailed),
+                retired_slots: get(C::SlotsRetired),
+                pages_moved: get(C::PagesMoved),
+                discarded_bytes: get(C::DiscardedBytes),
+                discard_errors: get(C::DiscardErrors),
+                shrunk_bytes: get(C::ShrunkBytes),
+            },
             polling: PollingFigures {
                 device_polling: get(C::UsesDevicePolling) != 0,
                 considered: get(C::IoConsidered),

@@ -80,7 +80,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
             let shown = format!("{variable}={text}");
             return Ok(Some(Asked { text, shown }));
         }
-        file.map(|value| self.from_file(name, value)).transpose()
+        file.map(|value| self.in_file(name, value)).transpose()
     }
 
     /// As [`Sources::pick`] for what may be given several times: flags of one
@@ -105,13 +105,13 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         }
         match file {
             Some(toml::Value::Array(values)) => {
-                values.iter().map(|value| self.from_file(name, value)).collect()
+                values.iter().map(|value| self.in_file(name, value)).collect()
             }
-            other => other.map(|value| self.from_file(name, value)).into_iter().collect(),
+            other => other.map(|value| self.in_file(name, value)).into_iter().collect(),
         }
     }
 
-    fn from_file(&self, name: &str, value: &toml::Value) -> Result<Asked, Refusal> {
+    fn in_file(&self, name: &str, value: &toml::Value) -> Result<Asked, Refusal> {
         let text = match value {
             toml::Value::String(text) => text.clone(),
             toml::Value::Integer(number) => number.to_string(),

@@ -1,6 +1,6 @@
 //! The summary: one block for people, at the end of a run or during it.
 
-use super::figures::{Figures, Outcome, PollingFigures};
+use super::figures::{AreaFigures, Figures, Outcome, PollingFigures};
 use crate::units::{bytes, count, duration, nanoseconds};
 use softswap_engine::stats::{StopReason, TIERS};
 use std::fmt::Write;
@@ -105,6 +105,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         bytes(figures.bytes_written),
         bytes(figures.bytes_read),
     )?;
+    write_areas(out, &figures.areas)?;
     write_waits(out, &figures.polling)?;
     let reclaims = match figures.direct_reclaims {
         1 => "1 direct reclaim".to_string(),
@@ -115,11 +116,36 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         (figures.write_errors, "writes failed (the pages stayed in memory)"),
         (figures.read_errors, "reads failed"),
         (figures.checksum_errors, "pages came back with a wrong checksum"),
+        (figures.areas.failed, "swap areas failed and are not written to any more"),
+        (figures.areas.retired_slots, "slots are out of service: they cannot be written"),
+        (figures.areas.discard_errors, "swap areas failed to discard; they are not asked again"),
     ];
     for (n, what) in errors.into_iter().filter(|&(n, _)| n > 0) {
         writeln!(out, "  ERRORS   {} {what}", count(n))?;
     }
     Ok(())
+}
+
+/// What became of the areas' storage, if anything did.
+fn write_areas(out: &mut String, areas: &AreaFigures) -> std::fmt::Result {
+    let AreaFigures { count: areas_count, pages_moved, discarded_bytes, shrunk_bytes, .. } = *areas;
+    let mut parts = Vec::new();
+    if areas_count > 1 {
+        parts.push(format!("{areas_count} in use"));
+    }
+    if pages_moved > 0 {
+        parts.push(format!("{} pages brought from failed ones elsewhere", count(pages_moved)));
+    }
+    if discarded_bytes > 0 {
+        parts.push(format!("{} discarded", bytes(discarded_bytes)));
+    }
+    if shrunk_bytes > 0 {
+        parts.push(format!("{} given back by shrinking", bytes(shrunk_bytes)));
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  areas    {}", parts.join(", "))
 }
 
 /// How single pages from the disk were waited for, if there were any.

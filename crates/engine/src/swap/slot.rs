@@ -63,8 +63,6 @@ pub struct SlotAllocator {
     clusters: AtomicU32,
     capacity: u32,
     bits: &'static [AtomicU64],
-    /// Bits set in each cluster, never fewer than there are.
-    used: &'static [AtomicU32],
     place: &'static [AtomicU32],
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
@@ -107,7 +105,6 @@ impl SlotAllocator {
             clusters: AtomicU32::new(0),
             capacity: capacity_clusters,
             bits: reserve_u64(words)?,
-            used: reserve_u32(clusters)?,
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
@@ -141,7 +138,7 @@ impl SlotAllocator {
         for cluster in old..new {
             // Storage that was just added holds nothing.
             self.set_clean(cluster, true);
-            let to = self.place_for(cluster, self.used[cluster as usize].load(SeqCst));
+            let to = self.place_for(cluster);
             self.link(&mut lists, cluster, to, false);
         }
         self.clusters.store(new, SeqCst);
@@ -158,7 +155,6 @@ impl SlotAllocator {
                 let at = cluster as usize * WORDS + word;
                 let count = (mask & !self.retired[at].fetch_or(mask, SeqCst)).count_ones();
                 self.bits[at].fetch_or(mask, SeqCst);
-                self.used[cluster as usize].fetch_add(count, SeqCst);
                 withheld += count;
             }
         }
@@ -228,7 +224,7 @@ impl SlotAllocator {
     /// A processor's cluster in which nothing is in use goes back to the lists.
     fn put_back_if_empty(&self, current: &mut Option<u32>) {
         if let Some(cluster) = *current
-            && self.used[cluster as usize].load(SeqCst) == 0
+            && self.is_empty(cluster)
         {
             let mut lists = lock(&self.lists);
             self.place[cluster as usize].store(FULL, SeqCst);
@@ -289,7 +285,6 @@ impl SlotAllocator {
             *bits = self.bits[base + word].load(Acquire);
         }
         let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
-        self.used[cluster as usize].fetch_add(run.len() as u32, SeqCst);
         self.stripe(cluster).fetch_add(run.len() as u64, Relaxed);
         for (word, mask) in masks(run.clone()) {
             let before = self.bits[base + word].fetch_or(mask, AcqRel);
@@ -321,17 +316,16 @@ impl SlotAllocator {
 
     /// Clears bits of one word; returns how many were set.
     fn release(&self, word: usize, mask: u64) -> u32 {
-        let freed = (self.bits[word].fetch_and(!mask, AcqRel) & mask).count_ones();
+        let freed = (self.bits[word].fetch_and(!mask, SeqCst) & mask).count_ones();
         if freed == 0 {
             return 0;
         }
         let cluster = (word / WORDS) as u32;
         self.stripe(cluster).fetch_sub(u64::from(freed), Relaxed);
-        let left = self.used[cluster as usize].fetch_sub(freed, SeqCst) - freed;
-        // Who moves a cluster looks at its count afterwards, who lowers the
-        // count looks at the place afterwards: one of them sees the other.
+        // Who moves a cluster looks at its bits afterwards, who clears bits
+        // looks at the place afterwards: one of them sees the other.
         let place = self.place[cluster as usize].load(SeqCst);
-        if place != CURRENT && place != self.place_for(cluster, left) {
+        if place != CURRENT && place != self.place_for(cluster) {
             self.settle(&mut lock(&self.lists), cluster);
         }
         freed
@@ -423,8 +417,7 @@ impl SlotAllocator {
     fn settle(&self, lists: &mut Lists, cluster: u32) {
         loop {
             let place = self.place[cluster as usize].load(SeqCst);
-            let used = self.used[cluster as usize].load(SeqCst);
-            let wanted = self.place_for(cluster, used);
+            let wanted = self.place_for(cluster);
             if place == CURRENT || place == GONE || place == wanted {
                 return;
             }
@@ -498,11 +491,23 @@ impl SlotAllocator {
         self.clean[cluster as usize / 64].load(SeqCst) & 1 << (cluster % 64) != 0
     }
 
-    /// Where a cluster with so many slots in use belongs.
-    fn place_for(&self, cluster: u32, used: u32) -> u32 {
+    /// The bits of a cluster, all in one cache line: counting them costs less
+    /// than a counter that neighbours share a line with.
+    fn bits_of(&self, cluster: u32) -> &[AtomicU64] {
+        &self.bits[cluster as usize * WORDS..][..WORDS]
+    }
+
+    fn is_empty(&self, cluster: u32) -> bool {
+        self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
+    }
+
+    /// Where a cluster that is nobody's belongs. Its bits are only cleared
+    /// meanwhile: whoever clears the last one sees that the others are clear.
+    fn place_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;
-        match used {
+        let used = self.bits_of(cluster).iter().map(|word| word.load(SeqCst).count_ones());
+        match used.sum::<u32>() {
             0 if self.discards.load(SeqCst) && !self.is_clean(cluster) => WAITING,
             0 => FREE,
             1..=HALF => ROOMY,
@@ -561,9 +566,9 @@ impl SlotAllocator {
     /// DRAM that the tables take so far.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
-        // Three bits per slot, and four words per cluster of the area.
+        // Three bits per slot, and three half words per cluster of the area.
         let bits = u64::from(self.touched_clusters()) * 3 * (CLUSTER_SLOTS as u64 / 8);
-        bits + u64::from(self.clusters.load(Relaxed)) * 16
+        bits + u64::from(self.clusters.load(Relaxed)) * 12
     }
 }
 

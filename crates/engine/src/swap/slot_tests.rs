@@ -20,6 +20,18 @@ fn a_fresh_area_is_handed_out_in_order_and_in_one_piece() {
 }
 
 #[test]
+fn batches_of_4_mib_lie_in_one_piece_on_a_fresh_area() {
+    let slots = allocator(17, 2);
+    for batch in 0..8 {
+        // Two clusters' worth; reclaim asks for less at a time.
+        let runs: Vec<_> = (0..32).map(|_| slots.alloc_run(1, 32).unwrap()).collect();
+        let (first, _) = runs[0];
+        assert_eq!(first, CLUSTER + batch * 1024);
+        assert!(runs.iter().zip(0..).all(|(run, at)| *run == (first + at * 32, 32)));
+    }
+}
+
+#[test]
 fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
     let slots = allocator(3, 2);
     let mut seen = BTreeSet::new();
