@@ -103,6 +103,21 @@ fn a_setting_holds_from_when_it_is_set() {
 }
 
 #[test]
+fn each_area_can_be_waited_for_in_its_own_way() {
+    let swap = "--swap=/var/tmp,poll=interrupt";
+    let program = Program::under_pressure(&["--poll", "poll", swap, "--swap=/var/tmp"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "0:interrupt 1:poll\n");
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "0:hybrid"]), "io.poll = 0:hybrid 1:poll\n");
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "auto"]), "io.poll = auto\n");
+    for bad in ["2:auto", ":auto", "x:auto", "0:banana"] {
+        let refused = ask(&["ctl", &pid, "set", "io.poll", bad]);
+        assert!(!refused.status.success(), "{bad}");
+    }
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+}
+
+#[test]
 fn unknown_keys_and_bad_values_change_nothing() {
     let program = Program::under_pressure(&["--poll", "hybrid"]);
     let pid = program.pid();

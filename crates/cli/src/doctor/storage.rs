@@ -2,6 +2,7 @@
 
 use super::{Check, Status};
 use crate::refusal::{Refusal, plain};
+use crate::run::areas;
 use crate::swapdir::{self, SwapDir};
 use crate::{library, units};
 use softswap_engine::config::Config;
@@ -11,39 +12,42 @@ use std::process::Command;
 
 pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
-    let (path, from) = chosen(asked);
-    match swapdir::check(&from, &path, Config::default().reserve_bytes) {
-        Ok(dir) => {
-            checks.push(directory(&dir));
-            checks.extend(swap_file(&dir));
-        }
-        Err(refusal) => {
-            let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR".to_string();
-            checks.push(Check::fatal("swap-directory", refusal.to_string(), fix));
+    let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
+    for (path, from) in chosen(asked) {
+        let path = match path {
+            Ok(path) => path,
+            Err(why) => {
+                checks.push(Check::fatal("swap-directory", format!("{from}: {why}"), fix.into()));
+                continue;
+            }
+        };
+        match swapdir::check(&from, &path, Config::default().reserve_bytes) {
+            Ok(dir) => {
+                checks.push(directory(&dir));
+                checks.extend(swap_file(&dir));
+            }
+            Err(refusal) => {
+                checks.push(Check::fatal("swap-directory", refusal.to_string(), fix.into()));
+            }
         }
     }
     checks.push(runtime_library());
     checks
 }
 
-/// The directory that `run` would take, and what chose it.
-fn chosen(asked: Option<&Path>) -> (PathBuf, String) {
-    let default = Config::default().areas.remove(0).path;
+/// The directories that `run` would take, and what chose them.
+fn chosen(asked: Option<&Path>) -> Vec<(Result<PathBuf, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
-        (Some(path), _) => (path.into(), format!("--swap {}", path.display())),
+        (Some(path), _) => vec![(Ok(path.into()), format!("--swap {}", path.display()))],
         (None, Some(text)) => {
             let from = format!("SOFTSWAP_SWAP={text}");
-            let dir = match text.rsplit_once(':') {
-                Some((dir, size))
-                    if !Path::new(&text).exists() && units::parse_size(size).is_ok() =>
-                {
-                    dir
-                }
-                _ => &text,
-            };
-            (dir.into(), from)
+            let path = |text| areas::parse(text).map(|area| area.path);
+            areas::each(&text).map(|text| (path(text), from.clone())).collect()
         }
-        (None, None) => (default, "the default".into()),
+        (None, None) => {
+            let paths = Config::default().areas.into_iter().map(|area| Ok(area.path));
+            paths.map(|path| (path, "the default".into())).collect()
+        }
     }
 }
 

@@ -37,7 +37,7 @@ fn settle_one(
     reserve_bytes: u64,
     notes: &mut Vec<String>,
 ) -> Result<AreaSpec, Refusal> {
-    let spec = parse(asked)?;
+    let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
     let dir = swapdir::check(&asked.shown, &spec.path, reserve_bytes)?;
     if dir.in_memory {
         notes.push(format!(
@@ -58,19 +58,24 @@ fn settle_one(
     Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
 }
 
+/// The parts of a variable that names several areas.
+pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
+    text.split(';').filter(|text| !text.is_empty())
+}
+
 /// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`. A path that exists wins
 /// over what its name could mean otherwise.
-fn parse(asked: &Asked) -> Result<AreaSpec, Refusal> {
+pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     let mut spec = AreaSpec::new("");
-    let mut rest = asked.text.as_str();
+    let mut rest = text;
     while !Path::new(rest).exists()
         && let Some((before, option)) = rest.rsplit_once(',')
         && let Some((key, value)) = option.split_once('=')
     {
-        take_option(&mut spec, key, value).map_err(|why| asked.refuse(why))?;
+        take_option(&mut spec, key, value)?;
         rest = before;
     }
-    (spec.path, spec.limit_bytes) = split_size(asked, rest)?;
+    (spec.path, spec.limit_bytes) = split_size(rest)?;
     Ok(spec)
 }
 
@@ -90,7 +95,7 @@ fn take_option(spec: &mut AreaSpec, key: &str, value: &str) -> Result<(), String
     Ok(())
 }
 
-fn split_size(asked: &Asked, text: &str) -> Result<(PathBuf, Option<u64>), Refusal> {
+fn split_size(text: &str) -> Result<(PathBuf, Option<u64>), String> {
     let whole = PathBuf::from(text);
     if whole.exists() {
         return Ok((whole, None));
@@ -98,14 +103,13 @@ fn split_size(asked: &Asked, text: &str) -> Result<(PathBuf, Option<u64>), Refus
     let Some((path, size)) = text.rsplit_once(':') else {
         return Ok((whole, None));
     };
-    let bytes =
-        parse_size(size).map_err(|why| asked.refuse(format!("the size `{size}`: {why}")))?;
+    let bytes = parse_size(size).map_err(|why| format!("the size `{size}`: {why}"))?;
     if bytes < swapdir::SMALLEST_FILE_BYTES {
-        return Err(asked.refuse(format!(
+        return Err(format!(
             "a swap file of {} is too small: give at least {}, or no size for all free space",
             units::bytes(bytes),
             units::bytes(swapdir::SMALLEST_FILE_BYTES)
-        )));
+        ));
     }
     Ok((PathBuf::from(path), Some(bytes)))
 }
@@ -116,16 +120,11 @@ mod tests {
     use softswap_engine::io::poll::mode::Mode;
     use softswap_engine::swap::Discard;
 
-    fn parsed(text: &str) -> Result<AreaSpec, String> {
-        let asked = Asked { text: text.into(), shown: format!("--swap {text}") };
-        parse(&asked).map_err(|refusal| refusal.to_string())
-    }
-
     #[test]
     fn size_and_options_follow_the_path_in_any_order() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
-        assert_eq!(parsed(dir), Ok(AreaSpec::new(dir)));
+        assert_eq!(parse(dir), Ok(AreaSpec::new(dir)));
         let all = AreaSpec {
             limit_bytes: Some(1 << 30),
             priority: Some(7),
@@ -133,8 +132,8 @@ mod tests {
             poll: Some(Mode::Poll),
             ..AreaSpec::new(dir)
         };
-        assert_eq!(parsed(&format!("{dir}:1G,pri=7,discard=both,poll=poll")), Ok(all.clone()));
-        assert_eq!(parsed(&format!("{dir}:1G,poll=poll,discard=both,pri=7")), Ok(all));
+        assert_eq!(parse(&format!("{dir}:1G,pri=7,discard=both,poll=poll")), Ok(all.clone()));
+        assert_eq!(parse(&format!("{dir}:1G,poll=poll,discard=both,pri=7")), Ok(all));
     }
 
     #[test]
@@ -143,8 +142,8 @@ mod tests {
         for name in ["a:1G", "b,pri=3", "c,d=e:1G"] {
             let path = dir.path().join(name);
             std::fs::create_dir(&path).unwrap();
-            assert_eq!(parsed(path.to_str().unwrap()), Ok(AreaSpec::new(&path)));
-            let with_priority = parsed(&format!("{},pri=9", path.display())).unwrap();
+            assert_eq!(parse(path.to_str().unwrap()), Ok(AreaSpec::new(&path)));
+            let with_priority = parse(&format!("{},pri=9", path.display())).unwrap();
             assert_eq!((with_priority.path, with_priority.priority), (path, Some(9)));
         }
     }
@@ -162,7 +161,7 @@ mod tests {
             (",poll=often", &["often", "hybrid"]),
             (",color=red", &["`color`", "pri, discard and poll"]),
         ] {
-            let refused = parsed(&format!("{dir}{text}")).unwrap_err();
+            let refused = parse(&format!("{dir}{text}")).unwrap_err();
             assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
         }
     }

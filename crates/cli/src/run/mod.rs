@@ -1,6 +1,6 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
-mod areas;
+pub(crate) mod areas;
 pub(crate) mod figures;
 mod program;
 mod report;

@@ -99,7 +99,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
             return Ok(each.collect());
         }
         if let Some(asked) = self.pick(name, None, None)? {
-            let each = asked.text.split(';').filter(|text| !text.is_empty());
+            let each = areas::each(&asked.text);
             let each = each.map(|text| Asked { text: text.into(), shown: asked.shown.clone() });
             return Ok(each.collect());
         }
