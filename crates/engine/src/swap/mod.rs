@@ -7,7 +7,9 @@
 pub mod area;
 pub mod cluster;
 pub mod extent;
+pub mod header;
 pub mod slot;
 
 pub use area::{Area, AreaConfig, AreaError, AreaFull, Run};
 pub use cluster::CLUSTER_SLOTS;
+pub use header::Header;
