@@ -6,6 +6,7 @@
 
 pub mod area;
 pub mod cluster;
+pub mod contents;
 pub mod extent;
 pub mod header;
 pub mod slot;
