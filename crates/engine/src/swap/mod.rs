@@ -3,14 +3,18 @@
 //! On the way out a page gets a slot, the slot an extent, the extent a block
 //! of the device; on the way in the slot leads back the same way. `extent` and
 //! `slot` know nothing of each other or of devices; `area` puts them together.
+//! What lies under a name, a file or a device, is taken into use by `named`,
+//! which asks `contents` what it holds and `header` what its first page says.
 
 pub mod area;
 pub mod cluster;
 pub mod contents;
 pub mod extent;
 pub mod header;
+pub mod named;
 pub mod slot;
 
 pub use area::{Area, AreaConfig, AreaError, AreaFull, Run};
 pub use cluster::CLUSTER_SLOTS;
 pub use header::Header;
+pub use named::{Activated, Span, activate};
