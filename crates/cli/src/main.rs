@@ -1,8 +1,9 @@
 //! The `softswap` command.
 //!
 //! `run` starts a program with the runtime preloaded and stays as its parent;
-//! `stat` and `ctl` ask such a program and tell it; `doctor` tries out what this
-//! machine allows; `bench` measures. `run` speaks on stderr, the others on
+//! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
+//! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
+//! out what this machine allows; `bench` measures. `run` speaks on stderr, the others on
 //! stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
@@ -13,10 +14,12 @@ mod ctl;
 mod doctor;
 mod library;
 mod machine;
+mod mkswap;
 mod refusal;
 mod run;
 mod stat;
 mod swapdir;
+mod swapon_check;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -38,17 +41,22 @@ Examples:
   softswap run --memory 25% --swap /mnt/fast:20G --report figures.json -- sort -S 8G big.txt
   softswap stat 4711
   softswap ctl 4711 set io.poll interrupt
+  softswap mkswap --label fast /mnt/fast/swapfile
+  softswap swapon-check /mnt/fast/swapfile
 
 Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
 cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
 it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat` and `ctl`: 1 where
-the process cannot be asked, 2 for a key or a value that there is not.";
+the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
+`swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed.";
 
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
     Stat(stat::StatArgs),
     Ctl(ctl::CtlArgs),
+    Mkswap(mkswap::MkswapArgs),
+    SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
 }
@@ -58,6 +66,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Ctl(args) => ctl::ctl(&args),
+        Command::Mkswap(args) => mkswap::mkswap(&args),
+        Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args),
     };

@@ -1,5 +1,6 @@
 //! Why softswap does not do what it was asked, and the exit status that says so.
 
+pub(crate) use softswap_sys::file::plain;
 use std::fmt;
 
 /// It could not be done.
@@ -41,12 +42,3 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-/// An I/O error the way the system words it, without Rust's "(os error 2)".
-pub(crate) fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_string(),
-        None => text,
-    }
-}

@@ -2,6 +2,8 @@
 
 use crate::refusal::{Refusal, plain};
 use crate::{contents, units};
+use softswap_sys::file::is_in_memory;
+use softswap_sys::holders::use_of_path;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,9 +12,6 @@ use std::path::{Path, PathBuf};
 pub(crate) const START_BYTES: u64 = 64 << 20;
 /// A swap file smaller than this is not worth having.
 pub(crate) const SMALLEST_FILE_BYTES: u64 = 16 << 20;
-
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// What is known about a swap directory that passed [`check`].
 #[derive(Debug, Clone)]
@@ -70,7 +69,7 @@ pub(crate) fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<Swap
         path: path.to_path_buf(),
         free_bytes,
         file_system: name_of(kind),
-        in_memory: matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC),
+        in_memory: is_in_memory(kind),
     })
 }
 
@@ -91,7 +90,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             Ok(None) => {}
             Err(error) => text += &format!(" whose contents cannot be read ({})", plain(&error)),
         }
-        if let Some(used) = contents::use_of(path) {
+        if let Some(used) = use_of_path(path) {
             text += &format!(" and is {used}");
         }
     }
@@ -114,8 +113,8 @@ fn name_of(kind: i64) -> &'static str {
         0x6969 => "nfs",
         0x6573_5546 => "fuse",
         0x0102_1997 => "9p",
-        TMPFS_MAGIC => "tmpfs",
-        RAMFS_MAGIC => "ramfs",
+        0x0102_1994 => "tmpfs",
+        0x8584_58f6 => "ramfs",
         _ => "unnamed file system",
     }
 }

@@ -1,7 +1,7 @@
 //! `softswap bench`: what it prints, what it refuses, and that nothing stays.
 
 mod common;
-use common::softswap;
+use common::{Loop, softswap};
 use serde_json::Value;
 use std::path::Path;
 
@@ -298,24 +298,6 @@ fn what_cannot_be_measured_is_refused_and_not_touched() {
     }
     assert!(std::fs::read(&disk).unwrap() == image);
     assert!(std::fs::read(&data).unwrap() == vec![7; 2 << 20]);
-}
-
-/// A block device over a file; gone when dropped.
-struct Loop(String);
-
-impl Loop {
-    fn over(file: &Path) -> Option<Loop> {
-        let mut command = std::process::Command::new("losetup");
-        let output = command.args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(output.stdout).ok()?.trim().to_string();
-        (output.status.success() && !name.is_empty()).then_some(Loop(name))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
-    }
 }
 
 #[test]

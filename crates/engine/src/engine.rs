@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::reclaim;
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
-use crate::swap::{Area, AreaError, Areas, Storage};
+use crate::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::load::Load;
 use softswap_sys::memory::reserve_u64;
@@ -78,7 +78,7 @@ impl Engine {
     /// Builds an engine over swap areas made of `storage`.
     pub fn start(
         config: &Config,
-        storage: Vec<Storage>,
+        storage: Vec<Backing>,
         stats: Stats,
     ) -> Result<Engine, StartError> {
         if config.memory_bytes < MIN_MEMORY_BYTES {

@@ -59,7 +59,8 @@ extern "C" fn on_load() {
         None => PLAIN,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => match signals::with_all_blocked(|| bring_up(&config)) {
-            Ok(()) => MANAGED,
+            Ok(true) => MANAGED,
+            Ok(false) => PLAIN,
             Err(why) => fail(&why),
         },
     };
@@ -79,11 +80,22 @@ fn fail(why: &str) -> ! {
     unsafe { libc::_exit(OWN_FAILURE) }
 }
 
-fn bring_up(config: &Config) -> Result<(), String> {
+/// Brings the engine up; false where there is no swap area for this process.
+fn bring_up(config: &Config) -> Result<bool, String> {
     let stats = statistics(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
-    let storage = open(&config.areas, config.reserve_bytes, config.avoid_io_uring)
-        .map_err(|e| e.to_string())?;
-    let engine = Engine::start(config, storage, stats).map_err(|e| e.to_string())?;
+    let mut backing = Vec::new();
+    for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring) {
+        match opened {
+            Ok(area) => backing.push(area),
+            // The program that started this one has it.
+            Err(error) if error.is_taken() && !is_supervised(config) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    if backing.is_empty() {
+        return Ok(false);
+    }
+    let engine = Engine::start(config, backing, stats).map_err(|e| e.to_string())?;
     ENGINE.get_or_init(|| engine);
     if !config.manage_children {
         leave_children_alone();
@@ -94,7 +106,7 @@ fn bring_up(config: &Config) -> Result<(), String> {
     guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     fork::install()?;
-    Ok(())
+    Ok(true)
 }
 
 fn start_reclaim() -> Result<(), String> {
@@ -120,16 +132,19 @@ pub(crate) fn no_background_reclaim() {
     RECLAIMING.store(false, Ordering::Relaxed);
 }
 
+/// Whether `softswap run` started this very process.
+fn is_supervised(config: &Config) -> bool {
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    parent.is_some() && parent == config.supervisor_pid
+}
+
 fn statistics(config: &Config) -> std::io::Result<Stats> {
     // The page is for the process that `softswap run` started, whatever it
     // becomes by exec; those it starts in turn count for themselves.
-    if let (Some(fd), Some(supervisor)) = (config.stats_fd, config.supervisor_pid) {
+    if let Some(fd) = config.stats_fd.filter(|_| is_supervised(config)) {
         // SAFETY: borrowed for these calls only; a wrong number is refused by them.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-        let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-        if parent == supervisor
-            && let Ok(words) = shared::open(fd, STATS_WORDS)
-        {
+        if let Ok(words) = shared::open(fd, STATS_WORDS) {
             return Ok(Stats::new(words));
         }
     }

@@ -11,16 +11,20 @@ const BATCH: usize = 256;
 /// Write to the device first what has no place there yet.
 const FLAG_SYNC: u32 = 1;
 
-const LAST: u32 = 0x1;
-const UNKNOWN: u32 = 0x2;
-const DELALLOC: u32 = 0x4;
-const ENCODED: u32 = 0x8;
-const DATA_ENCRYPTED: u32 = 0x80;
-const NOT_ALIGNED: u32 = 0x100;
-const DATA_INLINE: u32 = 0x200;
-const DATA_TAIL: u32 = 0x400;
-const UNWRITTEN: u32 = 0x800;
-const SHARED: u32 = 0x2000;
+/// What the kernel says about an extent.
+pub(crate) mod flags {
+    pub(crate) const LAST: u32 = 0x1;
+    pub(crate) const UNKNOWN: u32 = 0x2;
+    pub(crate) const DELALLOC: u32 = 0x4;
+    pub(crate) const ENCODED: u32 = 0x8;
+    pub(crate) const DATA_ENCRYPTED: u32 = 0x80;
+    pub(crate) const NOT_ALIGNED: u32 = 0x100;
+    pub(crate) const DATA_INLINE: u32 = 0x200;
+    pub(crate) const DATA_TAIL: u32 = 0x400;
+    pub(crate) const UNWRITTEN: u32 = 0x800;
+    pub(crate) const SHARED: u32 = 0x2000;
+}
+use flags::*;
 
 /// A piece of a file that lies in one piece on the device. All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,11 @@ pub struct FileExtent {
 }
 
 impl FileExtent {
+    #[cfg(test)]
+    pub(crate) fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Self {
+        Self { logical, physical, length, flags }
+    }
+
     /// Claimed, but never written: reads as zeroes without the device.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
@@ -138,9 +147,9 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         // Every second 64 KiB: more extents than are asked for at once.
         const STEP: u64 = 128 << 10;
-        let bytes = vec![7; 64 << 10];
+        let written = vec![7; 64 << 10];
         for piece in 0..300 {
-            file.write_all_at(&bytes, piece * STEP).unwrap();
+            file.write_all_at(&written, piece * STEP).unwrap();
         }
         let found = match extents(file.as_fd()) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,

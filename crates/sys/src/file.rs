@@ -30,6 +30,16 @@ pub mod errno {
     };
 }
 
+/// An I/O error the way the system words it, without Rust's "(os error 2)".
+#[must_use]
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_string(),
+        None => text,
+    }
+}
+
 /// Why no swap file could be opened, and what would help.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
@@ -110,15 +120,14 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Opens a file or device that exists, past the page cache if it can do
-    /// that; for reading only unless `writable`.
+    /// Opens a file or device that exists for reading, past the page cache if
+    /// it can do that. What is to be written to is claimed ([`crate::claim`]).
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn open_existing(path: &Path, writable: bool) -> Result<Self, FileError> {
-        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    pub fn open_existing(path: &Path) -> Result<Self, FileError> {
         let open = |direct| {
-            let flags = access | OFlags::CLOEXEC | direct;
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
             rustix::fs::open(path, flags, Mode::empty()).map(move_high)
         };
         match open(OFlags::DIRECT) {
@@ -128,6 +137,37 @@ impl SwapFile {
                 .map_err(|errno| FileError::new(path, errno)),
             Err(errno) => Err(FileError::new(path, errno)),
         }
+    }
+
+    /// A file that is open already.
+    pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
+        Self { fd, direct }
+    }
+
+    /// From now on transfers go through the page cache.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn leave_direct(&mut self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags - OFlags::DIRECT)?;
+        self.direct = false;
+        Ok(())
+    }
+
+    /// Waits until everything written so far is on the device.
+    ///
+    /// # Errors
+    /// What the kernel reported: part of it may be lost.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
+    }
+
+    /// Whether the file system keeps its files in DRAM, so that swapping to
+    /// one frees none.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
     /// Writes a page, runs `body`, and makes the file empty again. Only for a
@@ -271,6 +311,14 @@ impl SwapFile {
     pub fn is_direct(&self) -> bool {
         self.direct
     }
+}
+
+/// Whether file systems of this type (`statfs`) keep their files in DRAM.
+#[must_use]
+pub fn is_in_memory(file_system: i64) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    matches!(file_system, TMPFS | RAMFS)
 }
 
 impl Drop for SwapFile {

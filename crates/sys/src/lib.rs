@@ -14,6 +14,7 @@
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
 //! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
+//! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
 //! | [`lz4`]                                        | the codec's C library                  |
@@ -26,13 +27,16 @@
 
 pub mod alloc;
 pub mod child;
+pub mod claim;
 pub mod control;
 pub mod descriptor;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
+pub mod holders;
 pub mod inline;
 pub mod kept;
+pub mod layout;
 pub mod load;
 pub mod lz4;
 pub mod memory;

@@ -7,7 +7,7 @@ use softswap_engine::engine::Engine;
 use softswap_engine::io::{Device, FileDevice, Lane};
 use softswap_engine::page_in::Access;
 use softswap_engine::stats::{STATS_WORDS, Stats};
-use softswap_engine::swap::Storage;
+use softswap_engine::swap::Backing;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::inline::{self, Memory};
@@ -49,7 +49,7 @@ fn resolve(address: usize, is_write: bool) -> bool {
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
-    /// Storage for reads that go past the engine.
+    /// Backing for reads that go past the engine.
     pub(super) spare_bytes: u64,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Stage, Refusa
     let file = SwapFile::open(dir).map_err(own)?;
     let device = Arc::new(FileDevice::new(file, false));
     let config = Config { memory_bytes: sizes.memory_bytes, ..Config::default() };
-    let storage = Storage::growing(Box::new(device.clone()), Some(sizes.swap_bytes), 0);
+    let storage = Backing::growing(Box::new(device.clone()), Some(sizes.swap_bytes), 0);
     let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
     let engine = Engine::start(&config, vec![storage], stats).map_err(own)?;
     let bare = Window::reserve(1, false).map_err(own)?;

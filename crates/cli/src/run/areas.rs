@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::units::{self, parse_size};
 use softswap_engine::config::AreaSpec;
-use softswap_engine::swap::MAX_AREAS;
+use softswap_engine::swap::{Discard, MAX_AREAS, activate};
 use std::path::{Path, PathBuf};
 
 /// The largest priority, as with `swapon`.
@@ -38,6 +38,9 @@ fn settle_one(
     notes: &mut Vec<String>,
 ) -> Result<AreaSpec, Refusal> {
     let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
+    if spec.path.exists() && !spec.path.is_dir() {
+        return named(asked, spec, notes);
+    }
     let dir = swapdir::check(&asked.shown, &spec.path, reserve_bytes)?;
     if dir.in_memory {
         notes.push(format!(
@@ -56,6 +59,29 @@ fn settle_one(
     }
     // The program, and what it starts, may change directory.
     Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
+}
+
+/// Goes through all that taking a file or device into use goes through, and
+/// lets go of it: the program is to have it.
+fn named(asked: &Asked, spec: AreaSpec, notes: &mut Vec<String>) -> Result<AreaSpec, Refusal> {
+    let shown = &asked.shown;
+    let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
+    if let Some(bytes) = spec.limit_bytes {
+        return Err(asked.refuse(format!(
+            "a size ({}) is for files in directories; the size of {} is its own, leave it away",
+            units::bytes(bytes),
+            spec.path.display()
+        )));
+    }
+    notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
+    if !area.is_device && spec.discard != Discard::None {
+        notes.push(format!(
+            "{shown}: the blocks of a named file stay its own, so nothing is discarded; that is \
+             for devices and directories"
+        ));
+    }
+    let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
+    Ok(AreaSpec { path, ..spec })
 }
 
 /// The parts of a variable that names several areas.

@@ -59,7 +59,10 @@ pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
     }
     set_mode(dir, 0o755);
     let copy = dir.join("softswap");
-    std::fs::copy(bin_dir().join("softswap"), &copy).unwrap();
+    // By another process: what is open for writing, also in a child that
+    // another test has just forked, does not start.
+    let copied = Std::new("cp").arg(bin_dir().join("softswap")).arg(&copy).status();
+    assert!(copied.unwrap().success());
     let mut command = Std::new(&copy);
     command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
     assert_cmd::Command::from_std(command)
@@ -90,4 +93,41 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
 /// Says why a test had nothing to try here.
 pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
+}
+
+/// A block device over a file; gone when dropped.
+pub(crate) struct Loop(pub(crate) String);
+
+impl Loop {
+    pub(crate) fn over(file: &Path) -> Option<Loop> {
+        Loop::with(file, &[])
+    }
+
+    pub(crate) fn read_only(file: &Path) -> Option<Loop> {
+        Loop::with(file, &["--read-only"])
+    }
+
+    fn with(file: &Path, options: &[&str]) -> Option<Loop> {
+        let mut command = tool("losetup")?;
+        let output = command.args(["--find", "--show"]).args(options).arg(file).output().ok()?;
+        let name = String::from_utf8(output.stdout).ok()?.trim().to_string();
+        (output.status.success() && !name.is_empty()).then_some(Loop(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = tool("losetup").unwrap().args(["--detach", &self.0]).status();
+    }
+}
+
+/// A tool of the system's; those for its administrator are not in every PATH.
+pub(crate) fn tool(name: &str) -> Option<Std> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(name)).find(|path| path.is_file()).map(Std::new)
 }

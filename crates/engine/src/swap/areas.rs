@@ -34,7 +34,7 @@ pub enum Layout {
 }
 
 /// What an area is made of.
-pub struct Storage {
+pub struct Backing {
     /// What holds the pages.
     pub device: Box<dyn Device>,
     /// Where on it.
@@ -47,17 +47,17 @@ pub struct Storage {
     pub poll: Option<Mode>,
 }
 
-impl Storage {
+impl Backing {
     /// A file of its own on `device`, which grows by 64 MiB at a time.
     #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
         limit_bytes: Option<u64>,
         reserve_bytes: u64,
-    ) -> Storage {
+    ) -> Backing {
         const CHUNK_BYTES: u64 = 64 << 20;
         let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: CHUNK_BYTES };
-        Storage { device, layout, priority: 0, discard: Discard::None, poll: None }
+        Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
     }
 
     /// Makes an area of it.
@@ -117,7 +117,7 @@ impl Areas {
     /// # Errors
     /// Those of the first area that cannot be made.
     pub fn new(
-        storage: Vec<Storage>,
+        storage: Vec<Backing>,
         cpus: usize,
         polling: impl Fn(Option<Mode>) -> Polling,
     ) -> Result<Areas, AreaError> {
@@ -294,7 +294,7 @@ impl Areas {
         self.list.iter().map(Area::used_slots).sum()
     }
 
-    /// Storage claimed so far, in bytes.
+    /// Backing claimed so far, in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.list.iter().map(Area::size_bytes).sum()

@@ -14,9 +14,9 @@ const MIB: u64 = 1 << 20;
 /// Areas of so many MiB and these priorities, each on a disk of its own.
 fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
     let disks: Vec<_> = of.iter().map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
-    let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Storage {
+    let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
         priority,
-        ..Storage::growing(Box::new(Arc::clone(disk)), Some(mib * MIB), 0)
+        ..Backing::growing(Box::new(Arc::clone(disk)), Some(mib * MIB), 0)
     });
     let polling = |mode: Option<Mode>| {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
@@ -137,7 +137,7 @@ fn no_area_and_too_many_are_refused() {
     let polling =
         |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));
     for count in [0, MAX_AREAS + 1] {
-        let storage = |_| Storage::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
+        let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
         let refused = Areas::new((0..count).map(storage).collect(), 1, polling).unwrap_err();
         assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
     }
@@ -146,9 +146,9 @@ fn no_area_and_too_many_are_refused() {
 #[test]
 fn discarding_reaches_every_area() {
     let disks: Vec<_> = (0..2).map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
-    let storage = disks.iter().map(|disk| Storage {
+    let storage = disks.iter().map(|disk| Backing {
         discard: Discard::Pages,
-        ..Storage::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
+        ..Backing::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
     });
     let polling =
         |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));

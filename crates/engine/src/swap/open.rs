@@ -1,8 +1,12 @@
-//! From what was asked for to storage: opens directories and named areas.
+//! From what was asked for to what areas are made of: opens directories and
+//! named areas.
 
-use super::areas::Storage;
+use super::areas::{Backing, Layout};
+use super::named::{ActivateError, Activated, activate};
+use super::{Discard, FixedPages};
 use crate::config::AreaSpec;
 use crate::io::FileDevice;
+use softswap_sys::claim::ClaimError;
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.
@@ -11,27 +15,57 @@ pub enum OpenError {
     /// No file can be made in the directory.
     #[error(transparent)]
     Directory(#[from] FileError),
+    /// What has a name cannot be used.
+    #[error(transparent)]
+    Named(#[from] ActivateError),
 }
 
-/// Opens every area. Those without a priority come after all others, in the
-/// order in which they were given, as with `swapon`.
+impl OpenError {
+    /// Whether it is an area that serves another process: named ones serve one
+    /// at a time.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        use ClaimError::{Busy, Locked};
+        matches!(self, OpenError::Named(ActivateError::Claim(Busy { .. } | Locked { .. })))
+    }
+}
+
+/// Opens the areas, each as it was asked for. Those without a priority come
+/// after all others, in the order in which they were given, as with `swapon`.
 ///
 /// # Errors
-/// Those of the first area that cannot be used.
+/// In the place of each area that cannot be used.
 pub fn open(
     specs: &[AreaSpec],
     reserve_bytes: u64,
     avoid_io_uring: bool,
-) -> Result<Vec<Storage>, OpenError> {
-    let number = |(spec, order): (&AreaSpec, i32)| {
-        let file = SwapFile::open(&spec.path)?;
-        let device = Box::new(FileDevice::new(file, avoid_io_uring));
-        Ok(Storage {
-            priority: spec.priority.map_or(-1 - order, i32::from),
-            discard: spec.discard,
-            poll: spec.poll,
-            ..Storage::growing(device, spec.limit_bytes, reserve_bytes)
-        })
+) -> impl Iterator<Item = Result<Backing, OpenError>> {
+    specs.iter().zip(0..).map(move |(spec, order): (_, i32)| {
+        let backing = if spec.path.is_dir() {
+            let file = SwapFile::open(&spec.path)?;
+            let device = Box::new(FileDevice::new(file, avoid_io_uring));
+            let discard = spec.discard;
+            Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
+        } else {
+            fixed(activate(&spec.path)?, spec.discard, avoid_io_uring)
+        };
+        let priority = spec.priority.map_or(-1 - order, i32::from);
+        Ok(Backing { priority, poll: spec.poll, ..backing })
+    })
+}
+
+fn fixed(area: Activated, discard: Discard, avoid_io_uring: bool) -> Backing {
+    let pages = FixedPages {
+        pages: area.header.pages(),
+        spans: area.spans.iter().map(|span| (span.page, span.pages, span.block)).collect(),
+        bad_pages: area.header.bad_pages.iter().map(|page| u64::from(*page)).collect(),
     };
-    specs.iter().zip(0..).map(number).collect()
+    Backing {
+        device: Box::new(FileDevice::new(area.file, avoid_io_uring)),
+        layout: Layout::Fixed(pages),
+        priority: 0,
+        // A file would get holes, and could not be used again.
+        discard: if area.is_device { discard } else { Discard::None },
+        poll: None,
+    }
 }

@@ -7,7 +7,7 @@ use softswap_engine::engine::Engine;
 use softswap_engine::io::SimDevice;
 use softswap_engine::page_in::Access;
 use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::swap::{Discard, Storage};
+use softswap_engine::swap::{Backing, Discard};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
@@ -72,10 +72,10 @@ impl World {
         };
         let limit_bytes = setup.swap_mib.map(|mib| mib << 20);
         let spare = setup.spare_disk_mib.map(|mib| Arc::new(SimDevice::new(mib << 20, 43)));
-        let of = |disk: &Arc<SimDevice>, limit_bytes, priority| Storage {
+        let of = |disk: &Arc<SimDevice>, limit_bytes, priority| Backing {
             priority,
             discard: setup.discard,
-            ..Storage::growing(Box::new(disk.clone()), limit_bytes, 0)
+            ..Backing::growing(Box::new(disk.clone()), limit_bytes, 0)
         };
         let mut storage = vec![of(&disk, limit_bytes, 1)];
         storage.extend(spare.iter().map(|disk| of(disk, None, 0)));

@@ -11,11 +11,12 @@ use crate::{contents, swapdir, units};
 use rustix::fs::{Access, access};
 use softswap_engine::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::claim::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::reserve_bytes;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The bench's own file, when no size is asked for.
@@ -38,8 +39,6 @@ pub(super) struct Target {
     /// it may have no name.
     pub(super) path_for_others: PathBuf,
     pub(super) notes: Vec<String>,
-    /// Keeps others from mounting or claiming a device that is written to.
-    _claim: Option<File>,
 }
 
 /// Opens what was asked for, or says why it is refused.
@@ -64,7 +63,6 @@ fn own_file(args: &IoArgs) -> Result<Target, Refusal> {
         path_for_others: path_for_others(&file),
         device: FileDevice::new(file, false),
         notes: Vec::new(),
-        _claim: None,
     };
     let failed = |error: String| Refusal::own(format!("the file could not be filled: {error}"));
     fill(&target).map_err(failed)?;
@@ -116,9 +114,12 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
             plain(&error.into())
         ))
     })?;
-    let claim = args.write.then(|| claim(path, &meta)).transpose()?;
-    let file = SwapFile::open_existing(path, args.write)
-        .map_err(|error| refuse(format!("cannot be opened: {error}")))?;
+    let file = if args.write {
+        claim_to_write(path, is_device)?
+    } else {
+        SwapFile::open_existing(path)
+            .map_err(|error| refuse(format!("cannot be opened: {error}")))?
+    };
     let len = file.len_bytes().map_err(|error| refuse(plain(&error)))?;
     let bytes = whole_pages(args.size.map_or(len, |size| size.min(len)));
     if bytes < LEAST_BYTES {
@@ -142,48 +143,34 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
         path_for_others: path_for_others(&file),
         device: FileDevice::new(file, false),
         notes,
-        _claim: claim,
     })
 }
 
 /// Makes sure that nothing is lost by writing to `path`, and that nobody
 /// begins to use it meanwhile.
-fn claim(path: &Path, meta: &Metadata) -> Result<File, Refusal> {
+fn claim_to_write(path: &Path, is_device: bool) -> Result<SwapFile, Refusal> {
     let shown = path.display();
     let refuse = |why: &str| Refusal::usage(format!("--write {shown}: {why}, and was not touched"));
-    let found = contents::of_path(path)
-        .map_err(|error| refuse(&format!("what it holds cannot be read ({})", plain(&error))))?;
-    if let Some(found) = found {
-        return Err(refuse(&format!(
-            "holds {found}; writing would destroy it. Name a device that holds nothing"
-        )));
-    }
-    if !meta.file_type().is_block_device() {
+    let holds_nothing = || {
+        let found = contents::of_path(path).map_err(|error| {
+            refuse(&format!("what it holds cannot be read ({})", plain(&error)))
+        })?;
+        found.map_or(Ok(()), |found| {
+            Err(refuse(&format!(
+                "holds {found}; writing would destroy it. Name a device that holds nothing"
+            )))
+        })
+    };
+    holds_nothing()?;
+    if !is_device {
         return Err(refuse(
             "is a file that exists; leave it away for a file of the bench's own, or name a device",
         ));
     }
-    if let Some(used) = contents::use_of(path).or_else(|| holder_of(meta)) {
-        return Err(refuse(&format!("is {used}; name a device that nothing uses")));
-    }
-    // The kernel's own word on it: it refuses this while anything else has
-    // claimed the device or a part of it, and then lets nothing else claim it.
-    let exclusive =
-        fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(path);
-    exclusive.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => {
-            refuse("it or a part of it is in use; name a device that nothing uses")
-        }
-        _ => refuse(&format!("cannot be opened for writing: {}", plain(&error))),
-    })
-}
-
-/// What stands on a device by the kernel's account: volumes, arrays.
-fn holder_of(meta: &Metadata) -> Option<String> {
-    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    let holders = fs::read_dir(format!("/sys/dev/block/{major}:{minor}/holders")).ok()?;
-    let first = holders.filter_map(Result::ok).next()?;
-    Some(format!("held by {}", first.file_name().to_string_lossy()))
+    let claimed = claim(path).map_err(|error| Refusal::usage(format!("--write: {error}")))?;
+    // Somebody may have put something there while it was not ours yet.
+    holds_nothing()?;
+    Ok(claimed.file)
 }
 
 fn path_for_others(file: &SwapFile) -> PathBuf {

@@ -1,0 +1,119 @@
+//! `softswap mkswap`: makes a file or block device a swap area.
+
+use crate::control::visible;
+use crate::refusal::{FAILED, Refusal, plain};
+use crate::units;
+use clap::Args;
+use softswap_engine::swap::header::{Header, LABEL_BYTES, label_field};
+use softswap_engine::swap::named::Storage;
+use softswap_sys::PAGE_SIZE;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use uuid::Uuid;
+
+/// Make a file or block device a swap area.
+///
+/// Writes the header that also the system's mkswap writes. The file must exist
+/// and have all its storage: make it with `fallocate -l SIZE PATH`. At least
+/// 2 MiB are needed, the unit in which softswap hands out storage.
+#[derive(Args)]
+#[command(after_long_help = "\
+What is mounted, active swap or otherwise in use is refused, --force or not. The first 1024 bytes,
+where a boot loader may be, stay as they are, unless what --force overrides begins there.
+
+Examples:
+  fallocate -l 8G /mnt/fast/swapfile && chmod 600 /mnt/fast/swapfile
+  softswap mkswap --label fast /mnt/fast/swapfile
+
+Exit status: 0 when it is a swap area now, 2 when it was refused and nothing was changed, 1 when
+writing to it failed.")]
+pub(crate) struct MkswapArgs {
+    /// A label, at most 16 bytes long
+    #[arg(short = 'L', long, value_name = "LABEL", value_parser = parse_label)]
+    label: Option<[u8; LABEL_BYTES]>,
+
+    /// The area's UUID [default: a random one]
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_uuid)]
+    uuid: Option<Uuid>,
+
+    /// Destroy a file system, partition table or swap area that is there
+    #[arg(short, long)]
+    force: bool,
+
+    /// A file that has all its storage, or a block device
+    path: PathBuf,
+}
+
+fn parse_label(text: &str) -> Result<[u8; LABEL_BYTES], String> {
+    label_field(text).ok_or_else(|| format!("has {} bytes; give at most {LABEL_BYTES}", text.len()))
+}
+
+fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    Uuid::try_parse(text).map_err(|_| {
+        "not a UUID; give one such as 8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f, or none for a \
+         random one"
+            .to_string()
+    })
+}
+
+pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
+    let refuse = |error: &dyn std::fmt::Display| Refusal::usage(format!("mkswap: {error}"));
+    let shown = args.path.display();
+    let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
+    if let Some(found) = storage.contents().next().filter(|_| !args.force) {
+        return Err(refuse(&format_args!(
+            "{shown} holds {}, and was not touched: name another, or destroy what it holds with \
+             --force",
+            found.name
+        )));
+    }
+    let pages = storage.pages();
+    storage.check_layout(pages).map_err(|error| refuse(&error))?;
+    let header = Header {
+        // At most 2^32 pages: the last one's number fits.
+        last_page: (pages - 1) as u32,
+        bad_pages: Vec::new(),
+        uuid: args.uuid.unwrap_or_else(Uuid::new_v4).into_bytes(),
+        label: args.label.unwrap_or_default(),
+        is_swapped: false,
+    };
+    for warning in storage.warnings() {
+        eprintln!("softswap: mkswap: {shown}: {warning}");
+    }
+    storage.format(&header).map_err(|error| {
+        Refusal::new(
+            FAILED,
+            format!(
+                "mkswap: {shown} could not be written ({}), and may be damaged: try again, or \
+                 name another",
+                plain(&error)
+            ),
+        )
+    })?;
+    let bytes = header.usable_pages() * PAGE_SIZE as u64;
+    let label = header
+        .label_text()
+        .map_or("no label".to_string(), |label| format!("label {}", visible(&label)));
+    // A reader that has gone away has read enough.
+    let _ = writeln!(
+        std::io::stdout(),
+        "{shown} is a swap area now: {} ({bytes} bytes), {label}, UUID {}",
+        units::bytes(bytes),
+        Uuid::from_bytes(header.uuid)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_and_uuids_are_checked_before_anything_is_opened() {
+        assert_eq!(parse_label("0123456789abcdef"), Ok(*b"0123456789abcdef"));
+        assert!(parse_label("0123456789abcdefg").unwrap_err().contains("has 17 bytes"));
+        assert!(parse_uuid("8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f").is_ok());
+        assert!(parse_uuid("8dd4db9a").unwrap_err().contains("not a UUID"));
+    }
+}

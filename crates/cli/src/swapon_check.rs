@@ -1,0 +1,153 @@
+//! `softswap swapon-check`: whether a file, device or directory can serve.
+
+use crate::control::visible;
+use crate::refusal::Refusal;
+use crate::{swapdir, units};
+use clap::Args;
+use serde::Serialize;
+use softswap_engine::config::Config;
+use softswap_engine::swap::named::{Activated, activate};
+use softswap_sys::PAGE_SIZE;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use uuid::Uuid;
+
+/// Say whether a file, block device or directory can serve for swapping.
+///
+/// Goes through everything that taking it into use goes through, and changes
+/// nothing.
+#[derive(Args)]
+#[command(after_long_help = "\
+Exit status: 0 when it can serve, perhaps with warnings; 2 when it cannot, with the reason and the
+way out on standard error, and with --json also on standard output.")]
+pub(crate) struct SwaponCheckArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// A swap file, a block device, or a directory for swap files
+    path: PathBuf,
+}
+
+/// What the JSON says. Of a directory, only what it can have is given.
+#[derive(Serialize, Default)]
+struct Found {
+    schema: u32,
+    path: String,
+    usable: bool,
+    kind: &'static str,
+    /// What can be stored.
+    usable_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    area: Option<AreaFacts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_system: Option<&'static str>,
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
+}
+
+#[derive(Serialize)]
+struct AreaFacts {
+    /// Pages, the header's included.
+    pages: u64,
+    bad_pages: Vec<u32>,
+    label: Option<String>,
+    uuid: String,
+    byte_order: &'static str,
+    /// Pieces on the device; null where the file system does not tell.
+    extents: Option<u64>,
+    direct_io: bool,
+}
+
+pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> {
+    let checked = if args.path.is_dir() { directory(&args.path) } else { named(&args.path) };
+    let shown = args.path.display().to_string();
+    let (found, outcome) = match checked {
+        Ok(found) => (Found { path: shown, usable: true, ..found }, Ok(ExitCode::SUCCESS)),
+        Err(refusal) => {
+            let text = Some(refusal.to_string());
+            (Found { path: shown, refusal: text, ..Found::default() }, Err(refusal))
+        }
+    };
+    let found = Found { schema: 1, ..found };
+    let text = match &outcome {
+        _ if args.json => {
+            serde_json::to_string_pretty(&found).map_err(|error| Refusal::own(error.to_string()))?
+        }
+        Ok(_) => for_people(&found),
+        Err(_) => return outcome,
+    };
+    // A reader that has gone away has read enough.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    outcome
+}
+
+fn directory(path: &Path) -> Result<Found, Refusal> {
+    let reserve_bytes = Config::default().reserve_bytes;
+    let dir = swapdir::check("swapon-check", path, reserve_bytes)?;
+    let in_memory = "its files live in DRAM; pages written there free none".to_string();
+    Ok(Found {
+        kind: "directory",
+        usable_bytes: dir.free_bytes.saturating_sub(reserve_bytes),
+        file_system: Some(dir.file_system),
+        warnings: dir.in_memory.then_some(in_memory).into_iter().collect(),
+        ..Found::default()
+    })
+}
+
+fn named(path: &Path) -> Result<Found, Refusal> {
+    let area = activate(path).map_err(|error| Refusal::usage(format!("swapon-check: {error}")))?;
+    Ok(Found {
+        kind: if area.is_device { "device" } else { "file" },
+        usable_bytes: area.header.usable_pages() * PAGE_SIZE as u64,
+        warnings: area.warnings.iter().map(ToString::to_string).collect(),
+        area: Some(facts(&area)),
+        ..Found::default()
+    })
+}
+
+fn facts(area: &Activated) -> AreaFacts {
+    let header = &area.header;
+    AreaFacts {
+        pages: header.pages(),
+        bad_pages: header.bad_pages.clone(),
+        label: header.label_text(),
+        uuid: Uuid::from_bytes(header.uuid).to_string(),
+        byte_order: if header.is_swapped { "other" } else { "native" },
+        extents: area.pieces,
+        direct_io: area.file.is_direct(),
+    }
+}
+
+fn for_people(found: &Found) -> String {
+    let mut out = format!(
+        "{} ({}) can be used: {} for pages\n",
+        found.path,
+        found.kind,
+        units::bytes(found.usable_bytes)
+    );
+    let mut line = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "  {name:<12} {value}");
+    };
+    if let Some(file_system) = found.file_system {
+        line("file system", file_system.into());
+    }
+    if let Some(area) = &found.area {
+        let other = if area.byte_order == "other" { ", in the other byte order" } else { "" };
+        line("header", format!("version 1{other}"));
+        line("label", area.label.as_deref().map_or("none".into(), visible));
+        line("UUID", area.uuid.clone());
+        line("pages", format!("{}, of them 1 for the header", units::count(area.pages)));
+        line("bad pages", units::count(area.bad_pages.len() as u64));
+        line("extents", area.extents.map_or("not known".into(), units::count));
+        line("direct I/O", if area.direct_io { "yes" } else { "no" }.into());
+    }
+    for warning in &found.warnings {
+        line("warning", warning.clone());
+    }
+    out
+}

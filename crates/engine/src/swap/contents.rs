@@ -1,0 +1,111 @@
+//! What a file or device holds, by the magic numbers at its beginning.
+
+use softswap_sys::PAGE_SIZE;
+
+/// Bytes from the start that must be known: they reach past the btrfs
+/// superblock, the last of those known here.
+pub const HEAD_BYTES: usize = 0x1_1000;
+const _: () = assert!(HEAD_BYTES.is_multiple_of(PAGE_SIZE));
+
+/// What kind of contents a magic number stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Somebody's data.
+    Data,
+    /// A swap area.
+    Swap,
+    /// A boot sector or a partition table of the old kind. A swap area leaves
+    /// the first 1024 bytes to these, so it may lie beside one.
+    BootSector,
+}
+
+/// A magic number.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Magic {
+    /// What it stands for, with its article.
+    pub name: &'static str,
+    /// Where it lies.
+    pub offset: usize,
+    /// What is there.
+    pub bytes: &'static [u8],
+    /// What kind of contents that is.
+    pub kind: Kind,
+}
+
+const fn data(name: &'static str, offset: usize, bytes: &'static [u8]) -> Magic {
+    Magic { name, offset, bytes, kind: Kind::Data }
+}
+
+const fn swap(name: &'static str, offset: usize, bytes: &'static [u8]) -> Magic {
+    Magic { name, offset, bytes, kind: Kind::Swap }
+}
+
+/// The ones that say most come first: a boot sector is part of many.
+static MAGICS: &[Magic] = &[
+    data("an ext2/3/4 file system", 0x438, b"\x53\xef"),
+    data("an XFS file system", 0, b"XFSB"),
+    data("a btrfs file system", 0x1_0040, b"_BHRfS_M"),
+    data("an F2FS file system", 0x400, b"\x10\x20\xf5\xf2"),
+    data("an EROFS file system", 0x400, b"\xe2\xe1\xf5\xe0"),
+    data("a bcachefs file system", 0x1018, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    data("a squashfs file system", 0, b"hsqs"),
+    data("an ISO 9660 file system", 0x8001, b"CD001"),
+    data("an NTFS file system", 3, b"NTFS    "),
+    data("an exFAT file system", 3, b"EXFAT   "),
+    data("a FAT file system", 0x52, b"FAT32"),
+    data("a FAT file system", 0x36, b"FAT1"),
+    data("a hibernated system", PAGE_SIZE - 10, b"S1SUSPEND"),
+    data("a hibernated system", PAGE_SIZE - 10, b"S2SUSPEND"),
+    data("a hibernated system", PAGE_SIZE - 10, b"ULSUSPEND"),
+    data("a hibernated system", PAGE_SIZE - 10, b"LINHIB0001"),
+    data("a LUKS-encrypted volume", 0, b"LUKS\xba\xbe"),
+    data("an LVM physical volume", 0x218, b"LVM2 001"),
+    data("a RAID member", 0x1000, b"\xfc\x4e\x2b\xa9"),
+    data("a partition table", 0x200, b"EFI PART"),
+    swap("a swap area", PAGE_SIZE - 10, b"SWAPSPACE2"),
+    swap("a swap area", PAGE_SIZE - 10, b"SWAP-SPACE"),
+    swap("a swap area for pages of 8 KiB", 0x1ff6, b"SWAPSPACE2"),
+    swap("a swap area for pages of 16 KiB", 0x3ff6, b"SWAPSPACE2"),
+    swap("a swap area for pages of 32 KiB", 0x7ff6, b"SWAPSPACE2"),
+    swap("a swap area for pages of 64 KiB", 0xfff6, b"SWAPSPACE2"),
+    Magic { name: "a partition table", offset: 0x1fe, bytes: b"\x55\xaa", kind: Kind::BootSector },
+];
+
+/// The magic numbers in the first bytes of a file or device, at best
+/// [`HEAD_BYTES`] of them; what says most comes first.
+pub fn recognise(head: &[u8]) -> impl Iterator<Item = &'static Magic> {
+    MAGICS.iter().filter(|magic| {
+        let end = magic.offset + magic.bytes.len();
+        head.get(magic.offset..end).is_some_and(|bytes| bytes == magic.bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_magic_is_recognised_where_it_belongs() {
+        for magic in MAGICS {
+            let mut head = vec![0; HEAD_BYTES];
+            head[magic.offset..][..magic.bytes.len()].copy_from_slice(magic.bytes);
+            assert_eq!(recognise(&head).collect::<Vec<_>>(), [magic]);
+        }
+    }
+
+    #[test]
+    fn none_lies_across_two_pages() {
+        for magic in MAGICS {
+            let last = magic.offset + magic.bytes.len() - 1;
+            assert_eq!(magic.offset / PAGE_SIZE, last / PAGE_SIZE, "{}", magic.name);
+            assert!(last < HEAD_BYTES);
+        }
+    }
+
+    #[test]
+    fn nothing_is_recognised_in_nothing() {
+        assert!(recognise(&[]).next().is_none());
+        assert!(recognise(&vec![0; HEAD_BYTES]).next().is_none());
+        assert!(recognise(b"XFS").next().is_none());
+    }
+}

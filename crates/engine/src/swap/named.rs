@@ -1,0 +1,524 @@
+//! Swap areas that have a name: a file or a block device with a header.
+//!
+//! [`Storage::open`] claims it, then everything is asked of what was claimed.
+//! [`activate`] reads the header and looks whether every page has a place of
+//! its own; [`Storage::format`] writes a header. Nothing is changed by any of
+//! these but `format`, and by that only after [`Storage::check_layout`] and
+//! whatever else its caller asks.
+//!
+//! A file is reached through its file system, never through the device below,
+//! so its blocks are offsets in the file, and one span covers it. Where it
+//! lies on the device is asked all the same: a page must not need space at
+//! the very moment at which memory is short.
+
+use super::cluster::CLUSTER_SLOTS;
+use super::contents::{self, HEAD_BYTES, Kind, Magic};
+use super::header::{HEADER_OFFSET, Header, HeaderError};
+use softswap_sys::claim::{ClaimError, Claimed, claim};
+use softswap_sys::file::{SwapFile, errno, plain};
+use softswap_sys::layout::{self, Flaw};
+use softswap_sys::{PAGE_SIZE, Page};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+/// Slots are handed out from whole clusters, so an area has at least one.
+pub const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
+/// Pages that a header can name.
+pub const MOST_PAGES: u64 = 1 << 32;
+
+/// A part of an area that lies in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Its first page in the area.
+    pub page: u64,
+    /// How many pages it has.
+    pub pages: u64,
+    /// Where it begins in the file or device, in pages.
+    pub block: u64,
+}
+
+/// A named area that is ours, ready for use.
+#[derive(Debug)]
+pub struct Activated {
+    /// The file or device. As long as it is open, nobody else gets it.
+    pub file: SwapFile,
+    /// What the header says. Its bad pages are among the spans.
+    pub header: Header,
+    /// All pages up to the last one, the header's included: ascending, without
+    /// gaps, neighbours merged.
+    pub spans: Vec<Span>,
+    /// Pieces that the file lies in on its device, where that can be told.
+    pub pieces: Option<u64>,
+    /// A block device, not a file.
+    pub is_device: bool,
+    /// What its owner should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Why a file or device does not serve as a swap area. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ActivateError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error("{} cannot be read ({}), and was not touched: name another", path.display(), plain(cause))]
+    Io { path: PathBuf, cause: io::Error },
+    #[error(
+        "{} has {bytes} bytes, too few for a swap area, which needs at least {}: name a larger \
+         one, or enlarge it{}",
+        path.display(), LEAST_PAGES * PAGE_BYTES, how_to_enlarge(path, *is_device)
+    )]
+    TooSmall { path: PathBuf, bytes: u64, is_device: bool },
+    #[error(
+        "{} has {bytes} bytes, but the swap area on it only {area_bytes}, and at least {} are \
+         needed: format it anew with `softswap mkswap --force {}`, or name another",
+        path.display(), LEAST_PAGES * PAGE_BYTES, path.display()
+    )]
+    AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
+    #[error(
+        "{} holds {found}{}, and was not touched: name another; what it holds would be destroyed \
+         by `softswap mkswap --force {}`",
+        path.display(), if *beside_header { " beside a swap header" } else { "" }, path.display()
+    )]
+    Holds { path: PathBuf, found: &'static str, beside_header: bool },
+    #[error("{} cannot be used: {cause}; {}", path.display(), header_way_out(path, cause))]
+    Header { path: PathBuf, cause: HeaderError },
+    #[error(
+        "{} has a hole at byte {offset}, and a page that leaves memory must find its place there: \
+         fill it with `fallocate -l {bytes} {}`, or with `dd` from /dev/zero where that is not \
+         enough",
+        path.display(), path.display()
+    )]
+    Hole { path: PathBuf, offset: u64, bytes: u64 },
+    #[error(
+        "{} shares storage with another file from byte {offset} on (a reflink or a snapshot), so \
+         that writing would need new space: make a file of its own with `fallocate -l {bytes} \
+         FILE`, or name another",
+        path.display()
+    )]
+    Shared { path: PathBuf, offset: u64, bytes: u64 },
+    #[error(
+        "{} is compressed, encrypted or packed by its file system from byte {offset} on, so that \
+         writing may need new space: switch that off and make it anew with `fallocate -l {bytes} \
+         FILE`, or name another",
+        path.display()
+    )]
+    Packed { path: PathBuf, offset: u64, bytes: u64 },
+}
+
+fn how_to_enlarge(path: &Path, is_device: bool) -> String {
+    match is_device {
+        true => String::new(),
+        false => format!(" with `fallocate -l SIZE {}`", path.display()),
+    }
+}
+
+fn header_way_out(path: &Path, cause: &HeaderError) -> String {
+    let shown = path.display();
+    match cause {
+        HeaderError::NoSignature => {
+            format!("format it with `softswap mkswap {shown}`, which destroys what it holds")
+        }
+        HeaderError::TooShort { header_pages, .. } => format!(
+            "give it back its size of {} bytes, or format it anew with `softswap mkswap --force \
+             {shown}`",
+            header_pages * PAGE_BYTES
+        ),
+        _ => format!("format it anew with `softswap mkswap --force {shown}`, or name another"),
+    }
+}
+
+/// What does not rule an area out, but should be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Warning {
+    /// The header says less than there is.
+    RestUnused { bytes: u64 },
+    /// A header cannot name all of it.
+    BeyondHeader { bytes: u64 },
+    /// Others may read or write the file.
+    Insecure { path: PathBuf, mode: u32 },
+    /// The file belongs to another user.
+    ForeignOwner { path: PathBuf, owner: u32 },
+    /// Direct I/O is refused.
+    PageCache,
+    /// The file is on a file system in DRAM.
+    InMemory,
+    /// The first sector is a boot sector or an old partition table.
+    BootSector,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RestUnused { bytes } => {
+                write!(f, "it is larger than its swap header says; {bytes} bytes are not used")
+            }
+            Self::BeyondHeader { bytes } => {
+                write!(f, "it is larger than a swap header can say; {bytes} bytes are not used")
+            }
+            Self::Insecure { path, mode } => {
+                let shown = path.display();
+                write!(f, "insecure permissions {mode:04o}, fix with: chmod 0600 {shown}")
+            }
+            Self::ForeignOwner { path, owner } => {
+                let shown = path.display();
+                write!(f, "it belongs to user {owner}, who can read it; fix with: chown 0 {shown}")
+            }
+            Self::PageCache => {
+                f.write_str("it refuses O_DIRECT; pages go through the page cache, which uses DRAM")
+            }
+            Self::InMemory => {
+                f.write_str("its file system keeps files in DRAM; pages written there free none")
+            }
+            Self::BootSector => f.write_str(
+                "its first sector is a boot sector or a partition table; if it has partitions, \
+                 they are overwritten",
+            ),
+        }
+    }
+}
+
+/// A file or device that was claimed, and what it begins with.
+#[derive(Debug)]
+pub struct Storage {
+    path: PathBuf,
+    claimed: Claimed,
+    head: Vec<u8>,
+}
+
+impl Storage {
+    /// Claims what is at `path` and reads its beginning.
+    ///
+    /// # Errors
+    /// When somebody else uses it, it is no storage, too small or unreadable.
+    pub fn open(path: &Path) -> Result<Self, ActivateError> {
+        let mut claimed = claim(path)?;
+        let bytes = claimed.len_bytes;
+        if bytes / PAGE_BYTES < LEAST_PAGES {
+            let (path, is_device) = (path.to_owned(), claimed.is_device);
+            return Err(ActivateError::TooSmall { path, bytes, is_device });
+        }
+        let head = read_head(&mut claimed.file)
+            .map_err(|cause| ActivateError::Io { path: path.to_owned(), cause })?;
+        Ok(Self { path: path.to_owned(), claimed, head })
+    }
+
+    /// Whole pages, as far as a header can name them.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
+    }
+
+    /// A block device, not a file.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.claimed.is_device
+    }
+
+    /// What it holds, as far as that is recognised.
+    pub fn contents(&self) -> impl Iterator<Item = &'static Magic> {
+        contents::recognise(&self.head)
+    }
+
+    /// Whether each of the first `pages` pages has a place of its own. Says in
+    /// how many pieces they lie, where that can be told.
+    ///
+    /// # Errors
+    /// For a file with holes, or one whose storage is not its own.
+    pub fn check_layout(&self, pages: u64) -> Result<Option<u64>, ActivateError> {
+        if self.is_device() {
+            return Ok(Some(1));
+        }
+        let (path, bytes) = (self.path.clone(), pages * PAGE_BYTES);
+        match layout::examine(&self.claimed.file, bytes) {
+            Ok(Ok(pieces)) => Ok(pieces),
+            Ok(Err(Flaw::Hole(offset))) => Err(ActivateError::Hole { path, offset, bytes }),
+            Ok(Err(Flaw::Shared(offset))) => Err(ActivateError::Shared { path, offset, bytes }),
+            Ok(Err(Flaw::Packed(offset))) => Err(ActivateError::Packed { path, offset, bytes }),
+            Err(cause) => Err(ActivateError::Io { path, cause }),
+        }
+    }
+
+    /// What its owner should know, whatever it holds.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        let Claimed { file, is_device, mode, foreign_owner, len_bytes } = &self.claimed;
+        let path = || self.path.clone();
+        // Devices have their permissions from the system.
+        if !is_device && mode & 0o077 != 0 {
+            warnings.push(Warning::Insecure { path: path(), mode: *mode });
+        }
+        if let Some(owner) = foreign_owner.filter(|_| !is_device) {
+            warnings.push(Warning::ForeignOwner { path: path(), owner });
+        }
+        if file.is_in_memory() && !is_device {
+            warnings.push(Warning::InMemory);
+        } else if !file.is_direct() {
+            warnings.push(Warning::PageCache);
+        }
+        if len_bytes / PAGE_BYTES > MOST_PAGES {
+            let bytes = len_bytes - MOST_PAGES * PAGE_BYTES;
+            warnings.push(Warning::BeyondHeader { bytes });
+        }
+        warnings
+    }
+
+    /// Writes `header`, waits until it is on the device, and reads it back.
+    ///
+    /// The first 1024 bytes stay as they are, unless something else begins in
+    /// them: then they are made zeroes, and so are the magic numbers of what
+    /// begins further behind. Others would take the area for that.
+    ///
+    /// # Errors
+    /// What the kernel reported, or EIO if something else came back. What the
+    /// beginning holds is unknown then.
+    pub fn format(&mut self, header: &Header) -> io::Result<()> {
+        let old: Vec<_> = self.contents().collect();
+        let mut changed = Vec::new();
+        for magic in old {
+            if magic.offset < HEADER_OFFSET {
+                self.head[..HEADER_OFFSET].fill(0);
+            } else {
+                self.head[magic.offset..][..magic.bytes.len()].fill(0);
+                changed.push(magic.offset / PAGE_SIZE);
+            }
+        }
+        changed.retain(|&page| page > 0);
+        for &page in &changed {
+            self.write_page(page)?;
+        }
+        // So that there is never more than one thing to be recognised.
+        self.claimed.file.sync()?;
+        if let Some(first) = self.head.first_chunk_mut() {
+            header.write_to(first);
+        }
+        self.write_page(0)?;
+        self.claimed.file.sync()?;
+        for &page in changed.iter().chain(&[0]) {
+            let expected = &self.head[page * PAGE_SIZE..][..PAGE_SIZE];
+            if read_page(&self.claimed.file, page)?.0 != *expected {
+                return Err(io::Error::from_raw_os_error(errno::EIO));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_page(&self, page: usize) -> io::Result<()> {
+        // Aligned, as O_DIRECT wants it.
+        let mut buf = Box::new(Page([0; PAGE_SIZE]));
+        buf.0.copy_from_slice(&self.head[page * PAGE_SIZE..][..PAGE_SIZE]);
+        match self.claimed.file.write_at(&buf.0, page as u64 * PAGE_BYTES)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(errno::EIO)),
+        }
+    }
+}
+
+fn read_page(file: &SwapFile, page: usize) -> io::Result<Box<Page>> {
+    let mut buf = Box::new(Page([0; PAGE_SIZE]));
+    match file.read_at(&mut buf.0, page as u64 * PAGE_BYTES)? {
+        PAGE_SIZE => Ok(buf),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Reads the beginning, and finds out whether direct I/O works on the way: it
+/// can be granted when a file is opened and then fail.
+fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
+    if let Err(error) = read_page(file, 0)
+        && file.is_direct()
+        && error.raw_os_error() == Some(errno::EINVAL)
+    {
+        file.leave_direct()?;
+    }
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    for page in 0..HEAD_BYTES / PAGE_SIZE {
+        head.extend_from_slice(&read_page(file, page)?.0);
+    }
+    Ok(head)
+}
+
+const _: () = assert!(HEAD_BYTES as u64 <= LEAST_PAGES * PAGE_BYTES);
+
+/// Takes the area at `path` into use: claims it, reads its header, and looks
+/// whether every page has its place. Changes nothing.
+///
+/// # Errors
+/// When it cannot serve; says why, and what would help.
+pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
+    let storage = Storage::open(path)?;
+    let header = Header::parse(&storage.head, storage.pages());
+    if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {
+        let beside_header = !matches!(header, Err(HeaderError::NoSignature));
+        let path = path.to_owned();
+        return Err(ActivateError::Holds { path, found: magic.name, beside_header });
+    }
+    let header = header.map_err(|cause| ActivateError::Header { path: path.to_owned(), cause })?;
+    if header.pages() < LEAST_PAGES {
+        let area_bytes = header.pages() * PAGE_BYTES;
+        let bytes = storage.claimed.len_bytes;
+        return Err(ActivateError::AreaTooSmall { path: path.to_owned(), bytes, area_bytes });
+    }
+    let pieces = storage.check_layout(header.pages())?;
+    let mut warnings = storage.warnings();
+    if storage.pages() > header.pages() {
+        let bytes = (storage.pages() - header.pages()) * PAGE_BYTES;
+        warnings.push(Warning::RestUnused { bytes });
+    }
+    if storage.contents().any(|magic| magic.kind == Kind::BootSector) {
+        warnings.push(Warning::BootSector);
+    }
+    Ok(Activated {
+        spans: vec![Span { page: 0, pages: header.pages(), block: 0 }],
+        pieces,
+        is_device: storage.is_device(),
+        file: storage.claimed.file,
+        header,
+        warnings,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    const MIB: u64 = 1 << 20;
+
+    struct Place {
+        _dir: tempfile::TempDir,
+        path: PathBuf,
+    }
+
+    /// A file of `bytes` with a header of the given size, if that is any.
+    fn area(bytes: u64, header_pages: Option<u64>) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("swap");
+        fs::write(&path, vec![0; bytes as usize]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some(pages) = header_pages {
+            put_header(&path, &header(pages));
+        }
+        Place { _dir: dir, path }
+    }
+
+    fn header(pages: u64) -> Header {
+        let last_page = (pages - 1) as u32;
+        let (uuid, label) = ([7; 16], *b"label\0\0\0\0\0\0\0\0\0\0\0");
+        Header { last_page, bad_pages: vec![3], uuid, label, is_swapped: false }
+    }
+
+    fn put_header(path: &Path, header: &Header) {
+        let mut page = [0; PAGE_SIZE];
+        header.write_to(&mut page);
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&page, 0).unwrap();
+    }
+
+    /// The refusal, after which the file is as it was.
+    fn refused(path: &Path) -> ActivateError {
+        let state = || (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
+        let before = state();
+        let error = activate(path).unwrap_err();
+        assert!(before == state(), "{error}");
+        error
+    }
+
+    #[test]
+    fn a_whole_file_is_one_span_from_its_beginning() {
+        let place = area(4 * MIB, Some(1024));
+        let activated = activate(&place.path).unwrap();
+        assert_eq!(activated.header, header(1024));
+        assert_eq!(activated.spans, [Span { page: 0, pages: 1024, block: 0 }]);
+        assert!(!activated.is_device && activated.pieces.is_none_or(|pieces| pieces > 0));
+        let in_memory = activated.file.is_in_memory();
+        assert!(activated.warnings.is_empty() || in_memory, "{:?}", activated.warnings);
+    }
+
+    #[test]
+    fn an_area_has_one_user_at_a_time() {
+        let place = area(2 * MIB, Some(512));
+        let activated = activate(&place.path).unwrap();
+        let error = refused(&place.path);
+        assert!(matches!(error, ActivateError::Claim(ClaimError::Locked { .. })), "{error}");
+        drop(activated);
+        activate(&place.path).unwrap();
+    }
+
+    #[test]
+    fn more_storage_than_the_header_says_is_left_alone() {
+        let place = area(2 * MIB + 10_000, Some(512));
+        fs::set_permissions(&place.path, fs::Permissions::from_mode(0o644)).unwrap();
+        let activated = activate(&place.path).unwrap();
+        assert_eq!(activated.spans, [Span { page: 0, pages: 512, block: 0 }]);
+        assert!(activated.warnings.contains(&Warning::RestUnused { bytes: 8192 }));
+        let path = place.path.clone();
+        assert!(activated.warnings.contains(&Warning::Insecure { path, mode: 0o644 }));
+    }
+
+    #[test]
+    fn what_cannot_hold_the_area_is_refused() {
+        let error = refused(&area(2 * MIB - 4096, Some(511)).path);
+        assert!(matches!(error, ActivateError::TooSmall { .. }), "{error}");
+        let error = refused(&area(4 * MIB, Some(511)).path);
+        assert!(matches!(error, ActivateError::AreaTooSmall { .. }), "{error}");
+        let error = refused(&area(2 * MIB, Some(513)).path);
+        let cause = HeaderError::TooShort { storage_pages: 512, header_pages: 513 };
+        assert!(matches!(error, ActivateError::Header { cause: c, .. } if c == cause), "{error}");
+        let error = refused(&area(2 * MIB, None).path);
+        let cause = HeaderError::NoSignature;
+        assert!(matches!(error, ActivateError::Header { cause: c, .. } if c == cause), "{error}");
+    }
+
+    #[test]
+    fn a_hole_is_refused_only_where_there_would_be_pages() {
+        let place = area(2 * MIB, Some(768));
+        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        file.set_len(3 * MIB).unwrap();
+        file.sync_all().unwrap();
+        let error = refused(&place.path);
+        let found = matches!(error, ActivateError::Hole { offset, .. } if offset == 2 * MIB);
+        assert!(found, "{error}");
+        put_header(&place.path, &header(512));
+        activate(&place.path).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_beside_a_header_is_not_overwritten() {
+        let place = area(2 * MIB, Some(512));
+        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        file.write_all_at(b"\x55\xaa", 0x1fe).unwrap();
+        let activated = activate(&place.path).unwrap();
+        assert!(activated.warnings.contains(&Warning::BootSector));
+        drop(activated);
+        file.write_all_at(b"XFSB", 0).unwrap();
+        let error = refused(&place.path);
+        assert!(matches!(error, ActivateError::Holds { beside_header: true, .. }), "{error}");
+        assert!(error.to_string().contains("an XFS file system beside a swap header"), "{error}");
+    }
+
+    #[test]
+    fn formatting_leaves_one_thing_to_recognise_and_the_boot_sector() {
+        let place = area(2 * MIB, None);
+        fs::write(&place.path, vec![0x11; 2 * MIB as usize]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        file.write_all_at(b"_BHRfS_M", 0x1_0040).unwrap();
+        Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
+        let now = fs::read(&place.path).unwrap();
+        assert!(now[..1024].iter().all(|&byte| byte == 0x11), "the boot loader's");
+        assert!(now[4096..0x1_0040].iter().all(|&byte| byte == 0x11));
+        assert_eq!(now[0x1_0040..0x1_0049], [0, 0, 0, 0, 0, 0, 0, 0, 0x11]);
+        assert!(now[0x1_0048..].iter().all(|&byte| byte == 0x11));
+        assert_eq!(activate(&place.path).unwrap().header, header(512));
+        // A file system that begins in the first sector goes with it.
+        file.write_all_at(b"XFSB", 0).unwrap();
+        Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
+        assert!(fs::read(&place.path).unwrap()[..1024].iter().all(|&byte| byte == 0));
+        assert_eq!(activate(&place.path).unwrap().header, header(512));
+    }
+}
