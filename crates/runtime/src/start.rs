@@ -84,11 +84,13 @@ fn fail(why: &str) -> ! {
 fn bring_up(config: &Config) -> Result<bool, String> {
     let stats = statistics(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
     let mut backing = Vec::new();
-    for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring) {
+    // What another program started has its areas from it, except named ones:
+    // those serve one process, and it probably has them itself.
+    let is_first = is_supervised(config);
+    for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring, is_first) {
         match opened {
             Ok(area) => backing.push(area),
-            // The program that started this one has it.
-            Err(error) if error.is_taken() && !is_supervised(config) => {}
+            Err(error) if error.is_taken() && !is_first => {}
             Err(error) => return Err(error.to_string()),
         }
     }

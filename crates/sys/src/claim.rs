@@ -24,9 +24,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// udev locks a device for a moment whenever somebody has closed it.
-const LOCK_ATTEMPTS: u32 = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// udev locks a device for a moment whenever somebody has closed it, and a
+/// ring keeps its file open for a moment after its process has ended.
+const ATTEMPTS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a file or device was not claimed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -88,13 +89,27 @@ pub struct Claimed {
 /// # Errors
 /// When it cannot be had, or somebody else has it.
 pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
+    for _ in 1..ATTEMPTS {
+        match claim_at_once(path) {
+            Err(ClaimError::Locked { .. } | ClaimError::Busy { .. }) => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    claim_at_once(path)
+}
+
+/// As [`claim`], without patience.
+///
+/// # Errors
+/// As for [`claim`], also when somebody has it for a moment only.
+pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Opening other things can have effects, or wait for ever.
     let stat = rustix::fs::stat(path).map_err(explain)?;
     let (fd, direct) = open(path, is_device(path, &stat)?)?;
     let stat = rustix::fs::fstat(&fd).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
-    lock(path, &fd, is_device)?;
+    lock(path, &fd)?;
     if let Some(used) = use_of(&stat) {
         return Err(ClaimError::InUse { path: path.to_owned(), used });
     }
@@ -177,18 +192,13 @@ fn held(path: &Path) -> ClaimError {
     if locked { ClaimError::Locked { path } } else { ClaimError::Busy { path } }
 }
 
-fn lock(path: &Path, fd: &OwnedFd, is_device: bool) -> Result<(), ClaimError> {
-    let attempts = if is_device { LOCK_ATTEMPTS } else { 1 };
+fn lock(path: &Path, fd: &OwnedFd) -> Result<(), ClaimError> {
     let path = path.to_owned();
-    for attempt in 1.. {
-        match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => break,
-            Err(Errno::WOULDBLOCK) if attempt < attempts => std::thread::sleep(LOCK_PAUSE),
-            Err(Errno::WOULDBLOCK) => return Err(ClaimError::Locked { path }),
-            Err(errno) => return Err(ClaimError::NoLock { path, cause: errno.into() }),
-        }
+    match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(ClaimError::Locked { path }),
+        Err(errno) => Err(ClaimError::NoLock { path, cause: errno.into() }),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -217,10 +227,10 @@ mod tests {
     #[test]
     fn a_claim_lasts_as_long_as_any_copy_of_its_descriptor() {
         let scratch = Scratch::new("copies", 8192);
-        let first = claim(&scratch.0).unwrap();
+        let first = claim_at_once(&scratch.0).unwrap();
         assert!(!first.is_device && first.len_bytes == 8192 && first.foreign_owner.is_none());
         let copy = first.file.as_fd().try_clone_to_owned().unwrap();
-        let is_locked = || matches!(claim(&scratch.0), Err(ClaimError::Locked { .. }));
+        let is_locked = || matches!(claim_at_once(&scratch.0), Err(ClaimError::Locked { .. }));
         assert!(is_locked());
         drop(first);
         assert!(is_locked());
@@ -237,7 +247,7 @@ mod tests {
     fn claiming_changes_nothing() {
         let scratch = Scratch::new("unchanged", 10_000);
         let before = std::fs::metadata(&scratch.0).unwrap();
-        drop(claim(&scratch.0).unwrap());
+        drop(claim_at_once(&scratch.0).unwrap());
         let after = std::fs::metadata(&scratch.0).unwrap();
         assert_eq!(before.modified().unwrap(), after.modified().unwrap());
         assert_eq!(std::fs::read(&scratch.0).unwrap(), [7; 10_000]);
@@ -262,7 +272,7 @@ mod tests {
         assert!(copy.unwrap().success());
         std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
         let mut child = std::process::Command::new(&scratch.0).arg("1000").spawn().unwrap();
-        let refused = claim(&scratch.0);
+        let refused = claim_at_once(&scratch.0);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(matches!(refused, Err(ClaimError::Busy { .. })), "{refused:?}");

@@ -6,7 +6,7 @@ use super::named::{ActivateError, Activated, activate};
 use super::{Discard, FixedPages};
 use crate::config::AreaSpec;
 use crate::io::FileDevice;
-use softswap_sys::claim::ClaimError;
+use softswap_sys::claim::{ClaimError, claim_at_once};
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.
@@ -32,6 +32,7 @@ impl OpenError {
 
 /// Opens the areas, each as it was asked for. Those without a priority come
 /// after all others, in the order in which they were given, as with `swapon`.
+/// `waits`: for named ones that somebody else has, perhaps only for a moment.
 ///
 /// # Errors
 /// In the place of each area that cannot be used.
@@ -39,6 +40,7 @@ pub fn open(
     specs: &[AreaSpec],
     reserve_bytes: u64,
     avoid_io_uring: bool,
+    waits: bool,
 ) -> impl Iterator<Item = Result<Backing, OpenError>> {
     specs.iter().zip(0..).map(move |(spec, order): (_, i32)| {
         let backing = if spec.path.is_dir() {
@@ -47,6 +49,9 @@ pub fn open(
             let discard = spec.discard;
             Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
         } else {
+            if !waits {
+                claim_at_once(&spec.path).map_err(ActivateError::from)?;
+            }
             fixed(activate(&spec.path)?, spec.discard, avoid_io_uring)
         };
         let priority = spec.priority.map_or(-1 - order, i32::from);
