@@ -37,6 +37,7 @@ struct Found {
     schema: u32,
     path: String,
     usable: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
     /// What can be stored.
     usable_bytes: u64,

@@ -172,6 +172,8 @@ fn help_and_version_go_to_stdout() {
         (vec!["doctor", "--help"], "Exit status"),
         (vec!["stat", "--help"], "Exit status"),
         (vec!["ctl", "--help"], "io.poll_sleep"),
+        (vec!["mkswap", "--help"], "fallocate -l"),
+        (vec!["swapon-check", "--help"], "Exit status"),
         (vec!["--version"], "softswap "),
     ] {
         let output = softswap().args(&args).assert().code(0).get_output().clone();

@@ -170,6 +170,16 @@ impl SwapFile {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
+    /// Whether the file system writes what changes to a new place, which takes
+    /// free space, and can be told not to.
+    #[must_use]
+    pub fn is_copied_on_write(&self) -> bool {
+        const BTRFS: i64 = 0x9123_683e;
+        let on_btrfs = rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| stat.f_type == BTRFS);
+        let flags = || rustix::fs::ioctl_getflags(&self.fd);
+        on_btrfs && flags().is_ok_and(|flags| !flags.contains(rustix::fs::IFlags::NOCOW))
+    }
+
     /// Writes a page, runs `body`, and makes the file empty again. Only for a
     /// file that is empty.
     ///

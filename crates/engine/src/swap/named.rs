@@ -146,6 +146,8 @@ pub enum Warning {
     PageCache,
     /// The file is on a file system in DRAM.
     InMemory,
+    /// The file system writes what changes to a new place.
+    CopyOnWrite { path: PathBuf },
     /// The first sector is a boot sector or an old partition table.
     BootSector,
 }
@@ -173,6 +175,12 @@ impl fmt::Display for Warning {
             Self::InMemory => {
                 f.write_str("its file system keeps files in DRAM; pages written there free none")
             }
+            Self::CopyOnWrite { path } => write!(
+                f,
+                "its file system writes every page to a new place, which takes free space; make \
+                 it anew, with `chattr +C {}` while it is empty",
+                path.display()
+            ),
             Self::BootSector => f.write_str(
                 "its first sector is a boot sector or a partition table; if it has partitions, \
                  they are overwritten",
@@ -259,6 +267,9 @@ impl Storage {
             warnings.push(Warning::InMemory);
         } else if !file.is_direct() {
             warnings.push(Warning::PageCache);
+        }
+        if !is_device && file.is_copied_on_write() {
+            warnings.push(Warning::CopyOnWrite { path: path() });
         }
         if len_bytes / PAGE_BYTES > MOST_PAGES {
             let bytes = len_bytes - MOST_PAGES * PAGE_BYTES;
@@ -436,8 +447,10 @@ mod tests {
         assert_eq!(activated.header, header(1024));
         assert_eq!(activated.spans, [Span { page: 0, pages: 1024, block: 0 }]);
         assert!(!activated.is_device && activated.pieces.is_none_or(|pieces| pieces > 0));
-        let in_memory = activated.file.is_in_memory();
-        assert!(activated.warnings.is_empty() || in_memory, "{:?}", activated.warnings);
+        let of_file_system = |warning: &Warning| {
+            matches!(warning, Warning::InMemory | Warning::PageCache | Warning::CopyOnWrite { .. })
+        };
+        assert!(activated.warnings.iter().all(of_file_system), "{:?}", activated.warnings);
     }
 
     #[test]
