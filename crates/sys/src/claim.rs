@@ -167,6 +167,12 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     };
     opened.map_err(|errno| match errno {
         Errno::BUSY => held(path),
+        // A device in use may be closed to writers for that very reason.
+        Errno::ACCESS | Errno::PERM | Errno::ROFS
+            if let Some(used) = crate::holders::use_of_path(path) =>
+        {
+            ClaimError::InUse { path: path.to_owned(), used }
+        }
         Errno::ACCESS | Errno::PERM if is_device && is_write_protected(path) => {
             ClaimError::ReadOnly { path: path.to_owned(), cause: errno.into() }
         }
