@@ -2,7 +2,12 @@
 
 mod support;
 
-use support::{Swapped, compiled};
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{LIMIT, Running, Swapped, compiled, softswap};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -54,4 +59,140 @@ fn when_all_areas_are_full_the_program_is_told_so() {
     assert!(!report.ended.status.success());
     let stderr = &report.ended.stderr;
     assert!(stderr.contains("all 2 swap areas are full, with 33554432 bytes"), "{stderr}");
+}
+
+// ---- named areas ------------------------------------------------------------
+
+/// A swap file of so many MiB in `dir`, formatted.
+fn swap_file(dir: &TempDir, mib: u64) -> PathBuf {
+    let path = dir.path().join("swap");
+    let file = File::create(&path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib * MIB).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    told(&["mkswap", path.to_str().unwrap()]);
+    path
+}
+
+/// What softswap says to this, which must succeed.
+fn told(arguments: &[&str]) -> String {
+    let output = Command::new(softswap()).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
+    let [named, dir] = dirs();
+    let file = swap_file(&named, 16);
+    let head = std::fs::read(&file).unwrap()[..4096].to_vec();
+    let report = Swapped::within("32M")
+        .option("--reserve=0")
+        .option(format!("--swap={},pri=9", file.display()))
+        .option(swap(&dir, ",pri=1"))
+        .run_ok("hog", &["--pressure", "80", "--require-out"]);
+    assert_eq!(report.figure("swap_file_bytes"), (16 + 64) * MIB);
+    let after = std::fs::read(&file).unwrap();
+    assert!(after[..4096] == head, "the header was touched");
+    assert!(after[4096..].iter().any(|byte| *byte != 0), "nothing was ever stored there");
+    assert!(told(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
+}
+
+#[test]
+fn a_named_area_serves_one_process_and_what_it_starts_does_without() {
+    let [named, dir] = dirs();
+    let file = swap_file(&named, 64);
+    let option = format!("--swap={}", file.display());
+    let hog = compiled("hog").display().to_string();
+    // The shell has the area. Its children have none, or that of the directory.
+    let twice = format!("{hog} && {hog} --require-out --pressure 80");
+    let alone = Swapped::within("32M").option(&option).run("sh", &["-c", &twice]);
+    assert!(!alone.ended.status.success(), "nothing can be out without an area");
+    assert!(alone.ended.stdout_text().contains("ok hog"), "{}", alone.ended.stderr);
+    let beside = Swapped::within("32M").option(&option).option(swap(&dir, ""));
+    beside.run("sh", &["-c", &twice]).ended.expect_ok("hog");
+}
+
+#[test]
+fn two_programs_cannot_have_the_same_swap_file() {
+    let [named] = dirs();
+    let file = swap_file(&named, 64);
+    let swapped = Swapped::within("32M").option(format!("--swap={}", file.display()));
+    let arguments = ["--mib", "64", "--seconds", "0"];
+    let first = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    wait_until("the first runs", || is_ready(&first));
+    let second = Command::new(softswap())
+        .args(["run", "--swap", file.to_str().unwrap(), "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&second.stderr);
+    assert!(stderr.contains("is locked by another softswap"), "{stderr}");
+}
+
+#[test]
+fn a_program_whose_swap_file_is_cut_off_is_stopped_and_told_why() {
+    let [named] = dirs();
+    let file = swap_file(&named, 256);
+    let swapped = Swapped::within("32M").option(format!("--swap={}", file.display()));
+    let arguments = ["--mib", "64", "--seconds", "0"];
+    let program = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    wait_until("it runs", || is_ready(&program));
+    File::options().write(true).open(&file).unwrap().set_len(4096).unwrap();
+    let ended = program.finish(LIMIT);
+    assert!(!ended.status.success());
+    let stderr = &ended.stderr;
+    let causes = ["could not be read back", "wrong data for slot"];
+    assert!(causes.iter().any(|cause| stderr.contains(cause)), "{stderr}");
+}
+
+/// A loop device over `file`, detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    /// `None` where this user cannot have one.
+    fn over(file: &Path) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_string();
+        made.status.success().then_some(Loop(name))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_device_is_discarded_before_use_and_serves() {
+    let [dir] = dirs();
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![0x5a; 64 << 20]).unwrap();
+    let Some(device) = Loop::over(&image) else {
+        return eprintln!("skipped: no loop device is to be had");
+    };
+    told(&["mkswap", &device.0]);
+    let report = Swapped::within("32M")
+        .option(format!("--swap={},discard=both", device.0))
+        .run_ok("hog", &["--pressure", "80", "--require-out"]);
+    assert_eq!(report.figures["areas"]["discard_errors"], 0);
+    // What was written before is gone, where the file below can have holes.
+    let content = std::fs::read(&image).unwrap();
+    let old = content[4096..].chunks(4096).filter(|page| page.iter().all(|b| *b == 0x5a)).count();
+    assert_eq!(old, 0, "pages of what the device held before");
+    told(&["swapon-check", &device.0]);
+}
+
+fn is_ready(program: &Running) -> bool {
+    String::from_utf8_lossy(&program.stdout_so_far()).lines().any(|line| line == "ready")
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
