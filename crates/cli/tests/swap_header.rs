@@ -246,6 +246,20 @@ impl Drop for Active {
     }
 }
 
+/// `swapon-check` where /proc/swaps is empty.
+fn unlisted_check(path: &Path) -> Option<Std> {
+    let within = |script: &str| {
+        let mut command = tool("unshare")?;
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(common::bin_dir().join("softswap"));
+        Some(command)
+    };
+    const HIDE: &str = "mount --bind /dev/null /proc/swaps";
+    succeeds(&mut within(HIDE)?).then_some(())?;
+    let mut command = within(&format!("{HIDE} && exec \"$@\""))?;
+    command.arg("swapon-check").arg(path);
+    Some(command)
+}
+
 #[test]
 fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
     let control = Place::of(2 * MIB);
@@ -270,6 +284,11 @@ fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
     let other = place.dir.path().join("other");
     std::os::unix::fs::symlink(&place.path, &other).unwrap();
     check_refused(&other, &parts);
+    // Where /proc/swaps does not tell, the kernel's refusal to write does.
+    match unlisted_check(&place.path) {
+        None => skip("a mount namespace of one's own is not to be had here"),
+        Some(check) => message(&mut assert_cmd::Command::from_std(check), &parts),
+    }
     drop(active);
     found(&place.path);
 }
