@@ -106,9 +106,13 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Opening other things can have effects, or wait for ever.
     let stat = rustix::fs::stat(path).map_err(explain)?;
-    let (fd, direct) = open(path, is_device(path, &stat)?)?;
-    let stat = rustix::fs::fstat(&fd).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
+    let (fd, direct) = open(path, is_device)?;
+    let stat = rustix::fs::fstat(&fd).map_err(explain)?;
+    if is_device != self::is_device(path, &stat)? {
+        // Another thing has this name by now, and was opened the wrong way.
+        return Err(ClaimError::Busy { path: path.to_owned() });
+    }
     lock(path, &fd)?;
     if let Some(used) = use_of(&stat) {
         return Err(ClaimError::InUse { path: path.to_owned(), used });

@@ -1,6 +1,8 @@
 //! What the tests of the command share.
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod area;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Std;

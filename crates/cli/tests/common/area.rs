@@ -1,0 +1,134 @@
+//! Named swap areas, and how they are made, checked and refused.
+
+use super::{set_mode, softswap};
+use serde_json::Value;
+use std::fs::{File, OpenOptions, write};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command as Std;
+use std::time::SystemTime;
+use tempfile::TempDir;
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const UUID: &str = "8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f";
+
+/// A file full of data in a directory of its own.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn of(bytes: u64) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("swapfile");
+        write(&path, vec![0x5a; bytes as usize]).unwrap();
+        set_mode(&path, 0o600);
+        Place { dir, path }
+    }
+
+    /// With a header that softswap wrote.
+    pub(crate) fn area(bytes: u64) -> Place {
+        let place = Place::of(bytes);
+        formatted(&place.path, &[]);
+        place
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    pub(crate) fn put(&self, offset: u64, bytes: &[u8]) {
+        put(&self.path, offset, bytes);
+    }
+}
+
+pub(crate) fn put(path: &Path, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// All that must not change when something is refused.
+#[derive(PartialEq)]
+pub(crate) struct State {
+    content: Vec<u8>,
+    modified: SystemTime,
+    mode: u32,
+    blocks: u64,
+}
+
+impl State {
+    pub(crate) fn of(path: &Path) -> State {
+        let mut content = Vec::new();
+        let mut file = File::open(path).unwrap();
+        // What is delayed gets its blocks now, so that they can be compared.
+        let _ = file.sync_all();
+        file.read_to_end(&mut content).unwrap();
+        let meta = file.metadata().unwrap();
+        let modified = meta.modified().unwrap();
+        State { content, modified, mode: meta.permissions().mode(), blocks: meta.blocks() }
+    }
+}
+
+pub(crate) fn mkswap(path: &Path, options: &[&str]) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.arg("mkswap").args(options).arg(path);
+    command
+}
+
+pub(crate) fn formatted(path: &Path, options: &[&str]) -> String {
+    let output = mkswap(path, options).assert().success().get_output().clone();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub(crate) fn check(path: &Path) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.arg("swapon-check").arg(path);
+    command
+}
+
+/// What `swapon-check --json` finds in something that can serve; it is not
+/// changed by that.
+pub(crate) fn found(path: &Path) -> Value {
+    let before = State::of(path);
+    let output = check(path).arg("--json").assert().success().get_output().clone();
+    assert!(before == State::of(path), "a check changed {}", path.display());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found["schema"], &found["usable"]), (&1.into(), &true.into()), "{found}");
+    found
+}
+
+pub(crate) fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+/// Exit status 2, nothing on standard output, and a message with these parts.
+pub(crate) fn message(command: &mut assert_cmd::Command, parts: &[&str]) {
+    let output = command.assert().code(2).get_output().clone();
+    assert!(output.stdout.is_empty());
+    assert_says(&String::from_utf8(output.stderr).unwrap(), parts);
+}
+
+pub(crate) fn check_refused(path: &Path, parts: &[&str]) {
+    let before = State::of(path);
+    message(&mut check(path), &[&[path.to_str().unwrap()], parts].concat());
+    assert!(before == State::of(path), "a refused check changed {}", path.display());
+}
+
+pub(crate) fn mkswap_refused(path: &Path, options: &[&str], parts: &[&str]) {
+    let before = State::of(path);
+    message(&mut mkswap(path, options), &[&[path.to_str().unwrap()], parts].concat());
+    assert!(before == State::of(path), "a refused mkswap changed {}", path.display());
+}
+
+pub(crate) fn succeeds(command: &mut Std) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+pub(crate) fn output_of(command: &mut Std) -> String {
+    String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+}
