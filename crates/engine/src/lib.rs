@@ -73,5 +73,10 @@ pub mod space;
 pub mod stats;
 #[cfg(not(loom))]
 pub mod swap;
+#[cfg(loom)]
+pub mod swap {
+    //! The one module of [`swap`](crate::swap) that is lock-free.
+    pub mod extent;
+}
 #[cfg(not(loom))]
 pub mod upkeep;

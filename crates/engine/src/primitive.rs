@@ -1,10 +1,13 @@
 //! What lock-free state is made of: the real thing, or loom's model of it.
 //!
-//! Only the page table goes through here; everything else uses plain locks.
+//! Only the page table and the extent map go through here; everything else
+//! uses plain locks.
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use softswap_sys::memory::{reserve_u32, reserve_u64};
+    pub(crate) use std::sync::Mutex;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     /// Sleeps while `word` still holds `seen` (its low half).
     pub(crate) fn wait(word: &AtomicU64, seen: u64) {
@@ -22,8 +25,19 @@ mod real {
 
 #[cfg(loom)]
 mod model {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-    use loom::sync::{Condvar, Mutex};
+    use loom::sync::Condvar;
+    pub(crate) use loom::sync::Mutex;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::io;
+
+    /// A table that lives as long as the real one: for ever.
+    pub(crate) fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
+        Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(crate) fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
+        Ok(Vec::leak((0..len).map(|_| AtomicU32::new(0)).collect()))
+    }
 
     loom::lazy_static! {
         /// One futex queue for the whole model: the kernel compares and

@@ -6,19 +6,28 @@
 //! be stored: an entry is two words, and making the last extent longer is one
 //! store to the page count.
 //!
+//! A look-up asks `hints` which few entries to search: at most 4 bytes more an
+//! extent, and the search is short whatever lengths the extents have. What a
+//! hint says is checked against the entries, so it may be out of date.
+//!
 //! Look-ups take no lock, also while the area grows. An entry is complete
 //! before the entry count that covers it is published, and that before the
 //! page count that makes it reachable; a reader loads them the other way round.
 
-use softswap_sys::memory::reserve_u64;
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+mod hints;
 
-/// Limits that keep page times extent count, and sums of pages, in 64 bits.
+use crate::primitive::{AtomicU64, Mutex, Ordering, reserve_u64};
+use hints::Hints;
+use std::hint::select_unpredictable;
+use std::io;
+use std::sync::PoisonError;
+
+/// Limits that keep sums of pages in 64 bits, and entry numbers in 32.
 const MAX_PAGES: u64 = 1 << 40;
 const MAX_EXTENTS: usize = 1 << 23;
-const _: () = assert!(MAX_PAGES.checked_mul(MAX_EXTENTS as u64).is_some());
+/// What an entry takes: the page it starts at, and the block.
+const ENTRY_WORDS: usize = 2;
+const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
 /// Where a page is, and for how many pages that goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +36,17 @@ pub struct Mapping {
     pub block: u64,
     /// Pages from there to the end of the extent, at least one.
     pub pages_left: u64,
+}
+
+/// A part of a range of pages that lies in one piece on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Its first page.
+    pub page: u64,
+    /// Where that page is, in pages of the device.
+    pub block: u64,
+    /// Its length, at least one.
+    pub nr_pages: u64,
 }
 
 /// A page that no extent holds was asked for: a bug of the caller, never a
@@ -70,10 +90,31 @@ pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
     pages: AtomicU64,
     count: AtomicU64,
-    start_pages: &'static [AtomicU64],
-    start_blocks: &'static [AtomicU64],
+    /// Start page and start block of each extent, side by side: a look-up that
+    /// finds nothing in the caches waits for one line of this table, not two.
+    entries: &'static [AtomicU64],
+    hints: Hints,
     /// Held by whoever changes the map.
     change: Mutex<()>,
+}
+
+/// An entry, and the page at which the next one takes over.
+#[derive(Clone, Copy)]
+struct Extent {
+    index: usize,
+    start: u64,
+    end: u64,
+    block: u64,
+}
+
+impl Extent {
+    fn holds(&self, page: u64) -> bool {
+        self.start <= page && page < self.end
+    }
+
+    fn block_of(&self, page: u64) -> u64 {
+        self.block + (page - self.start)
+    }
 }
 
 impl ExtentMap {
@@ -86,8 +127,8 @@ impl ExtentMap {
         Ok(Self {
             pages: AtomicU64::new(0),
             count: AtomicU64::new(0),
-            start_pages: reserve_u64(limit)?,
-            start_blocks: reserve_u64(limit)?,
+            entries: reserve_u64(limit * ENTRY_WORDS)?,
+            hints: Hints::new(limit)?,
             change: Mutex::new(()),
         })
     }
@@ -118,7 +159,7 @@ impl ExtentMap {
     ) -> Result<(), AppendError> {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = self.pages.load(Ordering::Relaxed);
-        let count = self.count.load(Ordering::Relaxed) as usize;
+        let mut count = self.count.load(Ordering::Relaxed) as usize;
         if start_page != pages {
             return Err(AppendError::NotAdjacent { start_page, pages });
         }
@@ -128,23 +169,22 @@ impl ExtentMap {
             return Err(AppendError::BadLength);
         }
         if !self.continues_last(count, pages, start_block) {
-            let limit = self.start_pages.len();
+            let limit = self.entries.len() / ENTRY_WORDS;
             if count == limit {
                 return Err(AppendError::TooMany { limit });
             }
-            self.start_pages[count].store(start_page, Ordering::Relaxed);
-            self.start_blocks[count].store(start_block, Ordering::Relaxed);
-            self.count.store(count as u64 + 1, Ordering::Release);
+            self.entries[ENTRY_WORDS * count].store(start_page, Ordering::Relaxed);
+            self.entries[ENTRY_WORDS * count + 1].store(start_block, Ordering::Relaxed);
+            count += 1;
+            self.count.store(count as u64, Ordering::Release);
         }
+        self.hints.grow(pages, pages + nr_pages, count, |index| self.start(index));
         self.pages.store(pages + nr_pages, Ordering::Release);
         Ok(())
     }
 
     fn continues_last(&self, count: usize, pages: u64, start_block: u64) -> bool {
-        count > 0 && {
-            let (start, block) = self.entry(count - 1);
-            block + (pages - start) == start_block
-        }
+        count > 0 && self.extent(count - 1, pages, count).block_of(pages) == start_block
     }
 
     /// Unmaps everything from `page` on.
@@ -158,12 +198,12 @@ impl ExtentMap {
         }
         self.pages.store(page, Ordering::Release);
         let count = self.count.load(Ordering::Relaxed) as usize;
-        let kept =
-            self.start_pages[..count].partition_point(|start| start.load(Ordering::Relaxed) < page);
+        let kept = page.checked_sub(1).map_or(0, |last| self.search(last, 0, count) + 1);
         // A reader that still sees the old count meets starts at or beyond
         // `page` in the entries given up, now and after they are used again,
         // so that it never takes one of them for a page that was kept.
         self.count.store(kept as u64, Ordering::Release);
+        self.hints.shrink(page, kept, |index| self.start(index));
     }
 
     /// The block that holds `page`.
@@ -172,216 +212,136 @@ impl ExtentMap {
     /// When no extent holds it.
     #[inline]
     pub fn lookup(&self, page: u64) -> Result<Mapping, Unmapped> {
+        let extent = self.find(page)?;
+        Ok(Mapping { block: extent.block_of(page), pages_left: extent.end - page })
+    }
+
+    /// The pieces in which `nr_pages` from `first_page` on lie, in order.
+    ///
+    /// From the second on each is found where the one before it ended, without
+    /// a search. A page that no extent holds ends the walk with an error.
+    pub fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
+        let end = first_page.saturating_add(nr_pages);
+        Pieces { map: self, page: first_page, end, after: None }
+    }
+
+    #[inline]
+    fn find(&self, page: u64) -> Result<Extent, Unmapped> {
         let pages = self.pages.load(Ordering::Acquire);
         if page >= pages {
             return Err(Unmapped { page, pages });
         }
         let count = self.count.load(Ordering::Acquire) as usize;
-        let index = self.find(page, pages, count);
-        let (start, block) = self.entry(index);
-        let end = match self.start_pages[..count].get(index + 1) {
-            // An extent that was appended after `pages` was read starts there
-            // or later, and this reader may not look beyond it.
-            Some(next) => next.load(Ordering::Relaxed).min(pages),
-            None => pages,
-        };
-        Ok(Mapping { block: block + (page - start), pages_left: end - page })
+        if count > 0 {
+            let (first, candidates) = self.hints.around(page, pages, count);
+            let extent = self.extent(self.search(page, first, candidates), pages, count);
+            if extent.holds(page) {
+                return Ok(extent);
+            }
+        }
+        self.find_without_hints(page, pages, count)
     }
 
-    /// The last of `count` entries that starts at or before `page`.
+    /// For a reader whom the hints misled, because they were being made anew.
+    #[cold]
+    fn find_without_hints(&self, page: u64, pages: u64, count: usize) -> Result<Extent, Unmapped> {
+        // Without an entry that holds it, the page has been removed meanwhile.
+        let found = (count > 0).then(|| self.extent(self.search(page, 0, count), pages, count));
+        found.filter(|extent| extent.holds(page)).ok_or(Unmapped { page, pages: self.pages() })
+    }
+
+    /// The last of the `candidates` entries from `first` on that starts at or
+    /// before `page`, or `first` if none does.
     ///
-    /// Growing by steps makes extents of similar length, so the first guess is
-    /// in proportion. From there the distance doubles until the page is
-    /// bracketed: a bad guess costs a binary search, not a walk.
+    /// It is chance which half the page is in, so the processor is to compute
+    /// it: guessing wrong would cost more than all the rest.
     #[inline]
-    fn find(&self, page: u64, pages: u64, count: usize) -> usize {
-        if count <= 1 {
-            return 0;
-        }
-        let starts = &self.start_pages[..count];
-        let before = |index: usize| starts[index].load(Ordering::Relaxed) <= page;
-        let guess = (page * count as u64 / pages) as usize;
-        let guess = guess.min(count - 1);
-        let (mut low, mut high);
-        let mut step = 1;
-        if before(guess) {
-            (low, high) = (guess, guess + 1);
-            while high < count && before(high) {
-                low = high;
-                high += step;
-                step *= 2;
-            }
-            high = high.min(count);
-        } else {
-            // Entry 0 starts at page 0, so the search ends there at the latest.
-            (low, high) = (guess - 1, guess);
-            while !before(low) {
-                high = low;
-                low = low.saturating_sub(step);
-                step *= 2;
-            }
-        }
-        while high - low > 1 {
-            let middle = low.midpoint(high);
-            if before(middle) {
-                low = middle;
-            } else {
-                high = middle;
-            }
+    fn search(&self, page: u64, first: usize, candidates: usize) -> usize {
+        let (mut low, mut left) = (first, candidates);
+        while left > 1 {
+            let half = left / 2;
+            let middle = low + half;
+            low = select_unpredictable(self.start(middle) <= page, middle, low);
+            left -= half;
         }
         low
     }
 
-    fn entry(&self, index: usize) -> (u64, u64) {
-        let start = self.start_pages[index].load(Ordering::Relaxed);
-        (start, self.start_blocks[index].load(Ordering::Relaxed))
+    #[inline]
+    fn start(&self, index: usize) -> u64 {
+        self.entries[ENTRY_WORDS * index].load(Ordering::Relaxed)
     }
 
-    /// DRAM that the entries in use take.
+    #[inline]
+    fn extent(&self, index: usize, pages: u64, count: usize) -> Extent {
+        let start = self.start(index);
+        let block = self.entries[ENTRY_WORDS * index + 1].load(Ordering::Relaxed);
+        // An extent that was appended after `pages` was read starts there or
+        // later, and this reader may not look beyond it.
+        let end = if index + 1 < count { self.start(index + 1).min(pages) } else { pages };
+        Extent { index, start, end, block }
+    }
+
+    /// DRAM that the entries and hints in use take.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
-        self.count() as u64 * 16
+        let (pages, count) = (self.pages(), self.count());
+        count as u64 * ENTRY_BYTES + self.hints.bytes(pages)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::sync::atomic::AtomicBool;
+/// A walk over the pieces of a range; see [`ExtentMap::pieces`].
+#[derive(Debug)]
+pub struct Pieces<'m> {
+    map: &'m ExtentMap,
+    page: u64,
+    end: u64,
+    /// The entry of the last piece.
+    after: Option<usize>,
+}
 
-    #[test]
-    fn neighbours_on_both_sides_become_one_extent() {
-        let map = ExtentMap::new(8).unwrap();
-        map.append(0, 10, 100).unwrap();
-        map.append(10, 5, 110).unwrap();
-        assert_eq!(map.count(), 1);
-        map.append(15, 5, 200).unwrap();
-        assert_eq!((map.count(), map.pages()), (2, 20));
-        assert_eq!(map.lookup(12), Ok(Mapping { block: 112, pages_left: 3 }));
-        assert_eq!(map.lookup(15), Ok(Mapping { block: 200, pages_left: 5 }));
-    }
-
-    #[test]
-    fn a_page_outside_the_area_is_an_error_of_its_own_kind() {
-        let map = ExtentMap::new(8).unwrap();
-        assert_eq!(map.lookup(0), Err(Unmapped { page: 0, pages: 0 }));
-        map.append(0, 10, 0).unwrap();
-        assert_eq!(map.lookup(10), Err(Unmapped { page: 10, pages: 10 }));
-    }
-
-    #[test]
-    fn bad_extents_are_refused_and_change_nothing() {
-        let map = ExtentMap::new(1).unwrap();
-        map.append(0, 10, 50).unwrap();
-        assert_eq!(
-            map.append(11, 1, 0),
-            Err(AppendError::NotAdjacent { start_page: 11, pages: 10 })
-        );
-        assert_eq!(map.append(9, 1, 0), Err(AppendError::NotAdjacent { start_page: 9, pages: 10 }));
-        assert_eq!(map.append(10, 0, 0), Err(AppendError::BadLength));
-        assert_eq!(map.append(10, 5, u64::MAX - 1), Err(AppendError::BadLength));
-        assert_eq!(map.append(10, 1, 0), Err(AppendError::TooMany { limit: 1 }));
-        assert_eq!((map.pages(), map.count()), (10, 1));
-        map.append(10, 1, 60).unwrap();
-    }
-
-    /// What the map must be equivalent to: a block for every page.
-    fn check(map: &ExtentMap, model: &[u64]) {
-        assert_eq!(map.pages(), model.len() as u64);
-        for (page, &block) in model.iter().enumerate() {
-            let mapping = map.lookup(page as u64).unwrap();
-            let run = model[page..]
-                .iter()
-                .enumerate()
-                .take_while(|&(distance, &there)| there == block + distance as u64)
-                .count();
-            assert_eq!(mapping, Mapping { block, pages_left: run as u64 }, "page {page}");
+impl Pieces<'_> {
+    /// The extent of the next page: the successor of the last one, unless the
+    /// map has changed there.
+    fn successor(&self) -> Result<Extent, Unmapped> {
+        let (page, pages) = (self.page, self.map.pages());
+        let count = self.map.count();
+        if let Some(index) = self.after
+            && index + 1 < count
+        {
+            let extent = self.map.extent(index + 1, pages, count);
+            if extent.holds(page) {
+                return Ok(extent);
+            }
         }
-        let breaks = model.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-        assert_eq!(map.count(), if model.is_empty() { 0 } else { breaks + 1 });
-    }
-
-    #[derive(Debug, Clone)]
-    enum Change {
-        Append { nr_pages: u64, skip: u64 },
-        RemoveTail { keep_percent: u64 },
-    }
-
-    fn change() -> impl Strategy<Value = Change> {
-        prop_oneof![
-            // Lengths over several magnitudes mislead the proportional guess.
-            8 => (prop_oneof![1..4_u64, 1..200_u64], 0..3_u64)
-                .prop_map(|(nr_pages, skip)| Change::Append { nr_pages, skip }),
-            1 => (0..=100_u64).prop_map(|keep_percent| Change::RemoveTail { keep_percent }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn any_history_maps_like_a_list_of_blocks(
-            changes in prop::collection::vec(change(), 1..40),
-            first_block in 0..1000_u64,
-        ) {
-            let map = ExtentMap::new(64).unwrap();
-            let mut model: Vec<u64> = Vec::new();
-            for change in changes {
-                match change {
-                    Change::Append { nr_pages, skip } => {
-                        let block = model.last().map_or(first_block, |last| last + 1) + skip;
-                        map.append(model.len() as u64, nr_pages, block).unwrap();
-                        model.extend(block..block + nr_pages);
-                    }
-                    Change::RemoveTail { keep_percent } => {
-                        model.truncate(model.len() * keep_percent as usize / 100);
-                        map.remove_tail(model.len() as u64);
-                    }
-                }
-            }
-            check(&map, &model);
-        }
-    }
-
-    /// Block of a page in the stress test: extents of `LENGTH` pages, and from
-    /// each to the next a gap of one block, except after every third.
-    fn stress_block(page: u64) -> u64 {
-        const LENGTH: u64 = 5;
-        let extent = page / LENGTH;
-        page + extent - extent / 3
-    }
-
-    #[test]
-    fn lookups_are_right_while_the_area_grows() {
-        let map = ExtentMap::new(1 << 14).unwrap();
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for reader in 0..3_u64 {
-                let (map, done) = (&map, &done);
-                scope.spawn(move || {
-                    let mut chance = reader + 1;
-                    while !done.load(Ordering::Acquire) {
-                        let pages = map.pages();
-                        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        // Half of the time close to the end, where it moves.
-                        let back = (chance >> 33)
-                            % pages.clamp(1, if chance < 1 << 63 { 8 } else { u64::MAX });
-                        let Some(page) = pages.checked_sub(1 + back) else {
-                            continue;
-                        };
-                        let mapping = map.lookup(page).unwrap();
-                        assert_eq!(mapping.block, stress_block(page));
-                        let last = page + mapping.pages_left - 1;
-                        assert!(mapping.pages_left > 0);
-                        assert_eq!(stress_block(last) - mapping.block, last - page);
-                    }
-                });
-            }
-            for extent in 0..20_000 {
-                map.append(extent * 5, 5, stress_block(extent * 5)).unwrap();
-            }
-            done.store(true, Ordering::Release);
-        });
-        // Every third one continued the one before it.
-        assert_eq!(map.count(), 20_000 - 20_000 / 3);
+        self.map.find(page)
     }
 }
+
+impl Iterator for Pieces<'_> {
+    type Item = Result<Piece, Unmapped>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page >= self.end {
+            return None;
+        }
+        let extent = match self.successor() {
+            Ok(extent) => extent,
+            Err(unmapped) => {
+                self.page = self.end;
+                return Some(Err(unmapped));
+            }
+        };
+        let page = self.page;
+        self.page = extent.end.min(self.end);
+        self.after = Some(extent.index);
+        let nr_pages = self.page - page;
+        Some(Ok(Piece { page, block: extent.block_of(page), nr_pages }))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod model;

@@ -1,0 +1,98 @@
+//! Growing, shrinking and looking up at once: the interleavings, by loom.
+
+use super::*;
+use loom::sync::Arc;
+use loom::thread;
+
+/// Explores with as many preemptions as find every error we could plant.
+fn explore(body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(body);
+}
+
+/// Of each extent: start page, length, block.
+type Extents = &'static [(u64, u64, u64)];
+
+fn append_all(map: &ExtentMap, extents: Extents) {
+    for (start, nr_pages, block) in extents {
+        map.append(*start, *nr_pages, *block).unwrap();
+    }
+}
+
+/// `page` lies where `extents` say, and goes on for no longer than they do.
+fn check(map: &ExtentMap, page: u64, extents: Extents) {
+    let mapping = map.lookup(page).unwrap();
+    let of = |page| extents.iter().rev().find(|(start, ..)| *start <= page).unwrap();
+    let (start, nr_pages, block) = of(page);
+    assert_eq!(mapping.block, block + (page - start), "page {page}");
+    assert!((1..=start + nr_pages - page).contains(&mapping.pages_left), "page {page}");
+}
+
+fn empty() -> Arc<ExtentMap> {
+    Arc::new(ExtentMap::new(4).unwrap())
+}
+
+#[test]
+fn what_is_mapped_is_found_while_the_area_grows_and_hints_are_made_anew() {
+    // The third and the fourth make the buckets larger.
+    const EXTENTS: Extents = &[(0, 1, 10), (1, 1, 20), (2, 6, 30), (8, 20, 50)];
+    explore(|| {
+        let map = empty();
+        append_all(&map, &EXTENTS[..2]);
+        let grower = {
+            let map = map.clone();
+            thread::spawn(move || append_all(&map, &EXTENTS[2..]))
+        };
+        let last = map.pages() - 1;
+        check(&map, last, EXTENTS);
+        check(&map, 1, EXTENTS);
+        grower.join().unwrap();
+        assert_eq!(map.count(), 4);
+        check(&map, 27, EXTENTS);
+    });
+}
+
+#[test]
+fn the_last_extent_may_become_longer_meanwhile() {
+    const BEFORE: Extents = &[(0, 2, 10), (2, 2, 20)];
+    const AFTER: Extents = &[(0, 2, 10), (2, 7, 20)];
+    explore(|| {
+        let map = empty();
+        append_all(&map, BEFORE);
+        let grower = {
+            let map = map.clone();
+            thread::spawn(move || map.append(4, 5, 22).unwrap())
+        };
+        let last = map.pages() - 1;
+        check(&map, last, AFTER);
+        grower.join().unwrap();
+        assert_eq!(map.count(), 2);
+    });
+}
+
+#[test]
+fn what_is_kept_is_found_while_the_tail_goes_and_another_comes() {
+    const KEPT: Extents = &[(0, 2, 10), (2, 1, 20)];
+    explore(|| {
+        let map = empty();
+        append_all(&map, &[(0, 2, 10), (2, 3, 20), (5, 1, 30), (6, 9, 40)]);
+        let changer = {
+            let map = map.clone();
+            thread::spawn(move || {
+                map.remove_tail(3);
+                map.append(3, 40, 60).unwrap();
+            })
+        };
+        for page in [2, 1] {
+            let mapping = map.lookup(page).unwrap();
+            let (start, _, block) = KEPT[page as usize / 2];
+            assert_eq!(mapping.block, block + (page - start), "page {page}");
+        }
+        let first = map.pieces(0, 3).next().unwrap().unwrap();
+        assert_eq!(first, Piece { page: 0, block: 10, nr_pages: 2 });
+        changer.join().unwrap();
+        assert_eq!(map.pages(), 43);
+        assert_eq!(map.lookup(7), Ok(Mapping { block: 64, pages_left: 36 }));
+    });
+}
