@@ -3,15 +3,18 @@
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `bench` measures. `run` speaks on stderr, the others on
+//! out what this machine allows; `bench` measures, `analyze` examines files.
+//! `run` speaks on stderr, the others on
 //! stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
+mod analyze;
 mod bench;
 mod contents;
 mod control;
 mod ctl;
 mod doctor;
+mod extents;
 mod library;
 mod machine;
 mod mkswap;
@@ -48,7 +51,8 @@ Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for
 cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
 it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat` and `ctl`: 1 where
 the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
-`swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed.";
+`swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed. Of
+`analyze`: 1 where the file cannot be examined.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -59,6 +63,7 @@ enum Command {
     SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
+    Analyze(analyze::AnalyzeArgs),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +75,7 @@ fn main() -> ExitCode {
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Analyze(args) => analyze::analyze(&args),
     };
     outcome.unwrap_or_else(|refusal| {
         eprintln!("softswap: {refusal}");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The machine, as every benchmark states it.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     cpu: String,
     cpus: usize,
     kernel: String,
@@ -16,7 +16,7 @@ pub(super) struct Machine {
 
 impl Machine {
     /// This machine, and the device under `path` on a file system of this kind.
-    pub(super) fn with_device(path: &Path, file_system: &str) -> Machine {
+    pub(crate) fn with_device(path: &Path, file_system: &str) -> Machine {
         Machine::with(match block_device(path) {
             Some(name) => format!("{file_system} on {name}"),
             None => file_system.to_string(),
@@ -24,7 +24,7 @@ impl Machine {
     }
 
     /// This machine, and a block device as such.
-    pub(super) fn with_bare_device(path: &Path) -> Machine {
+    pub(crate) fn with_bare_device(path: &Path) -> Machine {
         Machine::with(block_device(path).unwrap_or_else(|| path.display().to_string()))
     }
 
@@ -44,7 +44,7 @@ impl Machine {
     }
 
     /// In one line.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let Machine { cpu, cpus, kernel, device } = self;
         format!("{cpu}, {cpus} CPUs, Linux {kernel}, {device}")
     }
@@ -52,7 +52,7 @@ impl Machine {
 
 /// The processors' time so far, to tell later who else used it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     all: f64,
     busy: f64,
     stolen: f64,
@@ -61,15 +61,15 @@ pub(super) struct Usage {
 
 /// Who used the processors over some time, as shares of all of it.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Disturbance {
+pub(crate) struct Disturbance {
     /// Neither this process nor what it started; kernel threads are others.
-    pub(super) others_cpu_share: f64,
+    pub(crate) others_cpu_share: f64,
     /// What a virtual machine was not given by its host.
-    pub(super) stolen_cpu_share: f64,
+    pub(crate) stolen_cpu_share: f64,
 }
 
 impl Usage {
-    pub(super) fn now() -> Usage {
+    pub(crate) fn now() -> Usage {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
@@ -89,7 +89,7 @@ impl Usage {
     }
 
     /// What happened since.
-    pub(super) fn since(&self) -> Disturbance {
+    pub(crate) fn since(&self) -> Disturbance {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);
         let others = (now.busy - self.busy) - (now.ours - self.ours);

@@ -2,12 +2,13 @@
 //! parts cost, measured in the same run.
 
 mod counts;
+mod extents;
 mod faults;
 mod io;
-mod machine;
-mod noise;
-mod report;
-mod sample;
+pub(crate) mod machine;
+pub(crate) mod noise;
+pub(crate) mod report;
+pub(crate) mod sample;
 mod slots;
 mod stage;
 mod swap_in;
@@ -25,6 +26,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Subcommand)]
 enum Bench {
+    Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
     Slots(slots::SlotsArgs),
@@ -35,6 +37,7 @@ enum Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
+        Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
         Bench::Slots(args) => slots::run(args),

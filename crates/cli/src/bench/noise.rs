@@ -4,7 +4,7 @@
 use softswap_sys::PAGE_SIZE;
 
 /// Numbers without pattern (xorshift64*).
-pub(super) fn noise(seed: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn noise(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
         state ^= state >> 12;
@@ -14,7 +14,7 @@ pub(super) fn noise(seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-pub(super) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
+pub(crate) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
     let (words, _) = page.as_chunks_mut::<8>();
     for (word, number) in words.iter_mut().zip(noise(seed)) {
         *word = number.to_ne_bytes();
@@ -22,7 +22,7 @@ pub(super) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
 }
 
 /// The numbers below `count` in an order without pattern (Fisher and Yates).
-pub(super) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for (last, number) in (1..count).rev().zip(noise(seed + 1)) {
         order.swap(last, number as usize % (last + 1));
@@ -32,7 +32,7 @@ pub(super) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
 
 /// A number below `count` made of one without pattern; unlike the remainder it
 /// takes from the upper bits, which are the better ones.
-pub(super) fn below(number: u64, count: u64) -> u64 {
+pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }
 

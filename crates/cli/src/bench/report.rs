@@ -10,41 +10,41 @@ use std::path::{Path, PathBuf};
 
 /// One line of a table of latencies.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
-    pub(super) variant: &'static str,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) cov: f64,
-    pub(super) count: usize,
+pub(crate) struct Row {
+    pub(crate) variant: &'static str,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) cov: f64,
+    pub(crate) count: usize,
 }
 
 impl Row {
-    pub(super) fn new(variant: &'static str, figures: Figures) -> Row {
+    pub(crate) fn new(variant: &'static str, figures: Figures) -> Row {
         let Figures { p50_us, p99_us, cov, count, .. } = figures;
         Row { variant, p50_us, p99_us, cov, count }
     }
 }
 
 /// What a benchmark found: one JSON object, and a table of it for people.
-pub(super) trait Report: Serialize {
+pub(crate) trait Report: Serialize {
     fn table(&self) -> String;
 }
 
 /// Everything that a benchmark of latencies found.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
-    pub(super) schema: u32,
-    pub(super) bench: &'static str,
-    pub(super) machine: Machine,
-    pub(super) rows: Vec<Row>,
-    pub(super) ratios: serde_json::Map<String, serde_json::Value>,
+pub(crate) struct Outcome {
+    pub(crate) schema: u32,
+    pub(crate) bench: &'static str,
+    pub(crate) machine: Machine,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) ratios: serde_json::Map<String, serde_json::Value>,
     /// What the variants are, for people.
     #[serde(skip)]
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Where JSON goes: `-` is standard output, without a table then.
-pub(super) enum Target {
+pub(crate) enum Target {
     Table,
     Stdout,
     File { file: File, path: PathBuf, created: bool },
@@ -53,7 +53,7 @@ pub(super) enum Target {
 impl Target {
     /// Opens the target before anything is measured, so that a path that
     /// cannot be written costs no time.
-    pub(super) fn open(json: Option<&Path>) -> Result<Target, Refusal> {
+    pub(crate) fn open(json: Option<&Path>) -> Result<Target, Refusal> {
         let Some(path) = json else { return Ok(Target::Table) };
         if path == Path::new("-") {
             return Ok(Target::Stdout);
@@ -72,7 +72,7 @@ impl Target {
     }
 
     /// Writes what was found.
-    pub(super) fn write(self, outcome: &impl Report) -> Result<(), Refusal> {
+    pub(crate) fn write(self, outcome: &impl Report) -> Result<(), Refusal> {
         let failed = |what: &str, error: &std::io::Error| {
             Refusal::own(format!("{what} cannot be written: {}", plain(error)))
         };
@@ -97,7 +97,7 @@ impl Target {
     }
 
     /// Leaves things as they were: there is no result.
-    pub(super) fn abandon(self) {
+    pub(crate) fn abandon(self) {
         if let Target::File { path, created: true, .. } = self {
             let _ = std::fs::remove_file(path);
         }
@@ -132,7 +132,7 @@ impl Report for Outcome {
 }
 
 /// One line for each ratio; what could not be had is `-`.
-pub(super) fn ratios_text(ratios: &serde_json::Map<String, serde_json::Value>) -> String {
+pub(crate) fn ratios_text(ratios: &serde_json::Map<String, serde_json::Value>) -> String {
     let shown = |value: &serde_json::Value| {
         value.as_f64().map_or_else(|| "-".to_string(), |number| format!("{number:.2}"))
     };
@@ -140,6 +140,6 @@ pub(super) fn ratios_text(ratios: &serde_json::Map<String, serde_json::Value>) -
 }
 
 /// Each text on a line of its own.
-pub(super) fn lines(texts: &[String]) -> String {
+pub(crate) fn lines(texts: &[String]) -> String {
     texts.iter().map(|text| format!("{text}\n")).collect()
 }

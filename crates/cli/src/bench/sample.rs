@@ -2,16 +2,16 @@
 
 /// What one round says of a variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Round {
-    pub(super) mean_us: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) count: usize,
+pub(crate) struct Round {
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) count: usize,
 }
 
 impl Round {
     /// Of latencies in ns, which it sorts.
-    pub(super) fn of(latencies_ns: &mut [u64]) -> Round {
+    pub(crate) fn of(latencies_ns: &mut [u64]) -> Round {
         latencies_ns.sort_unstable();
         let count = latencies_ns.len();
         let at = |share: f64| {
@@ -26,33 +26,33 @@ impl Round {
 
 /// Latencies of single operations, grouped by round.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     rounds: Vec<Round>,
 }
 
 /// What is reported of them: medians over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Figures {
-    pub(super) mean_us: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
+pub(crate) struct Figures {
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
     /// Coefficient of variation of the rounds' medians.
-    pub(super) cov: f64,
-    pub(super) count: usize,
+    pub(crate) cov: f64,
+    pub(crate) count: usize,
 }
 
 impl Samples {
     /// Adds a round.
-    pub(super) fn add(&mut self, mut latencies_ns: Vec<u64>) {
+    pub(crate) fn add(&mut self, mut latencies_ns: Vec<u64>) {
         self.rounds.push(Round::of(&mut latencies_ns));
     }
 
     /// Adds a round whose figures are known already.
-    pub(super) fn add_round(&mut self, round: Round) {
+    pub(crate) fn add_round(&mut self, round: Round) {
         self.rounds.push(round);
     }
 
-    pub(super) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         let of = |figure: fn(&Round) -> f64| self.rounds.iter().map(figure).collect::<Vec<_>>();
         let medians = of(|round| round.p50_us);
         Figures {
@@ -66,13 +66,13 @@ impl Samples {
 
     /// Median over the rounds of how much slower this is than `other` was in
     /// the same round, in us.
-    pub(super) fn minus(&self, other: &Samples) -> f64 {
+    pub(crate) fn minus(&self, other: &Samples) -> f64 {
         self.compared(other, |one, other| one.p50_us - other.p50_us)
     }
 
     /// Median over the rounds of how many times a figure of `other` in the same
     /// round this is.
-    pub(super) fn over(&self, other: &Samples, figure: fn(&Round) -> f64) -> f64 {
+    pub(crate) fn over(&self, other: &Samples, figure: fn(&Round) -> f64) -> f64 {
         self.compared(other, |one, other| figure(one) / figure(other))
     }
 
@@ -82,7 +82,7 @@ impl Samples {
 }
 
 /// The middle value; NaN of none.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -93,7 +93,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Coefficient of variation.
-pub(super) fn variation(values: &[f64]) -> f64 {
+pub(crate) fn variation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (squares / values.len() as f64).sqrt() / mean
@@ -101,7 +101,7 @@ pub(super) fn variation(values: &[f64]) -> f64 {
 
 /// `0..count`, beginning with another one each round: what a variant leaves
 /// behind on the device must not always meet the same successor first.
-pub(super) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
 }
 
