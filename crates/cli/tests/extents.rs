@@ -89,7 +89,10 @@ fn the_bench_reports_every_comparison_as_one_json_object() {
     }
     let bytes = found["bytes_per_extent"].as_f64().unwrap();
     assert!((16.0..=20.0).contains(&bytes), "{bytes}");
-    assert_eq!((&found["bytes_per_extent_list"], &found["bytes_per_extent_rbtree"]), (&40.0.into(), &48.0.into()));
+    assert_eq!(
+        (&found["bytes_per_extent_list"], &found["bytes_per_extent_rbtree"]),
+        (&40.0.into(), &48.0.into())
+    );
 
     if found["file"].is_null() {
         assert!(found["notes"].to_string().contains("no fragmented file"), "{}", found["notes"]);
@@ -218,7 +221,8 @@ fn what_has_no_extents_is_refused() {
     // A file system without places.
     assert_refused(&mut analyze(Path::new("/proc/self/status")), 1, &["FIEMAP", "ext4"]);
     let fifo = dir.path().join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
     assert_refused(&mut analyze(&fifo), 1, &["not a regular file"]);
     softswap().args(["analyze", "extents"]).assert().code(2);
     softswap().arg("analyze").assert().code(2);

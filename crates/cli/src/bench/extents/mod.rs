@@ -48,7 +48,8 @@ look-ups, as if the area lay in one piece. The rivals' nodes lie side by side, w
 them than an allocation for each.
 
 Swap-out takes slots one after the other in clusters of 512, each task in clusters of its own;
-swap-in any page of the task's clusters. A page is one look-up and one copy. The look-up share is
+swap-in any page of the task's clusters. A page is one look-up and one copy. Tasks that share a
+processor take turns after every page, as if each had one of its own. The look-up share is
 what is missing of the throughput of none in the same round; around 0 it may come out negative.
 The table has 20 GiB in extents of 1 MiB, the sweep 80 GiB with 4 tasks.
 
@@ -74,11 +75,11 @@ pub(crate) struct ExtentsArgs {
     tasks: Vec<u32>,
 
     /// How long each variant swaps in a round and direction, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "0.15", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.03", value_parser = parse_seconds)]
     seconds: Duration,
 
     /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 5,
+    #[arg(long, value_name = "N", default_value_t = 21,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
@@ -193,17 +194,16 @@ fn measure(args: &ExtentsArgs, dir: &Path, most_tasks: usize) -> Result<Measured
     Ok(Measured { table, sweep, grounds, file: measure_file(args, dir)? })
 }
 
-/// All swappers over all of these maps, in changing order. Rounds over
-/// different maps interleave, too: their ratios are asked for.
+/// All swappers over all of these maps, in changing order. What is compared
+/// follows each other closely: the variants of one map, and the maps.
 fn swap_in_turns(args: &ExtentsArgs, cells: &mut [(&Maps<'_>, Throughputs)], tasks: &mut [Task]) {
     for round in 0..WARM_UPS + args.rounds as usize {
-        for place in rotated(cells.len(), round) {
-            let (maps, throughputs) = &mut cells[place];
-            for direction in Direction::ALL {
-                for index in rotated(SWAPPERS.len(), round) {
-                    let seed = 1 + round as u64;
-                    let kbps =
-                        throughput(maps, SWAPPERS[index], direction, tasks, args.seconds, seed);
+        for direction in Direction::ALL {
+            for index in rotated(SWAPPERS.len(), round) {
+                for place in rotated(cells.len(), round) {
+                    let (maps, throughputs) = &mut cells[place];
+                    let (swapper, seed) = (SWAPPERS[index], 1 + round as u64);
+                    let kbps = throughput(maps, swapper, direction, tasks, args.seconds, seed);
                     if round >= WARM_UPS {
                         throughputs.add(index, direction, kbps);
                     }
@@ -230,7 +230,10 @@ fn measure_sweep(
         layouts.iter().zip(&nodes).map(|(layout, nodes)| Maps::new(layout, nodes)).collect();
     let maps = maps?;
     let mut cells: Vec<_> = maps.iter().map(|maps| (maps, Throughputs::default())).collect();
-    swap_in_turns(args, &mut cells, tasks);
+    // By lengths: the counts are compared.
+    for cells in cells.chunks_mut(SWEEP_EXTENTS.len()) {
+        swap_in_turns(args, cells, tasks);
+    }
     let mut lookups: Vec<Lookups> = maps.iter().map(|_| Lookups::default()).collect();
     for round in 0..args.rounds as usize {
         for place in rotated(maps.len(), round) {
@@ -253,7 +256,7 @@ fn measure_sweep(
 
 /// Look-ups alone vary less than whole swaps.
 fn lookup_time(args: &ExtentsArgs) -> Duration {
-    args.seconds / 10
+    args.seconds / 4
 }
 
 /// A file system that does not tell is no reason to have no figures at all.

@@ -16,6 +16,7 @@ const DEVICE_PAGES: usize = (32 << 20) / size_of::<Page>();
 const MEMORY_PAGES: usize = (8 << 20) / size_of::<Page>();
 /// Pages between two looks at the clock.
 const AT_ONCE: usize = 16;
+const SLOTS: u64 = CLUSTER_SLOTS as u64;
 const PAGE_KIB: f64 = size_of::<Page>() as f64 / 1024.0;
 
 /// Whether pages leave or come back.
@@ -56,41 +57,68 @@ impl Task {
         }
         Ok(task)
     }
+}
 
-    /// Swaps until the time is over; the number of pages.
-    fn swap(
-        &mut self,
-        map: &impl Lookup,
-        direction: Direction,
-        clusters: &[u64],
-        seed: u64,
-        end: impl Fn() -> bool,
-    ) -> u64 {
-        const SLOTS: u64 = CLUSTER_SLOTS as u64;
-        let mut numbers = noise(seed);
-        let mut number = || numbers.next().unwrap_or(0);
-        let mut slot = below(number(), clusters.len() as u64) * SLOTS;
-        let all_slots = clusters.len() as u64 * SLOTS;
-        let mut done = 0;
-        while !end() {
-            for _ in 0..AT_ONCE {
-                slot = match direction {
-                    Direction::Out => (slot + 1) % all_slots,
-                    Direction::In => below(number(), all_slots),
-                };
-                let page = clusters[(slot / SLOTS) as usize] * SLOTS + slot % SLOTS;
-                let block = map.block(page).unwrap_or(0);
-                let stored = &mut self.device[block as usize % DEVICE_PAGES].0;
-                let own = &mut self.memory[below(number(), MEMORY_PAGES as u64) as usize].0;
-                match direction {
-                    Direction::Out => stored.copy_from_slice(own),
-                    Direction::In => own.copy_from_slice(stored),
-                }
-            }
-            done += AT_ONCE as u64;
-        }
-        done
+/// A task at work, and how far it is.
+struct Worker<'t> {
+    task: &'t mut Task,
+    /// The clusters of the area that are its own.
+    clusters: Vec<u64>,
+    numbers: Box<dyn Iterator<Item = u64> + Send>,
+    slot: u64,
+}
+
+impl<'t> Worker<'t> {
+    fn new(task: &'t mut Task, clusters: Vec<u64>, seed: u64) -> Worker<'t> {
+        let mut worker = Worker { task, clusters, numbers: Box::new(noise(seed)), slot: 0 };
+        worker.slot = worker.below(worker.slots());
+        worker
     }
+
+    fn slots(&self) -> u64 {
+        self.clusters.len() as u64 * SLOTS
+    }
+
+    #[inline]
+    fn below(&mut self, count: u64) -> u64 {
+        below(self.numbers.next().unwrap_or(0), count)
+    }
+
+    /// Swaps one page.
+    #[inline]
+    fn swap(&mut self, map: &impl Lookup, direction: Direction) {
+        self.slot = match direction {
+            Direction::Out => (self.slot + 1) % self.slots(),
+            Direction::In => self.below(self.slots()),
+        };
+        let page = self.clusters[(self.slot / SLOTS) as usize] * SLOTS + self.slot % SLOTS;
+        let own = self.below(MEMORY_PAGES as u64) as usize;
+        let block = map.block(page).unwrap_or(0);
+        let stored = &mut self.task.device[block as usize % DEVICE_PAGES].0;
+        let own = &mut self.task.memory[own].0;
+        match direction {
+            Direction::Out => stored.copy_from_slice(own),
+            Direction::In => own.copy_from_slice(stored),
+        }
+    }
+}
+
+/// One processor's tasks swap a page each in turn, until the time is over.
+fn swap_in_turn(
+    workers: &mut [Worker<'_>],
+    map: &impl Lookup,
+    direction: Direction,
+    end: impl Fn() -> bool,
+) -> u64 {
+    let turns = AT_ONCE.div_ceil(workers.len());
+    let mut done = 0;
+    while !end() {
+        for _ in 0..turns {
+            workers.iter_mut().for_each(|worker| worker.swap(map, direction));
+        }
+        done += (turns * workers.len()) as u64;
+    }
+    done
 }
 
 /// Lets the tasks swap through one variant's look-ups; KB/s of all together.
@@ -122,28 +150,36 @@ fn run(
 ) -> f64 {
     // Whole clusters of the area in an order without pattern, dealt out.
     let clusters = shuffled(pages as usize / CLUSTER_SLOTS, seed);
-    let hands = tasks.len();
-    let of_task = |task: usize| clusters.iter().skip(task).step_by(hands).map(|n| *n as u64);
-    let barrier = Barrier::new(hands + 1);
-    std::thread::scope(|scope| {
-        let running: Vec<_> = tasks
-            .iter_mut()
-            .enumerate()
-            .map(|(number, task)| {
-                let (own, barrier) = (of_task(number).collect::<Vec<_>>(), &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    let start = Instant::now();
-                    let seed = seed * 1000 + number as u64;
-                    task.swap(map, direction, &own, seed, || start.elapsed() >= time)
-                })
-            })
-            .collect();
+    let count = tasks.len();
+    let workers = tasks.iter_mut().enumerate().map(|(number, task)| {
+        let own = clusters.iter().skip(number).step_by(count).map(|cluster| *cluster as u64);
+        Worker::new(task, own.collect(), seed * 1000 + number as u64)
+    });
+    let threads = threads(count);
+    let mut hands: Vec<Vec<Worker<'_>>> = (0..threads).map(|_| Vec::new()).collect();
+    workers.enumerate().for_each(|(number, worker)| hands[number % threads].push(worker));
+    let barrier = Barrier::new(threads + 1);
+    let start_together = |mut workers: Vec<Worker<'_>>| {
         barrier.wait();
         let start = Instant::now();
-        let done: u64 = running.into_iter().map(|task| task.join().unwrap_or(0)).sum();
+        swap_in_turn(&mut workers, map, direction, || start.elapsed() >= time)
+    };
+    let start_together = &start_together;
+    std::thread::scope(|scope| {
+        let running: Vec<_> =
+            hands.into_iter().map(|workers| scope.spawn(move || start_together(workers))).collect();
+        barrier.wait();
+        let start = Instant::now();
+        let done: u64 = running.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
         done as f64 * PAGE_KIB / start.elapsed().as_secs_f64()
     })
+}
+
+/// As many as can run at once. Where there are more tasks, each thread takes a
+/// page of each of its tasks in turn: tasks that wait for their pages give way
+/// to each other after every page, which RAM would not make them do.
+fn threads(tasks: usize) -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(tasks)
 }
 
 /// Throughputs of all swappers in both directions, round by round, in KB/s.
@@ -194,10 +230,11 @@ mod tests {
     use super::*;
     use crate::extents::layout::{Layout, Lengths};
     use crate::extents::maps::Nodes;
-    use std::cell::{Cell, RefCell};
+    use std::cell::Cell;
+    use std::sync::Mutex;
 
     /// Remembers what it was asked for.
-    struct Seen<'s>(&'s std::sync::Mutex<Vec<u64>>);
+    struct Seen<'s>(&'s Mutex<Vec<u64>>);
 
     impl Lookup for Seen<'_> {
         fn block(&self, page: u64) -> Option<u64> {
@@ -206,28 +243,46 @@ mod tests {
         }
     }
 
-    fn pages_asked_for(direction: Direction, clusters: &[u64]) -> Vec<u64> {
-        let seen = std::sync::Mutex::default();
+    fn pages_asked_for(direction: Direction, hands: &[&[u64]]) -> Vec<u64> {
+        let seen = Mutex::default();
+        let mut tasks: Vec<Task> = hands.iter().map(|_| Task::new().unwrap()).collect();
+        let mut workers: Vec<Worker<'_>> = tasks
+            .iter_mut()
+            .zip(hands)
+            .map(|(task, clusters)| Worker::new(task, clusters.to_vec(), clusters[0]))
+            .collect();
         let left = Cell::new(2000 / AT_ONCE);
-        let task = RefCell::new(Task::new().unwrap());
         let end = || left.replace(left.get().saturating_sub(1)) == 0;
-        let done = task.borrow_mut().swap(&Seen(&seen), direction, clusters, 5, end);
+        let done = swap_in_turn(&mut workers, &Seen(&seen), direction, end);
         let pages = seen.into_inner().unwrap();
         assert_eq!(pages.len() as u64, done);
         pages
     }
 
+    fn breaks<'p>(pages: impl Iterator<Item = &'p u64> + Clone) -> usize {
+        pages.clone().zip(pages.skip(1)).filter(|(page, next)| **page + 1 != **next).count()
+    }
+
     #[test]
     fn pages_leave_cluster_by_cluster_and_come_back_in_any_order() {
         let clusters = [7, 3, 100];
-        let out = pages_asked_for(Direction::Out, &clusters);
-        let breaks = out.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
-        assert!((2..=out.len() / CLUSTER_SLOTS + 1).contains(&breaks), "{breaks}");
-        let back = pages_asked_for(Direction::In, &clusters);
-        let breaks = back.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
-        assert!(breaks > back.len() * 9 / 10, "{breaks}");
+        let out = pages_asked_for(Direction::Out, &[&clusters]);
+        assert!((2..=out.len() / CLUSTER_SLOTS + 1).contains(&breaks(out.iter())));
+        let back = pages_asked_for(Direction::In, &[&clusters]);
+        assert!(breaks(back.iter()) > back.len() * 9 / 10);
         for page in out.iter().chain(&back) {
-            assert!(clusters.contains(&(page / CLUSTER_SLOTS as u64)), "{page}");
+            assert!(clusters.contains(&(page / SLOTS)), "{page}");
+        }
+    }
+
+    #[test]
+    fn tasks_that_share_a_processor_take_turns_after_every_page() {
+        let out = pages_asked_for(Direction::Out, &[&[1, 2, 3], &[11, 12, 13]]);
+        assert!(breaks(out.iter()) == out.len() - 1);
+        for own in [0, 1] {
+            let pages = out.iter().skip(own).step_by(2);
+            assert!(pages.clone().all(|page| (page / SLOTS > 10) == (own == 1)));
+            assert!(breaks(pages.clone()) <= pages.count() / CLUSTER_SLOTS + 1);
         }
     }
 
