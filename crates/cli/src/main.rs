@@ -4,8 +4,7 @@
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
 //! out what this machine allows; `bench` measures, `analyze` examines files.
-//! `run` speaks on stderr, the others on
-//! stdout, and none of them logs.
+//! `run` speaks on stderr, the others on stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
 mod analyze;

@@ -51,7 +51,7 @@ impl Hints {
             .map_or(0, |extent| extent.load(Ordering::Relaxed) as usize)
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn set(&self, bucket: usize, extent: u32) {
         self.first_extents[bucket].store(extent, Ordering::Relaxed);
     }
