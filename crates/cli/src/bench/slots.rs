@@ -3,6 +3,8 @@
 //!
 //! Each thread keeps a window of runs and gives the oldest back for each one it
 //! takes, as reclaim and swap-in do between them. Half of the area is in use.
+//! Two threads with an area of their own each show what two processors cost each
+//! other by themselves.
 
 use super::machine::Machine;
 use super::report::{Report, Target, lines, ratios_text};
@@ -22,6 +24,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 /// 4 GiB of pages.
 const CLUSTERS: u32 = 2048;
 const SLOTS: usize = CLUSTERS as usize * softswap_engine::swap::CLUSTER_SLOTS;
+const VARIANTS: [&str; 3] = ["softswap", "apart", "bitmap"];
 /// Slots taken at once: one, and what reclaim takes.
 const BATCHES: [usize; 2] = [1, 32];
 
@@ -34,8 +37,9 @@ const BATCHES: [usize; 2] = [1, 32];
 #[command(after_long_help = "\
 With --json: {\"schema\": 1, \"bench\": \"slots\", \"machine\": {...}, ratios, \"rows\": [{\"variant\",
 \"threads\", \"batch\", \"ns\", \"cov\", \"count\"}]}. ns is the median over the rounds.
-slots_two_threads_vs_one_bN is the time with two threads over that with one, slots_bitmap_vs_softswap_tM_bN
-that of the bitmap over softswap's, for runs of N slots.")]
+slots_two_threads_vs_one_bN is the time with two threads over that with one, slots_together_vs_apart_bN
+that of two threads in one area over that of two with an area each, slots_bitmap_vs_softswap_tM_bN that
+of the bitmap over softswap's, for runs of N slots.")]
 pub(crate) struct SlotsArgs {
     /// Runs that each thread takes in a round
     #[arg(long, value_name = "N", default_value_t = 1_000_000,
@@ -142,20 +146,19 @@ pub(super) fn run(args: &SlotsArgs) -> Result<ExitCode, Refusal> {
         .into_iter()
         .flat_map(|batch| [1, 2].map(|threads| (batch, threads)))
         .flat_map(|(batch, threads)| {
-            ["softswap", "bitmap"].map(|variant| Cell {
-                variant,
-                threads,
-                batch,
-                rounds: Vec::new(),
-            })
+            VARIANTS.map(|variant| Cell { variant, threads, batch, rounds: Vec::new() })
         })
+        // One thread has its area to itself anyway.
+        .filter(|cell| cell.variant != "apart" || cell.threads > 1)
         .collect();
     for round in 0..args.rounds as usize {
         for index in rotated(cells.len(), round) {
             let cell = &mut cells[index];
+            let (threads, batch) = (cell.threads, cell.batch);
             let ns = match cell.variant {
-                "softswap" => measure(&softswaps()?, cell.threads, cell.batch, args.runs),
-                _ => measure(&Bitmap::new(), cell.threads, cell.batch, args.runs),
+                "softswap" => measure(&[&softswaps()?], threads, batch, args.runs),
+                "apart" => measure(&[&softswaps()?, &softswaps()?], threads, batch, args.runs),
+                _ => measure(&[&Bitmap::new()], threads, batch, args.runs),
             };
             cell.rounds.push(ns);
         }
@@ -171,10 +174,11 @@ fn softswaps() -> Result<SlotAllocator, Refusal> {
     Ok(slots)
 }
 
-/// ns per run taken and given back, of each thread.
-fn measure(allocator: &dyn Allocator, threads: usize, batch: usize, runs: u32) -> f64 {
+/// ns per run taken and given back, of each thread. Several allocators go round.
+fn measure(allocators: &[&dyn Allocator], threads: usize, batch: usize, runs: u32) -> f64 {
     let barrier = Barrier::new(threads);
     let each = |thread: usize| {
+        let allocator = allocators[thread % allocators.len()];
         pin_to(thread);
         let mut held: VecDeque<_> = (0..SLOTS / 2 / threads / batch)
             .filter_map(|_| allocator.take(thread, batch))
@@ -222,6 +226,8 @@ fn outcome(cells: &[Cell]) -> SlotsOutcome {
     for batch in BATCHES {
         let two = over(find("softswap", 2, batch), find("softswap", 1, batch));
         ratios.insert(format!("slots_two_threads_vs_one_b{batch}"), two.into());
+        let together = over(find("softswap", 2, batch), find("apart", 2, batch));
+        ratios.insert(format!("slots_together_vs_apart_b{batch}"), together.into());
         for threads in [1, 2] {
             let gain = over(find("bitmap", threads, batch), find("softswap", threads, batch));
             ratios.insert(format!("slots_bitmap_vs_softswap_t{threads}_b{batch}"), gain.into());

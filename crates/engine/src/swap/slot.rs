@@ -22,6 +22,7 @@
 use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
 use crossbeam_utils::CachePadded;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
+use softswap_sys::raw::current_cpu;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -285,7 +286,7 @@ impl SlotAllocator {
             *bits = self.bits[base + word].load(Acquire);
         }
         let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
-        self.stripe(cluster).fetch_add(run.len() as u64, Relaxed);
+        self.stripe().fetch_add(run.len() as u64, Relaxed);
         for (word, mask) in masks(run.clone()) {
             let before = self.bits[base + word].fetch_or(mask, AcqRel);
             debug_assert_eq!(before & mask, 0, "only the holder sets bits");
@@ -321,11 +322,18 @@ impl SlotAllocator {
             return 0;
         }
         let cluster = (word / WORDS) as u32;
-        self.stripe(cluster).fetch_sub(u64::from(freed), Relaxed);
+        self.stripe().fetch_sub(u64::from(freed), Relaxed);
         // Who moves a cluster looks at its bits afterwards, who clears bits
         // looks at the place afterwards: one of them sees the other.
         let place = self.place[cluster as usize].load(SeqCst);
-        if place != CURRENT && place != self.place_for(cluster) {
+        let moves = match place {
+            CURRENT | GONE => false,
+            FULL => true,
+            // Counting is for where the count matters.
+            TIGHT => self.place_for(cluster) != TIGHT,
+            _ => self.is_empty(cluster),
+        };
+        if moves {
             self.settle(&mut lock(&self.lists), cluster);
         }
         freed
@@ -389,7 +397,7 @@ impl SlotAllocator {
                 let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
                 let known = self.retired[word].fetch_or(mask, SeqCst);
                 let count = (mask & !known).count_ones();
-                self.stripe(cluster).fetch_sub(u64::from(count), Relaxed);
+                self.stripe().fetch_sub(u64::from(count), Relaxed);
                 retired += count;
             }
         }
@@ -516,15 +524,19 @@ impl SlotAllocator {
         }
     }
 
-    /// Always the same counter for a cluster, so that none goes below zero.
-    fn stripe(&self, cluster: u32) -> &AtomicU64 {
-        &self.in_use[cluster as usize % STRIPES]
+    /// This processor's counter. What one adds another may take away, so each
+    /// may wrap; their sum does not.
+    fn stripe(&self) -> &AtomicU64 {
+        &self.in_use[current_cpu() % STRIPES]
     }
 
     /// Slots that are taken, those in limbo included, the retired ones not.
     #[must_use]
     pub fn used_slots(&self) -> u64 {
-        self.in_use.iter().map(|count| count.load(Relaxed)).sum()
+        let sum = |sum: u64, count: u64| sum.wrapping_add(count);
+        let total = self.in_use.iter().map(|count| count.load(Relaxed)).fold(0, sum);
+        // Read while they change, they may be off by what is on its way.
+        (total as i64).max(0) as u64
     }
 
     /// Slots out of service.
