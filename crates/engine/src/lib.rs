@@ -75,8 +75,10 @@ pub mod stats;
 pub mod swap;
 #[cfg(loom)]
 pub mod swap {
-    //! The one module of [`swap`](crate::swap) that is lock-free.
+    //! The modules of [`swap`](crate::swap) that have lock-free state.
+    pub mod cluster;
     pub mod extent;
+    pub mod slot;
 }
 #[cfg(not(loom))]
 pub mod upkeep;

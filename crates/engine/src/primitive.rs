@@ -1,13 +1,14 @@
 //! What lock-free state is made of: the real thing, or loom's model of it.
 //!
-//! Only the page table and the extent map go through here; everything else
-//! uses plain locks.
+//! Only the page table, the extent map and the slots go through here;
+//! everything else uses plain locks.
 
 #[cfg(not(loom))]
 mod real {
     pub(crate) use softswap_sys::memory::{reserve_u32, reserve_u64};
-    pub(crate) use std::sync::Mutex;
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use softswap_sys::raw::current_cpu;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
 
     /// Sleeps while `word` still holds `seen` (its low half).
     pub(crate) fn wait(word: &AtomicU64, seen: u64) {
@@ -21,13 +22,17 @@ mod real {
     pub(crate) fn relax() {
         std::hint::spin_loop();
     }
+
+    /// Between a sequentially consistent store and such a load of another word,
+    /// where the order of the two matters: nothing more is needed.
+    pub(crate) fn in_one_order() {}
 }
 
 #[cfg(loom)]
 mod model {
     use loom::sync::Condvar;
-    pub(crate) use loom::sync::Mutex;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
     use std::io;
 
     /// A table that lives as long as the real one: for ever.
@@ -37,6 +42,11 @@ mod model {
 
     pub(crate) fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
         Ok(Vec::leak((0..len).map(|_| AtomicU32::new(0)).collect()))
+    }
+
+    /// All threads of a model share one processor's counters.
+    pub(crate) fn current_cpu() -> usize {
+        0
     }
 
     loom::lazy_static! {
@@ -59,6 +69,12 @@ mod model {
 
     pub(crate) fn relax() {
         loom::thread::yield_now();
+    }
+
+    /// Loom takes sequentially consistent loads and stores for weaker ones, and
+    /// only fences as what they are.
+    pub(crate) fn in_one_order() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 

@@ -17,17 +17,22 @@
 //! nobody allocates from it; one that still waits is taken as it is before
 //! anybody goes without.
 //!
+//! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
+//! and clusters out of service.
+//!
 //! Locks: a processor's, then the lists'. Never two processors' at once.
 
+mod frozen;
+mod service;
+
 use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
+use crate::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use crate::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
+use crate::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use crossbeam_utils::CachePadded;
-use softswap_sys::memory::{reserve_u32, reserve_u64};
-use softswap_sys::raw::current_cpu;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Counters that threads share the load of.
 const STRIPES: usize = 16;
@@ -146,94 +151,6 @@ impl SlotAllocator {
         new - old
     }
 
-    /// Never hands these slots out: they have no storage, or bad one. Only for
-    /// slots that [`Self::grow`] has not added yet, and within the tables.
-    pub fn withhold(&self, first: u64, len: usize) {
-        let mut withheld = 0;
-        let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
-        for (cluster, run) in by_cluster(first, end) {
-            for (word, mask) in masks(run) {
-                let at = cluster as usize * WORDS + word;
-                let count = (mask & !self.retired[at].fetch_or(mask, SeqCst)).count_ones();
-                self.bits[at].fetch_or(mask, SeqCst);
-                withheld += count;
-            }
-        }
-        // Slot 0 is nobody's loss.
-        let lost = withheld - u32::from(first == 0 && withheld > 0);
-        self.retired_slots.fetch_add(u64::from(lost), Relaxed);
-    }
-
-    /// From now on emptied clusters wait to be discarded, or no longer do.
-    pub fn set_discards(&self, discards: bool) {
-        self.discards.store(discards, SeqCst);
-        if !discards {
-            // Nobody will come for those that wait.
-            let mut lists = lock(&self.lists);
-            loop {
-                let cluster = lists.head[WAITING as usize];
-                if cluster == NONE {
-                    break;
-                }
-                self.settle(&mut lists, cluster);
-            }
-        }
-    }
-
-    /// Takes a cluster that waits to be discarded: nobody allocates from it
-    /// until [`Self::discarded`] gives it back.
-    #[must_use]
-    pub fn take_waiting(&self) -> Option<u32> {
-        let mut lists = lock(&self.lists);
-        let cluster = lists.head[WAITING as usize];
-        if cluster == NONE {
-            return None;
-        }
-        self.unlink(&mut lists, cluster);
-        self.place[cluster as usize].store(CURRENT, SeqCst);
-        Some(cluster)
-    }
-
-    /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
-    pub fn discarded(&self, cluster: u32) {
-        let mut lists = lock(&self.lists);
-        self.set_clean(cluster, true);
-        self.place[cluster as usize].store(FULL, SeqCst);
-        self.settle(&mut lists, cluster);
-    }
-
-    /// Gives clusters at the end of the area up as long as they are free, but
-    /// never so many that fewer than `least` are left. Returns how many went.
-    pub fn shrink(&self, least: u32) -> u32 {
-        for current in &self.current {
-            self.put_back_if_empty(&mut lock(current));
-        }
-        let mut lists = lock(&self.lists);
-        let old = self.clusters.load(SeqCst);
-        let mut new = old;
-        while new > least.max(1)
-            && matches!(self.place[new as usize - 1].load(SeqCst), FREE | WAITING)
-        {
-            new -= 1;
-            self.unlink(&mut lists, new);
-            self.place[new as usize].store(GONE, SeqCst);
-        }
-        self.clusters.store(new, SeqCst);
-        old - new
-    }
-
-    /// A processor's cluster in which nothing is in use goes back to the lists.
-    fn put_back_if_empty(&self, current: &mut Option<u32>) {
-        if let Some(cluster) = *current
-            && self.is_empty(cluster)
-        {
-            let mut lists = lock(&self.lists);
-            self.place[cluster as usize].store(FULL, SeqCst);
-            self.settle(&mut lists, cluster);
-            *current = None;
-        }
-    }
-
     /// Takes up to `want` adjacent slots, as many as can be had in one piece
     /// without searching far; returns the first and their number.
     #[must_use]
@@ -325,6 +242,7 @@ impl SlotAllocator {
         self.stripe().fetch_sub(u64::from(freed), Relaxed);
         // Who moves a cluster looks at its bits afterwards, who clears bits
         // looks at the place afterwards: one of them sees the other.
+        in_one_order();
         let place = self.place[cluster as usize].load(SeqCst);
         let moves = match place {
             CURRENT | GONE => false,
@@ -337,72 +255,6 @@ impl SlotAllocator {
             self.settle(&mut lock(&self.lists), cluster);
         }
         freed
-    }
-
-    /// Puts freed slots of one word into limbo; returns how many were in use.
-    fn remember(&self, word: usize, mask: u64) -> u32 {
-        let mask = mask & self.bits[word].load(Acquire);
-        let known = self.limbo[word].fetch_or(mask, SeqCst) & mask;
-        let cluster = word / WORDS;
-        self.limbo_clusters[cluster / 64].fetch_or(1 << (cluster % 64), SeqCst);
-        let mask = mask & !known;
-        if self.frozen.load(SeqCst) == 0 {
-            // The thaw may have looked here too early: what it left behind is
-            // freed here. Only the own bits, others may belong to a new freeze.
-            let left = self.limbo[word].fetch_and(!mask, SeqCst) & mask;
-            self.release(word, left);
-        }
-        mask.count_ones()
-    }
-
-    /// From now on freed slots keep their content, until [`Self::thaw`]. A
-    /// forked child reads the slots that its parent had at the fork.
-    pub fn freeze(&self) {
-        // Waits for a thaw that is still freeing the slots of its own time.
-        let _alone = lock(&self.freezing);
-        self.frozen.fetch_add(1, SeqCst);
-    }
-
-    /// Ends one freeze; at the last one all that was freed meanwhile is free.
-    pub fn thaw(&self) {
-        let _alone = lock(&self.freezing);
-        let frozen = self.frozen.load(SeqCst);
-        debug_assert!(frozen > 0, "thaw without freeze");
-        self.frozen.store(frozen.saturating_sub(1), SeqCst);
-        if frozen != 1 {
-            return;
-        }
-        let grown = self.clusters.load(SeqCst) as usize;
-        for (index, flags) in self.limbo_clusters[..grown.div_ceil(64)].iter().enumerate() {
-            let mut flags = flags.swap(0, SeqCst);
-            while flags != 0 {
-                let cluster = index * 64 + flags.trailing_zeros() as usize;
-                flags &= flags - 1;
-                for word in cluster * WORDS..(cluster + 1) * WORDS {
-                    self.release(word, self.limbo[word].swap(0, SeqCst));
-                }
-            }
-        }
-    }
-
-    /// Takes slots in use out of service for good: their storage is bad.
-    ///
-    /// # Errors
-    /// When some of the run is not in use; the rest is retired all the same.
-    pub fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        let mut retired = 0;
-        for (cluster, run) in self.by_cluster(first, len) {
-            for (word, mask) in masks(run) {
-                let word = cluster as usize * WORDS + word;
-                let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
-                let known = self.retired[word].fetch_or(mask, SeqCst);
-                let count = (mask & !known).count_ones();
-                self.stripe().fetch_sub(u64::from(count), Relaxed);
-                retired += count;
-            }
-        }
-        self.retired_slots.fetch_add(u64::from(retired), Relaxed);
-        if retired as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
     }
 
     /// The parts of a run that lie in the area, cluster by cluster.
@@ -425,6 +277,7 @@ impl SlotAllocator {
     fn settle(&self, lists: &mut Lists, cluster: u32) {
         loop {
             let place = self.place[cluster as usize].load(SeqCst);
+            in_one_order();
             let wanted = self.place_for(cluster);
             if place == CURRENT || place == GONE || place == wanted {
                 return;
@@ -600,10 +453,12 @@ fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)>
     })
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(test)]
-#[path = "slot_tests.rs"]
+#[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod model;

@@ -1,0 +1,108 @@
+//! Taking, freeing, shrinking and freezing at once: the interleavings, by loom.
+//! Clusters have 64 slots here.
+
+use super::*;
+use loom::sync::Arc;
+use loom::thread;
+
+const CLUSTER: u64 = CLUSTER_SLOTS as u64;
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Two clusters, two processors. All of cluster 1 is taken, and processor 0 has
+/// it still.
+fn with_a_full_cluster() -> Arc<SlotAllocator> {
+    let slots = SlotAllocator::new(2, 2).unwrap();
+    assert_eq!(slots.grow(2), 2);
+    assert_eq!(slots.alloc_run(0, 64), Some((CLUSTER, 64)));
+    Arc::new(slots)
+}
+
+/// Takes all there is; every slot once.
+fn drain(slots: &SlotAllocator) -> u64 {
+    let mut taken = 0_u128;
+    let mut count = 0;
+    while let Some((first, len)) = slots.alloc_run(0, 64) {
+        for slot in first..first + len as u64 {
+            assert_eq!(taken >> slot & 1, 0, "slot {slot} twice");
+            taken |= 1 << slot;
+        }
+        count += len as u64;
+    }
+    count
+}
+
+#[test]
+fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(CLUSTER + 3, 1).unwrap();
+                slots.free(CLUSTER + 9, 1).unwrap();
+            })
+        };
+        // Processor 0 gives its full cluster up for another.
+        let (_, len) = slots.alloc_run(0, 4).unwrap();
+        freeing.join().unwrap();
+        // Of cluster 0 all but slot 0, and two of cluster 1.
+        assert_eq!(len as u64 + drain(&slots), CLUSTER - 1 + 2);
+    });
+}
+
+#[test]
+fn two_that_empty_a_cluster_leave_it_free() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.alloc_run(0, 1).unwrap();
+        slots.free(CLUSTER + 1, 62).unwrap();
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.free(CLUSTER, 1).unwrap())
+        };
+        slots.free(2 * CLUSTER - 1, 1).unwrap();
+        freeing.join().unwrap();
+        assert_eq!(slots.free_clusters(), 1);
+        assert_eq!(drain(&slots), 2 * CLUSTER - 2);
+    });
+}
+
+#[test]
+fn a_cluster_given_up_at_the_end_is_handed_out_by_nobody() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.free(CLUSTER, 63).unwrap();
+        let shrinking = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.shrink(1))
+        };
+        slots.free(2 * CLUSTER - 1, 1).unwrap();
+        let taken = slots.alloc_run(1, 1).map_or(0, |(first, len)| {
+            assert!(first < slots.total_slots());
+            len as u64
+        });
+        let gone = u64::from(shrinking.join().unwrap());
+        assert_eq!(slots.total_slots(), (2 - gone) * CLUSTER);
+        assert_eq!(taken + drain(&slots), (2 - gone) * CLUSTER - 1);
+    });
+}
+
+#[test]
+fn what_is_freed_around_a_thaw_is_neither_lost_nor_early() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.freeze();
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.free(CLUSTER, 2).unwrap())
+        };
+        slots.thaw();
+        freeing.join().unwrap();
+        assert_eq!(drain(&slots), CLUSTER - 1 + 2);
+    });
+}
