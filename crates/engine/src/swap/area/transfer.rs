@@ -105,12 +105,7 @@ impl Area {
     /// Where the device holds `count` slots from `first` on: offset and length
     /// of each piece, in bytes. Ends where the area does.
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
-        let (mut slot, end) = (first, first + count as u64);
-        std::iter::from_fn(move || {
-            let mapping = self.extents.lookup(slot).ok().filter(|_| slot < end)?;
-            let pages = mapping.pages_left.min(end - slot);
-            slot += pages;
-            Some((mapping.block * PAGE_BYTES, pages * PAGE_BYTES))
-        })
+        let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
+        pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))
     }
 }
