@@ -8,6 +8,7 @@ use crate::config::{Config, MIN_MEMORY_BYTES};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
+use crate::io::poll::pressure::Pressure;
 use crate::mapping;
 use crate::page::{PageNo, PageTable, Place};
 use crate::page_in::{self, Access, FaultError};
@@ -17,18 +18,26 @@ use crate::pool::Pool;
 use crate::reclaim;
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
-use crate::swap::{Area, AreaError, Areas, Backing};
+use crate::swap::{AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Protection, Window, WindowError};
+use std::cell::OnceCell;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// What timers are taken to overshoot by where that is not measured.
+const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
+/// Rings take one in so many of the descriptors that the process may have.
+const RING_SHARE: usize = 4;
+/// What must be left of the budget for pages.
+const LEAST_PAGES_BYTES: usize = 2 << 20;
 /// Kernel memory of one small ring, roughly.
 const RING_BYTES: usize = 16 << 10;
 /// Stack, thread and tables of the engine's own, roughly.
@@ -51,6 +60,19 @@ pub enum StartError {
     Budget {
         /// What was asked for.
         memory_mib: u64,
+    },
+    /// The areas and their rings leave nothing of the budget.
+    #[error(
+        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, which need \
+         {needed_mib} MiB for the engine alone; raise --memory, or give fewer areas"
+    )]
+    Needs {
+        /// What was asked for.
+        memory_mib: usize,
+        /// What is needed.
+        needed_mib: usize,
+        /// How many areas there are.
+        areas: usize,
     },
     /// No memory for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
@@ -87,15 +109,31 @@ impl Engine {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         // Threads that wait for the disk hold theirs: several for each CPU.
         let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
+        let pressure = Pressure::shared(cpus, Load::open());
+        let measured = OnceCell::new();
         let polling = |mode: Option<Mode>| {
             let mode = mode.unwrap_or(config.poll);
-            Polling::new(mode, cpus, Load::open(), overshoot_ns(mode), stats)
+            // Measured where it is needed from the first read on. Elsewhere too
+            // much is assumed: hybrid polling, when it is chosen later, finds
+            // out by itself.
+            let overshoot_ns = match mode {
+                Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
+                _ => ASSUMED_OVERSHOOT_NS,
+            };
+            Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats)
         };
         let areas = Areas::new(storage, cpus, polling)?;
+        let areas = areas.within_descriptors(contexts, descriptor::limit() / RING_SHARE);
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || areas.open_lanes())?;
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
         let parts = assemble(config, stats, window, areas, cpus, contexts.count(), memory)?;
+        let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
+        if needed > memory {
+            let needed_mib = needed.div_ceil(1 << 20);
+            let areas = parts.areas.iter().count();
+            return Err(StartError::Needs { memory_mib: memory >> 20, needed_mib, areas });
+        }
         publish_facts(&parts);
         Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
     }
@@ -470,13 +508,6 @@ impl Engine {
     }
 }
 
-/// Measured where it is needed from the first read on. Elsewhere too much is
-/// assumed: hybrid polling, when it is chosen later, finds out by itself.
-fn overshoot_ns(mode: Mode) -> u64 {
-    const ASSUMED_NS: u64 = 50_000;
-    if mode == Mode::Hybrid { timer_overshoot_ns() } else { ASSUMED_NS }
-}
-
 fn assemble(
     config: &Config,
     stats: Stats,
@@ -491,10 +522,7 @@ fn assemble(
     let clusters = (memory >> 25).clamp(1, 4);
     let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
     let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
-    // Two more rings where the device can be asked for completions.
-    let rings_of = |area: &Area| if area.facts().device_polling { 3 } else { 1 };
-    let rings: usize = swap_areas.iter().map(rings_of).sum();
-    let fixed = contexts * (CONTEXT_BYTES + rings * RING_BYTES)
+    let fixed = contexts * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.bytes()
         + pool.metadata_bytes()
         + SMALL_CHANGE_BYTES;

@@ -12,6 +12,7 @@ use crate::bounce::ClusterBuffer;
 use crate::codec;
 use crate::context::{BATCH_PAGES, Context};
 use crate::fill;
+use crate::io::IoError;
 use crate::page::{Claim, PageNo, Place};
 use crate::parts::Parts;
 use crate::policy::HOT;
@@ -266,7 +267,7 @@ fn write_staged(
                 keep(parts, std::slice::from_ref(page));
             }
         }
-        if parts.areas.has_failed(run.first) {
+        if written.is_refused {
             outcome.area_full = Some(AreaFull::Failed.into());
         }
         done += run.len;
@@ -274,28 +275,26 @@ fn write_staged(
 }
 
 /// Which pages of a run were written.
-#[derive(Clone, Copy)]
-struct Written(u32);
+#[derive(Clone, Copy, Default)]
+struct Written {
+    pages: u32,
+    /// It is not single places that are bad.
+    is_refused: bool,
+}
 
 impl Written {
-    const NONE: Written = Written(0);
-
     fn all(count: usize) -> Written {
-        Written(u32::MAX >> (BATCH_PAGES - count))
+        Written { pages: u32::MAX >> (BATCH_PAGES - count), is_refused: false }
     }
 
     fn has(self, at: usize) -> bool {
-        self.0 >> at & 1 == 1
+        self.pages >> at & 1 == 1
     }
 }
 
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
 
-/// Takes up to `want` adjacent slots.
-///
-/// # Errors
-/// When there are none, or they are not this process's.
-pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
+fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
@@ -310,37 +309,48 @@ fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -
         let generation = parts.areas.generation(slot);
         parts.areas.set_seal(slot, seal::checksum(slot, generation, copy));
     }
-    if write(parts, context, run, copies) {
-        return Written::all(run.len);
+    let mut written = Written::default();
+    match write(parts, context, run, copies) {
+        Ok(()) => return Written::all(run.len),
+        Err(error) => written.is_refused = is_refusal(parts, run, &error),
     }
-    let mut written = Written::NONE;
     for (at, copy) in copies.chunks_exact(PAGE_SIZE).enumerate() {
         let alone = Run { first: run.first + at as u64, len: 1 };
-        let is_worth_it = run.len > 1 && !parts.areas.has_failed(run.first);
-        if is_worth_it && write(parts, context, alone, copy) {
-            written.0 |= 1 << at;
-        } else if parts.areas.has_failed(run.first) {
-            // It is not this place alone that is bad.
-            parts.areas.free(alone.first, 1);
+        if !written.is_refused && run.len > 1 {
+            match write(parts, context, alone, copy) {
+                Ok(()) => {
+                    written.pages |= 1 << at;
+                    continue;
+                }
+                Err(error) => written.is_refused = is_refusal(parts, run, &error),
+            }
+        }
+        if written.is_refused {
+            parts.areas.give_back(alone.first, 1);
         } else {
             parts.areas.retire(alone.first, 1);
-            parts.stats.add(Counter::SlotsRetired, 1);
         }
     }
+    parts.note_areas();
     written
 }
 
+/// Whether an error says that the area as a whole takes nothing now.
+fn is_refusal(parts: &Parts, run: Run, error: &IoError) -> bool {
+    error.is_no_space() || parts.areas.has_failed(run.first)
+}
+
 /// One write; a failure is counted.
-fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> bool {
-    if parts.areas.write(&mut context.lanes, run, copies).is_err() {
-        parts.stats.add(Counter::WriteErrors, 1);
-        let failed = parts.areas.iter().filter(|area| area.has_failed()).count();
-        parts.stats.set(Counter::AreasFailed, failed as u64);
-        return false;
+fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Result<(), IoError> {
+    let result = parts.areas.write(&mut context.lanes, run, copies);
+    match result {
+        Ok(()) => {
+            parts.stats.add(Counter::PagesWritten, run.len as u64);
+            parts.stats.add(Counter::BytesWritten, copies.len() as u64);
+        }
+        Err(_) => parts.stats.add(Counter::WriteErrors, 1),
     }
-    parts.stats.add(Counter::PagesWritten, run.len as u64);
-    parts.stats.add(Counter::BytesWritten, copies.len() as u64);
-    true
+    result
 }
 
 fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {
@@ -350,7 +360,7 @@ fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Ou
         outcome.pages_out += 1;
     } else {
         // Rescued while it was being written: the copy is stale.
-        parts.areas.free(slot, 1);
+        parts.areas.give_back(slot, 1);
     }
 }
 
@@ -406,7 +416,7 @@ impl Moves<'_, '_> {
         let Moves { run, claims } = self;
         let count = claims.len();
         if count < run.len {
-            parts.areas.free(run.first + count as u64, run.len - count);
+            parts.areas.give_back(run.first + count as u64, run.len - count);
         }
         if count == 0 {
             return 0;

@@ -63,8 +63,16 @@ impl Parts {
         self.used_bytes() + 4 * crate::pool::SLAB_BYTES <= self.budget.limit_bytes()
     }
 
+    /// Says how the swap areas are.
+    pub fn note_areas(&self) {
+        let failed = self.areas.iter().filter(|area| area.has_failed()).count();
+        self.stats.set(Counter::AreasFailed, failed as u64);
+        self.stats.set(Counter::SlotsRetired, self.areas.retired_slots());
+    }
+
     /// Raises the peaks that reports show.
     pub fn note_peaks(&self) {
+        self.note_areas();
         let stats = &self.stats;
         stats.peak(Counter::UsedPeakBytes, self.used_bytes() as u64);
         let pages = self.budget.pages() * softswap_sys::PAGE_SIZE;

@@ -7,7 +7,7 @@
 
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::page::{Claim, PageNo, Place};
-use crate::page_out::{Moves, allocate};
+use crate::page_out::Moves;
 use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::area::Discarded;
@@ -29,9 +29,10 @@ pub struct Upkeep {
 impl Upkeep {
     /// Does one step; whether there may be more to do soon.
     pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
-        if parts.areas.iter().any(Area::is_leaving) {
-            let mut context = contexts.claim_background();
-            self.move_away(parts, &mut context);
+        // Also for what needs no context: a fork waits for this one, and what is
+        // locked at a fork stays locked in the child.
+        let mut context = contexts.claim_background();
+        if parts.areas.iter().any(Area::is_leaving) && self.move_away(parts, &mut context) {
             return true;
         }
         match parts.areas.discard_one() {
@@ -54,13 +55,12 @@ impl Upkeep {
 
     /// Brings some pages of failed areas elsewhere. What cannot be read stays
     /// where it is: whoever touches it is told. When a whole round found
-    /// nothing that could go, the areas are left alone.
-    fn move_away(&mut self, parts: &Parts, context: &mut Context) {
-        let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return };
-        let Ok(run) = allocate(parts, BATCH_PAGES) else {
-            // Nowhere to go. A failed area is asked again when memory is next
-            // at ease, by then something may have become free.
-            return;
+    /// nothing that could go, the areas are left alone. False when nothing
+    /// could be done now.
+    fn move_away(&mut self, parts: &Parts, context: &mut Context) -> bool {
+        let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return false };
+        let Ok(run) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
+            return false;
         };
         let mut claims = [const { None }; BATCH_PAGES];
         let count = self.gather(parts, context, run, &mut cluster, &mut claims);
@@ -74,6 +74,7 @@ impl Upkeep {
             }
             *self = Upkeep::default();
         }
+        true
     }
 
     /// Claims the next pages that are to go and reads them. Returns how many.

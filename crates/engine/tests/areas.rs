@@ -3,12 +3,15 @@
 
 mod common;
 use common::{Setup, World, assert_holds, random, write_all};
+use softswap_engine::config::Config;
+use softswap_engine::engine::Engine;
 use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::stats::Counter;
-use softswap_engine::swap::Discard;
+use softswap_engine::io::sim::{Fault, SimDevice};
+use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::swap::{Backing, Discard, FixedPages, Layout};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
+use softswap_sys::memory::reserve_u64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -125,4 +128,73 @@ fn storage_that_cannot_discard_is_used_all_the_same() {
     write_all(memory, &contents);
     world.assert_survives(memory, &contents);
     assert_eq!(world.count(Counter::DiscardErrors), 0);
+}
+
+#[test]
+fn nothing_is_brought_from_a_failed_area_to_itself() {
+    let world = World::new(&Setup::default());
+    let contents = random(1000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.engine.reclaim_now(20);
+    assert_eq!((world.count(Counter::AreasFailed), world.resident(more)), (1, 100));
+    let reads = world.disk.counts().reads;
+    for_a_while(&world);
+    assert_eq!(world.disk.counts().reads, reads);
+    world.disk.heal();
+    // A write that succeeds makes up for it.
+    world.evict(more);
+    world.engine.note_peaks();
+    assert_eq!(world.count(Counter::AreasFailed), 0);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn what_was_never_published_is_free_again_although_a_child_lives() {
+    let world = World::new(&Setup { spare_disk_mib: Some(256), ..Setup::default() });
+    let contents = random(100);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.evict(more);
+    assert_eq!(world.count(Counter::AreasFailed), 1);
+    // What is to go cannot be read, so nothing comes of the slots that are taken.
+    world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
+    let at_rest = world.engine.rest();
+    world.engine.child_made(&at_rest);
+    drop(at_rest);
+    world.engine.end_fork();
+    world.engine.note_peaks();
+    let before = world.count(Counter::DiskPeakBytes);
+    for_a_while(&world);
+    world.engine.note_peaks();
+    assert_eq!(world.count(Counter::DiskPeakBytes), before);
+}
+
+/// Runs background reclaim, for as long as some of its steps take.
+fn for_a_while(world: &World) {
+    let end = Instant::now() + Duration::from_millis(500);
+    until(world, || Instant::now() > end);
+}
+
+#[test]
+fn a_budget_that_areas_alone_use_up_is_refused() {
+    let clusters = 1 << 21;
+    let pages = FixedPages {
+        pages: clusters * 512,
+        spans: vec![(0, clusters * 512, 0)],
+        bad_pages: vec![],
+    };
+    let backing = Backing {
+        layout: Layout::Fixed(pages),
+        ..Backing::growing(Box::new(SimDevice::new(1 << 20, 1)), None, 0)
+    };
+    let config = Config { memory_bytes: 16 << 20, ..Config::default() };
+    let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+    let refused = Engine::start(&config, vec![backing], stats).map(|_| ()).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("16 MiB is too little") && text.contains("fewer areas"), "{text}");
 }

@@ -4,7 +4,7 @@ use crate::{control, faults, fork, guard, heap, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
-use softswap_engine::swap::open::open;
+use softswap_engine::swap::open::{OpenError, open};
 use softswap_sys::{memory, raw, seccomp, shared, signals};
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
@@ -84,13 +84,13 @@ fn fail(why: &str) -> ! {
 fn bring_up(config: &Config) -> Result<bool, String> {
     let stats = statistics(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
     let mut backing = Vec::new();
-    // What another program started has its areas from it, except named ones:
-    // those serve one process, and it probably has them itself.
+    // Named areas serve one process. What it starts in turn does without, also
+    // where it could not even look at them.
     let is_first = is_supervised(config);
     for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring, is_first) {
         match opened {
             Ok(area) => backing.push(area),
-            Err(error) if error.is_taken() && !is_first => {}
+            Err(OpenError::Named(_)) if !is_first => {}
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -10,8 +10,7 @@ use std::io;
 /// [`crate::kept`]); what is not meant to last ends with [`release`].
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let limit = limit.unwrap_or(1 << 20).min(1 << 20) as i32;
+    let limit = limit() as i32;
     for floor in [900, 200, 60, 20] {
         if floor < limit
             && let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, floor)
@@ -22,6 +21,13 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
     }
     kept::keep(fd.as_raw_fd());
     fd
+}
+
+/// How many descriptors this process may have.
+#[must_use]
+pub fn limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.unwrap_or(1 << 20).min(1 << 20) as usize
 }
 
 /// Closes a descriptor that was kept.

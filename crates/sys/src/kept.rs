@@ -17,10 +17,11 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Keeps a descriptor until [`forget`].
 pub fn keep(fd: i32) {
     for (index, slot) in KEPT.iter().enumerate() {
+        // First, so that whoever looks from now on sees the entry.
+        USED.fetch_max(index + 1, Ordering::AcqRel);
         if slot.load(Ordering::Relaxed) == fd
             || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            USED.fetch_max(index + 1, Ordering::AcqRel);
             return;
         }
     }

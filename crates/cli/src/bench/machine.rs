@@ -150,10 +150,13 @@ mod tests {
     #[test]
     fn what_this_process_does_is_not_the_others() {
         let before = Usage::now();
-        while Usage::now().ours == before.ours {}
-        let ours = Usage::now().ours - before.ours;
-        let all = Usage::now().all - before.all;
-        assert!(ours > 0.0 && all > 0.0, "{ours} of {all}");
+        // The processors' own accounts may lag behind.
+        loop {
+            let now = Usage::now();
+            if now.ours > before.ours && now.all >= before.all + 10.0 {
+                break;
+            }
+        }
         let found = before.since();
         assert!((0.0..=1.0).contains(&found.others_cpu_share), "{found}");
         assert!((0.0..=1.0).contains(&found.stolen_cpu_share), "{found}");

@@ -29,7 +29,22 @@ pub(super) fn settle(
             beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
         );
     }
-    asked.iter().map(|asked| settle_one(asked, reserve_bytes, notes)).collect()
+    let mut areas: Vec<AreaSpec> = Vec::new();
+    for asked in &asked {
+        let area = settle_one(asked, reserve_bytes, notes)?;
+        // Directories have a file for each.
+        let is_same = |other: &AreaSpec| is_same_file(&other.path, &area.path);
+        if !area.path.is_dir() && areas.iter().any(is_same) {
+            return Err(asked.refuse("this swap area was given before; give each once"));
+        }
+        areas.push(area);
+    }
+    Ok(areas)
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let [one, other] = [one, other].map(|path| path.canonicalize().ok());
+    one.is_some() && one == other
 }
 
 fn settle_one(

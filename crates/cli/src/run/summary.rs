@@ -113,10 +113,10 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     };
     writeln!(out, "  stalled  {} over all threads, {reclaims}", nanoseconds(figures.stalled_ns))?;
     let errors = [
-        (figures.write_errors, "writes failed (the pages stayed in memory)"),
+        (figures.write_errors, "writes failed (no page was lost)"),
         (figures.read_errors, "reads failed"),
         (figures.checksum_errors, "pages came back with a wrong checksum"),
-        (figures.areas.failed, "swap areas failed and are not written to any more"),
+        (figures.areas.failed, "swap areas fail write after write"),
         (figures.areas.retired_slots, "slots are out of service: they cannot be written"),
         (figures.areas.discard_errors, "swap areas failed to discard; they are not asked again"),
     ];

@@ -315,6 +315,7 @@ mod tests {
     use super::*;
     use crate::io::IoErrorKind;
     use crate::io::poll::mode::Mode;
+    use crate::io::poll::pressure::Pressure;
     use crate::stats::{STATS_WORDS, Stats};
     use softswap_sys::memory::{reserve_bytes, reserve_u64};
     use std::path::Path;
@@ -384,7 +385,13 @@ mod tests {
     }
 
     fn polling(mode: Mode) -> Polling {
-        Polling::new(mode, 2, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
+        Polling::new(
+            mode,
+            2,
+            Pressure::shared(2, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct SimDevice {
     seed: u64,
     latency: Duration,
     grown_bytes: AtomicU64,
+    /// Of those, given back by discarding.
+    hollow_bytes: AtomicU64,
     taken_bytes: AtomicU64,
     plans: Mutex<Vec<Plan>>,
     /// Empty until something is written there.
@@ -89,6 +91,7 @@ impl SimDevice {
             seed,
             latency: Duration::ZERO,
             grown_bytes: AtomicU64::new(0),
+            hollow_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             plans: Mutex::new(Vec::new()),
             stripes: (0..stripes).map(|_| Mutex::new(Vec::new())).collect(),
@@ -147,7 +150,8 @@ impl SimDevice {
     }
 
     fn room_bytes(&self) -> u64 {
-        let claimed = self.grown_bytes.load(Ordering::Relaxed);
+        let grown = self.grown_bytes.load(Ordering::Relaxed);
+        let claimed = grown.saturating_sub(self.hollow_bytes.load(Ordering::Relaxed));
         let taken = self.taken_bytes.load(Ordering::Relaxed);
         self.capacity_bytes.saturating_sub(claimed).saturating_sub(taken)
     }
@@ -293,10 +297,14 @@ impl Device for SimDevice {
         if let Some(Fault::Errno(errno)) = self.planned(Operation::Grow, number) {
             return fail(errno);
         }
-        let more = (from + bytes).saturating_sub(self.grown_bytes.load(Ordering::Relaxed));
-        if more > self.room_bytes() {
+        let grown = self.grown_bytes.load(Ordering::Relaxed);
+        // What lies below was claimed before, and perhaps given back.
+        let again = bytes.min(grown.saturating_sub(from));
+        let again = again.min(self.hollow_bytes.load(Ordering::Relaxed));
+        if (from + bytes).saturating_sub(grown) + again > self.room_bytes() {
             return fail(errno::ENOSPC);
         }
+        self.hollow_bytes.fetch_sub(again, Ordering::Relaxed);
         self.grown_bytes.fetch_max(from + bytes, Ordering::Release);
         Ok(())
     }
@@ -308,6 +316,7 @@ impl Device for SimDevice {
             return Err(IoError::from_os(Operation::Discard, offset, bytes, &error));
         }
         let length = self.reachable(offset, bytes as usize);
+        self.hollow_bytes.fetch_add(length as u64, Ordering::Relaxed);
         self.each_stripe(offset, length, |stripe, from, range| {
             if !stripe.is_empty() {
                 stripe[from..from + range.len()].fill(0);

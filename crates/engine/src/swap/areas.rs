@@ -108,6 +108,8 @@ pub struct Areas {
     list: Box<[Area]>,
     /// The highest priority first.
     order: Box<[Equals]>,
+    /// So many areas, from the first on, are reached through rings.
+    with_rings: usize,
 }
 
 impl Areas {
@@ -135,7 +137,27 @@ impl Areas {
         distinct.sort_unstable_by_key(|priority| Reverse(*priority));
         distinct.dedup();
         let order = distinct.into_iter().map(equals).collect();
-        Ok(Areas { list: list?, order })
+        let list = list?;
+        Ok(Areas { with_rings: list.len(), list, order })
+    }
+
+    /// Leaves rings out for the areas for which fewer than `most` descriptors
+    /// would not do. The first area has rings in any case. `contexts`: how often
+    /// lanes will be opened.
+    #[must_use]
+    pub fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
+        let rings = self.list.iter().map(rings_of).scan(0, |sum, rings| {
+            *sum += rings * contexts;
+            Some(*sum)
+        });
+        self.with_rings = rings.take_while(|sum| *sum <= most).count().max(1);
+        self
+    }
+
+    /// Rings that lanes to all areas have.
+    #[must_use]
+    pub fn rings(&self) -> usize {
+        self.list[..self.with_rings].iter().map(rings_of).sum()
     }
 
     /// Each of them.
@@ -146,7 +168,9 @@ impl Areas {
     /// Opens a channel to each.
     #[must_use]
     pub fn open_lanes(&self) -> Lanes {
-        Lanes(self.list.iter().map(Area::open_lane).collect())
+        let (with_rings, without) = self.list.split_at(self.with_rings);
+        let plain = without.iter().map(|_| Lane::Plain);
+        Lanes(with_rings.iter().map(Area::open_lane).chain(plain).collect())
     }
 
     /// How the devices are reached: what holds for all of them, and device
@@ -155,7 +179,7 @@ impl Areas {
     pub fn facts(&self) -> Facts {
         let facts = || self.list.iter().map(Area::facts);
         Facts {
-            io_uring: facts().all(|facts| facts.io_uring),
+            io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.list.len(),
             direct: facts().all(|facts| facts.direct),
             device_polling: facts().any(|facts| facts.device_polling),
         }
@@ -171,16 +195,31 @@ impl Areas {
     /// # Errors
     /// When none has; says what stopped them.
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+        // Those that failed come last: one may have recovered.
+        self.alloc_working(cpu, want, false).or_else(|full| {
+            let any_failed = self.list.iter().any(Area::has_failed);
+            if any_failed { self.alloc_working(cpu, want, true) } else { Err(full) }
+        })
+    }
+
+    /// As [`Areas::alloc_run`], but in no area that has failed.
+    ///
+    /// # Errors
+    /// When none of the others has any.
+    pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+        self.alloc_working(cpu, want, false)
+    }
+
+    /// Asks the areas that have failed, or those that have not.
+    fn alloc_working(&self, cpu: usize, want: usize, failed: bool) -> Result<Run, AreaFull> {
         let mut refused = None;
-        // With none that works they are all asked: one may have recovered.
-        let all_failed = self.list.iter().all(Area::has_failed);
         for equals in &self.order {
             let count = equals.members.len();
             let first = if count > 1 { equals.next.fetch_add(1, Relaxed) % count } else { 0 };
             for step in 0..count {
                 let index = equals.members[(first + step) % count];
                 let area = &self.list[index];
-                if area.has_failed() && !all_failed {
+                if area.has_failed() != failed {
                     continue;
                 }
                 match area.alloc_run(cpu, want) {
@@ -191,7 +230,8 @@ impl Areas {
         }
         Err(match refused {
             Some(full) if self.list.len() == 1 => full,
-            _ => AreaFull::Every { areas: self.list.len(), size_bytes: self.size_bytes() },
+            None => AreaFull::Failed,
+            Some(_) => AreaFull::Every { areas: self.list.len(), size_bytes: self.size_bytes() },
         })
     }
 
@@ -200,6 +240,13 @@ impl Areas {
     pub fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);
+    }
+
+    /// Gives slots back that were taken and never used: at once, since nobody
+    /// knows of them.
+    pub fn give_back(&self, first: u64, len: usize) {
+        let (area, first) = self.of(first);
+        area.give_back(first, len);
     }
 
     /// Takes slots out of service whose storage failed.
@@ -300,6 +347,12 @@ impl Areas {
         self.list.iter().map(Area::size_bytes).sum()
     }
 
+    /// Slots out of service because writing to them failed.
+    #[must_use]
+    pub fn retired_slots(&self) -> u64 {
+        self.list.iter().map(Area::retired_slots).sum()
+    }
+
     /// DRAM that the tables take by now, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
@@ -308,6 +361,16 @@ impl Areas {
 
     fn of(&self, slot: u64) -> (&Area, u64) {
         (&self.list[index_of(slot)], slot & (MAX_SLOTS - 1))
+    }
+}
+
+/// Rings of a lane: two more where the device can be asked for completions.
+fn rings_of(area: &Area) -> usize {
+    let facts = area.facts();
+    match (facts.io_uring, facts.device_polling) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 3,
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::io::Operation;
+use crate::io::poll::pressure::Pressure;
 use crate::io::sim::{Fault, SimDevice};
 use crate::stats::{STATS_WORDS, Stats};
 use crate::swap::CLUSTER_SLOTS;
@@ -20,7 +21,7 @@ fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
     });
     let polling = |mode: Option<Mode>| {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        Polling::new(mode.unwrap_or(Mode::Auto), 2, None, 0, stats)
+        Polling::new(mode.unwrap_or(Mode::Auto), 2, Pressure::shared(2, None), 0, stats)
     };
     let areas = Areas::new(storage.collect(), 2, polling).unwrap();
     (disks, areas)
@@ -134,8 +135,15 @@ fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
 
 #[test]
 fn no_area_and_too_many_are_refused() {
-    let polling =
-        |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));
+    let polling = |_| {
+        Polling::new(
+            Mode::Auto,
+            1,
+            Pressure::shared(1, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
+    };
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
         let refused = Areas::new((0..count).map(storage).collect(), 1, polling).unwrap_err();
@@ -150,8 +158,15 @@ fn discarding_reaches_every_area() {
         discard: Discard::Pages,
         ..Backing::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
     });
-    let polling =
-        |_| Polling::new(Mode::Auto, 1, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()));
+    let polling = |_| {
+        Polling::new(
+            Mode::Auto,
+            1,
+            Pressure::shared(1, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
+    };
     let areas = Areas::new(storage.collect(), 1, polling).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
@@ -165,4 +180,35 @@ fn discarding_reaches_every_area() {
     // Not the clusters with slot 0, nor those that a processor still holds.
     assert!(bytes >= 8 * MIB, "{bytes}");
     assert!(disks.iter().all(|disk| disk.counts().discards > 0));
+}
+
+#[test]
+fn an_area_that_recovered_is_asked_when_the_others_are_full() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail(Operation::Write, 0, 8, Fault::Errno(errno::EIO));
+    for _ in 0..8 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        areas.write(&mut lanes, run, page).unwrap_err();
+        areas.give_back(run.first, 1);
+    }
+    disks[0].heal();
+    assert!(matches!(areas.alloc_elsewhere(0, 1), Ok(run) if index_of(run.first) == 1));
+    let (order, full) = fill_up(&areas);
+    assert!(order.contains(&0), "{full}");
+}
+
+#[test]
+fn want_of_space_is_no_failure_of_the_device() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
+    for _ in 0..20 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        areas.write(&mut lanes, run, page).unwrap_err();
+        areas.give_back(run.first, 1);
+    }
+    assert!(!areas.iter().any(Area::has_failed));
 }

@@ -6,7 +6,7 @@ use super::named::{ActivateError, Activated, activate};
 use super::{Discard, FixedPages};
 use crate::config::AreaSpec;
 use crate::io::FileDevice;
-use softswap_sys::claim::{ClaimError, claim_at_once};
+use softswap_sys::claim::claim_at_once;
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.
@@ -18,16 +18,6 @@ pub enum OpenError {
     /// What has a name cannot be used.
     #[error(transparent)]
     Named(#[from] ActivateError),
-}
-
-impl OpenError {
-    /// Whether it is an area that serves another process: named ones serve one
-    /// at a time.
-    #[must_use]
-    pub fn is_taken(&self) -> bool {
-        use ClaimError::{Busy, Locked};
-        matches!(self, OpenError::Named(ActivateError::Claim(Busy { .. } | Locked { .. })))
-    }
 }
 
 /// Opens the areas, each as it was asked for. Those without a priority come

@@ -232,6 +232,21 @@ impl SlotAllocator {
         if freed as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
     }
 
+    /// Gives back what was taken and never used, whether frozen or not: nobody
+    /// knows of it.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is freed all the same.
+    pub fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        let mut freed = 0;
+        for (cluster, run) in self.by_cluster(first, len) {
+            for (word, mask) in masks(run) {
+                freed += self.release(cluster as usize * WORDS + word, mask);
+            }
+        }
+        if freed as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+    }
+
     /// Clears bits of one word; returns how many were set.
     fn release(&self, word: usize, mask: u64) -> u32 {
         let freed = (self.bits[word].fetch_and(!mask, SeqCst) & mask).count_ones();

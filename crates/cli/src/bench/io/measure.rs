@@ -11,6 +11,7 @@ use crate::refusal::{Refusal, plain};
 use rustix::time::{ClockId, clock_gettime};
 use softswap_engine::io::poll::Polling;
 use softswap_engine::io::poll::mode::Mode;
+use softswap_engine::io::poll::pressure::Pressure;
 use softswap_engine::io::{Device, IoError, Lane, MAX_PIECES, Piece};
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_sys::PAGE_SIZE;
@@ -53,9 +54,10 @@ impl<'t> Meter<'t> {
         let overshoot_ns = timer_overshoot_ns();
         let way = |mode| -> Result<Way, Refusal> {
             let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(no_memory)?);
+            let pressure = Pressure::shared(cpus, Load::open());
             Ok(Way {
                 mode,
-                polling: Polling::new(mode, cpus, Load::open(), overshoot_ns, stats),
+                polling: Polling::new(mode, cpus, pressure, overshoot_ns, stats),
                 stats,
             })
         };

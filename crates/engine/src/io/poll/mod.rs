@@ -22,8 +22,8 @@ use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
 use samples::Samples;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::load::Load;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A longer time between two looks means that the thread did not run.
@@ -50,7 +50,7 @@ pub trait Pending {
 pub struct Polling {
     knobs: Knobs,
     samples: Samples,
-    pressure: Pressure,
+    pressure: Arc<Pressure>,
     overshoot_ns: AtomicU64,
     sleep_share: AtomicU32,
     waits: AtomicU32,
@@ -58,20 +58,20 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Nothing known yet but that timers overshoot by `overshoot_ns`. Without
-    /// `load` only this process's own threads tell who wants the processors.
+    /// Nothing known yet but that timers overshoot by `overshoot_ns`. Areas
+    /// share the pressure: a thread in its way is so whatever it waits for.
     #[must_use]
     pub fn new(
         mode: Mode,
         cpus: usize,
-        load: Option<Load>,
+        pressure: Arc<Pressure>,
         overshoot_ns: u64,
         stats: Stats,
     ) -> Polling {
         Polling {
             knobs: Knobs::new(mode),
             samples: Samples::new(cpus),
-            pressure: Pressure::new(cpus, load),
+            pressure,
             overshoot_ns: AtomicU64::new(overshoot_ns),
             sleep_share: AtomicU32::new(HALF),
             waits: AtomicU32::new(0),

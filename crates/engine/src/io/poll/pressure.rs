@@ -9,6 +9,7 @@
 //! once it loses more than looking gains over sleeping, looking does not pay.
 
 use softswap_sys::load::Load;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long one sign of several waiting threads counts.
@@ -70,6 +71,12 @@ impl Pressure {
             next_survey_ns: AtomicU64::new(0),
             demand: AtomicU32::new(0),
         }
+    }
+
+    /// As [`Pressure::new`], for several areas.
+    #[must_use]
+    pub fn shared(cpus: usize, load: Option<Load>) -> Arc<Pressure> {
+        Arc::new(Pressure::new(cpus, load))
     }
 
     /// The calling thread begins to wait for a page.

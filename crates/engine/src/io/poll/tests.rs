@@ -56,7 +56,7 @@ impl Pending for Request<'_> {
 impl World {
     fn new(mode: Mode, overshoot_ns: u64) -> World {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let polling = Polling::new(mode, 1, None, overshoot_ns, stats);
+        let polling = Polling::new(mode, 1, Pressure::shared(1, None), overshoot_ns, stats);
         World { polling, now: Cell::new(1), overshoot_ns }
     }
 

@@ -88,7 +88,7 @@ impl Area {
 
     /// How much to grow by: a chunk, or what limit, tables and reserve leave.
     fn growth_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
-        let AreaConfig { limit_bytes, reserve_bytes, chunk_bytes, .. } = self.config;
+        let AreaConfig { limit_bytes, chunk_bytes, .. } = self.config;
         let below_limit = limit_bytes.unwrap_or(u64::MAX).saturating_sub(size_bytes);
         if let Some(limit_bytes) = limit_bytes
             && below_limit < CLUSTER_BYTES
@@ -99,30 +99,38 @@ impl Area {
         if table_bytes == 0 {
             return Err(AreaFull::Tables { size_bytes });
         }
+        let spare_bytes = self.spare_bytes(size_bytes)?;
+        let most = chunk_bytes.min(below_limit).min(table_bytes).min(spare_bytes);
+        Ok(whole_clusters(most))
+    }
+
+    /// What may be claimed beyond the reserve, at least a cluster's worth.
+    fn spare_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
+        let reserve_bytes = self.config.reserve_bytes;
         let free_bytes =
             self.device.free_bytes().map_err(|cause| AreaFull::Device { size_bytes, cause })?;
         let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
         if spare_bytes < CLUSTER_BYTES {
             return Err(AreaFull::Reserve { size_bytes, free_bytes, reserve_bytes });
         }
-        let most = chunk_bytes.min(below_limit).min(table_bytes).min(spare_bytes);
-        Ok(whole_clusters(most))
+        Ok(spare_bytes)
     }
 
-    /// Claims storage again that was given back, for a run of one cluster.
-    pub(super) fn claim_again(&self, first: u64, len: usize) -> Result<(), AreaFull> {
+    /// Claims storage again that was given back, for the cluster of a slot.
+    pub(super) fn claim_again(&self, first: u64) -> Result<(), AreaFull> {
         let cluster = first / CLUSTER_SLOTS as u64;
         let (word, bit) = (&self.hollow[cluster as usize / 64], 1 << (cluster % 64));
         if word.load(Acquire) & bit == 0 {
             return Ok(());
         }
+        let size_bytes = self.size_bytes();
+        self.spare_bytes(size_bytes)?;
         for (offset, bytes) in self.pieces(cluster * CLUSTER_SLOTS as u64, CLUSTER_SLOTS) {
             // Twice is no harm: another processor may be at it, too.
-            if let Err(cause) = self.device.grow(offset, bytes) {
-                self.free(first, len);
-                let size_bytes = self.size_bytes();
-                return Err(AreaFull::NoSpace { size_bytes, cause });
-            }
+            self.device.grow(offset, bytes).map_err(|cause| match cause.is_no_space() {
+                true => AreaFull::NoSpace { size_bytes, cause },
+                false => AreaFull::Device { size_bytes, cause },
+            })?;
         }
         word.fetch_and(!bit, AcqRel);
         Ok(())

@@ -226,11 +226,22 @@ impl Area {
     /// # Errors
     /// When nothing is free and the area cannot grow; says what stopped it.
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+        /// Clusters whose storage is gone that are tried before giving up: the
+        /// next call goes on from there.
+        const MOST_HOLLOW: u32 = 64;
         self.grow_ahead();
+        let mut hollow = 0;
         loop {
             if let Some((first, len)) = self.slots.alloc_run(cpu, want) {
-                if self.has_hollow.load(Acquire) {
-                    self.claim_again(first, len)?;
+                if self.has_hollow.load(Acquire)
+                    && let Err(full) = self.claim_again(first)
+                {
+                    self.slots.set_aside(first, len);
+                    hollow += 1;
+                    if hollow == MOST_HOLLOW {
+                        return Err(full);
+                    }
+                    continue;
                 }
                 for slot in first..first + len as u64 {
                     self.generations[slot as usize].fetch_add(1, AcqRel);
@@ -245,6 +256,12 @@ impl Area {
     /// area is frozen.
     pub fn free(&self, first: u64, len: usize) {
         let result = self.slots.free(first, len);
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+
+    /// Gives slots back that were taken and never used, frozen or not.
+    pub fn give_back(&self, first: u64, len: usize) {
+        let result = self.slots.give_back(first, len);
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
@@ -304,18 +321,6 @@ impl Area {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
-    }
-
-    /// Whether the storage is a file that grows and shrinks.
-    #[must_use]
-    pub fn is_growing(&self) -> bool {
-        self.is_growing
-    }
-
-    /// The configured limit.
-    #[must_use]
-    pub fn limit_bytes(&self) -> Option<u64> {
-        self.config.limit_bytes
     }
 
     /// Pieces that the storage lies in.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::io::poll::mode::Mode;
+use crate::io::poll::pressure::Pressure;
 use crate::io::sim::{Fault, SimDevice};
 use crate::io::{FileDevice, IoErrorKind, Operation};
 use crate::stats::{STATS_WORDS, Stats};
@@ -354,17 +355,34 @@ fn a_discarded_cluster_of_a_file_is_claimed_again_before_it_is_written() {
 }
 
 #[test]
-fn a_cluster_whose_storage_is_gone_for_good_is_not_handed_out() {
-    let (device, area) = discarding(16, Discard::Pages);
+fn clusters_whose_storage_cannot_be_had_are_passed_over() {
+    let (device, area) = discarding(64, Discard::Pages);
+    let runs: Vec<_> = (0..4).map(|_| area.alloc_run(0, 512).unwrap()).collect();
+    area.free(runs[1].first, runs[1].len);
+    area.free(runs[0].first, 300);
+    assert!(matches!(area.discard_one(), Discarded::Bytes(_)));
+    let used = area.used_slots();
+    device.fail(Operation::Grow, device.counts().grows, u64::MAX, Fault::Errno(errno::ENOSPC));
+    let (rest, full) = fill_up(&area);
+    assert_eq!(slots_of(&rest), 300, "{full}");
+    assert!(matches!(full, AreaFull::NoSpace { .. }), "{full}");
+    assert_eq!(area.used_slots(), used + 300);
+    device.heal();
+    assert!(area.alloc_run(1, 512).is_ok_and(|run| run.len == 512));
+}
+
+#[test]
+fn storage_is_not_claimed_again_out_of_the_reserve() {
+    let config = AreaConfig { reserve_bytes: 8 * MIB, discard: Discard::Pages, ..config(2) };
+    let (device, area) = simulated(24, config);
     emptied(&area);
     while let Discarded::Bytes(_) = area.discard_one() {}
-    let used = area.used_slots();
-    device.fail(Operation::Grow, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
-    let full = area.alloc_run(1, 64).unwrap_err();
-    assert!(matches!(full, AreaFull::NoSpace { .. }), "{full}");
-    assert_eq!(area.used_slots(), used);
-    device.heal();
-    assert!(area.alloc_run(1, 64).is_ok());
+    device.take_space(64 * MIB);
+    let grows = device.counts().grows;
+    while area.alloc_run(0, 512).is_ok() {}
+    assert_eq!(device.counts().grows, grows);
+    device.take_space(0);
+    assert!(area.alloc_run(0, 512).is_ok());
 }
 
 #[test]
@@ -472,5 +490,11 @@ fn pages_without_a_place_are_refused() {
 }
 
 fn polling() -> Polling {
-    Polling::new(Mode::Auto, 2, None, 0, Stats::new(reserve_u64(STATS_WORDS).unwrap()))
+    Polling::new(
+        Mode::Auto,
+        2,
+        Pressure::shared(2, None),
+        0,
+        Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+    )
 }

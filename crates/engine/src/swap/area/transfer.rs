@@ -12,7 +12,11 @@ impl Area {
     /// When not all of it was written; what the slots hold is unknown then.
     pub fn write(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
         let result = self.write_pieces(lane, run, buf);
-        self.health.note_write(result.is_ok());
+        // Want of space is no failure of the device: it has to be claimed first
+        // where that works, and elsewhere it comes to light only here.
+        if !result.is_err_and(|error| error.is_no_space()) {
+            self.health.note_write(result.is_ok());
+        }
         result
     }
 

@@ -27,7 +27,7 @@ impl Health {
             if self.failed_in_row.fetch_add(1, Relaxed) + 1 >= FAILED_AFTER {
                 self.has_failed.store(true, Release);
             }
-        } else if self.failed_in_row.load(Relaxed) > 0 {
+        } else if self.failed_in_row.load(Relaxed) > 0 || self.has_failed.load(Acquire) {
             self.failed_in_row.store(0, Relaxed);
             self.is_given_up.store(false, Relaxed);
             self.has_failed.store(false, Release);

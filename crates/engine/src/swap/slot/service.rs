@@ -65,6 +65,26 @@ impl SlotAllocator {
         self.settle(&mut lists, cluster);
     }
 
+    /// Gives back a run of one cluster, whose storage cannot be had now, and
+    /// puts the cluster where it is taken last.
+    pub fn set_aside(&self, first: u64, len: usize) {
+        let _ = self.give_back(first, len);
+        let cluster = (first / CLUSTER_SLOTS as u64) as u32;
+        for current in &self.current {
+            let mut current = lock(current);
+            if *current == Some(cluster) {
+                *current = None;
+                let mut lists = lock(&self.lists);
+                self.place[cluster as usize].store(FULL, SeqCst);
+                if self.is_empty(cluster) {
+                    self.link(&mut lists, cluster, WAITING, false);
+                } else {
+                    self.settle(&mut lists, cluster);
+                }
+            }
+        }
+    }
+
     /// Gives clusters at the end of the area up as long as they are free, but
     /// never so many that fewer than `least` are left. Returns how many went.
     pub fn shrink(&self, least: u32) -> u32 {
