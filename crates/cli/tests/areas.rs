@@ -61,6 +61,27 @@ fn when_all_areas_are_full_the_program_is_told_so() {
     assert!(stderr.contains("all 2 swap areas are full, with 33554432 bytes"), "{stderr}");
 }
 
+#[test]
+fn many_areas_leave_the_program_its_descriptors() {
+    let dirs: [TempDir; 24] = dirs();
+    let mut swapped = Swapped::within("64M").option("--reserve=0");
+    for dir in &dirs {
+        swapped = swapped.option(swap(dir, ""));
+    }
+    let hog = compiled("hog").display().to_string();
+    let script = "exec \"$0\" --pressure 80";
+    let mut command = swapped.command("sh", &["-c", script, &hog]);
+    // What the program may open is what it may, with or without softswap.
+    let limited = ["-c", "ulimit -Sn 256 && exec \"$@\"", "sh"];
+    let mut shell = Command::new("sh");
+    shell.args(limited).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        shell.env(name, value.unwrap_or_default());
+    }
+    command = shell;
+    Running::start(&mut command).finish(LIMIT).expect_ok("hog over 24 areas");
+}
+
 // ---- named areas ------------------------------------------------------------
 
 /// A swap file of so many MiB in `dir`, formatted.

@@ -87,6 +87,8 @@ const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 pub struct SwapFile {
     fd: OwnedFd,
     direct: bool,
+    /// Device and inode: what the descriptor's number is to mean.
+    identity: (u64, u64),
 }
 
 impl SwapFile {
@@ -110,7 +112,7 @@ impl SwapFile {
 
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
-        let file = Self { fd, direct };
+        let file = Self::of(fd, direct);
         file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         if !direct {
             // Neighbouring slots hold unrelated pages: the kernel's readahead
@@ -131,9 +133,9 @@ impl SwapFile {
             rustix::fs::open(path, flags, Mode::empty()).map(move_high)
         };
         match open(OFlags::DIRECT) {
-            Ok(fd) => Ok(Self { fd, direct: true }),
+            Ok(fd) => Ok(Self::of(fd, true)),
             Err(Errno::INVAL) => open(OFlags::empty())
-                .map(|fd| Self { fd, direct: false })
+                .map(|fd| Self::of(fd, false))
                 .map_err(|errno| FileError::new(path, errno)),
             Err(errno) => Err(FileError::new(path, errno)),
         }
@@ -141,7 +143,18 @@ impl SwapFile {
 
     /// A file that is open already.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
-        Self { fd, direct }
+        let identity = identity_of(&fd).unwrap_or_default();
+        Self { fd, direct, identity }
+    }
+
+    /// The descriptor, for what destroys content: a program can close numbers
+    /// behind the engine's back, and have files of its own under them by then.
+    fn for_destruction(&self) -> io::Result<&OwnedFd> {
+        match identity_of(&self.fd) {
+            Ok(identity) if identity == self.identity => Ok(&self.fd),
+            Ok(_) => Err(Errno::STALE.into()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// From now on transfers go through the page cache.
@@ -278,7 +291,8 @@ impl SwapFile {
     /// reported.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punch = || rustix::fs::fallocate(&self.fd, flags, offset_bytes, length_bytes);
+        let fd = self.for_destruction()?;
+        let punch = || rustix::fs::fallocate(fd, flags, offset_bytes, length_bytes);
         Ok(retry_on_intr(punch)?)
     }
 
@@ -287,7 +301,8 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
-        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, offset_bytes))?)
+        let fd = self.for_destruction()?;
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(fd, offset_bytes))?)
     }
 
     /// Tells the storage that a range is not needed: a device is told to
@@ -297,12 +312,13 @@ impl SwapFile {
     /// EOPNOTSUPP where it cannot do that, or what else the kernel reported.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
-        let mode = rustix::fs::fstat(&self.fd)?.st_mode;
+        let fd = self.for_destruction()?;
+        let mode = rustix::fs::fstat(fd)?.st_mode;
         if !rustix::fs::FileType::from_raw_mode(mode).is_block_device() {
             return self.punch(offset_bytes, length_bytes);
         }
         let range = [offset_bytes, length_bytes];
-        let args = [self.fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
+        let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads two words, and there are two.
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
     }
@@ -329,6 +345,10 @@ pub fn is_in_memory(file_system: i64) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     matches!(file_system, TMPFS | RAMFS)
+}
+
+fn identity_of(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl Drop for SwapFile {
@@ -513,5 +533,21 @@ mod tests {
         let error = SwapFile::open(Path::new("/proc/self")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/proc/self") && text.contains("another"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_destroyed_in_a_file_that_got_the_number_meanwhile() {
+        let scratch = Scratch::new("number");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        file.allocate(0, 1 << 20).unwrap();
+        let path = scratch.0.join("precious");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
+        crate::descriptor::replace(&file.fd, move_high(other)).unwrap();
+        let errors = [file.truncate(0), file.punch(0, 4096), file.discard(0, 4096)];
+        for error in errors.map(Result::unwrap_err) {
+            assert_eq!(error.raw_os_error(), Some(errno::ESTALE));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
     }
 }
