@@ -198,6 +198,8 @@ fn a_device_is_discarded_before_use_and_serves() {
         .option(format!("--swap={},discard=both", device.0))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
+    let discarded = report.figures["areas"]["discarded_bytes"].as_u64();
+    assert!(discarded >= Some(64 * MIB - 4096), "{discarded:?}");
     // What was written before is gone, where the file below can have holes.
     let content = std::fs::read(&image).unwrap();
     let old = content[4096..].chunks(4096).filter(|page| page.iter().all(|b| *b == 0x5a)).count();

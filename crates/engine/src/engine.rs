@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::reclaim;
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
-use crate::swap::{AreaError, Areas, Backing};
+use crate::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
@@ -549,6 +549,8 @@ fn publish_facts(parts: &Parts) {
     let stats = &parts.stats;
     stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
     stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
+    let at_start = parts.areas.iter().map(Area::discarded_at_start);
+    at_start.for_each(|discarded| parts.count_discarded(discarded));
     stats.set(Counter::Areas, parts.areas.iter().count() as u64);
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));

@@ -10,6 +10,7 @@ use crate::seal;
 use crate::space::Space;
 use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
+use crate::swap::area::Discarded;
 use softswap_sys::window::Window;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -68,6 +69,15 @@ impl Parts {
         let failed = self.areas.iter().filter(|area| area.has_failed()).count();
         self.stats.set(Counter::AreasFailed, failed as u64);
         self.stats.set(Counter::SlotsRetired, self.areas.retired_slots());
+    }
+
+    /// Counts what discarding came to.
+    pub fn count_discarded(&self, discarded: Discarded) {
+        match discarded {
+            Discarded::Bytes(bytes) => self.stats.add(Counter::DiscardedBytes, bytes),
+            Discarded::Failed => self.stats.add(Counter::DiscardErrors, 1),
+            Discarded::Nothing | Discarded::Unsupported => {}
+        }
     }
 
     /// Raises the peaks that reports show.

@@ -35,22 +35,12 @@ impl Upkeep {
         if parts.areas.iter().any(Area::is_leaving) && self.move_away(parts, &mut context) {
             return true;
         }
-        match parts.areas.discard_one() {
-            Discarded::Nothing => {
-                let bytes = parts.areas.shrink();
-                parts.stats.add(Counter::ShrunkBytes, bytes);
-                false
-            }
-            Discarded::Bytes(bytes) => {
-                parts.stats.add(Counter::DiscardedBytes, bytes);
-                true
-            }
-            Discarded::Unsupported => true,
-            Discarded::Failed => {
-                parts.stats.add(Counter::DiscardErrors, 1);
-                true
-            }
+        let discarded = parts.areas.discard_one();
+        parts.count_discarded(discarded);
+        if discarded == Discarded::Nothing {
+            parts.stats.add(Counter::ShrunkBytes, parts.areas.shrink());
         }
+        discarded != Discarded::Nothing
     }
 
     /// Brings some pages of failed areas elsewhere. What cannot be read stays

@@ -32,11 +32,12 @@ pub(crate) fn set_up() {
     unsafe { mi::mi_option_set(ARENA_RESERVE, ARENA_KIB) };
 }
 
-/// Finds the dynamic loader's code, by a function known to lie in it.
-pub(crate) fn find_loader() {
+/// Finds the dynamic loader's code, by a function known to lie in it. What the
+/// loader allocates must stay out of the window.
+pub(crate) fn find_loader() -> std::io::Result<()> {
     static TLS_GET_ADDR: Real = Real::new(c"__tls_get_addr");
     let inside = TLS_GET_ADDR.get() as usize;
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
     let of = |line: &str| {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
@@ -44,10 +45,10 @@ pub(crate) fn find_loader() {
         let range = parse(start)?..parse(end)?;
         (range.contains(&inside) && rest.contains('x')).then_some(range)
     };
-    if let Some(code) = maps.lines().find_map(of) {
-        LOADER_START.store(code.start, Ordering::Relaxed);
-        LOADER_END.store(code.end, Ordering::Relaxed);
-    }
+    let code = maps.lines().find_map(of).ok_or(std::io::ErrorKind::NotFound)?;
+    LOADER_START.store(code.start, Ordering::Relaxed);
+    LOADER_END.store(code.end, Ordering::Relaxed);
+    Ok(())
 }
 
 thread_local! {

@@ -103,7 +103,9 @@ fn bring_up(config: &Config) -> Result<bool, String> {
         leave_children_alone();
     }
     heap::set_up();
-    heap::find_loader();
+    heap::find_loader().map_err(|e| {
+        format!("cannot find the dynamic loader in /proc/self/maps ({e}); raise the open-files limit (ulimit -n), or mount /proc")
+    })?;
     faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;

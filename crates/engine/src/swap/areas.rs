@@ -141,16 +141,19 @@ impl Areas {
         Ok(Areas { with_rings: list.len(), list, order })
     }
 
-    /// Leaves rings out for the areas for which fewer than `most` descriptors
-    /// would not do. The first area has rings in any case. `contexts`: how often
-    /// lanes will be opened.
+    /// Leaves rings out for the areas for which `most` descriptors would not do;
+    /// for the first one, twice as many. `contexts`: how often lanes will be
+    /// opened.
     #[must_use]
     pub fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
         let rings = self.list.iter().map(rings_of).scan(0, |sum, rings| {
             *sum += rings * contexts;
             Some(*sum)
         });
-        self.with_rings = rings.take_while(|sum| *sum <= most).count().max(1);
+        self.with_rings = rings.take_while(|sum| *sum <= most).count();
+        if self.with_rings == 0 && rings_of(&self.list[0]) * contexts <= 2 * most {
+            self.with_rings = 1;
+        }
         self
     }
 

@@ -100,6 +100,7 @@ pub struct Area {
     hollow: &'static [AtomicU64],
     has_hollow: AtomicBool,
     health: Health,
+    discarded_at_start: Discarded,
     /// Held while the area grows or shrinks.
     growth: Mutex<()>,
     growth_pause: AtomicU32,
@@ -159,7 +160,7 @@ impl Area {
     ) -> Result<Self, AreaError> {
         let pages = fixed.pages.min(MAX_SLOTS);
         let clusters = pages.div_ceil(CLUSTER_SLOTS as u64);
-        let area = Self::assemble(device, false, clusters, fixed.spans.len(), config, polling)?;
+        let mut area = Self::assemble(device, false, clusters, fixed.spans.len(), config, polling)?;
         for &(page, count, block) in &fixed.spans {
             area.extents.append(page, count, block)?;
         }
@@ -173,7 +174,7 @@ impl Area {
         area.slots.withhold(pages, (end - pages) as usize);
         area.size_bytes.store(pages * PAGE_BYTES, Release);
         if config.discard.at_start() {
-            area.discard_all();
+            area.discarded_at_start = area.discard_all();
         }
         area.slots.grow(clusters as u32);
         Ok(area)
@@ -196,6 +197,7 @@ impl Area {
             hollow: reserve_u64((clusters as usize).div_ceil(64))?,
             has_hollow: AtomicBool::new(false),
             health: Health::default(),
+            discarded_at_start: Discarded::Nothing,
             growth: Mutex::new(()),
             growth_pause: AtomicU32::new(0),
             size_bytes: AtomicU64::new(0),

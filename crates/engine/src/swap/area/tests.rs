@@ -460,8 +460,10 @@ fn pages_set_aside_are_used_where_they_lie_but_for_the_header_and_bad_ones() {
 #[test]
 fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
     for (discard, count) in [(Discard::Once, 2), (Discard::Both, 2), (Discard::Pages, 0)] {
-        let (device, _) = fixed(discard);
+        let (device, area) = fixed(discard);
         assert_eq!(device.counts().discards, count, "{discard}");
+        let bytes = (count > 0).then_some(Discarded::Bytes(1299 * PAGE_BYTES));
+        assert_eq!(area.discarded_at_start(), bytes.unwrap_or(Discarded::Nothing));
     }
     let device = Arc::new(SimDevice::new(16 * MIB, 1));
     device.grow(0, 16 * MIB).unwrap();

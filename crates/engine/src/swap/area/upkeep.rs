@@ -67,14 +67,20 @@ impl Area {
     }
 
     /// Discards everything but the header, before anything is stored.
-    pub(super) fn discard_all(&self) {
+    pub(super) fn discard_all(&self) -> Discarded {
         let pages = self.extents.pages();
-        if pages > 1 {
-            let result = self.discard(1, pages as usize - 1);
-            if !matches!(result, Discarded::Bytes(_)) {
-                self.slots.set_discards(false);
-            }
+        let result = self.discard(1, (pages as usize).saturating_sub(1));
+        if !matches!(result, Discarded::Bytes(_)) {
+            self.slots.set_discards(false);
         }
+        result
+    }
+
+    /// What discarding all of it before its first use came to, if that was
+    /// wanted.
+    #[must_use]
+    pub fn discarded_at_start(&self) -> Discarded {
+        self.discarded_at_start
     }
 
     /// Stops at the first error.
