@@ -202,12 +202,12 @@ fn same_answer(program: &str, arguments: &[&str], memory: &str) {
 
 #[test]
 fn a_database_in_memory_gives_the_same_answers() {
-    same_answer("sqlite.py", &["--mib", "256"], "96M");
+    same_answer("sqlite.py", &["--mib", "160"], "60M");
 }
 
 #[test]
 fn sorting_in_python_gives_the_same_order() {
-    same_answer("bigsort.py", &["--mib", "160"], "64M");
+    same_answer("bigsort.py", &["--mib", "96"], "40M");
 }
 
 #[test]
