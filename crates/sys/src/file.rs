@@ -89,6 +89,7 @@ pub struct SwapFile {
     direct: bool,
     /// Device and inode: what the descriptor's number is to mean.
     identity: (u64, u64),
+    is_device: bool,
 }
 
 impl SwapFile {
@@ -143,18 +144,19 @@ impl SwapFile {
 
     /// A file that is open already.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
-        let identity = identity_of(&fd).unwrap_or_default();
-        Self { fd, direct, identity }
+        let stat = rustix::fs::fstat(&fd).ok();
+        let kind = stat.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+        let identity = stat.map(|stat| (stat.st_dev, stat.st_ino)).unwrap_or_default();
+        let is_device = kind.is_some_and(|kind| kind.is_block_device());
+        Self { fd, direct, identity, is_device }
     }
 
     /// The descriptor, for what destroys content: a program can close numbers
     /// behind the engine's back, and have files of its own under them by then.
     fn for_destruction(&self) -> io::Result<&OwnedFd> {
-        match identity_of(&self.fd) {
-            Ok(identity) if identity == self.identity => Ok(&self.fd),
-            Ok(_) => Err(Errno::STALE.into()),
-            Err(errno) => Err(errno.into()),
-        }
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
+        if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
     }
 
     /// From now on transfers go through the page cache.
@@ -312,11 +314,10 @@ impl SwapFile {
     /// EOPNOTSUPP where it cannot do that, or what else the kernel reported.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
-        let fd = self.for_destruction()?;
-        let mode = rustix::fs::fstat(fd)?.st_mode;
-        if !rustix::fs::FileType::from_raw_mode(mode).is_block_device() {
+        if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
         }
+        let fd = self.for_destruction()?;
         let range = [offset_bytes, length_bytes];
         let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads two words, and there are two.
@@ -345,10 +346,6 @@ pub fn is_in_memory(file_system: i64) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     matches!(file_system, TMPFS | RAMFS)
-}
-
-fn identity_of(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
-    rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl Drop for SwapFile {

@@ -203,7 +203,10 @@ impl Storage {
     /// # Errors
     /// When somebody else uses it, it is no storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
-        let mut claimed = claim(path)?;
+        Self::of(path, claim(path)?)
+    }
+
+    fn of(path: &Path, mut claimed: Claimed) -> Result<Self, ActivateError> {
         let bytes = claimed.len_bytes;
         if bytes / PAGE_BYTES < LEAST_PAGES {
             let (path, is_device) = (path.to_owned(), claimed.is_device);
@@ -361,7 +364,15 @@ const _: () = assert!(HEAD_BYTES as u64 <= LEAST_PAGES * PAGE_BYTES);
 /// # Errors
 /// When it cannot serve; says why, and what would help.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
-    let storage = Storage::open(path)?;
+    activate_claimed(path, claim(path)?)
+}
+
+/// As [`activate`], of what its caller has claimed.
+///
+/// # Errors
+/// As for [`activate`].
+pub fn activate_claimed(path: &Path, claimed: Claimed) -> Result<Activated, ActivateError> {
+    let storage = Storage::of(path, claimed)?;
     let header = Header::parse(&storage.head, storage.pages());
     if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {
         let beside_header = !matches!(header, Err(HeaderError::NoSignature));

@@ -2,11 +2,11 @@
 //! named areas.
 
 use super::areas::{Backing, Layout};
-use super::named::{ActivateError, Activated, activate};
+use super::named::{ActivateError, Activated, activate_claimed};
 use super::{Discard, FixedPages};
 use crate::config::AreaSpec;
 use crate::io::FileDevice;
-use softswap_sys::claim::claim_at_once;
+use softswap_sys::claim::{claim, claim_at_once};
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.
@@ -39,10 +39,9 @@ pub fn open(
             let discard = spec.discard;
             Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
         } else {
-            if !waits {
-                claim_at_once(&spec.path).map_err(ActivateError::from)?;
-            }
-            fixed(activate(&spec.path)?, spec.discard, avoid_io_uring)
+            let claim = if waits { claim } else { claim_at_once };
+            let claimed = claim(&spec.path).map_err(ActivateError::from)?;
+            fixed(activate_claimed(&spec.path, claimed)?, spec.discard, avoid_io_uring)
         };
         let priority = spec.priority.map_or(-1 - order, i32::from);
         Ok(Backing { priority, poll: spec.poll, ..backing })

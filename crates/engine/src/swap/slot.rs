@@ -185,8 +185,7 @@ impl SlotAllocator {
             // other to be had it is kept, for what may be freed in it.
             if let Some(next) = next {
                 if let Some(old) = current.replace(next) {
-                    self.place[old as usize].store(FULL, SeqCst);
-                    self.settle(&mut lists, old);
+                    self.let_go(&mut lists, old);
                 }
                 continue;
             }
@@ -216,20 +215,10 @@ impl SlotAllocator {
     /// # Errors
     /// When some of the run is not in use; the rest is freed all the same.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        let mut freed = 0;
-        for (cluster, run) in self.by_cluster(first, len) {
-            for (word, mask) in masks(run) {
-                let word = cluster as usize * WORDS + word;
-                // Retired slots look used for ever, but nobody owns them.
-                let mask = mask & !self.retired[word].load(Relaxed);
-                freed += if self.frozen.load(SeqCst) > 0 {
-                    self.remember(word, mask)
-                } else {
-                    self.release(word, mask)
-                };
-            }
-        }
-        if freed as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+        self.owned(first, len, |word, mask| match self.frozen.load(SeqCst) {
+            0 => self.release(word, mask),
+            _ => self.remember(word, mask),
+        })
     }
 
     /// Gives back what was taken and never used, whether frozen or not: nobody
@@ -238,13 +227,26 @@ impl SlotAllocator {
     /// # Errors
     /// When some of the run is not in use; the rest is freed all the same.
     pub fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        let mut freed = 0;
+        self.owned(first, len, |word, mask| self.release(word, mask))
+    }
+
+    /// Calls `act` for each word of bits that a run touches, with the run's bits
+    /// in it but for retired ones: these look used for ever, and nobody owns
+    /// them. It returns how many were in use.
+    fn owned(
+        &self,
+        first: u64,
+        len: usize,
+        act: impl Fn(usize, u64) -> u32,
+    ) -> Result<(), NotInUse> {
+        let mut in_use = 0;
         for (cluster, run) in self.by_cluster(first, len) {
             for (word, mask) in masks(run) {
-                freed += self.release(cluster as usize * WORDS + word, mask);
+                let word = cluster as usize * WORDS + word;
+                in_use += act(word, mask & !self.retired[word].load(Relaxed));
             }
         }
-        if freed as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+        if in_use as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
     }
 
     /// Clears bits of one word; returns how many were set.
@@ -286,6 +288,12 @@ impl SlotAllocator {
         self.set_clean(cluster, false);
         self.touched.fetch_max(cluster + 1, Relaxed);
         Some(cluster)
+    }
+
+    /// Puts a cluster that its holder gives up where its count belongs.
+    fn let_go(&self, lists: &mut Lists, cluster: u32) {
+        self.place[cluster as usize].store(FULL, SeqCst);
+        self.settle(lists, cluster);
     }
 
     /// Moves a cluster that is nobody's to where its count belongs.

@@ -134,3 +134,13 @@ pub enum AreaFull {
     )]
     Failed,
 }
+
+impl AreaFull {
+    /// What it means that the device of an area so large refused storage.
+    pub(super) fn refused(size_bytes: u64, cause: IoError) -> AreaFull {
+        match cause.is_no_space() {
+            true => AreaFull::NoSpace { size_bytes, cause },
+            false => AreaFull::Device { size_bytes, cause },
+        }
+    }
+}

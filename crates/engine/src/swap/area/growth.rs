@@ -61,14 +61,11 @@ impl Area {
         let first_page = size_bytes / PAGE_BYTES;
         let first_block = first_page + self.gap_blocks * self.extents.count() as u64;
         while let Err(cause) = self.device.grow(first_block * PAGE_BYTES, bytes) {
-            match cause.is_no_space() {
-                // The last bit of room is often smaller than a chunk.
-                true if bytes > CLUSTER_BYTES => {
-                    bytes = whole_clusters(bytes / 2).max(CLUSTER_BYTES)
-                }
-                true => return Err(AreaFull::NoSpace { size_bytes, cause }),
-                false => return Err(AreaFull::Device { size_bytes, cause }),
+            if !cause.is_no_space() || bytes <= CLUSTER_BYTES {
+                return Err(AreaFull::refused(size_bytes, cause));
             }
+            // The last bit of room is often smaller than a chunk.
+            bytes = whole_clusters(bytes / 2).max(CLUSTER_BYTES);
         }
         match self.extents.append(first_page, bytes / PAGE_BYTES, first_block) {
             Ok(()) => {}
@@ -127,10 +124,8 @@ impl Area {
         self.spare_bytes(size_bytes)?;
         for (offset, bytes) in self.pieces(cluster * CLUSTER_SLOTS as u64, CLUSTER_SLOTS) {
             // Twice is no harm: another processor may be at it, too.
-            self.device.grow(offset, bytes).map_err(|cause| match cause.is_no_space() {
-                true => AreaFull::NoSpace { size_bytes, cause },
-                false => AreaFull::Device { size_bytes, cause },
-            })?;
+            let claimed = self.device.grow(offset, bytes);
+            claimed.map_err(|cause| AreaFull::refused(size_bytes, cause))?;
         }
         word.fetch_and(!bit, AcqRel);
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Clusters that became empty are discarded in the background, if that is
 //! wanted: a device may then reuse the flash below, a file gives its blocks
-//! back. And storage that fails write after write is not written to any more.
+//! back. And an area whose storage fails write after write is asked last.
 
 use super::{Area, CLUSTER_SLOTS, PAGE_BYTES};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -59,9 +59,6 @@ impl Area {
             self.hollow[cluster as usize / 64].fetch_or(bit, AcqRel);
             self.has_hollow.store(true, Release);
         }
-        if !matches!(result, Discarded::Bytes(_)) {
-            self.slots.set_discards(false);
-        }
         self.slots.discarded(cluster);
         result
     }
@@ -69,11 +66,7 @@ impl Area {
     /// Discards everything but the header, before anything is stored.
     pub(super) fn discard_all(&self) -> Discarded {
         let pages = self.extents.pages();
-        let result = self.discard(1, (pages as usize).saturating_sub(1));
-        if !matches!(result, Discarded::Bytes(_)) {
-            self.slots.set_discards(false);
-        }
-        result
+        self.discard(1, (pages as usize).saturating_sub(1))
     }
 
     /// What discarding all of it before its first use came to, if that was
@@ -83,20 +76,22 @@ impl Area {
         self.discarded_at_start
     }
 
-    /// Stops at the first error.
+    /// Stops at the first error; then clusters are not discarded any more.
     fn discard(&self, first: u64, count: usize) -> Discarded {
         for (offset, bytes) in self.pieces(first, count) {
-            match self.device.discard(offset, bytes) {
-                Ok(()) => {}
-                Err(error) if error.is_unsupported() => return Discarded::Unsupported,
-                Err(_) => return Discarded::Failed,
+            if let Err(error) = self.device.discard(offset, bytes) {
+                self.slots.set_discards(false);
+                return match error.is_unsupported() {
+                    true => Discarded::Unsupported,
+                    false => Discarded::Failed,
+                };
             }
         }
         Discarded::Bytes(count as u64 * PAGE_BYTES)
     }
 
-    /// Whether writes failed again and again. It is not written to any more
-    /// while another area works; a write that succeeds makes up for it.
+    /// Whether writes failed again and again. It is asked for room last then; a
+    /// write that succeeds makes up for it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.health.has_failed.load(Acquire)

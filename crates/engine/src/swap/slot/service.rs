@@ -3,8 +3,8 @@
 //! it shrinks.
 
 use super::{
-    CLUSTER_SLOTS, CURRENT, FREE, FULL, GONE, NONE, NotInUse, SlotAllocator, WAITING, WORDS,
-    by_cluster, lock, masks,
+    CLUSTER_SLOTS, CURRENT, FREE, GONE, NONE, NotInUse, SlotAllocator, WAITING, WORDS, by_cluster,
+    lock, masks,
 };
 use crate::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -61,8 +61,7 @@ impl SlotAllocator {
     pub fn discarded(&self, cluster: u32) {
         let mut lists = lock(&self.lists);
         self.set_clean(cluster, true);
-        self.place[cluster as usize].store(FULL, SeqCst);
-        self.settle(&mut lists, cluster);
+        self.let_go(&mut lists, cluster);
     }
 
     /// Gives back a run of one cluster, whose storage cannot be had now, and
@@ -75,11 +74,10 @@ impl SlotAllocator {
             if *current == Some(cluster) {
                 *current = None;
                 let mut lists = lock(&self.lists);
-                self.place[cluster as usize].store(FULL, SeqCst);
                 if self.is_empty(cluster) {
                     self.link(&mut lists, cluster, WAITING, false);
                 } else {
-                    self.settle(&mut lists, cluster);
+                    self.let_go(&mut lists, cluster);
                 }
             }
         }
@@ -110,9 +108,7 @@ impl SlotAllocator {
         if let Some(cluster) = *current
             && self.is_empty(cluster)
         {
-            let mut lists = lock(&self.lists);
-            self.place[cluster as usize].store(FULL, SeqCst);
-            self.settle(&mut lists, cluster);
+            self.let_go(&mut lock(&self.lists), cluster);
             *current = None;
         }
     }
@@ -122,18 +118,13 @@ impl SlotAllocator {
     /// # Errors
     /// When some of the run is not in use; the rest is retired all the same.
     pub fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        let mut retired = 0;
-        for (cluster, run) in self.by_cluster(first, len) {
-            for (word, mask) in masks(run) {
-                let word = cluster as usize * WORDS + word;
-                let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
-                let known = self.retired[word].fetch_or(mask, SeqCst);
-                let count = (mask & !known).count_ones();
-                self.stripe().fetch_sub(u64::from(count), Relaxed);
-                retired += count;
-            }
-        }
-        self.retired_slots.fetch_add(u64::from(retired), Relaxed);
-        if retired as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+        self.owned(first, len, |word, mask| {
+            let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
+            let known = self.retired[word].fetch_or(mask, SeqCst);
+            let count = (mask & !known).count_ones();
+            self.stripe().fetch_sub(u64::from(count), Relaxed);
+            self.retired_slots.fetch_add(u64::from(count), Relaxed);
+            count
+        })
     }
 }
