@@ -8,9 +8,10 @@
 //! current cluster of its own under a lock that nobody else wants in the common
 //! case. Only the holder of a current cluster sets bits in it, so what it sees
 //! free stays free; whoever frees clears bits without any lock. Clusters that
-//! are nobody's are kept on lists by how full they are, and the lists' lock is
-//! taken only when a cluster moves between them. A full one is on no list: the
-//! first slot freed in it brings it back.
+//! are nobody's are kept on lists by how full they are, the lists on shelves, a
+//! [`shelf`] for each processor; its lock is taken only when a cluster moves
+//! between lists. A full one is on no list: the first slot freed in it brings
+//! it back.
 //!
 //! Where the storage wants to be told what is not needed, an emptied cluster
 //! first waits to be discarded. Whoever discards it holds it meanwhile, so that
@@ -20,34 +21,25 @@
 //! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
 //! and clusters out of service.
 //!
-//! Locks: a processor's, then the lists'. Never two processors' at once.
+//! Locks: that for growing and shrinking, then a shelf's. Never two shelves' at
+//! once.
 
 mod frozen;
 mod service;
+mod shelf;
 
 use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
 use crate::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
 use crate::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use crossbeam_utils::CachePadded;
+use shelf::{CURRENT, FREE, FULL, GONE, ROOMY, Shelf, TIGHT, WAITING};
 use std::io;
 use std::ops::Range;
 use std::sync::PoisonError;
 
 /// Counters that threads share the load of.
 const STRIPES: usize = 16;
-
-/// Where a cluster is. The first four are lists, the best to take from first.
-const FREE: u32 = 0;
-const ROOMY: u32 = 1;
-const TIGHT: u32 = 2;
-const WAITING: u32 = 3;
-const FULL: u32 = 4;
-/// A processor's, or being discarded.
-const CURRENT: u32 = 5;
-/// Given up at the end of the area.
-const GONE: u32 = 6;
-const LISTS: usize = 4;
 
 const NONE: u32 = u32::MAX;
 
@@ -68,11 +60,13 @@ pub struct SlotAllocator {
     /// Clusters handed to the allocator so far, of those the tables can hold.
     clusters: AtomicU32,
     capacity: u32,
+    /// Held while the area grows or shrinks.
+    resizing: Mutex<()>,
     bits: &'static [AtomicU64],
     place: &'static [AtomicU32],
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
-    lists: Mutex<Lists>,
+    shelves: Box<[CachePadded<Mutex<Shelf>>]>,
     free_clusters: AtomicU32,
     waiting_clusters: AtomicU32,
     /// Whether clusters are discarded before they are free.
@@ -81,7 +75,6 @@ pub struct SlotAllocator {
     clean: &'static [AtomicU64],
     /// Clusters below this have been allocated from.
     touched: AtomicU32,
-    current: Box<[CachePadded<Mutex<Option<u32>>>]>,
     in_use: Box<[CachePadded<AtomicU64>]>,
     retired_slots: AtomicU64,
     retired: &'static [AtomicU64],
@@ -90,13 +83,6 @@ pub struct SlotAllocator {
     /// Slots freed while frozen, and a bit per cluster that may have some.
     limbo: &'static [AtomicU64],
     limbo_clusters: &'static [AtomicU64],
-}
-
-/// Ends of the lists; the links are in the tables.
-#[derive(Debug)]
-struct Lists {
-    head: [u32; LISTS],
-    tail: [u32; LISTS],
 }
 
 impl SlotAllocator {
@@ -110,17 +96,19 @@ impl SlotAllocator {
         Ok(Self {
             clusters: AtomicU32::new(0),
             capacity: capacity_clusters,
+            resizing: Mutex::new(()),
             bits: reserve_u64(words)?,
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
-            lists: Mutex::new(Lists { head: [NONE; LISTS], tail: [NONE; LISTS] }),
+            shelves: (0..=cpus.max(1))
+                .map(|_| CachePadded::new(Mutex::new(Shelf::new())))
+                .collect(),
             free_clusters: AtomicU32::new(0),
             waiting_clusters: AtomicU32::new(0),
             discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
             touched: AtomicU32::new(0),
-            current: (0..cpus.max(1)).map(|_| CachePadded::new(Mutex::new(None))).collect(),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             retired_slots: AtomicU64::new(0),
             retired: reserve_u64(words)?,
@@ -135,19 +123,20 @@ impl SlotAllocator {
     ///
     /// Slot 0 is never handed out: zero stays free to mean "no slot".
     pub fn grow(&self, clusters: u32) -> u32 {
-        let mut lists = lock(&self.lists);
+        let _alone = lock(&self.resizing);
         let old = self.clusters.load(Relaxed);
         let new = old.saturating_add(clusters).min(self.capacity);
         if old == 0 && new > 0 {
             self.withhold(0, 1);
         }
+        // First: slots that are handed out lie in the area.
+        self.clusters.store(new, SeqCst);
         for cluster in old..new {
             // Storage that was just added holds nothing.
             self.set_clean(cluster, true);
-            let to = self.place_for(cluster);
-            self.link(&mut lists, cluster, to, false);
+            let mut home = self.lock_home(cluster);
+            self.link(&mut home, cluster, self.state_for(cluster), false);
         }
-        self.clusters.store(new, SeqCst);
         new - old
     }
 
@@ -156,42 +145,34 @@ impl SlotAllocator {
     #[must_use]
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
-        let own = cpu % self.current.len();
+        let own = self.shelf_of(cpu);
         let run = self.alloc_own(own, want);
         // Nothing on the lists: what is left is in other processors' hands.
-        run.or_else(|| {
-            (1..self.current.len()).find_map(|distance| {
-                let other = lock(&self.current[(own + distance) % self.current.len()]);
-                self.carve((*other)?, want, 1)
-            })
-        })
+        run.or_else(|| self.other_shelves(own).find_map(|other| self.alloc_held(other, want, 1)))
     }
 
     fn alloc_own(&self, own: usize, want: usize) -> Option<(u64, usize)> {
-        let mut current = lock(&self.current[own]);
-        loop {
-            // A fresh cluster is better than a short run, any run better than
-            // a search through clusters that are no better than this one.
-            let fresh = self.free_clusters.load(Relaxed) > 0;
-            if let Some(cluster) = *current {
-                let least = if fresh { want } else { 1 };
-                if let Some(run) = self.carve(cluster, want, least) {
-                    return Some(run);
-                }
+        // A fresh cluster is better than a short run, any run better than a
+        // search through clusters that are no better than this one.
+        let fresh = self.free_clusters.load(Relaxed) > 0;
+        let run = self.alloc_held(own, want, if fresh { want } else { 1 });
+        run.or_else(|| {
+            let Some(next) = self.take_best(own) else {
+                // With no other to be had it is kept, for what may be freed in it.
+                return self.alloc_held(own, want, 1);
+            };
+            let mut shelf = lock(&self.shelves[own]);
+            if let Some(old) = shelf.current.replace(next) {
+                self.let_go(&mut shelf, old);
             }
-            let mut lists = lock(&self.lists);
-            let next = self.take(&mut lists);
-            // Put back after taking, lest it be the one that is taken. With no
-            // other to be had it is kept, for what may be freed in it.
-            if let Some(next) = next {
-                if let Some(old) = current.replace(next) {
-                    self.let_go(&mut lists, old);
-                }
-                continue;
-            }
-            drop(lists);
-            return (*current).and_then(|cluster| self.carve(cluster, want, 1));
-        }
+            self.carve(next, want, 1)
+        })
+    }
+
+    /// Takes a run out of the current cluster of a shelf.
+    fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
+        let shelf = lock(&self.shelves[shelf]);
+        self.carve(shelf.current?, want, least)
     }
 
     /// Takes a run out of a current cluster, whose lock the caller holds.
@@ -260,16 +241,15 @@ impl SlotAllocator {
         // Who moves a cluster looks at its bits afterwards, who clears bits
         // looks at the place afterwards: one of them sees the other.
         in_one_order();
-        let place = self.place[cluster as usize].load(SeqCst);
-        let moves = match place {
+        let moves = match self.state(cluster) {
             CURRENT | GONE => false,
             FULL => true,
             // Counting is for where the count matters.
-            TIGHT => self.place_for(cluster) != TIGHT,
+            TIGHT => self.state_for(cluster) != TIGHT,
             _ => self.is_empty(cluster),
         };
         if moves {
-            self.settle(&mut lock(&self.lists), cluster);
+            self.settle(&mut self.lock_home(cluster), cluster);
         }
         freed
     }
@@ -277,89 +257,6 @@ impl SlotAllocator {
     /// The parts of a run that lie in the area, cluster by cluster.
     fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
         by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
-    }
-
-    /// Takes the emptiest cluster that the lists have.
-    fn take(&self, lists: &mut Lists) -> Option<u32> {
-        let list = (0..LISTS).find(|&list| lists.head[list] != NONE)?;
-        let cluster = lists.head[list];
-        self.unlink(lists, cluster);
-        self.place[cluster as usize].store(CURRENT, SeqCst);
-        self.set_clean(cluster, false);
-        self.touched.fetch_max(cluster + 1, Relaxed);
-        Some(cluster)
-    }
-
-    /// Puts a cluster that its holder gives up where its count belongs.
-    fn let_go(&self, lists: &mut Lists, cluster: u32) {
-        self.place[cluster as usize].store(FULL, SeqCst);
-        self.settle(lists, cluster);
-    }
-
-    /// Moves a cluster that is nobody's to where its count belongs.
-    fn settle(&self, lists: &mut Lists, cluster: u32) {
-        loop {
-            let place = self.place[cluster as usize].load(SeqCst);
-            in_one_order();
-            let wanted = self.place_for(cluster);
-            if place == CURRENT || place == GONE || place == wanted {
-                return;
-            }
-            self.unlink(lists, cluster);
-            // To the front: storage that was written before is cheaper to
-            // write again than storage that never was.
-            self.link(lists, cluster, wanted, true);
-            // Slots may have been freed before the new place showed: look again.
-        }
-    }
-
-    fn link(&self, lists: &mut Lists, cluster: u32, to: u32, in_front: bool) {
-        if let list @ 0..LISTS = to as usize {
-            let (before, after) =
-                if in_front { (NONE, lists.head[list]) } else { (lists.tail[list], NONE) };
-            self.prev[cluster as usize].store(before, Relaxed);
-            self.next[cluster as usize].store(after, Relaxed);
-            match before {
-                NONE => lists.head[list] = cluster,
-                before => self.next[before as usize].store(cluster, Relaxed),
-            }
-            match after {
-                NONE => lists.tail[list] = cluster,
-                after => self.prev[after as usize].store(cluster, Relaxed),
-            }
-        }
-        if let Some(count) = self.spare_count(to) {
-            count.fetch_add(1, Relaxed);
-        }
-        self.place[cluster as usize].store(to, SeqCst);
-    }
-
-    fn unlink(&self, lists: &mut Lists, cluster: u32) {
-        let place = self.place[cluster as usize].load(SeqCst);
-        let list @ 0..LISTS = place as usize else {
-            return;
-        };
-        let before = self.prev[cluster as usize].load(Relaxed);
-        let after = self.next[cluster as usize].load(Relaxed);
-        match before {
-            NONE => lists.head[list] = after,
-            before => self.next[before as usize].store(after, Relaxed),
-        }
-        match after {
-            NONE => lists.tail[list] = before,
-            after => self.prev[after as usize].store(before, Relaxed),
-        }
-        if let Some(count) = self.spare_count(place) {
-            count.fetch_sub(1, Relaxed);
-        }
-    }
-
-    fn spare_count(&self, list: u32) -> Option<&AtomicU32> {
-        match list {
-            FREE => Some(&self.free_clusters),
-            WAITING => Some(&self.waiting_clusters),
-            _ => None,
-        }
     }
 
     fn set_clean(&self, cluster: u32, clean: bool) {
@@ -387,7 +284,7 @@ impl SlotAllocator {
 
     /// Where a cluster that is nobody's belongs. Its bits are only cleared
     /// meanwhile: whoever clears the last one sees that the others are clear.
-    fn place_for(&self, cluster: u32) -> u32 {
+    fn state_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;
         let used = self.bits_of(cluster).iter().map(|word| word.load(SeqCst).count_ones());

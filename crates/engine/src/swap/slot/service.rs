@@ -3,8 +3,8 @@
 //! it shrinks.
 
 use super::{
-    CLUSTER_SLOTS, CURRENT, FREE, GONE, NONE, NotInUse, SlotAllocator, WAITING, WORDS, by_cluster,
-    lock, masks,
+    CLUSTER_SLOTS, CURRENT, FREE, GONE, NotInUse, SlotAllocator, WAITING, WORDS, by_cluster, lock,
+    masks,
 };
 use crate::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -32,13 +32,11 @@ impl SlotAllocator {
         self.discards.store(discards, SeqCst);
         if !discards {
             // Nobody will come for those that wait.
-            let mut lists = lock(&self.lists);
-            loop {
-                let cluster = lists.head[WAITING as usize];
-                if cluster == NONE {
-                    break;
+            for shelf in &self.shelves {
+                let mut shelf = lock(shelf);
+                while let Some(cluster) = shelf.first(WAITING) {
+                    self.settle(&mut shelf, cluster);
                 }
-                self.settle(&mut lists, cluster);
             }
         }
     }
@@ -47,21 +45,19 @@ impl SlotAllocator {
     /// until [`Self::discarded`] gives it back.
     #[must_use]
     pub fn take_waiting(&self) -> Option<u32> {
-        let mut lists = lock(&self.lists);
-        let cluster = lists.head[WAITING as usize];
-        if cluster == NONE {
-            return None;
-        }
-        self.unlink(&mut lists, cluster);
-        self.place[cluster as usize].store(CURRENT, SeqCst);
-        Some(cluster)
+        self.shelves.iter().find_map(|shelf| {
+            let mut shelf = lock(shelf);
+            let cluster = shelf.first(WAITING)?;
+            self.unlink(&mut shelf, cluster);
+            self.set_state(cluster, CURRENT);
+            Some(cluster)
+        })
     }
 
     /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
     pub fn discarded(&self, cluster: u32) {
-        let mut lists = lock(&self.lists);
         self.set_clean(cluster, true);
-        self.let_go(&mut lists, cluster);
+        self.let_go(&mut self.lock_home(cluster), cluster);
     }
 
     /// Gives back a run of one cluster, whose storage cannot be had now, and
@@ -69,15 +65,14 @@ impl SlotAllocator {
     pub fn set_aside(&self, first: u64, len: usize) {
         let _ = self.give_back(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
-        for current in &self.current {
-            let mut current = lock(current);
-            if *current == Some(cluster) {
-                *current = None;
-                let mut lists = lock(&self.lists);
+        for shelf in &self.shelves {
+            let mut shelf = lock(shelf);
+            if shelf.current == Some(cluster) {
+                shelf.current = None;
                 if self.is_empty(cluster) {
-                    self.link(&mut lists, cluster, WAITING, false);
+                    self.link(&mut shelf, cluster, WAITING, false);
                 } else {
-                    self.let_go(&mut lists, cluster);
+                    self.let_go(&mut shelf, cluster);
                 }
             }
         }
@@ -86,31 +81,32 @@ impl SlotAllocator {
     /// Gives clusters at the end of the area up as long as they are free, but
     /// never so many that fewer than `least` are left. Returns how many went.
     pub fn shrink(&self, least: u32) -> u32 {
-        for current in &self.current {
-            self.put_back_if_empty(&mut lock(current));
+        let _alone = lock(&self.resizing);
+        for shelf in &self.shelves {
+            let mut shelf = lock(shelf);
+            // A processor's cluster in which nothing is in use.
+            if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
+                self.let_go(&mut shelf, cluster);
+            }
         }
-        let mut lists = lock(&self.lists);
         let old = self.clusters.load(SeqCst);
         let mut new = old;
-        while new > least.max(1)
-            && matches!(self.place[new as usize - 1].load(SeqCst), FREE | WAITING)
-        {
+        while new > least.max(1) && self.give_up(new - 1) {
             new -= 1;
-            self.unlink(&mut lists, new);
-            self.place[new as usize].store(GONE, SeqCst);
         }
         self.clusters.store(new, SeqCst);
         old - new
     }
 
-    /// A processor's cluster in which nothing is in use goes back to the lists.
-    fn put_back_if_empty(&self, current: &mut Option<u32>) {
-        if let Some(cluster) = *current
-            && self.is_empty(cluster)
-        {
-            self.let_go(&mut lock(&self.lists), cluster);
-            *current = None;
+    /// Takes a cluster off the lists for good, if it is free.
+    fn give_up(&self, cluster: u32) -> bool {
+        let mut home = self.lock_home(cluster);
+        let is_free = matches!(self.state(cluster), FREE | WAITING);
+        if is_free {
+            self.unlink(&mut home, cluster);
+            self.set_state(cluster, GONE);
         }
+        is_free
     }
 
     /// Takes slots in use out of service for good: their storage is bad.
