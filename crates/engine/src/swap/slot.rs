@@ -21,8 +21,8 @@
 //! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
 //! and clusters out of service.
 //!
-//! Locks: that for growing and shrinking, then a shelf's. Never two shelves' at
-//! once.
+//! Locks: that for growing and shrinking, then those of up to two shelves, in
+//! their order.
 
 mod frozen;
 mod service;
@@ -66,9 +66,7 @@ pub struct SlotAllocator {
     place: &'static [AtomicU32],
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
-    shelves: Box<[CachePadded<Mutex<Shelf>>]>,
-    free_clusters: AtomicU32,
-    waiting_clusters: AtomicU32,
+    shelves: Box<[CachePadded<Shelf>]>,
     /// Whether clusters are discarded before they are free.
     discards: AtomicBool,
     /// A bit per cluster whose storage holds nothing since it was discarded.
@@ -101,11 +99,7 @@ impl SlotAllocator {
             place: reserve_u32(clusters)?,
             next: reserve_u32(clusters)?,
             prev: reserve_u32(clusters)?,
-            shelves: (0..=cpus.max(1))
-                .map(|_| CachePadded::new(Mutex::new(Shelf::new())))
-                .collect(),
-            free_clusters: AtomicU32::new(0),
-            waiting_clusters: AtomicU32::new(0),
+            shelves: (0..=cpus.max(1)).map(|_| CachePadded::new(Shelf::new())).collect(),
             discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
             touched: AtomicU32::new(0),
@@ -146,32 +140,35 @@ impl SlotAllocator {
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
         let own = self.shelf_of(cpu);
-        let run = self.alloc_own(own, want);
-        // Nothing on the lists: what is left is in other processors' hands.
-        run.or_else(|| self.other_shelves(own).find_map(|other| self.alloc_held(other, want, 1)))
+        self.alloc_held(own, want, want)
+            .or_else(|| {
+                // A fresh cluster is better than a short run, any run better than
+                // a search through clusters that are no better than this one.
+                let fresh = self.has_free_cluster(own);
+                let short = if fresh { None } else { self.alloc_held(own, want, 1) };
+                short.or_else(|| self.alloc_next(own, want))
+            })
+            .or_else(|| self.alloc_any(own, want))
     }
 
-    fn alloc_own(&self, own: usize, want: usize) -> Option<(u64, usize)> {
-        // A fresh cluster is better than a short run, any run better than a
-        // search through clusters that are no better than this one.
-        let fresh = self.free_clusters.load(Relaxed) > 0;
-        let run = self.alloc_held(own, want, if fresh { want } else { 1 });
-        run.or_else(|| {
-            let Some(next) = self.take_best(own) else {
-                // With no other to be had it is kept, for what may be freed in it.
-                return self.alloc_held(own, want, 1);
-            };
-            let mut shelf = lock(&self.shelves[own]);
-            if let Some(old) = shelf.current.replace(next) {
-                self.let_go(&mut shelf, old);
+    /// Takes a run from wherever there is one, other processors' current clusters
+    /// included. With nothing found nothing was free at one moment: as long as
+    /// clusters change their places one may have been missed.
+    fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
+        loop {
+            let before = self.changes();
+            let run = self.alloc_next(own, want).or_else(|| {
+                self.shelves_from(own).find_map(|shelf| self.alloc_held(shelf, want, 1))
+            });
+            if run.is_some() || self.changes() == before {
+                return run;
             }
-            self.carve(next, want, 1)
-        })
+        }
     }
 
     /// Takes a run out of the current cluster of a shelf.
     fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
-        let shelf = lock(&self.shelves[shelf]);
+        let shelf = self.shelves[shelf].lock();
         self.carve(shelf.current?, want, least)
     }
 
@@ -259,8 +256,17 @@ impl SlotAllocator {
         by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
     }
 
+    fn touch(&self, cluster: u32) {
+        if self.touched.load(Relaxed) <= cluster {
+            self.touched.fetch_max(cluster + 1, Relaxed);
+        }
+    }
+
     fn set_clean(&self, cluster: u32, clean: bool) {
         let (word, bit) = (&self.clean[cluster as usize / 64], 1 << (cluster % 64));
+        if (word.load(SeqCst) & bit != 0) == clean {
+            return;
+        }
         if clean {
             word.fetch_or(bit, SeqCst)
         } else {
@@ -328,18 +334,6 @@ impl SlotAllocator {
     #[must_use]
     pub fn room_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
-    }
-
-    /// Clusters with no slot taken and no processor to use them.
-    #[must_use]
-    pub fn free_clusters(&self) -> u32 {
-        self.free_clusters.load(Relaxed)
-    }
-
-    /// Clusters with no slot taken that wait to be discarded.
-    #[must_use]
-    pub fn waiting_clusters(&self) -> u32 {
-        self.waiting_clusters.load(Relaxed)
     }
 
     /// Clusters ever allocated from, and so with bookkeeping in DRAM.

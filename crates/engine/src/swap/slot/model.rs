@@ -56,6 +56,44 @@ fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
 }
 
 #[test]
+fn what_is_freed_while_another_processor_takes_its_cluster_is_found_again() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        // Processor 0 goes on in cluster 0 and uses it up.
+        while slots.alloc_run(0, 64).is_some() {}
+        slots.free(CLUSTER, 1).unwrap();
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(CLUSTER + 3, 1).unwrap();
+                slots.free(CLUSTER + 9, 55).unwrap();
+            })
+        };
+        // From processor 0's shelf to that of processor 1.
+        let (first, len) = slots.alloc_run(1, 1).unwrap();
+        assert_eq!((first / CLUSTER, len), (1, 1));
+        freeing.join().unwrap();
+        assert_eq!(len as u64 + drain(&slots), 57);
+    });
+}
+
+#[test]
+fn nobody_goes_without_while_the_only_cluster_changes_hands() {
+    check(|| {
+        let slots = SlotAllocator::new(1, 2).unwrap();
+        assert_eq!(slots.grow(1), 1);
+        let slots = Arc::new(slots);
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.alloc_run(1, 4).unwrap())
+        };
+        let run = slots.alloc_run(0, 4).unwrap();
+        assert_ne!(run.0, other.join().unwrap().0);
+        assert_eq!(drain(&slots), CLUSTER - 1 - 8);
+    });
+}
+
+#[test]
 fn two_that_empty_a_cluster_leave_it_free() {
     check(|| {
         let slots = with_a_full_cluster();

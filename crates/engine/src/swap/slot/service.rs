@@ -33,7 +33,7 @@ impl SlotAllocator {
         if !discards {
             // Nobody will come for those that wait.
             for shelf in &self.shelves {
-                let mut shelf = lock(shelf);
+                let mut shelf = shelf.lock();
                 while let Some(cluster) = shelf.first(WAITING) {
                     self.settle(&mut shelf, cluster);
                 }
@@ -46,10 +46,10 @@ impl SlotAllocator {
     #[must_use]
     pub fn take_waiting(&self) -> Option<u32> {
         self.shelves.iter().find_map(|shelf| {
-            let mut shelf = lock(shelf);
+            let mut shelf = shelf.lock();
             let cluster = shelf.first(WAITING)?;
             self.unlink(&mut shelf, cluster);
-            self.set_state(cluster, CURRENT);
+            self.set_state(&mut shelf, cluster, CURRENT);
             Some(cluster)
         })
     }
@@ -66,7 +66,7 @@ impl SlotAllocator {
         let _ = self.give_back(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
         for shelf in &self.shelves {
-            let mut shelf = lock(shelf);
+            let mut shelf = shelf.lock();
             if shelf.current == Some(cluster) {
                 shelf.current = None;
                 if self.is_empty(cluster) {
@@ -83,7 +83,7 @@ impl SlotAllocator {
     pub fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
         for shelf in &self.shelves {
-            let mut shelf = lock(shelf);
+            let mut shelf = shelf.lock();
             // A processor's cluster in which nothing is in use.
             if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
                 self.let_go(&mut shelf, cluster);
@@ -104,7 +104,7 @@ impl SlotAllocator {
         let is_free = matches!(self.state(cluster), FREE | WAITING);
         if is_free {
             self.unlink(&mut home, cluster);
-            self.set_state(cluster, GONE);
+            self.set_state(&mut home, cluster, GONE);
         }
         is_free
     }

@@ -32,6 +32,23 @@ fn batches_of_4_mib_lie_in_one_piece_on_a_fresh_area() {
 }
 
 #[test]
+fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
+    let slots = allocator(64, 2);
+    let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
+    for turn in 0..62 {
+        let (first, len) = slots.alloc_run(turn % 2, 512).unwrap();
+        assert_eq!(len, 512);
+        by_cpu[turn % 2].insert(first / CLUSTER / 16);
+    }
+    assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
+    // What is left: one cluster at home, and cluster 0 but for slot 0.
+    let mut rest: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
+    rest.sort_unstable();
+    assert_eq!(rest.iter().map(|run| run.1).sum::<usize>(), 2 * 512 - 1);
+    assert_eq!(rest[0], (1, 511));
+}
+
+#[test]
 fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
     let slots = allocator(3, 2);
     let mut seen = BTreeSet::new();
