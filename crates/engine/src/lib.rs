@@ -10,7 +10,7 @@
 //! |-------|--------------------------------------------------------------------------|
 //! | door  | [`control`]: questions about a running engine, over [`settings`]         |
 //! | entry | [`engine`]                                                               |
-//! | walks | [`mapping`], [`page_in`], then [`reclaim`], then [`page_out`]            |
+//! | walks | [`mapping`], [`page_in`], then [`reclaim`], then [`pool_upkeep`], then [`page_out`] |
 //! | root  | [`parts`]: what both walks use, side by side; [`context`]: what one walk owns |
 //! | parts | [`policy`] over [`space`] over [`page`]; [`readahead`] over [`page`]; [`swap`] over [`io`] |
 //! | leaves| [`fill`], [`codec`], [`pool`], [`bounce`], [`seal`], [`budget`], [`stats`], [`config`] |
@@ -59,6 +59,8 @@ pub mod parts;
 pub mod policy;
 #[cfg(not(loom))]
 pub mod pool;
+#[cfg(not(loom))]
+pub mod pool_upkeep;
 #[cfg(not(loom))]
 pub mod readahead;
 #[cfg(not(loom))]

@@ -12,7 +12,7 @@ use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
 use crate::policy::{FRESH, HOT, PREFETCHED};
-use crate::pool::Handle;
+use crate::pool::{Damaged, Handle};
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
 use crate::stats::{Counter, StopReason, Tier};
@@ -48,6 +48,9 @@ pub enum FaultError {
     /// The pool holds something that cannot be unpacked.
     #[error("a compressed page in memory cannot be unpacked ({0}): memory was overwritten")]
     Unpack(#[from] CodecError),
+    /// The pool holds something else than what was stored.
+    #[error("a compressed page in memory is not what was stored ({0}): memory was overwritten")]
+    Pool(#[from] Damaged),
     /// No memory can be freed for it.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
@@ -68,7 +71,7 @@ impl FaultError {
             FaultError::NotMapped | FaultError::Foreign => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,
-            FaultError::Unpack(_) => StopReason::PoolDamaged,
+            FaultError::Unpack(_) | FaultError::Pool(_) => StopReason::PoolDamaged,
             FaultError::Exhausted(_) => StopReason::OutOfMemory,
             FaultError::Install(_) => StopReason::MapRefused,
             FaultError::Lost => StopReason::PageLost,
@@ -202,7 +205,7 @@ fn install_from(
             let target = &mut context.page.0;
             parts
                 .pool
-                .load(Handle::from_bits(handle), |packed| codec::decompress(packed, target))?;
+                .load(Handle::from_bits(handle), |packed| codec::decompress(packed, target))??;
             install(parts, page, &context.page.0)?;
             Ok(Tier::Pool)
         }

@@ -16,7 +16,6 @@ use crate::io::IoError;
 use crate::page::{Claim, PageNo, Place};
 use crate::parts::Parts;
 use crate::policy::HOT;
-use crate::pool::Handle;
 use crate::seal;
 use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
@@ -210,12 +209,17 @@ fn in_dram(
     if !parts.compress {
         return None;
     }
-    let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
-    let len = codec::compress(content, room, &mut context.scratch)?;
-    if !parts.has_room_for_pool() {
+    // Before the work: what the pool does not take need not be packed.
+    if !parts.pool.accepts() || !parts.has_room_for_pool() {
+        parts.stats.add(Counter::PoolRefusals, 1);
         return None;
     }
-    let handle = parts.pool.store(&context.packed.0[..len], page).ok()?;
+    let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
+    let len = codec::compress(content, room, &mut context.scratch)?;
+    let Ok(handle) = parts.pool.store(&context.packed.0[..len], page, 0) else {
+        parts.stats.add(Counter::PoolLimitHits, 1);
+        return None;
+    };
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
@@ -294,7 +298,11 @@ impl Written {
 
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
 
-fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
+/// A run of up to `want` slots.
+///
+/// # Errors
+/// When there is none, or the area is not this process's to write to.
+pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
@@ -375,30 +383,6 @@ fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
     }
 }
 
-/// Moves the oldest pages of the pool to the swap area. Returns how many went.
-///
-/// The entries stay claimed while the write is under way: a page must not be
-/// changed and packed again into the same place meanwhile.
-pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
-    let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
-    // The slots first: asking for the oldest closes their slab to new pages,
-    // which would be for nothing if they had nowhere to go.
-    let run = allocate(parts, BATCH_PAGES)?;
-    let mut oldest = [(0, Handle::from_bits(0)); BATCH_PAGES];
-    let found = parts.pool.oldest(&mut oldest[..run.len]);
-    let mut claims = [const { None }; BATCH_PAGES];
-    let mut count = 0;
-    for (page, handle) in &oldest[..found] {
-        if let Some(claim) = unpack(parts, context, *page, *handle) {
-            cluster[count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&context.page.0);
-            claims[count] = Some(claim);
-            count += 1;
-        }
-    }
-    let moves = Moves { run, claims: &mut claims[..count] };
-    Ok(moves.carry_out(parts, context, &cluster))
-}
-
 /// Pages whose copies are in a cluster buffer, on their way to the slots of a
 /// run that has room for all of them.
 pub struct Moves<'m, 't> {
@@ -434,22 +418,4 @@ impl Moves<'_, '_> {
         }
         gone
     }
-}
-
-/// Claims a page of the pool and unpacks it into the context's page, if it is
-/// still where the pool says and nobody else has it.
-fn unpack(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    handle: Handle,
-) -> Option<Claim<'static>> {
-    let seen = parts.pages.load(page);
-    if seen.place() != (Place::Pool { handle: handle.to_bits() }) {
-        return None;
-    }
-    let claim = parts.pages.try_claim(page, seen)?;
-    let target = &mut context.page.0;
-    parts.pool.load(handle, |packed| codec::decompress(packed, target)).ok()?;
-    Some(claim)
 }

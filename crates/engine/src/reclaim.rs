@@ -7,6 +7,7 @@
 use crate::context::{Context, Contexts};
 use crate::page_out::{self, NoSlot};
 use crate::parts::Parts;
+use crate::pool_upkeep;
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use softswap_sys::futex;
@@ -57,8 +58,10 @@ pub enum Round {
 pub fn round(parts: &Parts, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut written_back = 0;
+    // First: a slab less is room for a page more, and nothing is lost by it.
+    pool_upkeep::compact(parts, context);
     if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
-        match page_out::write_back(parts, context) {
+        match pool_upkeep::write_back(parts, context) {
             Ok(count) => written_back = count,
             Err(full) => area_full = Some(full),
         }

@@ -134,6 +134,15 @@ counters! {
     ShrunkBytes,
     /// Swap areas there are.
     Areas,
+    /// Stores for which the pool had no place: it was at its limit.
+    PoolLimitHits,
+    /// Pages that were not offered to the pool, because it was full or the
+    /// budget had no room for it.
+    PoolRefusals,
+    /// Pages of the pool that went on to the swap area.
+    PagesWrittenBack,
+    /// Pages moved from sparse slabs of the pool into gaps.
+    PagesCompacted,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -9,7 +9,9 @@ use super::{HEADER_BYTES, MAX_OBJECT_BYTES, SLAB_BYTES};
 const STEP_BYTES: usize = 64;
 const STEPS: usize = MAX_OBJECT_BYTES / STEP_BYTES;
 /// Offsets in a slab are multiples of this, so that headers are aligned.
-const ALIGN_BYTES: usize = HEADER_BYTES;
+const ALIGN_BYTES: usize = size_of::<u64>();
+/// How long an object with header can be, in these, and none.
+const UNITS: usize = (MAX_OBJECT_BYTES + HEADER_BYTES).div_ceil(ALIGN_BYTES) + 1;
 
 /// One way to divide a slab.
 #[derive(Clone, Copy)]
@@ -27,7 +29,7 @@ pub(super) const CLASSES: usize = widened_steps().1;
 pub(super) static CLASS: [Class; CLASSES] = classes();
 
 /// The class of an object by its length with header, in [`ALIGN_BYTES`].
-static CLASS_OF: [u8; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1] = class_of();
+static CLASS_OF: [u8; UNITS] = class_of();
 
 /// The smallest class with room for `object_bytes` of content.
 pub(super) fn class_for(object_bytes: usize) -> usize {
@@ -62,9 +64,9 @@ const fn classes() -> [Class; CLASSES] {
     classes
 }
 
-const fn class_of() -> [u8; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1] {
+const fn class_of() -> [u8; UNITS] {
     let classes = classes();
-    let mut table = [0; (MAX_OBJECT_BYTES + HEADER_BYTES) / ALIGN_BYTES + 1];
+    let mut table = [0; UNITS];
     let (mut units, mut class) = (0, 0);
     while units < table.len() {
         // Does not compile when the last class is too small for an object.

@@ -8,26 +8,35 @@
 //! first: that way every page written frees memory soon, and none of it is
 //! spread over slabs that stay.
 //!
+//! Slabs that are being emptied by the program's own touches stay half full for
+//! long: [`compaction`] moves what is left in the sparsest of a class into the
+//! gaps of the others.
+//!
 //! # Locks
 //! Each slab has a lock, under which its objects are read and written; the
 //! directory's lock guards the lists that say which slabs are free, have room,
 //! and in which order they came into use. The directory is locked before a
 //! slab, never after. The common store and free lock one slab only: a store
 //! tries the slab that its class used last, and a free needs the directory
-//! only when the slab becomes empty or was full.
+//! only when the slab falls into a lower group, becomes empty, or was full.
 
 mod class;
+mod compaction;
+mod directory;
+mod handle;
 mod list;
 mod slab;
 #[cfg(test)]
 mod tests;
 
 use class::{CLASS, CLASSES, class_for};
-use list::{Link, List, NONE};
-use slab::{LENGTH_BITS, STAMP_BITS, Slab};
+use directory::Directory;
+pub use handle::{Handle, TAGS};
+use list::NONE;
+use slab::Slab;
 use softswap_sys::memory::reserve_bytes;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
@@ -37,62 +46,27 @@ pub const SLAB_BYTES: usize = 64 << 10;
 pub const MAX_OBJECT_BYTES: usize = 3072;
 /// An owner is a page number of at most this many bits.
 pub const OWNER_BITS: u32 = 40;
-/// A pool has at most 2^24 slabs: 1 TiB.
-const SLAB_BITS: u32 = 24;
-const SLOT_BITS: u32 = 10;
-const HEADER_BYTES: usize = size_of::<u64>();
+/// What a slot begins with: a header word and a checksum.
+const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
+/// A pool that was full takes pages again when it uses less than this share of
+/// its limit, in percent: else every page freed would let one in, and pages
+/// would go to disk and to the pool in no order.
+const ACCEPT_PERCENT: usize = 90;
+/// Slabs that may be passed over for having been used since the last look.
+const MOST_SPARED: usize = 64;
 
-const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS == 58);
-const _: () = assert!(CLASS[0].slots <= 1 << SLOT_BITS && CLASSES <= u8::MAX as usize);
-const _: () = assert!(MAX_OBJECT_BYTES < 1 << LENGTH_BITS);
+const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
+const _: () = assert!(MAX_OBJECT_BYTES < 1 << slab::LENGTH_BITS);
 
 /// The pool has no slab left and no slot that the object fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the compressed pool is full")]
 pub struct PoolFull;
 
-/// Where one object is, in 58 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Handle(u64);
-
-impl Handle {
-    fn new(slab: u32, slot: u16, stamp: u16, packed_bytes: usize) -> Handle {
-        let bits = u64::from(slab) << SLOT_BITS | u64::from(slot);
-        let bits = bits << STAMP_BITS | u64::from(stamp);
-        Handle(bits << LENGTH_BITS | packed_bytes as u64)
-    }
-
-    /// The handle as a page-table entry keeps it.
-    #[must_use]
-    pub fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    /// The handle that [`Handle::to_bits`] gave. Bits that no store returned
-    /// give a handle that the pool does not recognise.
-    #[must_use]
-    pub fn from_bits(bits: u64) -> Handle {
-        Handle(bits)
-    }
-
-    /// The object's length.
-    #[must_use]
-    pub fn packed_bytes(self) -> usize {
-        (self.0 & ((1 << LENGTH_BITS) - 1)) as usize
-    }
-
-    fn stamp(self) -> u16 {
-        (self.0 >> LENGTH_BITS) as u16 & ((1 << STAMP_BITS) - 1)
-    }
-
-    fn slot(self) -> u16 {
-        (self.0 >> (LENGTH_BITS + STAMP_BITS)) as u16 & ((1 << SLOT_BITS) - 1)
-    }
-
-    fn slab(self) -> u32 {
-        (self.0 >> (LENGTH_BITS + STAMP_BITS + SLOT_BITS)) as u32
-    }
-}
+/// An object is not what was stored, or not there at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("checksum mismatch")]
+pub struct Damaged;
 
 /// Slabs that come into use together are neighbours: their locks must not
 /// share a cache line.
@@ -110,19 +84,11 @@ pub struct Pool {
     current: [AtomicU32; CLASSES],
     used_slabs: AtomicUsize,
     stored_bytes: AtomicUsize,
-    objects: AtomicUsize,
-}
-
-/// Which slab is where. A slab is free, or in use and on the age list, and
-/// then possibly also among those of its class with room.
-struct Directory {
-    free: List,
-    with_room: [List; CLASSES],
-    /// Longest in use first.
-    by_age: List,
-    /// A slab is never both free and with room, so these share links.
-    links: Box<[Link]>,
-    age_links: Box<[Link]>,
+    /// Objects, and slabs, by the slab's class.
+    objects: [AtomicUsize; CLASSES],
+    slabs_of: [AtomicUsize; CLASSES],
+    /// A store found no place, and not enough has gone since.
+    was_full: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,61 +107,83 @@ impl Pool {
     /// Reserves address space for `limit_bytes` (rounded down to slabs, at
     /// most 1 TiB) and makes the tables; DRAM is used as objects come.
     pub fn new(limit_bytes: usize) -> io::Result<Pool> {
-        let count = (limit_bytes / SLAB_BYTES).min(1 << SLAB_BITS);
+        let count = (limit_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
         let memory: &'static mut [u8] =
             if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };
         let (chunks, _) = memory.as_chunks_mut::<SLAB_BYTES>();
-        let mut directory = Directory {
-            free: List::EMPTY,
-            with_room: [List::EMPTY; CLASSES],
-            by_age: List::EMPTY,
-            links: vec![Link::UNLINKED; count].into(),
-            age_links: vec![Link::UNLINKED; count].into(),
-        };
-        for slab in 0..count as u32 {
-            directory.free.push_last(&mut directory.links, slab);
-        }
         Ok(Pool {
             slabs: chunks
                 .iter_mut()
                 .map(|bytes| LockedSlab(Mutex::new(Slab::new(bytes))))
                 .collect(),
-            directory: Mutex::new(directory),
+            directory: Mutex::new(Directory::new(count)),
             current: [const { AtomicU32::new(NONE) }; CLASSES],
             used_slabs: AtomicUsize::new(0),
             stored_bytes: AtomicUsize::new(0),
-            objects: AtomicUsize::new(0),
+            objects: [const { AtomicUsize::new(0) }; CLASSES],
+            slabs_of: [const { AtomicUsize::new(0) }; CLASSES],
+            was_full: AtomicBool::new(false),
         })
     }
 
-    /// Stores what page `owner` was packed to.
+    /// Stores what page `owner` was packed to. The tag is the caller's and
+    /// comes back with the handle.
+    ///
+    /// # Errors
+    /// When there is no place for it.
     ///
     /// # Panics
-    /// When `owner` has more than [`OWNER_BITS`] bits: cut short, it would
-    /// name another page.
-    pub fn store(&self, packed: &[u8], owner: u64) -> Result<Handle, PoolFull> {
-        assert!(owner >> OWNER_BITS == 0, "page number {owner:#x} is out of range");
-        if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
-            debug_assert!(false, "{} bytes are not the pool's to store", packed.len());
+    /// When `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below
+    /// [`TAGS`]: cut short, they would say something else.
+    pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
+        let class = class_of(packed)?;
+        let Some((slab, guard)) = self.current_slab(class).or_else(|| self.next_slab(class)) else {
+            self.was_full.store(true, Relaxed);
             return Err(PoolFull);
-        }
-        let class = class_for(packed.len());
-        let (slab, mut guard) =
-            self.current_slab(class).or_else(|| self.next_slab(class)).ok_or(PoolFull)?;
-        let handle = guard.put(slab, packed, owner);
-        self.stored_bytes.fetch_add(packed.len(), Relaxed);
-        self.objects.fetch_add(1, Relaxed);
-        Ok(handle)
+        };
+        Ok(self.put(slab, guard, packed, owner, tag))
     }
 
-    /// Hands the object to `read`, under its slab's lock; nothing at all if
-    /// the handle is stale, which no packed page is. `read` must not use the
-    /// pool.
-    pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> R {
-        let guard = self.slabs.get(handle.slab() as usize).map(LockedSlab::lock);
-        let object = guard.as_ref().and_then(|slab| slab.get(handle));
-        debug_assert!(object.is_some(), "load of a stale {handle:?}");
-        read(object.unwrap_or(&[]))
+    fn put(
+        &self,
+        slab: u32,
+        mut guard: MutexGuard<'_, Slab>,
+        packed: &[u8],
+        owner: u64,
+        tag: u8,
+    ) -> Handle {
+        assert!(owner >> OWNER_BITS == 0 && tag < TAGS, "{owner:#x} or {tag} is out of range");
+        let handle = guard.put(slab, packed, owner, tag);
+        self.stored_bytes.fetch_add(packed.len(), Relaxed);
+        self.count(&guard).fetch_add(1, Relaxed);
+        handle
+    }
+
+    /// Whether the pool wants pages: once full, not before a tenth of it is free
+    /// again.
+    #[must_use]
+    pub fn accepts(&self) -> bool {
+        if !self.was_full.load(Relaxed) {
+            return true;
+        }
+        let accepts = self.used_bytes() * 100 < self.limit_bytes() * ACCEPT_PERCENT;
+        if accepts {
+            self.was_full.store(false, Relaxed);
+        }
+        accepts
+    }
+
+    /// Hands the object to `read`, under its slab's lock. `read` must not use
+    /// the pool.
+    ///
+    /// # Errors
+    /// When the checksum does not match or the handle is stale, which no packed
+    /// page's is.
+    pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
+        let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
+        let mut guard = slab.lock();
+        guard.referenced = true;
+        guard.get(handle).map(read).ok_or(Damaged)
     }
 
     /// Frees the object; a stale handle has no effect.
@@ -211,35 +199,48 @@ impl Pool {
         }
         // Under the lock, so that the counts never fall below zero.
         self.stored_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
-        self.objects.fetch_sub(1, Relaxed);
-        let moves = guard.is_empty() || (guard.has_room() && !guard.listed);
+        self.count(&guard).fetch_sub(1, Relaxed);
+        let moves = guard.is_empty()
+            || (guard.has_room() && guard.listed.is_none_or(|group| guard.group() < group));
         drop(guard);
         if moves {
             self.settle(handle.slab());
         }
     }
 
+    /// The count of objects that a slab in use is part of.
+    fn count(&self, slab: &Slab) -> &AtomicUsize {
+        &self.objects[slab.class().unwrap_or(0)]
+    }
+
     /// Candidates for writeback: owners and handles of live objects of the
-    /// slab longest in use. They stay stored; the caller frees each one that
-    /// it has written. The slab takes no more objects, and once it has been
-    /// gone through it is the youngest, whatever the caller did. Zero when
-    /// nothing is stored.
+    /// slab longest in use; one that was used since the last look gets a second
+    /// chance. They stay stored; the caller frees each one that it has written.
+    /// The slab takes no more objects, and once it has been gone through it is
+    /// the youngest, whatever the caller did. Zero when nothing is stored.
     pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
         if out.is_empty() {
             return 0;
         }
+        let mut spared = 0;
         // Passes over slabs that are about to be released, and comes back to
         // the first one if that was left in its middle.
-        for _ in 0..=self.slabs.len() {
-            let mut directory = lock(&self.directory);
-            let Some(slab) = directory.by_age.first() else {
+        for _ in 0..=self.slabs.len() + MOST_SPARED {
+            let mut directory = self.directory();
+            let Some(slab) = directory.oldest() else {
                 return 0;
             };
             let mut guard = self.slabs[slab as usize].lock();
-            directory.unlist(slab, &mut guard);
+            let is_used = std::mem::take(&mut guard.referenced) && guard.listed_to == 0;
+            if is_used && !guard.closed && spared < MOST_SPARED {
+                spared += 1;
+                directory.make_youngest(slab);
+                continue;
+            }
             guard.closed = true;
+            directory.list(slab, &mut guard);
             let count = guard.list_live(slab, out);
-            if guard.written_back_to == 0 {
+            if guard.listed_to == 0 {
                 directory.make_youngest(slab);
             }
             if count > 0 {
@@ -264,7 +265,7 @@ impl Pool {
     /// How many objects there are.
     #[must_use]
     pub fn objects(&self) -> usize {
-        self.objects.load(Relaxed)
+        self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// What [`Pool::used_bytes`] never exceeds.
@@ -276,7 +277,8 @@ impl Pool {
     /// The tables, which the pool takes beside its slabs.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
-        size_of::<Pool>() + self.slabs.len() * (size_of::<LockedSlab>() + 2 * size_of::<Link>())
+        size_of::<Pool>()
+            + self.slabs.len() * (size_of::<LockedSlab>() + 2 * size_of::<list::Link>())
     }
 
     /// The slab that `class` stored into last, if it has room.
@@ -290,17 +292,46 @@ impl Pool {
     /// else one of a class up to twice as large, beyond which a small object
     /// would keep out a large one.
     fn next_slab(&self, class: usize) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        let mut directory = lock(&self.directory);
+        let mut directory = self.directory();
         let found = self
             .slab_with_room(&mut directory, class)
+            .or_else(|| self.nearby_slab(&mut directory, class))
             .or_else(|| self.open_slab(&mut directory, class));
         if let Some((slab, guard)) = found {
-            self.current[class].store(slab, Relaxed);
+            if guard.class() == Some(class) {
+                self.current[class].store(slab, Relaxed);
+            }
             return Some((slab, guard));
         }
+        self.larger_slot(&mut directory, class, 2 * CLASS[class].slot_bytes)
+    }
+
+    /// A slab with room of a larger class, for an object of a class that has
+    /// none yet, while the pool is so small that slabs just begun would be most
+    /// of it. Later every size deserves its own: what lies in slots too large
+    /// for it is lost for as long as it stays.
+    fn nearby_slab(
+        &self,
+        directory: &mut Directory,
+        class: usize,
+    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+        let is_small = self.used_slabs.load(Relaxed) < 2 * CLASSES;
+        if !is_small || self.slabs_of[class].load(Relaxed) > 0 {
+            return None;
+        }
+        self.larger_slot(directory, class, CLASS[class].slot_bytes * 3 / 2)
+    }
+
+    /// A slab with room of a larger class, with slots of at most so many bytes.
+    fn larger_slot(
+        &self,
+        directory: &mut Directory,
+        class: usize,
+        most_bytes: usize,
+    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
         (class + 1..CLASSES)
-            .take_while(|&larger| CLASS[larger].slot_bytes <= 2 * CLASS[class].slot_bytes)
-            .find_map(|larger| self.slab_with_room(&mut directory, larger))
+            .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
+            .find_map(|larger| self.slab_with_room(directory, larger))
     }
 
     fn slab_with_room(
@@ -308,13 +339,13 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        while let Some(slab) = directory.with_room[class].first() {
+        while let Some(slab) = directory.fullest(class) {
             let mut guard = self.slabs[slab as usize].lock();
+            // Stores fill slabs without telling the directory.
+            directory.list(slab, &mut guard);
             if guard.has_room() {
                 return Some((slab, guard));
             }
-            // Stores fill slabs without telling the directory.
-            directory.unlist(slab, &mut guard);
         }
         None
     }
@@ -324,63 +355,48 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        let slab = directory.free.first()?;
-        directory.free.remove(&mut directory.links, slab);
-        directory.by_age.push_last(&mut directory.age_links, slab);
+        let slab = directory.take_free()?;
         let mut guard = self.slabs[slab as usize].lock();
         guard.open(class);
         directory.list(slab, &mut guard);
         self.used_slabs.fetch_add(1, Relaxed);
+        self.slabs_of[class].fetch_add(1, Relaxed);
         Some((slab, guard))
     }
 
     /// Puts a slab where it now belongs after a free. Judges by what the slab
     /// is now, because others may have stored and freed in the meantime.
     fn settle(&self, slab: u32) {
-        let mut directory = lock(&self.directory);
+        let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
-        if guard.class().is_none() {
+        let Some(class) = guard.class() else {
             return;
-        }
+        };
         if !guard.is_empty() {
-            if guard.has_room() {
-                directory.list(slab, &mut guard);
-            }
+            directory.list(slab, &mut guard);
             return;
         }
-        directory.unlist(slab, &mut guard);
-        let Directory { by_age, age_links, .. } = &mut *directory;
-        by_age.remove(age_links, slab);
+        directory.retire(slab, &mut guard);
         // On no list now. The kernel can take long over giving back, and only
         // this slab has to wait for it.
         drop(directory);
         guard.release();
         drop(guard);
         self.used_slabs.fetch_sub(1, Relaxed);
-        let mut directory = lock(&self.directory);
-        let Directory { free, links, .. } = &mut *directory;
-        free.push_first(links, slab);
+        self.slabs_of[class].fetch_sub(1, Relaxed);
+        self.directory().give_back(slab);
+    }
+
+    fn directory(&self) -> MutexGuard<'_, Directory> {
+        lock(&self.directory)
     }
 }
 
-impl Directory {
-    /// Puts a slab among those of its class with room, unless it is there.
-    fn list(&mut self, slab: u32, guard: &mut Slab) {
-        if let (Some(class), false) = (guard.class(), guard.listed) {
-            self.with_room[class].push_last(&mut self.links, slab);
-            guard.listed = true;
-        }
+/// The class that an object is stored in, if the pool takes it at all.
+fn class_of(packed: &[u8]) -> Result<usize, PoolFull> {
+    if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
+        debug_assert!(false, "{} bytes are not the pool's to store", packed.len());
+        return Err(PoolFull);
     }
-
-    fn unlist(&mut self, slab: u32, guard: &mut Slab) {
-        if let (Some(class), true) = (guard.class(), guard.listed) {
-            self.with_room[class].remove(&mut self.links, slab);
-            guard.listed = false;
-        }
-    }
-
-    fn make_youngest(&mut self, slab: u32) {
-        self.by_age.remove(&mut self.age_links, slab);
-        self.by_age.push_last(&mut self.age_links, slab);
-    }
+    Ok(class_for(packed.len()))
 }

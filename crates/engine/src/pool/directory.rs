@@ -1,0 +1,94 @@
+//! Which slab is where: free, or in use and on the age list, and then possibly
+//! also among those of its class with room, sorted by how full they are.
+
+use super::class::CLASSES;
+use super::list::{Link, List};
+use super::slab::{GROUPS, Slab};
+
+/// The lists of slabs.
+pub(super) struct Directory {
+    free: List,
+    /// By class and group.
+    with_room: [[List; GROUPS]; CLASSES],
+    /// Longest in use first.
+    by_age: List,
+    /// A slab is never both free and with room, so these share links.
+    links: Box<[Link]>,
+    age_links: Box<[Link]>,
+}
+
+impl Directory {
+    /// All of `count` slabs are free.
+    pub(super) fn new(count: usize) -> Directory {
+        let mut directory = Directory {
+            free: List::EMPTY,
+            with_room: [[List::EMPTY; GROUPS]; CLASSES],
+            by_age: List::EMPTY,
+            links: vec![Link::UNLINKED; count].into(),
+            age_links: vec![Link::UNLINKED; count].into(),
+        };
+        for slab in 0..count as u32 {
+            directory.free.push_last(&mut directory.links, slab);
+        }
+        directory
+    }
+
+    /// Takes a free slab into use, as the youngest.
+    pub(super) fn take_free(&mut self) -> Option<u32> {
+        let slab = self.free.first()?;
+        self.free.remove(&mut self.links, slab);
+        self.by_age.push_last(&mut self.age_links, slab);
+        Some(slab)
+    }
+
+    /// Takes a slab in use off all lists.
+    pub(super) fn retire(&mut self, slab: u32, guard: &mut Slab) {
+        self.unlist(slab, guard);
+        self.by_age.remove(&mut self.age_links, slab);
+    }
+
+    /// A slab that was retired and released can be used again.
+    pub(super) fn give_back(&mut self, slab: u32) {
+        self.free.push_first(&mut self.links, slab);
+    }
+
+    /// A slab of a class that may have room, of the fullest group there is.
+    pub(super) fn fullest(&self, class: usize) -> Option<u32> {
+        self.with_room[class].iter().rev().find_map(List::first)
+    }
+
+    /// A slab of a class with room, of the sparsest group there is.
+    pub(super) fn sparsest(&self, class: usize) -> Option<u32> {
+        self.with_room[class].iter().find_map(List::first)
+    }
+
+    /// The slab longest in use.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        self.by_age.first()
+    }
+
+    pub(super) fn make_youngest(&mut self, slab: u32) {
+        self.by_age.remove(&mut self.age_links, slab);
+        self.by_age.push_last(&mut self.age_links, slab);
+    }
+
+    /// Puts a slab in use into the group where it now belongs, or on no list
+    /// when it takes nothing.
+    pub(super) fn list(&mut self, slab: u32, guard: &mut Slab) {
+        let group = guard.has_room().then(|| guard.group());
+        if group == guard.listed {
+            return;
+        }
+        self.unlist(slab, guard);
+        if let (Some(class), Some(group)) = (guard.class(), group) {
+            self.with_room[class][usize::from(group)].push_last(&mut self.links, slab);
+            guard.listed = Some(group);
+        }
+    }
+
+    fn unlist(&mut self, slab: u32, guard: &mut Slab) {
+        if let (Some(class), Some(group)) = (guard.class(), guard.listed.take()) {
+            self.with_room[class][usize::from(group)].remove(&mut self.links, slab);
+        }
+    }
+}
