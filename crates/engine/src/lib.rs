@@ -13,7 +13,7 @@
 //! | walks | [`mapping`], [`page_in`], then [`reclaim`], then [`pool_upkeep`], then [`page_out`] |
 //! | root  | [`parts`]: what both walks use, side by side; [`context`]: what one walk owns |
 //! | parts | [`policy`] over [`space`] over [`page`]; [`readahead`] over [`page`]; [`swap`] over [`io`] |
-//! | leaves| [`fill`], [`codec`], [`pool`], [`bounce`], [`seal`], [`budget`], [`stats`], [`config`] |
+//! | leaves| [`fill`], [`codec`], [`pool`], [`packed`], [`bounce`], [`seal`], [`budget`], [`stats`], [`config`] |
 //!
 //! A tier uses those below it and never those above. The leaves do not know
 //! each other: the walks carry values from one to the next.
@@ -49,6 +49,8 @@ pub mod fill;
 pub mod io;
 #[cfg(not(loom))]
 pub mod mapping;
+#[cfg(not(loom))]
+pub mod packed;
 #[cfg(not(loom))]
 pub mod page_in;
 #[cfg(not(loom))]

@@ -202,7 +202,7 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
     let leaving = parts.pages.claim(source);
     let place = leaving.before().place();
     match place {
-        Place::Filled { .. } | Place::Slot { .. } => {}
+        Place::Filled { .. } | Place::Slot { .. } | Place::Packed { .. } => {}
         Place::Resident { .. } => {
             if parts.window.relocate(target, source, 1).pages == 0 {
                 copy_over(parts, source, target)?;

@@ -1,12 +1,13 @@
 //! One 64-bit atomic entry per page: where the page is, and who may change that.
 //!
 //! ```text
-//!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign
+//!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
 //!  bit 6-63 payload      Resident: heat (2 bits), pins (16 bits)
 //!                        Staged: frame    Filled: word code
 //!                        Pool: handle     Slot: slot number
+//!                        Packed: slot number (below bit 60), part
 //! ```
 //!
 //! A transition is: claim (compare-and-swap that sets busy), act, publish
@@ -28,6 +29,11 @@ const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// Slot numbers of packed pages are below this.
+pub const SLOT_LIMIT: u64 = 1 << PART_SHIFT;
+/// Where the part is in a packed page's payload.
+const PART_SHIFT: u32 = 54;
 
 /// A page's number in the window.
 pub type PageNo = u64;
@@ -64,6 +70,13 @@ pub enum Place {
     },
     /// A mapping that is not managed lies here.
     Foreign,
+    /// In the swap area, compressed, in a slot that it shares.
+    Packed {
+        /// Slot number.
+        slot: u64,
+        /// Which part of the slot's page, below 16.
+        part: u8,
+    },
 }
 
 /// An entry as it was at one moment.
@@ -82,6 +95,10 @@ impl Entry {
             Place::Pool { handle } => (4, handle),
             Place::Slot { slot } => (5, slot),
             Place::Foreign => (6, 0),
+            Place::Packed { slot, part } => {
+                debug_assert!(slot < SLOT_LIMIT && part < 16);
+                (7, slot | u64::from(part) << PART_SHIFT)
+            }
         };
         debug_assert!(payload < PAYLOAD_LIMIT);
         Entry(state | payload << PAYLOAD_SHIFT)
@@ -98,7 +115,11 @@ impl Entry {
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
             5 => Place::Slot { slot: payload },
-            _ => Place::Foreign,
+            6 => Place::Foreign,
+            _ => Place::Packed {
+                slot: payload & (SLOT_LIMIT - 1),
+                part: (payload >> PART_SHIFT) as u8,
+            },
         }
     }
 
@@ -285,6 +306,7 @@ mod tests {
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
             (0..PAYLOAD_LIMIT).prop_map(|slot| Place::Slot { slot }),
+            (0..SLOT_LIMIT, 0..16u8).prop_map(|(slot, part)| Place::Packed { slot, part }),
             Just(Place::Foreign),
         ]
     }

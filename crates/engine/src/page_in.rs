@@ -8,6 +8,7 @@ use crate::codec::{self, CodecError};
 use crate::context::{Context, Contexts};
 use crate::fill;
 use crate::io::IoError;
+use crate::packed::{self, MAX_PARTS, NoPart};
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
@@ -51,6 +52,9 @@ pub enum FaultError {
     /// The pool holds something else than what was stored.
     #[error("a compressed page in memory is not what was stored ({0}): memory was overwritten")]
     Pool(#[from] Damaged),
+    /// A slot holds what its checksum says, but no such page.
+    #[error("a compressed page in the swap area is not there ({0}): a bug in softswap")]
+    NoPart(#[from] NoPart),
     /// No memory can be freed for it.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
@@ -70,7 +74,7 @@ impl FaultError {
         Some(match self {
             FaultError::NotMapped | FaultError::Foreign => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
-            FaultError::Corrupt { .. } => StopReason::WrongData,
+            FaultError::Corrupt { .. } | FaultError::NoPart(_) => StopReason::WrongData,
             FaultError::Unpack(_) | FaultError::Pool(_) => StopReason::PoolDamaged,
             FaultError::Exhausted(_) => StopReason::OutOfMemory,
             FaultError::Install(_) => StopReason::MapRefused,
@@ -209,6 +213,10 @@ fn install_from(
             install(parts, page, &context.page.0)?;
             Ok(Tier::Pool)
         }
+        Place::Packed { slot, part } => {
+            read_packed(parts, context, page, slot, part)?;
+            Ok(Tier::Disk)
+        }
         Place::Slot { slot } => {
             match readahead::window(&parts.pages, page) {
                 1 => read_slot(parts, context, page, slot)?,
@@ -248,10 +256,77 @@ fn read_slot(
     let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    let result = parts.areas.read_page(&mut context.lanes, slot, &mut buffer);
-    count_read(parts, PAGE_SIZE, result)?;
-    check_seal(parts, slot, &buffer)?;
+    read_alone(parts, context, slot, &mut buffer)?;
     install(parts, page, &buffer)
+}
+
+/// Reads the page of one slot, which the calling thread waits for.
+fn read_alone(
+    parts: &Parts,
+    context: &mut Context,
+    slot: u64,
+    buffer: &mut [u8],
+) -> Result<(), FaultError> {
+    let result = parts.areas.read_page(&mut context.lanes, slot, buffer);
+    count_read(parts, PAGE_SIZE, result)?;
+    check_seal(parts, slot, buffer)
+}
+
+/// Reads a slot that several compressed pages share, and installs one of them.
+/// Where touches run ahead, the pages after it that are in the same slot come
+/// with it: they have been read anyway.
+fn read_packed(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    slot: u64,
+    part: u8,
+) -> Result<(), FaultError> {
+    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
+        parts.die("no bounce buffer is left for a read");
+    };
+    read_alone(parts, context, slot, &mut buffer)?;
+    unpack_part(parts, context, page, &buffer, part)?;
+    let window = readahead::window(&parts.pages, page).min(MAX_PARTS) as u64;
+    let last = parts.window.pages() as PageNo - 1;
+    for next in page + 1..(page + window).min(last) {
+        let Some((claim, part)) = claim_sharing(parts, next, slot) else { break };
+        // Never at the price of direct reclaim: this is a guess.
+        if !parts.budget.try_charge(1, parts.other_bytes()) {
+            break;
+        }
+        if unpack_part(parts, context, next, &buffer, part).is_err() {
+            parts.budget.release(1);
+            break;
+        }
+        parts.release_copy(claim.before().place());
+        finish(parts, next, claim, PREFETCHED);
+        parts.stats.add(Counter::PagesReadAhead, 1);
+    }
+    Ok(())
+}
+
+fn unpack_part(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    packed: &[u8],
+    part: u8,
+) -> Result<(), FaultError> {
+    let (_, bytes) = packed::part(packed, part)?;
+    codec::decompress(bytes, &mut context.page.0)?;
+    install(parts, page, &context.page.0)
+}
+
+/// Claims a page if it is a part of what a slot holds and nobody has it.
+fn claim_sharing(parts: &Parts, page: PageNo, slot: u64) -> Option<(Claim<'static>, u8)> {
+    let seen = parts.pages.load(page);
+    match seen.place() {
+        Place::Packed { slot: its, part } if its == slot => {
+            parts.pages.try_claim(page, seen).map(|claim| (claim, part))
+        }
+        _ => None,
+    }
 }
 
 /// Reads a slot and those after it that hold the pages after `page`, up to

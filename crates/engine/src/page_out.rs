@@ -388,17 +388,32 @@ fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
 pub struct Moves<'m, 't> {
     /// Where they go.
     pub run: Run,
-    /// The pages, in the order of the copies.
-    pub claims: &'m mut [Option<Claim<'t>>],
+    /// The pages, with where their copies are.
+    pub moved: &'m mut [Option<Moved<'t>>],
+}
+
+/// A page whose copy is in a cluster buffer.
+pub struct Moved<'t> {
+    /// The page.
+    pub claim: Claim<'t>,
+    /// Which page of the buffer.
+    pub at: usize,
+    /// Which part of it, if it is a packed one.
+    pub part: Option<u8>,
 }
 
 impl Moves<'_, '_> {
     /// Writes the copies and publishes the slots of those that were written;
     /// what was left of the run, and what the pages had before, is freed.
-    /// Returns how many went.
+    /// Returns how many pages went.
     pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &[u8]) -> usize {
-        let Moves { run, claims } = self;
-        let count = claims.len();
+        let Moves { run, moved } = self;
+        let mut used_parts = [0; BATCH_PAGES];
+        let mut count = 0;
+        for Moved { at, part, .. } in moved.iter().flatten() {
+            count = count.max(at + 1);
+            used_parts[*at] |= part.map_or(0, |part| 1 << part);
+        }
         if count < run.len {
             parts.areas.give_back(run.first + count as u64, run.len - count);
         }
@@ -407,11 +422,20 @@ impl Moves<'_, '_> {
         }
         let run = Run { len: count, ..run };
         let written = write_sealed(parts, context, run, &copies[..count * PAGE_SIZE]);
+        for (at, used) in used_parts.into_iter().enumerate() {
+            if used != 0 && written.has(at) {
+                parts.areas.set_parts(run.first + at as u64, used);
+            }
+        }
         let mut gone = 0;
-        for (at, claim) in claims.iter_mut().enumerate() {
-            if let Some(claim) = claim.take().filter(|_| written.has(at)) {
+        for moved in moved {
+            if let Some(Moved { claim, at, part }) = moved.take().filter(|it| written.has(it.at)) {
                 let old = claim.before().place();
-                claim.publish(Place::Slot { slot: run.first + at as u64 });
+                let slot = run.first + at as u64;
+                claim.publish(match part {
+                    Some(part) => Place::Packed { slot, part },
+                    None => Place::Slot { slot },
+                });
                 parts.release_copy(old);
                 gone += 1;
             }

@@ -115,6 +115,7 @@ impl Parts {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
             Place::Slot { slot } => self.areas.free(slot, 1),
+            Place::Packed { slot, part } => self.areas.free_part(slot, part),
             _ => {}
         }
     }

@@ -5,9 +5,11 @@
 //! brought elsewhere, emptied clusters are discarded, and storage at the end
 //! that is not needed is given back.
 
+use crate::codec;
 use crate::context::{BATCH_PAGES, Context, Contexts};
+use crate::packed;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_out::Moves;
+use crate::page_out::{Moved, Moves};
 use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::area::Discarded;
@@ -52,9 +54,9 @@ impl Upkeep {
         let Ok(run) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
             return false;
         };
-        let mut claims = [const { None }; BATCH_PAGES];
-        let count = self.gather(parts, context, run, &mut cluster, &mut claims);
-        let moves = Moves { run, claims: &mut claims[..count] };
+        let mut moved = [const { None }; BATCH_PAGES];
+        let count = self.gather(parts, context, run, &mut cluster, &mut moved);
+        let moves = Moves { run, moved: &mut moved[..count] };
         let gone = moves.carry_out(parts, context, &cluster);
         parts.stats.add(Counter::PagesMoved, gone as u64);
         self.moved_in_round += gone;
@@ -74,19 +76,17 @@ impl Upkeep {
         context: &mut Context,
         run: Run,
         cluster: &mut [u8],
-        claims: &mut [Option<Claim<'static>>],
+        moved: &mut [Option<Moved<'static>>],
     ) -> usize {
         let mut count = 0;
         let end = (self.next + SPAN_PAGES).min(parts.space.high());
         while self.next < end && count < run.len {
             let page = self.next;
             self.next += 1;
-            let Some((claim, slot)) = claim_leaving(parts, page) else { continue };
-            let copy = &mut cluster[count * PAGE_SIZE..][..PAGE_SIZE];
-            if parts.areas.read(&mut context.lanes, slot, copy).is_ok()
-                && parts.is_sealed(slot, copy)
-            {
-                claims[count] = Some(claim);
+            let Some(claim) = claim_leaving(parts, page) else { continue };
+            let (copies, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
+            if read_copy(parts, context, claim.before().place(), &mut copies[count]).is_some() {
+                moved[count] = Some(Moved { claim, at: count, part: None });
                 count += 1;
             }
         }
@@ -95,12 +95,33 @@ impl Upkeep {
 }
 
 /// Claims a page if it is in an area that has failed.
-fn claim_leaving(parts: &Parts, page: PageNo) -> Option<(Claim<'static>, u64)> {
+fn claim_leaving(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
     if !parts.space.is_touched(page) {
         return None;
     }
     let seen = parts.pages.load(page);
-    let Place::Slot { slot } = seen.place() else { return None };
+    let (Place::Slot { slot } | Place::Packed { slot, .. }) = seen.place() else { return None };
     let wanted = !seen.is_busy() && parts.areas.is_leaving(slot);
-    wanted.then(|| parts.pages.try_claim(page, seen)).flatten().map(|claim| (claim, slot))
+    wanted.then(|| parts.pages.try_claim(page, seen)).flatten()
+}
+
+/// Reads the page at a place in the swap areas; `None` when it is not what was
+/// written there.
+fn read_copy(
+    parts: &Parts,
+    context: &mut Context,
+    place: Place,
+    copy: &mut [u8; PAGE_SIZE],
+) -> Option<()> {
+    let (Place::Slot { slot } | Place::Packed { slot, .. }) = place else { return None };
+    parts.areas.read(&mut context.lanes, slot, copy).ok()?;
+    if !parts.is_sealed(slot, copy) {
+        return None;
+    }
+    if let Place::Packed { part, .. } = place {
+        let (_, bytes) = packed::part(copy, part).ok()?;
+        codec::decompress(bytes, &mut context.page.0).ok()?;
+        *copy = context.page.0;
+    }
+    Some(())
 }

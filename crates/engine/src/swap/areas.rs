@@ -245,6 +245,18 @@ impl Areas {
         area.free(first, len);
     }
 
+    /// Notes which parts of a slot's page are in use.
+    pub fn set_parts(&self, slot: u64, parts: u32) {
+        let (area, slot) = self.of(slot);
+        area.set_parts(slot, parts);
+    }
+
+    /// Gives one part of a slot's page back, and with the last the slot.
+    pub fn free_part(&self, slot: u64, part: u8) {
+        let (area, slot) = self.of(slot);
+        area.free_part(slot, part);
+    }
+
     /// Gives slots back that were taken and never used: at once, since nobody
     /// knows of them.
     pub fn give_back(&self, first: u64, len: usize) {

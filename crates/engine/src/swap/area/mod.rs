@@ -23,7 +23,7 @@ use crate::io::poll::Polling;
 use crate::io::{Device, Facts, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use upkeep::Health;
@@ -95,6 +95,10 @@ pub struct Area {
     /// Per slot: the checksum of its content, and how often it was handed out.
     seals: &'static [AtomicU32],
     generations: &'static [AtomicU32],
+    /// A bit for each part of a packed page that is in use.
+    parts: &'static [AtomicU32],
+    /// Whether there have been packed pages: without, nothing of that is in DRAM.
+    has_parts: AtomicBool,
     /// A bit per cluster whose storage went back to the file system; it has to
     /// be claimed again before it is written.
     hollow: &'static [AtomicU64],
@@ -194,6 +198,8 @@ impl Area {
             slots: SlotAllocator::new(clusters as u32, config.cpus)?,
             seals: reserve_u32(slots)?,
             generations: reserve_u32(slots)?,
+            parts: reserve_u32(slots)?,
+            has_parts: AtomicBool::new(false),
             hollow: reserve_u64((clusters as usize).div_ceil(64))?,
             has_hollow: AtomicBool::new(false),
             health: Health::default(),
@@ -273,6 +279,22 @@ impl Area {
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
+    /// Notes which parts of a slot's page are in use, a bit each.
+    pub fn set_parts(&self, slot: u64, parts: u32) {
+        self.has_parts.store(true, Relaxed);
+        self.parts[slot as usize].store(parts, Release);
+    }
+
+    /// Gives one part of a slot's page back, and with the last the slot.
+    pub fn free_part(&self, slot: u64, part: u8) {
+        let bit = 1 << part;
+        let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
+        debug_assert!(before & bit != 0, "part {part} of slot {slot} is not in use");
+        if before == bit {
+            self.free(slot, 1);
+        }
+    }
+
     /// Notes the checksum of what a slot holds.
     pub fn set_seal(&self, slot: u64, seal: u32) {
         self.seals[slot as usize].store(seal, Release);
@@ -335,9 +357,11 @@ impl Area {
     /// the clusters that were ever in use, since tables are populated on touch.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
-        const SLOT_BYTES: u64 = 2 * size_of::<u32>() as u64;
+        let tables = 2 + u64::from(self.has_parts.load(Relaxed));
         let touched = u64::from(self.slots.touched_clusters()) * CLUSTER_SLOTS as u64;
-        touched * SLOT_BYTES + self.slots.metadata_bytes() + self.extents.metadata_bytes()
+        touched * tables * size_of::<u32>() as u64
+            + self.slots.metadata_bytes()
+            + self.extents.metadata_bytes()
     }
 }
 

@@ -1,0 +1,157 @@
+//! Packed pages: several compressed pages in one page of the swap area, as the
+//! pool had them. Fewer writes, and fewer slots.
+//!
+//! ```text
+//!  byte 0-1          how many parts there are, little-endian
+//!  byte 2-           the parts' bytes, one after the other
+//!  ...
+//!  last two bytes    the first part: length (12 bits), tag (4 bits above)
+//!  before them       the second part, and so on
+//! ```
+//!
+//! The page as a whole is sealed like any other. What is read back is judged
+//! all the same: no bytes whatever make this code reach outside the page.
+
+const PAGE_BYTES: usize = 4096;
+const COUNT_BYTES: usize = 2;
+const ENTRY_BYTES: usize = 2;
+const LENGTH_BITS: u32 = 12;
+const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
+
+/// Parts of a page are numbered below this.
+pub const MAX_PARTS: usize = 16;
+/// A longer object does not share its page with one like it.
+pub const MAX_PART_BYTES: usize = (PAGE_BYTES - COUNT_BYTES) / 2 - ENTRY_BYTES;
+
+const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
+
+/// What was read is no packed page, or has no such part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a packed page has no part {part}")]
+pub struct NoPart {
+    /// The part that was asked for.
+    pub part: usize,
+}
+
+/// How full a page is that is being packed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Packer {
+    count: usize,
+    content_bytes: usize,
+}
+
+impl Packer {
+    /// What nothing can be added to.
+    pub const FULL: Packer = Packer { count: MAX_PARTS, content_bytes: 0 };
+
+    /// Adds a part to `page`, which all earlier ones went to; returns its number,
+    /// or `None`, and nothing is changed, when it does not fit. `tag` is below 16.
+    pub fn add(&mut self, page: &mut [u8; PAGE_BYTES], tag: u8, bytes: &[u8]) -> Option<u8> {
+        let from = COUNT_BYTES + self.content_bytes;
+        let entry = PAGE_BYTES - ENTRY_BYTES * (self.count + 1);
+        let fits = from + bytes.len() <= entry && bytes.len() <= usize::from(LENGTH_MASK);
+        if !fits || bytes.is_empty() || self.count == MAX_PARTS {
+            return None;
+        }
+        debug_assert!(tag < 16);
+        page[from..from + bytes.len()].copy_from_slice(bytes);
+        let word = u16::from(tag) << LENGTH_BITS | bytes.len() as u16;
+        page[entry..entry + ENTRY_BYTES].copy_from_slice(&word.to_le_bytes());
+        let part = self.count as u8;
+        self.count += 1;
+        self.content_bytes += bytes.len();
+        page[..COUNT_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
+        Some(part)
+    }
+}
+
+/// The tag and the bytes of one part of a page.
+///
+/// # Errors
+/// When the page has no such part.
+pub fn part(page: &[u8], part: u8) -> Result<(u8, &[u8]), NoPart> {
+    let index = usize::from(part);
+    page.first_chunk().and_then(|page| find(page, index)).ok_or(NoPart { part: index })
+}
+
+fn find(page: &[u8; PAGE_BYTES], index: usize) -> Option<(u8, &[u8])> {
+    let count = usize::from(u16::from_le_bytes(*page.first_chunk()?));
+    if index >= count || count > MAX_PARTS {
+        return None;
+    }
+    let entry = |index: usize| {
+        let at = PAGE_BYTES - ENTRY_BYTES * (index + 1);
+        u16::from_le_bytes([page[at], page[at + 1]])
+    };
+    let from: usize = (0..index).map(|before| usize::from(entry(before) & LENGTH_MASK)).sum();
+    let from = COUNT_BYTES + from;
+    let word = entry(index);
+    let to = from + usize::from(word & LENGTH_MASK);
+    let table = PAGE_BYTES - ENTRY_BYTES * count;
+    (from < to && to <= table).then(|| ((word >> LENGTH_BITS) as u8, &page[from..to]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_of_the_longest_share_a_page() {
+        let mut page = [0xEE; PAGE_BYTES];
+        let mut packer = Packer::default();
+        assert_eq!(packer.add(&mut page, 1, &[1; MAX_PART_BYTES]), Some(0));
+        assert_eq!(packer.add(&mut page, 2, &[2; MAX_PART_BYTES]), Some(1));
+        assert_eq!(packer.add(&mut page, 3, &[3; 1]), None);
+        assert_eq!(part(&page, 0), Ok((1, &[1; MAX_PART_BYTES][..])));
+        assert_eq!(part(&page, 1), Ok((2, &[2; MAX_PART_BYTES][..])));
+        assert_eq!(part(&page, 2), Err(NoPart { part: 2 }));
+    }
+
+    #[test]
+    fn nothing_is_in_a_page_of_zeroes() {
+        assert!((0..=255).all(|number| part(&[0; PAGE_BYTES], number).is_err()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_added_is_found(
+            parts in prop::collection::vec((0..16u8, prop::collection::vec(any::<u8>(), 0..900)), 0..40),
+        ) {
+            let mut page = [0x5A; PAGE_BYTES];
+            let mut packer = Packer::default();
+            let mut added = Vec::new();
+            for (tag, bytes) in &parts {
+                let before = packer;
+                match packer.add(&mut page, *tag, bytes) {
+                    Some(number) => {
+                        prop_assert_eq!(usize::from(number), added.len());
+                        added.push((*tag, bytes));
+                    }
+                    None => prop_assert_eq!(packer, before),
+                }
+                for (number, (tag, bytes)) in (0..).zip(&added) {
+                    prop_assert_eq!(part(&page, number), Ok((*tag, &bytes[..])));
+                }
+            }
+            prop_assert!(part(&page, added.len() as u8).is_err());
+            prop_assert!(added.len() <= MAX_PARTS);
+        }
+
+        #[test]
+        fn any_bytes_at_all_are_judged_without_panicking(
+            front in prop::collection::vec(any::<u8>(), COUNT_BYTES),
+            back in prop::collection::vec(any::<u8>(), ENTRY_BYTES * MAX_PARTS),
+        ) {
+            let mut page = [0; PAGE_BYTES];
+            page[..COUNT_BYTES].copy_from_slice(&front);
+            page[0] &= 31;
+            page[PAGE_BYTES - back.len()..].copy_from_slice(&back);
+            for number in 0..=255 {
+                if let Ok((_, bytes)) = part(&page, number) {
+                    prop_assert!(!bytes.is_empty() && bytes.len() < PAGE_BYTES);
+                }
+            }
+        }
+    }
+}
