@@ -94,6 +94,26 @@ fn nobody_goes_without_while_the_only_cluster_changes_hands() {
 }
 
 #[test]
+fn nobody_goes_without_while_slots_are_freed_behind_and_taken_ahead() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
+        slots.free(5, 1).unwrap();
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(CLUSTER + 3, 1).unwrap();
+                slots.alloc_run(1, 1).unwrap()
+            })
+        };
+        // One slot is free at any time, in one of the two current clusters.
+        let run = slots.alloc_run(0, 1).unwrap();
+        assert_ne!(run, other.join().unwrap());
+        assert_eq!(drain(&slots), 0);
+    });
+}
+
+#[test]
 fn two_that_empty_a_cluster_leave_it_free() {
     check(|| {
         let slots = with_a_full_cluster();

@@ -51,8 +51,9 @@ pub(super) struct Holds {
     /// By list; the first is none.
     head: [u32; LISTS],
     tail: [u32; LISTS],
-    /// Goes up whenever a cluster of this home changes its place.
-    changes: u64,
+    /// Goes up whenever a cluster of this home changes its place, and whenever
+    /// a run is taken out of the current one.
+    pub(super) changes: u64,
 }
 
 impl Shelf {
@@ -114,7 +115,8 @@ impl SlotAllocator {
         self.set_place(holds, cluster, self.home(cluster), state);
     }
 
-    /// Where all clusters are is the same as long as this is.
+    /// As long as this is the same all clusters are where they are, and what is
+    /// free stays free.
     pub(super) fn changes(&self) -> u64 {
         self.shelves.iter().map(|shelf| shelf.lock().changes).sum()
     }
@@ -166,7 +168,7 @@ impl SlotAllocator {
                 if let Some(old) = shelf.current.replace(next) {
                     self.let_go(&mut shelf, old);
                 }
-                self.carve(next, want, 1)
+                self.carve(&mut shelf, want, 1)
             })
         })
     }
