@@ -128,8 +128,11 @@ impl SlotAllocator {
         for cluster in old..new {
             // Storage that was just added holds nothing.
             self.set_clean(cluster, true);
-            let mut home = self.lock_home(cluster);
-            self.link(&mut home, cluster, self.state_for(cluster), false);
+            self.link_common(
+                self.lock_with_common(self.home(cluster)),
+                cluster,
+                self.state_for(cluster),
+            );
         }
         new - old
     }

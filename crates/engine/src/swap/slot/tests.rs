@@ -49,6 +49,22 @@ fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
 }
 
 #[test]
+fn clusters_that_were_given_up_come_again_as_new_ones() {
+    let slots = allocator(65, 2);
+    let held: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
+    held.iter().for_each(|&(first, len)| slots.free(first, len).unwrap());
+    let gone = slots.shrink(0);
+    assert!(gone >= 64, "{gone}");
+    assert_eq!(slots.grow(64), gone.min(64));
+    let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
+    for turn in 0..62 {
+        let (first, _) = slots.alloc_run(turn % 2, 512).unwrap();
+        by_cpu[turn % 2].insert(first / CLUSTER / 16);
+    }
+    assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
+}
+
+#[test]
 fn what_is_set_aside_is_taken_after_what_waits_anywhere() {
     let slots = allocator(3, 2);
     slots.set_discards(true);
