@@ -33,7 +33,7 @@ use crate::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
 use crate::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use crossbeam_utils::CachePadded;
-use shelf::{CURRENT, FREE, FULL, GONE, ROOMY, Shelf, TIGHT, WAITING};
+use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING};
 use std::io;
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -128,8 +128,11 @@ impl SlotAllocator {
         for cluster in old..new {
             // Storage that was just added holds nothing.
             self.set_clean(cluster, true);
-            let mut home = self.lock_home(cluster);
-            self.link(&mut home, cluster, self.state_for(cluster), false);
+            self.link_common(
+                self.lock_with_common(self.home(cluster)),
+                cluster,
+                self.state_for(cluster),
+            );
         }
         new - old
     }
@@ -153,7 +156,7 @@ impl SlotAllocator {
 
     /// Takes a run from wherever there is one, other processors' current clusters
     /// included. With nothing found nothing was free at one moment: as long as
-    /// clusters change their places one may have been missed.
+    /// clusters change their places, or slots are taken, one may have been missed.
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
@@ -168,18 +171,20 @@ impl SlotAllocator {
 
     /// Takes a run out of the current cluster of a shelf.
     fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
-        let shelf = self.shelves[shelf].lock();
-        self.carve(shelf.current?, want, least)
+        let mut shelf = self.shelves[shelf].lock();
+        self.carve(&mut shelf, want, least)
     }
 
-    /// Takes a run out of a current cluster, whose lock the caller holds.
-    fn carve(&self, cluster: u32, want: usize, least: usize) -> Option<(u64, usize)> {
+    /// Takes a run out of the current cluster of a shelf that is locked.
+    fn carve(&self, shelf: &mut Holds, want: usize, least: usize) -> Option<(u64, usize)> {
+        let cluster = shelf.current?;
         let base = cluster as usize * WORDS;
         let mut seen: Bits = [0; WORDS];
         for (word, bits) in seen.iter_mut().enumerate() {
             *bits = self.bits[base + word].load(Acquire);
         }
         let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
+        shelf.changes += 1;
         self.stripe().fetch_add(run.len() as u64, Relaxed);
         for (word, mask) in masks(run.clone()) {
             let before = self.bits[base + word].fetch_or(mask, AcqRel);

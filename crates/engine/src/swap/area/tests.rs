@@ -372,6 +372,21 @@ fn clusters_whose_storage_cannot_be_had_are_passed_over() {
 }
 
 #[test]
+fn storage_that_another_processor_still_has_is_found_behind_what_cannot_be_had() {
+    let (device, area) = discarding(64, Discard::Pages);
+    // The first cluster never becomes empty; the last two are held.
+    let runs: Vec<_> =
+        [0, 0, 1, 0, 1].iter().map(|cpu| area.alloc_run(*cpu, 512).unwrap()).skip(1).collect();
+    area.free(runs[0].first, runs[0].len);
+    assert!(matches!(area.discard_one(), Discarded::Bytes(_)));
+    // Emptied, but not discarded yet: its storage is there.
+    area.free(runs[1].first, runs[1].len);
+    device.fail(Operation::Grow, device.counts().grows, u64::MAX, Fault::Errno(errno::ENOSPC));
+    let (rest, full) = fill_up(&area);
+    assert_eq!(slots_of(&rest), runs[1].len as u64, "{full}");
+}
+
+#[test]
 fn storage_is_not_claimed_again_out_of_the_reserve() {
     let config = AreaConfig { reserve_bytes: 8 * MIB, discard: Discard::Pages, ..config(2) };
     let (device, area) = simulated(24, config);
@@ -499,4 +514,19 @@ fn polling() -> Polling {
         0,
         Stats::new(reserve_u64(STATS_WORDS).unwrap()),
     )
+}
+
+#[test]
+fn what_cannot_be_discarded_any_more_is_not_asked_again_when_it_is_set_aside() {
+    let (device, area) = discarding(64, Discard::Pages);
+    let runs: Vec<_> = (0..4).map(|_| area.alloc_run(0, 512).unwrap()).collect();
+    area.free(runs[1].first, runs[1].len);
+    assert!(matches!(area.discard_one(), Discarded::Bytes(_)));
+    area.free(runs[2].first, runs[2].len);
+    device.fail(Operation::Discard, 1, u64::MAX, Fault::Errno(errno::EIO));
+    assert_eq!(area.discard_one(), Discarded::Failed);
+    device.fail(Operation::Grow, device.counts().grows, u64::MAX, Fault::Errno(errno::ENOSPC));
+    fill_up(&area);
+    assert_eq!(area.discard_one(), Discarded::Nothing);
+    assert_eq!(device.counts().discards, 2);
 }

@@ -94,6 +94,129 @@ fn nobody_goes_without_while_the_only_cluster_changes_hands() {
 }
 
 #[test]
+fn nobody_goes_without_while_slots_are_freed_behind_and_taken_ahead() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
+        slots.free(5, 1).unwrap();
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(CLUSTER + 3, 1).unwrap();
+                slots.alloc_run(1, 1).unwrap()
+            })
+        };
+        // One slot is free at any time, in one of the two current clusters.
+        let run = slots.alloc_run(0, 1).unwrap();
+        assert_ne!(run, other.join().unwrap());
+        assert_eq!(drain(&slots), 0);
+    });
+}
+
+#[test]
+fn two_that_take_from_each_other_neither_wait_for_ever_nor_share() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
+        // Each gives its cluster up for the other's.
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(1, 40).unwrap();
+                slots.alloc_run(0, 30).unwrap()
+            })
+        };
+        slots.free(CLUSTER, 40).unwrap();
+        let (first, len) = slots.alloc_run(1, 30).unwrap();
+        let (other, more) = other.join().unwrap();
+        assert!(first + len as u64 <= other || other + more as u64 <= first);
+        assert_eq!(drain(&slots), 80 - (len + more) as u64);
+    });
+}
+
+#[test]
+fn a_cluster_that_is_discarded_is_taken_by_nobody_and_comes_back() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.set_discards(true);
+        assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
+        slots.free(CLUSTER, 63).unwrap();
+        let discarding = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                let cluster = slots.take_waiting();
+                if let Some(cluster) = cluster {
+                    assert_eq!(cluster, 1);
+                    assert!(slots.is_empty(cluster));
+                    slots.set_discards(false);
+                    assert!(slots.is_empty(cluster));
+                    slots.discarded(cluster);
+                }
+            })
+        };
+        slots.free(2 * CLUSTER - 1, 1).unwrap();
+        let taken = slots.alloc_run(1, 2).map_or(0, |run| run.1 as u64);
+        discarding.join().unwrap();
+        assert_eq!(taken + drain(&slots), CLUSTER);
+        assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 0));
+    });
+}
+
+#[test]
+fn what_is_added_is_found_by_all_and_once() {
+    check(|| {
+        let slots = SlotAllocator::new(3, 2).unwrap();
+        assert_eq!(slots.grow(1), 1);
+        let slots = Arc::new(slots);
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.alloc_run(1, 64).map_or(0, |run| run.1 as u64))
+        };
+        assert_eq!(slots.grow(2), 2);
+        let run = slots.alloc_run(0, 64).unwrap();
+        let taken = other.join().unwrap();
+        assert_eq!(taken + run.1 as u64 + drain(&slots), 3 * CLUSTER - 1);
+    });
+}
+
+#[test]
+fn a_cluster_that_goes_and_comes_again_is_whole() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.alloc_run(0, 1).unwrap();
+        slots.free(CLUSTER + 1, 62).unwrap();
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.free(CLUSTER, 1).unwrap())
+        };
+        slots.free(2 * CLUSTER - 1, 1).unwrap();
+        let gone = slots.shrink(1);
+        assert_eq!(slots.grow(1), gone);
+        let taken = slots.alloc_run(1, 2).unwrap().1;
+        freeing.join().unwrap();
+        assert_eq!(taken as u64 + drain(&slots), 2 * CLUSTER - 2);
+    });
+}
+
+#[test]
+fn what_is_set_aside_is_not_lost() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.set_discards(true);
+        assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
+        slots.free(CLUSTER, 64).unwrap();
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.alloc_run(1, 2).unwrap())
+        };
+        let (first, len) = slots.alloc_run(1, 2).unwrap();
+        slots.set_aside(first, len);
+        let (_, kept) = other.join().unwrap();
+        assert_eq!(kept as u64 + drain(&slots), CLUSTER);
+    });
+}
+
+#[test]
 fn two_that_empty_a_cluster_leave_it_free() {
     check(|| {
         let slots = with_a_full_cluster();

@@ -45,8 +45,13 @@ impl SlotAllocator {
     /// until [`Self::discarded`] gives it back.
     #[must_use]
     pub fn take_waiting(&self) -> Option<u32> {
-        self.shelves.iter().find_map(|shelf| {
-            let mut shelf = shelf.lock();
+        // What was set aside may still be on that list.
+        if !self.discards.load(SeqCst) {
+            return None;
+        }
+        // What was set aside, on the common shelf, has nothing to discard.
+        self.shelves_from(self.shelf_of(0)).find_map(|shelf| {
+            let mut shelf = self.shelves[shelf].lock();
             let cluster = shelf.first(WAITING)?;
             self.unlink(&mut shelf, cluster);
             self.set_state(&mut shelf, cluster, CURRENT);
@@ -65,15 +70,16 @@ impl SlotAllocator {
     pub fn set_aside(&self, first: u64, len: usize) {
         let _ = self.give_back(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
-        for shelf in &self.shelves {
-            let mut shelf = shelf.lock();
-            if shelf.current == Some(cluster) {
-                shelf.current = None;
-                if self.is_empty(cluster) {
-                    self.link(&mut shelf, cluster, WAITING, false);
-                } else {
-                    self.let_go(&mut shelf, cluster);
-                }
+        for index in 0..self.shelves.len() {
+            let (mut shelf, common) = self.lock_with_common(index);
+            if shelf.current.take_if(|current| *current == cluster).is_none() {
+                continue;
+            }
+            if self.is_empty(cluster) {
+                // Not at home, where it would be the first to be taken again.
+                self.link_common((shelf, common), cluster, WAITING);
+            } else {
+                self.let_go(&mut shelf, cluster);
             }
         }
     }

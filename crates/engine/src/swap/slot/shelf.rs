@@ -2,7 +2,7 @@
 //!
 //! Each processor has a shelf: its current cluster, and lists of those it had
 //! last, by how full they are. One more shelf holds clusters that no processor
-//! has had yet. A cluster's home is the shelf whose lock guards its place in the
+//! has had since they were added, and those set aside. A cluster's home is the shelf whose lock guards its place in the
 //! tables, its links included; it changes home when a processor takes it from
 //! another's shelf, with both locks held. So what one processor fills
 //! and empties is its own business, as long as it finds what it needs at home.
@@ -27,7 +27,8 @@ pub(super) const CURRENT: u32 = 6;
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
 
-/// The shelf of clusters that no processor has had.
+/// The shelf of clusters that no processor has had since they were added, and
+/// of those whose storage could not be had.
 const COMMON: usize = 0;
 
 /// Clusters that come to a processor together: as many as share a cache line of
@@ -51,8 +52,9 @@ pub(super) struct Holds {
     /// By list; the first is none.
     head: [u32; LISTS],
     tail: [u32; LISTS],
-    /// Goes up whenever a cluster of this home changes its place.
-    changes: u64,
+    /// Goes up whenever a cluster of this home changes its place, and whenever
+    /// a run is taken out of the current one.
+    pub(super) changes: u64,
 }
 
 impl Shelf {
@@ -84,12 +86,13 @@ impl SlotAllocator {
         1 + cpu % (self.shelves.len() - 1)
     }
 
-    /// All shelves, the given one first, then the common one and the others by
-    /// distance.
+    /// All shelves, the given one first, then the others by distance. The common
+    /// one is last: of it a processor is dealt what is free, and what waits there
+    /// was set aside.
     pub(super) fn shelves_from(&self, own: usize) -> impl Iterator<Item = usize> {
         let cpus = self.shelves.len() - 1;
         let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
-        [own, COMMON].into_iter().chain(others)
+        [own].into_iter().chain(others).chain([COMMON])
     }
 
     /// What the place of a cluster says now. Without its home's lock it may
@@ -98,7 +101,7 @@ impl SlotAllocator {
         self.place[cluster as usize].load(SeqCst) & STATE_MASK
     }
 
-    fn home(&self, cluster: u32) -> usize {
+    pub(super) fn home(&self, cluster: u32) -> usize {
         (self.place[cluster as usize].load(SeqCst) >> STATE_BITS) as usize
     }
 
@@ -114,7 +117,8 @@ impl SlotAllocator {
         self.set_place(holds, cluster, self.home(cluster), state);
     }
 
-    /// Where all clusters are is the same as long as this is.
+    /// As long as this is the same all clusters are where they are, and what is
+    /// free stays free.
     pub(super) fn changes(&self) -> u64 {
         self.shelves.iter().map(|shelf| shelf.lock().changes).sum()
     }
@@ -129,6 +133,26 @@ impl SlotAllocator {
         let shelf = self.shelves[own].lock();
         let higher = (other > own).then(|| self.shelves[other].lock());
         (shelf, lower.or(higher))
+    }
+
+    /// Locks a shelf and the common one.
+    pub(super) fn lock_with_common(
+        &self,
+        shelf: usize,
+    ) -> (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>) {
+        self.lock_both(shelf, COMMON)
+    }
+
+    /// Puts a cluster that is on no list at the end of one of the common shelf's.
+    /// Its home and that shelf are locked.
+    pub(super) fn link_common(
+        &self,
+        (mut home, common): (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>),
+        cluster: u32,
+        to: u32,
+    ) {
+        self.set_place(&mut home, cluster, COMMON, self.state(cluster));
+        self.link(&mut common.unwrap_or(home), cluster, to, false);
     }
 
     /// Locks a cluster's home.
@@ -166,13 +190,13 @@ impl SlotAllocator {
                 if let Some(old) = shelf.current.replace(next) {
                     self.let_go(&mut shelf, old);
                 }
-                self.carve(next, want, 1)
+                self.carve(&mut shelf, want, 1)
             })
         })
     }
 
-    /// Gives a processor's shelf that has no free cluster a group of those that
-    /// no processor has had.
+    /// Gives a processor's shelf that has no free cluster a group of those on
+    /// the common one.
     fn deal(&self, own: usize) {
         if self.shelves[own].count(FREE) > 0 || self.shelves[COMMON].count(FREE) == 0 {
             return;

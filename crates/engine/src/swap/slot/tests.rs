@@ -49,6 +49,38 @@ fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
 }
 
 #[test]
+fn clusters_that_were_given_up_come_again_as_new_ones() {
+    let slots = allocator(65, 2);
+    let held: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
+    held.iter().for_each(|&(first, len)| slots.free(first, len).unwrap());
+    let gone = slots.shrink(0);
+    assert!(gone >= 64, "{gone}");
+    assert_eq!(slots.grow(64), gone.min(64));
+    let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
+    for turn in 0..62 {
+        let (first, _) = slots.alloc_run(turn % 2, 512).unwrap();
+        by_cpu[turn % 2].insert(first / CLUSTER / 16);
+    }
+    assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
+}
+
+#[test]
+fn what_is_set_aside_is_taken_after_what_waits_anywhere() {
+    let slots = allocator(3, 2);
+    slots.set_discards(true);
+    let mine = slots.alloc_run(0, 512).unwrap();
+    assert_eq!(slots.alloc_run(1, 512).unwrap().1, 512);
+    assert_eq!(slots.alloc_run(1, 512), Some((1, 511)));
+    let other = 3 * CLUSTER - mine.0;
+    slots.free(other, 512).unwrap();
+    slots.set_aside(mine.0, 512);
+    assert_eq!(slots.waiting_clusters(), 2);
+    assert_eq!(slots.alloc_run(0, 512), Some((other, 512)));
+    slots.set_aside(other, 512);
+    assert_eq!(slots.alloc_run(1, 512), Some((mine.0, 512)), "they take turns");
+}
+
+#[test]
 fn every_slot_but_slot_zero_is_handed_out_once_and_then_none() {
     let slots = allocator(3, 2);
     let mut seen = BTreeSet::new();
@@ -225,6 +257,7 @@ enum Step {
     TakeWaiting,
     Discarded,
     Shrink { least: u32 },
+    SetAside { cpu: usize, want: usize },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -240,6 +273,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::TakeWaiting),
         2 => Just(Step::Discarded),
         1 => (0..5_u32).prop_map(|least| Step::Shrink { least }),
+        1 => (0..3_usize, 1..=512_usize).prop_map(|(cpu, want)| Step::SetAside { cpu, want }),
     ]
 }
 
@@ -319,6 +353,11 @@ impl Model {
                 assert!(gone == 0 || end >= u64::from(least.max(1)) * CLUSTER);
                 let given_up = self.free.split_off(&end);
                 assert_eq!(given_up.len() as u64, gone, "only free slots");
+            }
+            Step::SetAside { cpu, want } => {
+                if let Some((first, len)) = slots.alloc_run(cpu, want) {
+                    slots.set_aside(first, len);
+                }
             }
         }
         assert_eq!(slots.used_slots() as usize, self.used.len() + self.limbo.len());
@@ -438,4 +477,91 @@ fn what_is_freed_in_a_freeze_is_not_handed_out_by_any_thread() {
         }
         assert!(again.iter().copied().eq(1..4 * CLUSTER));
     }
+}
+
+#[test]
+fn threads_that_do_everything_at_once_neither_share_nor_lose() {
+    const THREADS: usize = 6;
+    const CLUSTERS: u32 = 40;
+    let slots = SlotAllocator::new(CLUSTERS, 3).unwrap();
+    slots.set_discards(true);
+    slots.grow(24);
+    let count = CLUSTERS as usize * CLUSTER_SLOTS;
+    let owned: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
+    let has_ended = AtomicBool::new(false);
+    let take = |cpu: usize, want: usize, mine: &mut Vec<(u64, usize)>| {
+        let Some((first, len)) = slots.alloc_run(cpu, want) else { return };
+        assert!(first + len as u64 <= slots.total_slots());
+        for slot in first..first + len as u64 {
+            assert!(!owned[slot as usize].swap(true, SeqCst), "slot {slot} twice");
+        }
+        mine.push((first, len));
+    };
+    let give = |(first, len): (u64, usize)| {
+        for slot in first..first + len as u64 {
+            assert!(owned[slot as usize].swap(false, SeqCst));
+        }
+    };
+    std::thread::scope(|scope| {
+        let (slots, has_ended) = (&slots, &has_ended);
+        let working: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut chance = thread as u64 + 1;
+                    let mut mine = Vec::new();
+                    for round in 0..60_000 {
+                        let number = next_chance(&mut chance) as usize;
+                        let most = if number.is_multiple_of(3) { 512 } else { 33 };
+                        if (round / 300 + thread) % 3 != 0 {
+                            take(number / 64 % 3, 1 + number / 3 % most, &mut mine);
+                        } else if !mine.is_empty() {
+                            let run = mine.swap_remove(number % mine.len());
+                            give(run);
+                            match number % 16 {
+                                0 => slots.set_aside(run.0, run.1),
+                                1 => slots.give_back(run.0, run.1).unwrap(),
+                                _ => slots.free(run.0, run.1).unwrap(),
+                            }
+                        }
+                    }
+                    for run in mine {
+                        give(run);
+                        slots.free(run.0, run.1).unwrap();
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(move || {
+            while !has_ended.load(SeqCst) {
+                if let Some(cluster) = slots.take_waiting() {
+                    assert!(slots.is_empty(cluster));
+                    std::thread::yield_now();
+                    assert!(slots.is_empty(cluster));
+                    slots.discarded(cluster);
+                }
+                slots.freeze();
+                std::thread::yield_now();
+                slots.thaw();
+            }
+        });
+        scope.spawn(move || {
+            while !has_ended.load(SeqCst) {
+                slots.shrink(4);
+                std::thread::yield_now();
+                slots.grow(3);
+            }
+        });
+        for thread in working {
+            thread.join().unwrap();
+        }
+        has_ended.store(true, SeqCst);
+    });
+    assert_eq!(slots.used_slots(), 0);
+    let total = slots.total_slots();
+    let mut count = 0;
+    while let Some((_, len)) = slots.alloc_run(0, 512) {
+        count += len as u64;
+    }
+    assert_eq!(count, total - 1, "slots were lost");
+    assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 0));
 }
