@@ -2,7 +2,7 @@
 //! told what is not needed.
 
 mod common;
-use common::{Setup, World, assert_holds, random, write_all};
+use common::{Setup, World, assert_holds, random, until, write_all};
 use softswap_engine::config::Config;
 use softswap_engine::engine::Engine;
 use softswap_engine::io::Operation;
@@ -12,27 +12,9 @@ use softswap_engine::swap::{Backing, Discard, FixedPages, Layout};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
 use softswap_sys::memory::reserve_u64;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const FOR_EVER: u64 = u64::MAX;
-
-/// Runs background reclaim until something holds, or for a minute.
-fn until(world: &World, holds: impl Fn() -> bool) {
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            softswap_sys::inline::prepare_thread();
-            world.engine.run_reclaim(|| !done.load(Ordering::Acquire));
-        });
-        let give_up = Instant::now() + Duration::from_secs(60);
-        while !holds() && Instant::now() < give_up {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        done.store(true, Ordering::Release);
-    });
-    assert!(holds(), "not within a minute");
-}
 
 #[test]
 fn a_second_area_takes_what_the_first_has_no_room_for() {

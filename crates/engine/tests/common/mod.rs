@@ -12,7 +12,9 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Every engine of this process; the handler looks for the one that is touched.
 static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
@@ -148,6 +150,8 @@ pub(crate) enum Content {
     Repeated(u64),
     /// Compressible.
     Text(u64),
+    /// Compressible to less than a quarter.
+    Sparse(u64),
     /// Incompressible.
     Random(u64),
 }
@@ -165,6 +169,9 @@ impl Content {
                 let line = |at| format!("{:016x} says much the same\n", scramble(seed << 8 | at));
                 let text: String = (0..=PAGE_SIZE as u64 / 35).map(line).collect();
                 page.copy_from_slice(&text.as_bytes()[..PAGE_SIZE]);
+            }
+            Content::Sparse(seed) => {
+                each_word(&mut page, |at| if at % 8 == 0 { scramble(seed ^ at << 40) } else { 7 });
             }
             Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
         }
@@ -228,4 +235,23 @@ pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
 
 pub(crate) fn assert_zero(memory: Memory) {
     assert_holds(memory, &vec![Content::Zero; memory.pages()]);
+}
+
+/// Runs background reclaim until something holds, or for a minute.
+pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            softswap_sys::inline::prepare_thread();
+            world.engine.run_reclaim(|| !done.load(Ordering::Acquire));
+        });
+        let give_up = Instant::now() + Duration::from_secs(60);
+        let mut held = holds();
+        while !held && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+            held = holds();
+        }
+        done.store(true, Ordering::Release);
+        assert!(held, "not within a minute");
+    });
 }

@@ -1,0 +1,176 @@
+//! The compressed tier: what goes there, what goes on to the disk still
+//! compressed, and that all of it comes back.
+
+mod common;
+use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
+use softswap_engine::stats::Counter;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+
+/// More than the pool of a small budget holds.
+const PAGES: u64 = 16_384;
+
+fn sparse(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Sparse).collect()
+}
+
+/// A world in which much of what is compressed has gone on to the disk.
+fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
+    let world = World::new(setup);
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    for _ in 0..100 {
+        world.engine.reclaim_now(100);
+    }
+    assert!(world.count(Counter::PagesWrittenBack) > 1000);
+    (world, memory, contents)
+}
+
+#[test]
+fn what_fits_into_the_pool_touches_no_disk() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::PagesWritten), 0);
+    assert!(world.count(Counter::PagesPooled) >= PAGES);
+    world.assert_within_budget();
+}
+
+#[test]
+fn what_does_not_compress_fills_the_disk_and_not_the_pool() {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (0..PAGES).map(Content::Random).collect();
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::PagesPooled), 0);
+    assert!(world.count(Counter::PagesWritten) >= PAGES);
+}
+
+#[test]
+fn pages_share_slots_on_the_disk_and_come_back_in_any_order() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let written_back = world.count(Counter::PagesWrittenBack);
+    let slots = world.count(Counter::PagesWritten);
+    assert!(slots * 3 <= written_back, "{slots} slots for {written_back} pages");
+    for step in 0..PAGES {
+        let page = scramble(step) % PAGES;
+        let found = page_of(memory, page as usize).unwrap();
+        assert!(found == contents[page as usize].bytes(), "page {page}");
+    }
+    assert_holds(memory, &contents);
+    world.assert_survives(memory, &contents);
+    world.assert_within_budget();
+}
+
+#[test]
+fn slots_are_free_when_all_who_shared_them_have_gone() {
+    let world = World::new(&Setup { swap_mib: Some(12), ..Setup::default() });
+    for round in 0..6 {
+        let contents: Vec<_> = (0..PAGES).map(|page| Content::Sparse(page << 8 | round)).collect();
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        world.engine.unmap(memory.address(), memory.pages() * PAGE_SIZE).unwrap();
+    }
+    // More than the disk holds at once.
+    assert!(world.count(Counter::PagesWrittenBack) > 20_000);
+}
+
+#[test]
+fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let len = memory.pages() * PAGE_SIZE;
+    // No room to grow where it is.
+    let next = world.map(16);
+    assert_eq!(next.address(), memory.address() + len);
+    let grown = world.engine.remap(memory.address(), len, len + 8 * PAGE_SIZE, true).unwrap();
+    assert_ne!(grown, memory.address());
+    assert_holds(Memory::new(grown, len).unwrap(), &contents);
+}
+
+#[test]
+fn a_failed_area_gives_up_what_shares_its_slots() {
+    let setup = Setup { spare_disk_mib: Some(64), ..Setup::default() };
+    let (world, memory, contents) = world_with_packed(&setup);
+    world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(EIO));
+    let more: Vec<_> = (0..1000).map(Content::Random).collect();
+    let other = world.map_with(&more);
+    world.evict(other);
+    assert_eq!(world.count(Counter::AreasFailed), 1);
+    let reads_before = world.disk.counts().reads;
+    let mut seen = (0, 0);
+    until(&world, || {
+        // Everything has been moved when nothing has for a while.
+        let moved = world.count(Counter::PagesMoved);
+        seen = if moved == seen.0 { (moved, seen.1 + 1) } else { (moved, 0) };
+        moved > 0 && seen.1 == 100
+    });
+    assert!(world.disk.counts().reads > reads_before);
+    world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
+    assert_holds(memory, &contents);
+    assert_holds(other, &more);
+}
+
+#[test]
+fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    world.disk.fail(Operation::Read, world.disk.counts().reads, 1, Fault::FlipBit);
+    let mut refused = 0;
+    for (page, content) in contents.iter().enumerate() {
+        match page_of(memory, page) {
+            Some(bytes) => assert!(bytes == content.bytes(), "page {page}"),
+            None => refused += 1,
+        }
+    }
+    assert_eq!((refused, world.count(Counter::ChecksumErrors)), (1, 1));
+    // The damage was on the way, not on the disk.
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn thinned_out_slabs_move_together() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    // Every page but each eighth comes back and goes again with other content.
+    for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
+        assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
+    }
+    for _ in 0..50 {
+        world.engine.reclaim_now(100);
+    }
+    assert!(world.count(Counter::PagesCompacted) > 0);
+    let expected: Vec<_> = (0..PAGES)
+        .map(|page| if page % 8 == 0 { Content::Sparse(page) } else { Content::Zero })
+        .collect();
+    assert_holds(memory, &expected);
+}
+
+#[test]
+fn every_kind_of_page_survives_threads_and_a_small_pool() {
+    let world = World::new(&Setup::default());
+    let contents = every_kind(PAGES);
+    let memory = world.map_with(&contents);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (world, contents) = (&world, &contents);
+            scope.spawn(move || {
+                for step in 0..3_000 {
+                    let page = (scramble(thread << 32 | step) % PAGES) as usize;
+                    let found = page_of(memory, page).unwrap();
+                    assert!(found == contents[page].bytes(), "page {page}");
+                    if step % 100 == 0 {
+                        world.engine.reclaim_now(4);
+                    }
+                }
+            });
+        }
+    });
+    world.assert_survives(memory, &contents);
+    world.assert_within_budget();
+}
