@@ -75,10 +75,10 @@ fn fill_with_pointers(page: &mut [u8; PAGE_SIZE], seed: u64) {
     }
 }
 
-/// Words of a vocabulary of 2000, the frequent ones short, with blanks, commas
+/// Words of a vocabulary of 600, the frequent ones short, with blanks, commas
 /// and line ends between them.
 fn fill_with_text(page: &mut [u8; PAGE_SIZE], seed: u64) {
-    const WORDS: u64 = 2000;
+    const WORDS: u64 = 600;
     const SYLLABLES: [&[u8]; 16] = [
         b"the", b"ing", b"er", b"a", b"o", b"ti", b"re", b"se", b"con", b"ly", b"un", b"pa", b"mi",
         b"de", b"st", b"en",

@@ -107,7 +107,7 @@ impl Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::contents::{Kind, generated};
-    use super::super::stores::Softswap;
+    use super::super::stores::{Damaged, Softswap};
     use super::*;
 
     #[test]
@@ -121,38 +121,11 @@ mod tests {
         }
     }
 
-    /// Gives the right bytes, but for one page.
-    struct Forgetful(Softswap);
-    struct ForgetfulHand<'s>(Box<dyn Hand + 's>);
-
-    impl Store for Forgetful {
-        fn hand(&self, first: usize, count: usize) -> Box<dyn Hand + '_> {
-            Box::new(ForgetfulHand(self.0.hand(first, count)))
-        }
-        fn waste_percent(&self) -> Result<f64, String> {
-            self.0.waste_percent()
-        }
-    }
-
-    impl Hand for ForgetfulHand<'_> {
-        fn store(&mut self, page: usize, content: &Page) -> Result<(), String> {
-            self.0.store(page, content)
-        }
-        fn load(&mut self, page: usize, to: &mut Page) -> Result<(), String> {
-            self.0.load(page, to)?;
-            to.0[7] ^= u8::from(page == 9);
-            Ok(())
-        }
-        fn invalidate(&mut self, page: usize) -> Result<(), String> {
-            self.0.invalidate(page)
-        }
-    }
-
     #[test]
     fn a_wrong_byte_is_noticed_and_ends_all_threads() {
         let pages = generated(Kind::Text, 20).unwrap();
-        let store = Forgetful(Softswap::new(pages.len()).unwrap());
-        let error = run(&store, pages, 2, 3, true).unwrap_err();
-        assert!(error.contains("page 9"), "{error}");
+        let store = Softswap::new(pages.len()).unwrap();
+        let error = run(&Damaged(&store), pages, 2, 3, true).unwrap_err();
+        assert!(error.contains(&format!("page {}", Damaged::PAGE)), "{error}");
     }
 }

@@ -22,7 +22,7 @@ use measure::Took;
 use softswap_sys::memory::Page;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use stores::{Softswap, Store};
+use stores::{Damaged, Softswap, Store};
 use waste::WasteRow;
 use zram::Zram;
 
@@ -44,7 +44,7 @@ const MOST_THREADS: u32 = 64;
 #[command(after_long_help = "\
 Kinds of pages, all of them LZ4's to pack and none same-filled:
   pointers     nodes of 64 bytes: a table of functions, three addresses or null, two small numbers
-  text         words of a vocabulary of 2000, frequent ones short, with punctuation
+  text         words of a vocabulary of 600, frequent ones short, with punctuation
   half_random  2 KiB of random numbers, then zeroes
   counters     numbers of eight bytes that go up by 1 to 3
   python       memory of a Python process full of records, as far as it packs; not the same in
@@ -96,6 +96,10 @@ pub(crate) struct PoolArgs {
     /// Also write one JSON object to FILE; - prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+
+    /// Damage a page, which must be noticed; for tests
+    #[arg(long, hide = true)]
+    damage: bool,
 }
 
 /// Pages of a kind.
@@ -147,6 +151,10 @@ fn measure(args: &PoolArgs) -> Result<Found, Refusal> {
     }
     let mut stores: Vec<(&str, &dyn Store)> = vec![(SOFTSWAP, &softswap)];
     stores.extend(zram.iter().map(|zram| (ZRAM, zram as &dyn Store)));
+    let damaged = Damaged(stores[stores.len() - 1].1);
+    if let (true, Some((_, last))) = (args.damage, stores.last_mut()) {
+        *last = &damaged;
+    }
     let mut cells = cells(args, &contents, &stores);
     for round in 0..=args.rounds as usize {
         for index in rotated(cells.len(), round) {

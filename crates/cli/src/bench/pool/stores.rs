@@ -32,7 +32,9 @@ pub(super) struct Softswap(Pool);
 impl Softswap {
     /// With room for `pages` pages however badly they pack.
     pub(super) fn new(pages: usize) -> io::Result<Softswap> {
-        Pool::new(pages * PAGE_SIZE).map(Softswap)
+        /// What objects of every size begin and do not fill.
+        const BEGUN_BYTES: usize = 16 << 20;
+        Pool::new(pages * PAGE_SIZE + BEGUN_BYTES).map(Softswap)
     }
 }
 
@@ -114,6 +116,42 @@ impl Hand for SoftswapHand<'_> {
             Place::Nowhere => return Err("a page was not stored".into()),
         }
         Ok(())
+    }
+}
+
+/// Another store, one page of which comes back with a bit flipped: for tests
+/// that this is noticed, and what happens then.
+pub(super) struct Damaged<'s>(pub(super) &'s dyn Store);
+
+struct DamagedHand<'s>(Box<dyn Hand + 's>);
+
+impl Damaged<'_> {
+    pub(super) const PAGE: usize = 9;
+}
+
+impl Store for Damaged<'_> {
+    fn hand(&self, first: usize, count: usize) -> Box<dyn Hand + '_> {
+        Box::new(DamagedHand(self.0.hand(first, count)))
+    }
+
+    fn waste_percent(&self) -> Result<f64, String> {
+        self.0.waste_percent()
+    }
+}
+
+impl Hand for DamagedHand<'_> {
+    fn store(&mut self, page: usize, content: &Page) -> Result<(), String> {
+        self.0.store(page, content)
+    }
+
+    fn load(&mut self, page: usize, to: &mut Page) -> Result<(), String> {
+        self.0.load(page, to)?;
+        to.0[7] ^= u8::from(page == Damaged::PAGE);
+        Ok(())
+    }
+
+    fn invalidate(&mut self, page: usize) -> Result<(), String> {
+        self.0.invalidate(page)
     }
 }
 
