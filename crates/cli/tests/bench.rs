@@ -1,9 +1,12 @@
 //! `softswap bench`: what it prints, what it refuses, and that nothing stays.
 
 mod common;
-use common::{Loop, softswap};
+use common::{Loop, as_nobody, is_root, softswap, std_softswap};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 fn faults(swap: &Path) -> assert_cmd::Command {
     let mut command = softswap();
@@ -394,4 +397,133 @@ fn a_swap_in_that_cannot_be_measured_is_refused() {
     let small = &["bench", "swap-in", "--memory", "1M"];
     assert_refused(softswap().args(small), &["--memory", "too little", "8.0 MiB"]);
     assert_empty(swap.path());
+}
+
+/// Tests that look for zram devices, which belong to the whole machine.
+fn zram_alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn zram_devices() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("zram")).collect();
+    names.sort();
+    names
+}
+
+fn has_zram() -> bool {
+    is_root() && Path::new("/sys/class/zram-control/hot_add").exists()
+}
+
+const FEW_PAGES: [&str; 10] =
+    ["bench", "pool", "--pages", "64", "--objects", "300", "--rounds", "1", "--threads", "1,3"];
+
+fn assert_pool_figures_are_plausible(found: &Value, with_zram: bool) {
+    assert_eq!((&found["schema"], &found["bench"]), (&1.into(), &"pool".into()));
+    let kinds: Vec<_> =
+        found["kinds"].as_array().unwrap().iter().map(|of| of["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..4], ["pointers", "text", "half_random", "counters"]);
+    let variants: &[&str] = if with_zram { &["softswap", "zram"] } else { &["softswap"] };
+    let mut expected = Vec::new();
+    for kind in &kinds {
+        for threads in [1, 3] {
+            for variant in variants {
+                expected.extend(
+                    ["store", "load", "invalidate"]
+                        .map(|op| format!("{variant} {kind} {threads} {op}")),
+                );
+            }
+        }
+    }
+    let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_string);
+    let rows = found["rows"].as_array().unwrap();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| ["variant", "kind", "threads", "op"].map(|key| text(&row[key])).join(" "))
+        .collect();
+    assert_eq!(names, expected);
+    for row in rows {
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["count"] == 1, "{row}");
+    }
+    for op in ["load", "store", "invalidate"] {
+        for suffix in ["", "_t1", "_t3"] {
+            let ratio = &found[format!("{op}_softswap_vs_zram{suffix}")];
+            assert!(if with_zram { ratio.as_f64().unwrap() > 0.0 } else { ratio.is_null() });
+        }
+    }
+    let waste = found["waste"].as_array().unwrap();
+    assert_eq!(waste.len(), (kinds.len() + 2) * variants.len());
+    for row in waste {
+        for state in ["filled_percent", "halved_percent", "refilled_percent", "churned_percent"] {
+            assert!((0.0..100.0).contains(&row[state].as_f64().unwrap()), "{row}");
+        }
+    }
+    assert!((0.0..100.0).contains(&found["waste_percent"].as_f64().unwrap()));
+}
+
+#[test]
+fn the_pool_is_measured_beside_zram_and_no_device_is_left() {
+    let _alone = zram_alone();
+    let before = zram_devices();
+    let found = json_of(softswap().args(FEW_PAGES));
+    assert_eq!(zram_devices(), before);
+    assert_pool_figures_are_plausible(&found, has_zram());
+    let left_out = found["notes"].to_string().contains("zram was left out");
+    assert_eq!(left_out, !has_zram(), "{}", found["notes"]);
+}
+
+#[test]
+fn the_pool_is_measured_without_rights_too() {
+    let _alone = zram_alone();
+    let (dir, before) = (tempfile::tempdir().unwrap(), zram_devices());
+    let found = json_of(as_nobody(dir.path()).args(FEW_PAGES));
+    assert_eq!(zram_devices(), before);
+    assert_pool_figures_are_plausible(&found, false);
+    assert!(found["notes"].to_string().contains("zram was left out: "), "{}", found["notes"]);
+    let table = softswap().args(FEW_PAGES).arg("--no-zram").assert().success();
+    let table = String::from_utf8(table.get_output().stdout.clone()).unwrap();
+    for part in ["half_random", "invalidate/s", "waste in %", "load_softswap_vs_zram: -"] {
+        assert!(table.contains(part), "{part:?} is missing in: {table}");
+    }
+}
+
+#[test]
+fn a_page_that_comes_back_changed_is_noticed_and_no_device_is_left() {
+    let _alone = zram_alone();
+    let before = zram_devices();
+    let output = softswap().args(FEW_PAGES).arg("--damage").assert().code(125);
+    assert_eq!(zram_devices(), before);
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(text.contains(if has_zram() { "zram, pointers: page 9" } else { "page 9" }), "{text}");
+    assert_refused(softswap().args(["bench", "pool", "--pages", "1"]), &["--pages", "64..="]);
+    assert_refused(softswap().args(["bench", "pool", "--threads", "0"]), &["--threads", "1..="]);
+}
+
+/// Waits until `done`; a hang only has to end some time.
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_bench_that_is_ended_leaves_no_device() {
+    if !has_zram() {
+        return common::skip("no zram device to be had");
+    }
+    let _alone = zram_alone();
+    let before = zram_devices();
+    for signal in [libc::SIGINT, libc::SIGKILL] {
+        let mut command = std_softswap();
+        command.args(["bench", "pool", "--pages", "64", "--rounds", "1000"]);
+        let mut bench = command.stdout(Stdio::null()).spawn().unwrap();
+        wait_until("no device appeared", || zram_devices() != before);
+        softswap_sys::child::send(bench.id() as i32, signal).unwrap();
+        assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
+        wait_until("the device stays", || zram_devices() == before);
+    }
 }

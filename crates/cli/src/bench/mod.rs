@@ -7,6 +7,8 @@ mod faults;
 mod io;
 pub(crate) mod machine;
 pub(crate) mod noise;
+mod pin;
+mod pool;
 pub(crate) mod report;
 pub(crate) mod sample;
 mod slots;
@@ -29,6 +31,9 @@ enum Bench {
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
+    Pool(pool::PoolArgs),
+    #[command(hide = true)]
+    PoolKeeper(pool::zram::KeeperArgs),
     Slots(slots::SlotsArgs),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
@@ -40,6 +45,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Pool(args) => pool::run(args),
+        Bench::PoolKeeper(args) => pool::zram::keep(args),
         Bench::Slots(args) => slots::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),

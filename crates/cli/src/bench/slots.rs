@@ -7,11 +7,11 @@
 //! other by themselves.
 
 use super::machine::Machine;
+use super::pin::pin_to;
 use super::report::{Report, Target, lines, ratios_text};
 use super::sample::{median, rotated, variation};
 use crate::refusal::{Refusal, plain};
 use clap::Args;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_engine::swap::slot::SlotAllocator;
@@ -199,15 +199,6 @@ fn measure(allocators: &[&dyn Allocator], threads: usize, batch: usize, runs: u3
         let took: Vec<f64> = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
         took.iter().sum::<f64>() / took.len() as f64
     })
-}
-
-/// A thread for each processor, as far as there are as many. Refused, the
-/// scheduler does as it likes.
-fn pin_to(thread: usize) {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut set = CpuSet::new();
-    set.set(thread % cpus);
-    let _ = sched_setaffinity(None, &set);
 }
 
 fn outcome(cells: &[Cell]) -> SlotsOutcome {
