@@ -52,6 +52,8 @@ pub mod mapping;
 #[cfg(not(loom))]
 pub mod packed;
 #[cfg(not(loom))]
+mod packed_in;
+#[cfg(not(loom))]
 pub mod page_in;
 #[cfg(not(loom))]
 pub mod page_out;

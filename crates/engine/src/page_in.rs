@@ -8,7 +8,8 @@ use crate::codec::{self, CodecError};
 use crate::context::{Context, Contexts};
 use crate::fill;
 use crate::io::IoError;
-use crate::packed::{self, MAX_PARTS, NoPart};
+use crate::packed::NoPart;
+use crate::packed_in;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
@@ -181,7 +182,7 @@ fn bring(
     }
 }
 
-fn finish(parts: &Parts, page: PageNo, claim: Claim<'_>, heat: u8) {
+pub(crate) fn finish(parts: &Parts, page: PageNo, claim: Claim<'_>, heat: u8) {
     parts.space.add_resident(page, 1);
     claim.publish(Place::Resident { heat });
 }
@@ -214,7 +215,7 @@ fn install_from(
             Ok(Tier::Pool)
         }
         Place::Packed { slot, part } => {
-            read_packed(parts, context, page, slot, part)?;
+            packed_in::read(parts, context, page, slot, part)?;
             Ok(Tier::Disk)
         }
         Place::Slot { slot } => {
@@ -240,7 +241,7 @@ fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError>
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-fn install(parts: &Parts, page: PageNo, bytes: &[u8]) -> Result<(), FaultError> {
+pub(crate) fn install(parts: &Parts, page: PageNo, bytes: &[u8]) -> Result<(), FaultError> {
     let done = parts.window.install(page, bytes);
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
@@ -261,7 +262,7 @@ fn read_slot(
 }
 
 /// Reads the page of one slot, which the calling thread waits for.
-fn read_alone(
+pub(crate) fn read_alone(
     parts: &Parts,
     context: &mut Context,
     slot: u64,
@@ -270,63 +271,6 @@ fn read_alone(
     let result = parts.areas.read_page(&mut context.lanes, slot, buffer);
     count_read(parts, PAGE_SIZE, result)?;
     check_seal(parts, slot, buffer)
-}
-
-/// Reads a slot that several compressed pages share, and installs one of them.
-/// Where touches run ahead, the pages after it that are in the same slot come
-/// with it: they have been read anyway.
-fn read_packed(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    slot: u64,
-    part: u8,
-) -> Result<(), FaultError> {
-    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
-        parts.die("no bounce buffer is left for a read");
-    };
-    read_alone(parts, context, slot, &mut buffer)?;
-    unpack_part(parts, context, page, &buffer, part)?;
-    let window = readahead::window(&parts.pages, page).min(MAX_PARTS) as u64;
-    let last = parts.window.pages() as PageNo - 1;
-    for next in page + 1..(page + window).min(last) {
-        let Some((claim, part)) = claim_sharing(parts, next, slot) else { break };
-        // Never at the price of direct reclaim: this is a guess.
-        if !parts.budget.try_charge(1, parts.other_bytes()) {
-            break;
-        }
-        if unpack_part(parts, context, next, &buffer, part).is_err() {
-            parts.budget.release(1);
-            break;
-        }
-        parts.release_copy(claim.before().place());
-        finish(parts, next, claim, PREFETCHED);
-        parts.stats.add(Counter::PagesReadAhead, 1);
-    }
-    Ok(())
-}
-
-fn unpack_part(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    packed: &[u8],
-    part: u8,
-) -> Result<(), FaultError> {
-    let (_, bytes) = packed::part(packed, part)?;
-    codec::decompress(bytes, &mut context.page.0)?;
-    install(parts, page, &context.page.0)
-}
-
-/// Claims a page if it is a part of what a slot holds and nobody has it.
-fn claim_sharing(parts: &Parts, page: PageNo, slot: u64) -> Option<(Claim<'static>, u8)> {
-    let seen = parts.pages.load(page);
-    match seen.place() {
-        Place::Packed { slot: its, part } if its == slot => {
-            parts.pages.try_claim(page, seen).map(|claim| (claim, part))
-        }
-        _ => None,
-    }
 }
 
 /// Reads a slot and those after it that hold the pages after `page`, up to
@@ -404,7 +348,7 @@ fn read_cluster(
     }
 }
 
-fn read(
+pub(crate) fn read(
     parts: &Parts,
     context: &mut Context,
     slot: u64,
@@ -424,7 +368,7 @@ fn count_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> Resul
     Ok(())
 }
 
-fn check_seal(parts: &Parts, slot: u64, bytes: &[u8]) -> Result<(), FaultError> {
+pub(crate) fn check_seal(parts: &Parts, slot: u64, bytes: &[u8]) -> Result<(), FaultError> {
     if parts.is_sealed(slot, bytes) {
         return Ok(());
     }

@@ -13,7 +13,11 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
 /// Pages that go on to the swap area together. Some of their copies share a page.
-const WRITE_BACK_PAGES: usize = 2 * BATCH_PAGES;
+const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+/// Pages beside each other of which all go when one goes. They left together,
+/// mostly, and in the swap area they are to lie together again: then one read
+/// brings several.
+const GROUP_PAGES: usize = 16;
 
 /// Moves the oldest pages of the pool to the swap area, still compressed where
 /// several fit into a page. Returns how many went.
@@ -25,64 +29,77 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
     let run = allocate(parts, BATCH_PAGES)?;
-    let mut batch = Batch::new(&mut cluster, run.len);
     let mut moved = [const { None }; WRITE_BACK_PAGES];
-    let mut count = 0;
-    let mut oldest = [(0, Handle::default()); BATCH_PAGES];
-    while count < moved.len() {
-        // No more than have room, whatever their length.
-        let most = (moved.len() - count).min(batch.free_pages()).min(oldest.len());
-        let found = parts.pool.oldest(&mut oldest[..most]);
-        let before = count;
-        for (page, handle) in &oldest[..found] {
-            if let Some(one) = batch.add(parts, context, *page, *handle) {
-                moved[count] = Some(one);
-                count += 1;
-            }
-        }
-        if count == before {
-            break;
-        }
-    }
+    let count = fill_batch(parts, context, Batch::new(&mut cluster, run.len), &mut moved);
     let moves = Moves { run, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
     Ok(gone)
 }
 
+/// Fills a batch with the oldest pages and those beside them. Returns how many.
+fn fill_batch(
+    parts: &Parts,
+    context: &mut Context,
+    mut batch: Batch<'_>,
+    moved: &mut [Option<Moved<'static>>; WRITE_BACK_PAGES],
+) -> usize {
+    let mut count = 0;
+    // Most of those asked for after the first of a slab are neighbours that are
+    // in the batch already, or have left.
+    for _ in 0..WRITE_BACK_PAGES {
+        let mut oldest = [(0, Handle::default())];
+        if parts.pool.oldest(&mut oldest) == 0 {
+            break;
+        }
+        let first = oldest[0].0 / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+        for page in first..first + GROUP_PAGES as u64 {
+            if count == moved.len() || batch.is_full() {
+                return count;
+            }
+            moved[count] = batch.add(parts, context, page);
+            count += usize::from(moved[count].is_some());
+        }
+    }
+    count
+}
+
 /// A cluster buffer that is being filled with pages of the pool.
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
-    /// How full each page is that was begun: packed, or whole.
-    begun: [Packer; BATCH_PAGES],
+    /// Pages begun, and how full the last one is.
     count: usize,
+    last: Packer,
 }
 
 impl<'b> Batch<'b> {
     fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
         let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
-        Batch { pages: &mut all[..pages], begun: [Packer::FULL; BATCH_PAGES], count: 0 }
+        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL }
     }
 
-    fn free_pages(&self) -> usize {
-        self.pages.len() - self.count
+    fn is_full(&self) -> bool {
+        self.count == self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it into the batch, which has a free
-    /// page. `None` when somebody has it, or it is damaged: whoever touches it
-    /// will be told.
+    /// Claims a page of the pool and copies it into the batch, which is not full.
+    /// `None` when it is elsewhere, somebody has it, or it is damaged: whoever
+    /// touches it will be told.
     fn add(
         &mut self,
         parts: &Parts,
         context: &mut Context,
         page: PageNo,
-        handle: Handle,
     ) -> Option<Moved<'static>> {
-        let claim = claim_pooled(parts, page, handle)?;
+        let seen = parts.pages.load(page);
+        let Place::Pool { handle } = seen.place() else { return None };
+        let handle = Handle::from_bits(handle);
+        let claim = parts.pages.try_claim(page, seen)?;
         if handle.packed_bytes() > MAX_PART_BYTES {
             let target = &mut self.pages[self.count];
             parts.pool.load(handle, |packed| codec::decompress(packed, target)).ok()?.ok()?;
             self.count += 1;
+            self.last = Packer::FULL;
             return Some(Moved { claim, at: self.count - 1, part: None });
         }
         let room = &mut context.packed.0;
@@ -91,18 +108,19 @@ impl<'b> Batch<'b> {
         Some(Moved { claim, at, part: Some(part) })
     }
 
-    /// Adds a part to the first page that it fits, or to another.
+    /// Adds a part to the page begun last, or to another: in the order in which
+    /// the pages lie, so that those of one slot are neighbours.
     fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
-        for at in 0..self.count {
-            if let Some(part) = self.begun[at].add(&mut self.pages[at], tag, packed) {
-                return Some((at, part));
-            }
+        let last = self.count.wrapping_sub(1);
+        if let Some(page) = self.pages.get_mut(last)
+            && let Some(part) = self.last.add(page, tag, packed)
+        {
+            return Some((last, part));
         }
-        let at = self.count;
-        self.begun[at] = Packer::default();
-        let part = self.begun[at].add(&mut self.pages[at], tag, packed)?;
+        self.last = Packer::default();
+        let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
         self.count += 1;
-        Some((at, part))
+        Some((self.count - 1, part))
     }
 }
 

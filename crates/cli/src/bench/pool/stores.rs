@@ -97,7 +97,7 @@ struct SoftswapHand<'s> {
 impl Hand for SoftswapHand<'_> {
     fn store(&mut self, page: usize, content: &Page) -> Result<(), String> {
         let packed = self.packer.pack(content).ok_or("a page was not one for the pool")?;
-        let handle = self.pool.store(packed, page as u64).map_err(|full| full.to_string())?;
+        let handle = self.pool.store(packed, page as u64, 0).map_err(|full| full.to_string())?;
         self.places[page - self.first] = Place::Pool(handle);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Hand for SoftswapHand<'_> {
             return Err("a page was not stored".into());
         };
         let unpacked = self.pool.load(handle, |packed| codec::decompress(packed, &mut to.0));
-        unpacked.map_err(|error| error.to_string())
+        unpacked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     fn invalidate(&mut self, page: usize) -> Result<(), String> {

@@ -1,0 +1,156 @@
+//! Pages that share slots come back: a part of walk 2.
+//!
+//! Neighbours in memory are neighbours in the slots, too. Where touches run
+//! ahead, all that is needed of several slots is read in one go.
+
+use crate::bounce::CLUSTER_BYTES;
+use crate::codec;
+use crate::context::Context;
+use crate::packed;
+use crate::page::{Claim, PageNo, Place};
+use crate::page_in::{FaultError, check_seal, finish, install, read_alone};
+use crate::parts::Parts;
+use crate::policy::PREFETCHED;
+use crate::readahead;
+use crate::stats::Counter;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::current_cpu;
+
+const CLUSTER_PAGES: u64 = (CLUSTER_BYTES / PAGE_SIZE) as u64;
+
+/// A page that comes with the one that was touched.
+struct Ahead {
+    claim: Claim<'static>,
+    slot: u64,
+    part: u8,
+}
+
+/// Reads a slot that several compressed pages share, and installs one of them.
+/// Where touches run ahead, those after it come, too, as long as they lie in
+/// this slot and the next ones. Only the touched page counts: trouble with the
+/// others leaves them where they are.
+pub(crate) fn read(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    slot: u64,
+    part: u8,
+) -> Result<(), FaultError> {
+    let mut ahead = [const { None }; readahead::MAX_PAGES - 1];
+    let window = readahead::window(&parts.pages, page);
+    let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
+    // Never at the price of direct reclaim: this is a guess.
+    let count = if parts.budget.try_charge(count, parts.other_bytes()) { count } else { 0 };
+    let slots = ahead[..count].iter().flatten().map(|it| it.slot - slot + 1).max().unwrap_or(1);
+    let arrived = if slots == 1 {
+        read_one(parts, context, (page, slot, part), &mut ahead[..count])
+    } else {
+        read_several(parts, context, (page, slot, part), slots, &mut ahead[..count])
+    };
+    parts.budget.release(count - arrived.as_ref().unwrap_or(&0));
+    parts.stats.add(Counter::PagesReadAhead, *arrived.as_ref().unwrap_or(&0) as u64);
+    arrived.map(drop)
+}
+
+/// Claims the pages after `page` that lie in its slot and the following ones,
+/// and that nobody has. Returns how many.
+fn claim_ahead(parts: &Parts, page: PageNo, first_slot: u64, ahead: &mut [Option<Ahead>]) -> usize {
+    let last = parts.window.pages() as PageNo - 1;
+    let mut reached = first_slot;
+    for (index, place) in ahead.iter_mut().enumerate() {
+        let next = page + 1 + index as u64;
+        let seen = parts.pages.load(next.min(last));
+        let Place::Packed { slot, part } = seen.place() else { return index };
+        let follows = slot == reached || slot == reached + 1;
+        if next > last || !follows || slot - first_slot >= CLUSTER_PAGES {
+            return index;
+        }
+        // Never waits: the toucher of this page has work to do.
+        *place = parts.pages.try_claim(next, seen).map(|claim| Ahead { claim, slot, part });
+        if place.is_none() {
+            return index;
+        }
+        reached = slot;
+    }
+    ahead.len()
+}
+
+/// Reads one slot, which the calling thread waits for. Returns how many pages
+/// came with the touched one.
+fn read_one(
+    parts: &Parts,
+    context: &mut Context,
+    (page, slot, part): (PageNo, u64, u8),
+    ahead: &mut [Option<Ahead>],
+) -> Result<usize, FaultError> {
+    // As many page buffers as contexts: one is free for whoever holds a context.
+    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
+        parts.die("no bounce buffer is left for a read");
+    };
+    read_alone(parts, context, slot, &mut buffer)?;
+    unpack(parts, context, page, &buffer, part)?;
+    Ok(install_ahead(parts, context, page, slot, &buffer, ahead))
+}
+
+/// Reads some slots in one go, as [`read_one`] does one.
+fn read_several(
+    parts: &Parts,
+    context: &mut Context,
+    (page, slot, part): (PageNo, u64, u8),
+    slots: u64,
+    ahead: &mut [Option<Ahead>],
+) -> Result<usize, FaultError> {
+    let Some(mut buffer) = parts.bounce.take_cluster(current_cpu()) else {
+        return read_one(parts, context, (page, slot, part), &mut []);
+    };
+    let bytes = &mut buffer[..slots as usize * PAGE_SIZE];
+    if crate::page_in::read(parts, context, slot, bytes).is_err() {
+        // Perhaps only a slot further on is bad.
+        drop(buffer);
+        return read_one(parts, context, (page, slot, part), &mut []);
+    }
+    check_seal(parts, slot, &bytes[..PAGE_SIZE])?;
+    unpack(parts, context, page, &bytes[..PAGE_SIZE], part)?;
+    Ok(install_ahead(parts, context, page, slot, bytes, ahead))
+}
+
+/// Installs the pages that follow, up to the first that cannot be had. Returns
+/// how many.
+fn install_ahead(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    first_slot: u64,
+    bytes: &[u8],
+    ahead: &mut [Option<Ahead>],
+) -> usize {
+    let mut sealed = first_slot;
+    for (index, place) in ahead.iter_mut().enumerate() {
+        let Some(Ahead { claim, slot, part }) = place.take() else { return index };
+        let copy = &bytes[(slot - first_slot) as usize * PAGE_SIZE..][..PAGE_SIZE];
+        if slot != sealed && check_seal(parts, slot, copy).is_err() {
+            return index;
+        }
+        sealed = slot;
+        let next = page + 1 + index as u64;
+        if unpack(parts, context, next, copy, part).is_err() {
+            return index;
+        }
+        parts.release_copy(claim.before().place());
+        finish(parts, next, claim, PREFETCHED);
+    }
+    ahead.len()
+}
+
+/// Unpacks one part and installs it.
+fn unpack(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    copy: &[u8],
+    part: u8,
+) -> Result<(), FaultError> {
+    let (_, bytes) = packed::part(copy, part)?;
+    codec::decompress(bytes, &mut context.page.0)?;
+    install(parts, page, &context.page.0)
+}
