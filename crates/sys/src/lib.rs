@@ -17,6 +17,7 @@
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
+//! | [`simd`]                                       | comparing a page with wide registers   |
 //! | [`lz4`]                                        | the codec's C library                  |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
@@ -46,6 +47,7 @@ pub mod ring;
 pub mod seccomp;
 pub mod shared;
 pub mod signals;
+pub mod simd;
 pub mod syscall_table;
 pub mod uffd;
 pub mod window;
