@@ -4,12 +4,12 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
-use crate::codec::{self, CodecError};
+use crate::codec::CodecError;
 use crate::context::{Context, Contexts};
 use crate::fill;
 use crate::io::IoError;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_out::frame_of;
+use crate::page_out::{frame_of, load_packed};
 use crate::parts::Parts;
 use crate::policy::{FRESH, HOT, PREFETCHED};
 use crate::pool::Handle;
@@ -199,10 +199,7 @@ fn install_from(
             Ok(Tier::Filled)
         }
         Place::Pool { handle } => {
-            let target = &mut context.page.0;
-            parts
-                .pool
-                .load(Handle::from_bits(handle), |packed| codec::decompress(packed, target))?;
+            load_packed(parts, context, Handle::from_bits(handle))?;
             install(parts, page, &context.page.0)?;
             Ok(Tier::Pool)
         }

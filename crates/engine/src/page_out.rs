@@ -9,7 +9,7 @@
 //! written one by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::ClusterBuffer;
-use crate::codec;
+use crate::codec::{self, Codec, CodecError};
 use crate::context::{BATCH_PAGES, Context};
 use crate::fill;
 use crate::io::IoError;
@@ -207,15 +207,20 @@ fn in_dram(
             return Some(Place::Filled { code });
         }
     }
-    if !parts.compress {
+    let packer = parts.codec.get().0?;
+    let Context { packed, scratch, .. } = context;
+    // The codec's tag goes before what it packed.
+    let (tag, room) = packed.0.split_at_mut(1);
+    let room = &mut room[..codec::MAX_PACKED_BYTES];
+    let Some(len) = codec::compress(packer, content, room, scratch) else {
+        parts.stats.add(Counter::PagesIncompressible, 1);
         return None;
-    }
-    let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
-    let len = codec::compress(content, room, &mut context.scratch)?;
+    };
     if !parts.has_room_for_pool() {
         return None;
     }
-    let handle = parts.pool.store(&context.packed.0[..len], page).ok()?;
+    tag[0] = packer.codec().tag();
+    let handle = parts.pool.store(&packed.0[..1 + len], page).ok()?;
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
@@ -449,7 +454,20 @@ fn unpack(
         return None;
     }
     let claim = parts.pages.try_claim(page, seen)?;
-    let target = &mut context.page.0;
-    parts.pool.load(handle, |packed| codec::decompress(packed, target)).ok()?;
+    load_packed(parts, context, handle).ok()?;
     Some(claim)
+}
+
+/// Unpacks a pool object into the context's page.
+pub fn load_packed(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), CodecError> {
+    let Context { page, scratch, .. } = context;
+    let unpacked = parts.pool.load(handle, |object| {
+        let (&tag, packed) = object.split_first().ok_or(CodecError::Corrupt { packed_bytes: 0 })?;
+        let codec = Codec::from_tag(tag).ok_or(CodecError::UnknownTag { tag })?;
+        codec::decompress(codec, packed, &mut page.0, scratch)
+    });
+    if unpacked.is_err() {
+        parts.stats.add(Counter::UnpackErrors, 1);
+    }
+    unpacked
 }

@@ -18,7 +18,7 @@
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
 //! | [`simd`]                                       | comparing a page with wide registers   |
-//! | [`lz4`]                                        | the codec's C library                  |
+//! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
 //! Two rules hold throughout. No Rust reference points into the window: its
@@ -51,5 +51,6 @@ pub mod simd;
 pub mod syscall_table;
 pub mod uffd;
 pub mod window;
+pub mod zstd;
 
 pub use memory::{PAGE_SIZE, Page};
