@@ -82,13 +82,16 @@ fn stat_has_every_figure_of_the_report() {
 fn a_setting_holds_from_when_it_is_set() {
     let program = Program::under_pressure(&["--poll", "interrupt"]);
     let pid = program.pid();
-    assert_eq!(told(&["ctl", &pid, "get"]), "io.poll = interrupt\nio.poll_sleep = auto\n");
+    assert_eq!(
+        told(&["ctl", &pid, "get"]),
+        "codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n"
+    );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
     let polled = || program.stats().get(Counter::IoPolled);
     assert_eq!(polled(), 0);
     assert_eq!(told(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
     assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
-    assert_eq!(told(&["ctl", &pid, "get"]), "io.poll = poll\nio.poll_sleep = 20us\n");
+    assert_eq!(told(&["ctl", &pid, "get"]), "codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n");
     assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
         return eprintln!("skipped: there is no polling without io_uring");
@@ -100,6 +103,25 @@ fn a_setting_holds_from_when_it_is_set() {
     let enough = read() + 200;
     wait_for("more reads", || (read() > enough).then_some(()));
     assert!(polled() <= before + 1);
+}
+
+#[test]
+fn the_codec_can_be_changed_while_pages_come_and_go() {
+    let mut program = Program::under_pressure(&["--codec", "zstd:3", "--pool", "80%"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
+    let out = || program.stats().get(Counter::PagesOut);
+    for (codec, shown) in
+        [("lz4", "lz4"), ("zstd", "zstd"), ("none", "none"), ("zstd:-1", "zstd:-1")]
+    {
+        let set = told(&["ctl", &pid, "set", "codec", codec]);
+        assert_eq!(set, format!("codec = {shown}\n"));
+        assert_eq!(told(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
+        let before = out();
+        wait_for("pages that leave", || (out() > before + 500).then_some(()));
+    }
+    assert_eq!(program.stats().get(Counter::UnpackErrors), 0);
+    program.expect_alive();
 }
 
 #[test]
@@ -123,9 +145,11 @@ fn unknown_keys_and_bad_values_change_nothing() {
     let pid = program.pid();
     let long = "x".repeat(1000);
     for (arguments, parts) in [
-        (vec!["get", "io.pol"], vec!["\"io.pol\"", "io.poll and io.poll_sleep"]),
+        (vec!["get", "io.pol"], vec!["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
         (vec!["get", ""], vec!["no key", "ctl --help"]),
-        (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", "io.poll and io.poll_sleep"]),
+        (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        (vec!["set", "codec", "snappy"], vec!["codec: \"snappy\"", "zstd:LEVEL"]),
+        (vec!["set", "codec", "zstd:99"], vec!["codec: \"zstd:99\"", "from -5 to 9"]),
         (vec!["set", "io.poll", "banana"], vec!["io.poll: \"banana\"", "poll, hybrid or auto"]),
         (vec!["set", "io.poll", ""], vec!["io.poll: \"\"", "poll, hybrid or auto"]),
         (vec!["set", "io.poll_sleep", "-5us"], vec!["io.poll_sleep: \"-5us\"", "at most 100ms"]),
@@ -137,7 +161,10 @@ fn unknown_keys_and_bad_values_change_nothing() {
     ] {
         refused(&[&["ctl", &pid], &arguments[..]].concat(), 2, &parts);
     }
-    assert_eq!(told(&["ctl", &pid, "get"]), "io.poll = hybrid\nio.poll_sleep = auto\n");
+    assert_eq!(
+        told(&["ctl", &pid, "get"]),
+        "codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n"
+    );
 }
 
 #[test]

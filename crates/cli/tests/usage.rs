@@ -34,7 +34,12 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
         (&["--memory", "150%"], &["--memory 150%", "up to 100%"]),
         (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
         (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
-        (&["--codec", "zstd"], &["--codec zstd", "lz4 or none"]),
+        (
+            &["--codec", "snappy"],
+            &["--codec snappy", "\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"],
+        ),
+        (&["--codec", "zstd:99"], &["--codec zstd:99", "from -5 to 9"]),
+        (&["--codec", "zstd:"], &["--codec zstd:", "from -5 to 9"]),
         (&["--poll", "banana"], &["--poll banana", "interrupt, poll, hybrid or auto"]),
         (&["--children", "some"], &["--children some", "managed or plain"]),
         (&["--reserve", "lots"], &["--reserve lots", "not a size"]),

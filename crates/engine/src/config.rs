@@ -4,6 +4,7 @@
 //! hands it to the runtime through environment variables with a prefix of
 //! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
 
+use crate::codec::Choice;
 use crate::io::poll::mode::Mode;
 use crate::swap::Discard;
 use std::path::PathBuf;
@@ -79,8 +80,8 @@ pub struct Config {
     pub reserve_bytes: u64,
     /// Share of the budget that compressed pages may take, in percent.
     pub pool_percent: u8,
-    /// Compress pages with LZ4 before they leave DRAM.
-    pub compress: bool,
+    /// What packs pages before they leave DRAM; may be changed later.
+    pub codec: Choice,
     /// Programs started by the program run under softswap too, each with its own budget.
     pub manage_children: bool,
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
@@ -102,7 +103,7 @@ impl Default for Config {
             areas: vec![AreaSpec::new("/var/tmp")],
             reserve_bytes: 512 << 20,
             pool_percent: 40,
-            compress: true,
+            codec: Choice::LZ4,
             manage_children: true,
             avoid_move: false,
             avoid_io_uring: false,
@@ -125,7 +126,7 @@ impl Config {
             ("MEMORY", self.memory_bytes.to_string()),
             ("RESERVE", self.reserve_bytes.to_string()),
             ("POOL_PERCENT", self.pool_percent.to_string()),
-            ("COMPRESS", flag(self.compress)),
+            ("CODEC", self.codec.to_string()),
             ("CHILDREN", flag(self.manage_children)),
             ("AVOID_MOVE", flag(self.avoid_move)),
             ("AVOID_IO_URING", flag(self.avoid_io_uring)),
@@ -175,7 +176,7 @@ impl Config {
                     .unwrap_or(default.reserve_bytes),
                 pool_percent: parsed(lookup("POOL_PERCENT"), "POOL_PERCENT")?
                     .unwrap_or(default.pool_percent),
-                compress: flag("COMPRESS", default.compress)?,
+                codec: parsed(lookup("CODEC"), "CODEC")?.unwrap_or(default.codec),
                 manage_children: flag("CHILDREN", default.manage_children)?,
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
                 avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
@@ -195,6 +196,7 @@ fn area_variable(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Packer;
     use std::collections::HashMap;
 
     #[test]
@@ -213,6 +215,7 @@ mod tests {
             ],
             manage_children: false,
             avoid_move: true,
+            codec: Choice(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
             stats_fd: Some(9),
             ..Config::default()
@@ -228,10 +231,10 @@ mod tests {
     fn a_bad_value_is_named() {
         let lookup = |k: &str| match k {
             "MEMORY" => Some("1000000".into()),
-            "COMPRESS" => Some("maybe".into()),
+            "CODEC" => Some("maybe".into()),
             _ => None,
         };
-        assert_eq!(Config::from_env(lookup), Some(Err("COMPRESS")));
+        assert_eq!(Config::from_env(lookup), Some(Err("CODEC")));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::codec;
 use crate::swap::Lanes;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pages that leave together: one cluster buffer's worth.
 pub const BATCH_PAGES: usize = 32;
@@ -37,6 +37,7 @@ pub struct Contexts {
     slots: Box<[Mutex<Context>]>,
     /// The thread that has claimed all others to fork; 0 when there is none.
     forker: AtomicI32,
+    codec_bytes: Arc<AtomicUsize>,
 }
 
 /// Contexts that faults do not share.
@@ -50,18 +51,19 @@ impl Contexts {
     pub fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
+        let codec_bytes = Arc::new(AtomicUsize::new(0));
         for index in 0..count {
             let (Some(page), Some(packed)) = (pages.next(), pages.next()) else { break };
             slots.push(Mutex::new(Context {
                 lanes: open_lanes(),
-                scratch: codec::Scratch::new(),
+                scratch: codec::Scratch::new(Arc::clone(&codec_bytes))?,
                 page,
                 packed,
                 first_frame: index * BATCH_PAGES,
                 may_reclaim: index + 1 < count,
             }));
         }
-        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0) })
+        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), codec_bytes })
     }
 
     /// Claims a context, preferably this CPU's; waits when all are in use.
@@ -82,6 +84,13 @@ impl Contexts {
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.len()
+    }
+
+    /// What the codecs have taken in all contexts beside [`CONTEXT_BYTES`]:
+    /// it grows as they are used.
+    #[must_use]
+    pub fn codec_bytes(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.codec_bytes)
     }
 
     /// Claims background reclaim's context.

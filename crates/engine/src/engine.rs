@@ -4,6 +4,7 @@
 
 use crate::bounce;
 use crate::budget::Budget;
+use crate::codec::Selector;
 use crate::config::{Config, MIN_MEMORY_BYTES};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
 use crate::io::poll::Polling;
@@ -127,7 +128,7 @@ impl Engine {
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || areas.open_lanes())?;
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let parts = assemble(config, stats, window, areas, cpus, contexts.count(), memory)?;
+        let parts = assemble(config, stats, window, areas, cpus, &contexts, memory)?;
         let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
         if needed > memory {
             let needed_mib = needed.div_ceil(1 << 20);
@@ -147,6 +148,12 @@ impl Engine {
     /// How swap-in waits for each area's disk; may be changed at any time.
     pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.parts.areas.knobs()
+    }
+
+    /// What packs pages on their way out; may be changed at any time. Pages
+    /// that were packed before stay as they are.
+    pub fn codec(&self) -> &Selector {
+        &self.parts.codec
     }
 
     /// First address and length in bytes of the managed window.
@@ -514,15 +521,15 @@ fn assemble(
     window: Window,
     swap_areas: Areas,
     cpus: usize,
-    contexts: usize,
+    contexts: &Contexts,
     memory: usize,
 ) -> Result<Parts, StartError> {
     let areas = cpus.next_power_of_two();
     // A page buffer for every context; clusters for a few reclaimers at once.
     let clusters = (memory >> 25).clamp(1, 4);
-    let bounce = bounce::Pool::new(areas, contexts.div_ceil(areas), clusters)?;
+    let bounce = bounce::Pool::new(areas, contexts.count().div_ceil(areas), clusters)?;
     let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
-    let fixed = contexts * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
+    let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.bytes()
         + pool.metadata_bytes()
         + SMALL_CHANGE_BYTES;
@@ -535,7 +542,8 @@ fn assemble(
         bounce,
         budget: Budget::new(memory, fixed),
         stats,
-        compress: config.compress,
+        codec: Selector::new(config.codec),
+        codec_bytes: contexts.codec_bytes(),
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),

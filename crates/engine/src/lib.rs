@@ -87,4 +87,6 @@ pub mod swap {
     pub mod slot;
 }
 #[cfg(not(loom))]
+pub mod unpack;
+#[cfg(not(loom))]
 pub mod upkeep;

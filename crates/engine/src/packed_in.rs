@@ -4,15 +4,14 @@
 //! ahead, all that is needed of several slots is read in one go.
 
 use crate::bounce::CLUSTER_BYTES;
-use crate::codec;
 use crate::context::Context;
-use crate::packed;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{FaultError, check_seal, finish, install, read_alone};
 use crate::parts::Parts;
 use crate::policy::PREFETCHED;
 use crate::readahead;
 use crate::stats::Counter;
+use crate::unpack;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
@@ -88,7 +87,7 @@ fn read_one(
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
-    unpack(parts, context, page, &buffer, part)?;
+    install_part(parts, context, page, &buffer, part)?;
     Ok(install_ahead(parts, context, page, slot, &buffer, ahead))
 }
 
@@ -110,7 +109,7 @@ fn read_several(
         return read_one(parts, context, (page, slot, part), &mut []);
     }
     check_seal(parts, slot, &bytes[..PAGE_SIZE])?;
-    unpack(parts, context, page, &bytes[..PAGE_SIZE], part)?;
+    install_part(parts, context, page, &bytes[..PAGE_SIZE], part)?;
     Ok(install_ahead(parts, context, page, slot, bytes, ahead))
 }
 
@@ -133,7 +132,7 @@ fn install_ahead(
         }
         sealed = slot;
         let next = page + 1 + index as u64;
-        if unpack(parts, context, next, copy, part).is_err() {
+        if install_part(parts, context, next, copy, part).is_err() {
             return index;
         }
         parts.release_copy(claim.before().place());
@@ -143,14 +142,13 @@ fn install_ahead(
 }
 
 /// Unpacks one part and installs it.
-fn unpack(
+fn install_part(
     parts: &Parts,
     context: &mut Context,
     page: PageNo,
     copy: &[u8],
     part: u8,
 ) -> Result<(), FaultError> {
-    let (_, bytes) = packed::part(copy, part)?;
-    codec::decompress(bytes, &mut context.page.0)?;
+    unpack::part(parts, context, copy, part)?;
     install(parts, page, &context.page.0)
 }

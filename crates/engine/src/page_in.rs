@@ -4,20 +4,19 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
-use crate::codec::{self, CodecError};
 use crate::context::{Context, Contexts};
 use crate::fill;
 use crate::io::IoError;
-use crate::packed::NoPart;
 use crate::packed_in;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
 use crate::policy::{FRESH, HOT, PREFETCHED};
-use crate::pool::{Damaged, Handle};
+use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
 use crate::stats::{Counter, StopReason, Tier};
+use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::io;
@@ -47,15 +46,9 @@ pub enum FaultError {
         /// The slot.
         slot: u64,
     },
-    /// The pool holds something that cannot be unpacked.
-    #[error("a compressed page in memory cannot be unpacked ({0}): memory was overwritten")]
-    Unpack(#[from] CodecError),
-    /// The pool holds something else than what was stored.
-    #[error("a compressed page in memory is not what was stored ({0}): memory was overwritten")]
-    Pool(#[from] Damaged),
-    /// A slot holds what its checksum says, but no such page.
-    #[error("a compressed page in the swap area is not there ({0}): a bug in softswap")]
-    NoPart(#[from] NoPart),
+    /// It is compressed, and not what it was.
+    #[error("a compressed page {0}")]
+    Unpack(#[from] UnpackError),
     /// No memory can be freed for it.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
@@ -75,8 +68,8 @@ impl FaultError {
         Some(match self {
             FaultError::NotMapped | FaultError::Foreign => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
-            FaultError::Corrupt { .. } | FaultError::NoPart(_) => StopReason::WrongData,
-            FaultError::Unpack(_) | FaultError::Pool(_) => StopReason::PoolDamaged,
+            FaultError::Corrupt { .. } => StopReason::WrongData,
+            FaultError::Unpack(_) => StopReason::PoolDamaged,
             FaultError::Exhausted(_) => StopReason::OutOfMemory,
             FaultError::Install(_) => StopReason::MapRefused,
             FaultError::Lost => StopReason::PageLost,
@@ -207,10 +200,7 @@ fn install_from(
             Ok(Tier::Filled)
         }
         Place::Pool { handle } => {
-            let target = &mut context.page.0;
-            parts
-                .pool
-                .load(Handle::from_bits(handle), |packed| codec::decompress(packed, target))??;
+            unpack::pooled(parts, context, Handle::from_bits(handle))?;
             install(parts, page, &context.page.0)?;
             Ok(Tier::Pool)
         }

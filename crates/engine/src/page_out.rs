@@ -206,17 +206,19 @@ fn in_dram(
             return Some(Place::Filled { code });
         }
     }
-    if !parts.compress {
-        return None;
-    }
+    let packer = parts.codec.get().0?;
     // Before the work: what the pool does not take need not be packed.
     if !parts.pool.accepts() || !parts.has_room_for_pool() {
         parts.stats.add(Counter::PoolRefusals, 1);
         return None;
     }
-    let room = &mut context.packed.0[..codec::MAX_PACKED_BYTES];
-    let len = codec::compress(content, room, &mut context.scratch)?;
-    let Ok(handle) = parts.pool.store(&context.packed.0[..len], page, 0) else {
+    let Context { packed, scratch, .. } = context;
+    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
+    let Some(len) = codec::compress(packer, content, room, scratch) else {
+        parts.stats.add(Counter::PagesIncompressible, 1);
+        return None;
+    };
+    let Ok(handle) = parts.pool.store(&room[..len], page, packer.codec().tag()) else {
         parts.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };

@@ -3,6 +3,7 @@
 
 use crate::bounce;
 use crate::budget::Budget;
+use crate::codec::Selector;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
@@ -12,7 +13,8 @@ use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::window::Window;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Everything an engine is made of, except who runs it.
 pub struct Parts {
@@ -34,8 +36,10 @@ pub struct Parts {
     pub budget: Budget,
     /// Counters shared with `softswap run`.
     pub stats: Stats,
-    /// Whether pages are compressed.
-    pub compress: bool,
+    /// What packs pages; may be changed at any time.
+    pub codec: Selector,
+    /// What the codecs have taken beside their scratch, in bytes.
+    pub codec_bytes: Arc<AtomicUsize>,
     /// Whether the swap area may be written; a forked child only reads it.
     pub may_write: AtomicBool,
     /// Bumped to wake background reclaim.
@@ -48,7 +52,10 @@ impl Parts {
     /// What counts against the budget beside pages and fixed parts, in bytes.
     #[must_use]
     pub fn other_bytes(&self) -> usize {
-        self.pool.used_bytes() + self.areas.metadata_bytes() as usize + self.space.metadata_bytes()
+        self.pool.used_bytes()
+            + self.areas.metadata_bytes() as usize
+            + self.space.metadata_bytes()
+            + self.codec_bytes.load(Ordering::Relaxed)
     }
 
     /// Everything that counts against the budget, in bytes.

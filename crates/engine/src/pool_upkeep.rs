@@ -1,7 +1,6 @@
 //! What reclaim does inside the pool: the oldest pages go on to the swap area,
 //! and what is left in sparse slabs moves together.
 
-use crate::codec;
 use crate::context::{BATCH_PAGES, Context};
 use crate::packed::{MAX_PART_BYTES, Packer};
 use crate::page::{Claim, PageNo, Place};
@@ -9,6 +8,7 @@ use crate::page_out::{Moved, Moves, NoSlot, allocate};
 use crate::parts::Parts;
 use crate::pool::Handle;
 use crate::stats::Counter;
+use crate::unpack;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
@@ -96,8 +96,8 @@ impl<'b> Batch<'b> {
         let handle = Handle::from_bits(handle);
         let claim = parts.pages.try_claim(page, seen)?;
         if handle.packed_bytes() > MAX_PART_BYTES {
-            let target = &mut self.pages[self.count];
-            parts.pool.load(handle, |packed| codec::decompress(packed, target)).ok()?.ok()?;
+            unpack::pooled(parts, context, handle).ok()?;
+            self.pages[self.count] = context.page.0;
             self.count += 1;
             self.last = Packer::FULL;
             return Some(Moved { claim, at: self.count - 1, part: None });

@@ -1,5 +1,6 @@
 //! What can be changed while the program runs: a table of keys.
 
+use crate::codec::BadChoice;
 use crate::engine::Engine;
 use crate::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
@@ -16,7 +17,17 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 2] = [
+pub const SETTINGS: [Setting; 3] = [
+    Setting {
+        key: "codec",
+        values: "lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
+        meaning: "what packs pages that leave from now on",
+        get: |engine| engine.codec().get().to_string(),
+        set: |engine, text| {
+            engine.codec().set(text.parse().map_err(|bad: BadChoice| bad.to_string())?);
+            Ok(())
+        },
+    },
     Setting {
         key: "io.poll",
         values: "interrupt, poll, hybrid or auto; N:MODE for swap area N alone",
@@ -63,8 +74,9 @@ pub fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
 fn find(key: &str) -> Result<&'static Setting, String> {
     static TABLE: [Setting; SETTINGS.len()] = SETTINGS;
     TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
-        let keys: Vec<_> = TABLE.iter().map(|setting| setting.key).collect();
-        format!("there is no setting {key:?}; there are {}", keys.join(" and "))
+        let keys = TABLE.each_ref().map(|setting| setting.key);
+        let [first @ .., last] = &keys;
+        format!("there is no setting {key:?}; there are {} and {last}", first.join(", "))
     })
 }
 

@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 3;
+pub const STATS_VERSION: u64 = 4;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +143,10 @@ counters! {
     PagesWrittenBack,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
+    /// Pages that no codec packed small enough for the pool.
+    PagesIncompressible,
+    /// Packed pages that could not be unpacked (the toucher was stopped).
+    UnpackErrors,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -5,15 +5,14 @@
 //! brought elsewhere, emptied clusters are discarded, and storage at the end
 //! that is not needed is given back.
 
-use crate::codec;
 use crate::context::{BATCH_PAGES, Context, Contexts};
-use crate::packed;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::{Moved, Moves};
 use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::area::Discarded;
 use crate::swap::{Area, Run};
+use crate::unpack;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
@@ -119,8 +118,7 @@ fn read_copy(
         return None;
     }
     if let Place::Packed { part, .. } = place {
-        let (_, bytes) = packed::part(copy, part).ok()?;
-        codec::decompress(bytes, &mut context.page.0).ok()?;
+        unpack::part(parts, context, copy, part).ok()?;
         *copy = context.page.0;
     }
     Some(())

@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all};
+use softswap_engine::codec::Choice;
 use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 
@@ -43,19 +44,19 @@ fn a_changed_page_comes_back_changed() {
 
 #[test]
 fn a_word_that_no_entry_has_room_for_survives_without_compression_too() {
-    for compress in [true, false] {
-        let world = World::new(&Setup { compress, ..Setup::default() });
+    for codec in [Choice::LZ4, Choice::NONE] {
+        let world = World::new(&Setup { codec, ..Setup::default() });
         let contents = [Content::Repeated(UNENCODABLE); 40];
         let memory = world.map_with(&contents);
         world.assert_survives(memory, &contents);
         assert!(world.count(Counter::PagesSameFilled) >= 40);
-        assert_eq!(world.count(Counter::PagesWritten) == 0, compress);
+        assert_eq!(world.count(Counter::PagesWritten) == 0, codec != Choice::NONE);
     }
 }
 
 #[test]
 fn without_compression_the_pool_stays_empty() {
-    let world = World::new(&Setup { compress: false, ..Setup::default() });
+    let world = World::new(&Setup { codec: Choice::NONE, ..Setup::default() });
     let contents = every_kind(120);
     let memory = world.map_with(&contents);
     world.assert_survives(memory, &contents);

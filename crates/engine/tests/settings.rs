@@ -22,12 +22,16 @@ fn ok(body: &str) -> Answer {
 #[test]
 fn what_is_set_is_what_is_got_and_what_holds() {
     let world = World::new(&Setup::default());
-    assert_eq!(ask(&world, "get"), ok("io.poll auto\nio.poll_sleep auto\n"));
+    assert_eq!(ask(&world, "get"), ok("codec lz4\nio.poll auto\nio.poll_sleep auto\n"));
     assert_eq!(ask(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
     assert_eq!(ask(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
     assert_eq!(ask(&world, "get io.poll"), ok("io.poll hybrid\n"));
     let knobs = world.engine.knobs().next().unwrap();
     assert_eq!((knobs.mode(), knobs.sleep()), (Mode::Hybrid, Sleep::Fixed(1_500_000)));
+    for (asked, shown) in [("zstd", "zstd"), ("zstd:3", "zstd:3"), ("none", "none")] {
+        assert_eq!(ask(&world, &format!("set codec {asked}")), ok(&format!("codec {shown}\n")));
+        assert_eq!(world.engine.codec().get().to_string(), shown);
+    }
     assert_eq!(ask(&world, "set io.poll_sleep auto"), ok("io.poll_sleep auto\n"));
     assert_eq!(knobs.sleep(), Sleep::Adaptive);
 }
@@ -36,8 +40,11 @@ fn what_is_set_is_what_is_got_and_what_holds() {
 fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
     let world = World::new(&Setup::default());
     for (request, parts) in [
-        ("get io.pol", ["\"io.pol\"", "io.poll and io.poll_sleep"]),
-        ("set io.pol poll", ["\"io.pol\"", "io.poll and io.poll_sleep"]),
+        ("get io.pol", ["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        ("set codec snappy", ["codec: \"snappy\"", "lz4, zstd, zstd:LEVEL"]),
+        ("set codec zstd:99", ["codec: \"zstd:99\"", "from -5 to 9"]),
+        ("set codec", ["codec: \"\"", "lz4, zstd, zstd:LEVEL"]),
         ("set io.poll banana", ["io.poll: \"banana\"", "interrupt, poll, hybrid or auto"]),
         ("set io.poll POLL", ["io.poll: \"POLL\"", "interrupt, poll, hybrid or auto"]),
         ("set io.poll", ["io.poll: \"\"", "interrupt, poll, hybrid or auto"]),
@@ -49,7 +56,7 @@ fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
             assert!(why.contains(part), "{part:?} is missing in: {why}");
         }
     }
-    assert_eq!(ask(&world, "get"), ok("io.poll auto\nio.poll_sleep auto\n"));
+    assert_eq!(ask(&world, "get"), ok("codec lz4\nio.poll auto\nio.poll_sleep auto\n"));
 }
 
 #[test]

@@ -17,7 +17,8 @@
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
-//! | [`lz4`]                                        | the codec's C library                  |
+//! | [`simd`]                                       | comparing a page with wide registers   |
+//! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
 //! Two rules hold throughout. No Rust reference points into the window: its
@@ -46,8 +47,10 @@ pub mod ring;
 pub mod seccomp;
 pub mod shared;
 pub mod signals;
+pub mod simd;
 pub mod syscall_table;
 pub mod uffd;
 pub mod window;
+pub mod zstd;
 
 pub use memory::{PAGE_SIZE, Page};

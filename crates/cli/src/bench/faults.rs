@@ -12,7 +12,7 @@ use super::stage::{self, PATTERN, Sizes, Stage};
 use crate::refusal::Refusal;
 use crate::{machine as memory, swapdir, units};
 use clap::Args;
-use softswap_engine::codec::{self, Scratch};
+use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_engine::stats::Tier;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
@@ -341,7 +341,8 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe")
         .map_err(|error| Refusal::own(format!("/proc/self/exe cannot be read: {error}")))?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut scratch = Scratch::new();
+    let mut scratch = Scratch::new(Default::default())
+        .map_err(|error| Refusal::own(format!("no memory to compress in: {error}")))?;
     let mut room = vec![0; codec::MAX_PACKED_BYTES];
     let mut packed_bytes = 0;
     // From everywhere in it, because its parts differ.
@@ -349,7 +350,7 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let mut chosen = Vec::new();
     for page in pages.iter().step_by(step).take(most) {
         let differs = page.iter().any(|byte| *byte != page[0]);
-        if differs && let Some(len) = codec::compress(page, &mut room, &mut scratch) {
+        if differs && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
             packed_bytes += len;
             chosen.push(*page);
         }

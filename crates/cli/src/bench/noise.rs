@@ -39,7 +39,7 @@ pub(crate) fn below(number: u64, count: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use softswap_engine::codec::{self, Scratch};
+    use softswap_engine::codec::{self, Packer, Scratch};
 
     #[test]
     fn every_page_comes_once_and_not_in_sequence() {
@@ -56,7 +56,10 @@ mod tests {
         let mut page = [0; PAGE_SIZE];
         fill_with_noise(&mut page, 3);
         let mut room = vec![0; codec::MAX_PACKED_BYTES];
-        assert_eq!(codec::compress(&page, &mut room, &mut Scratch::new()), None);
+        let mut scratch = Scratch::new(Default::default()).unwrap();
+        for packer in [Packer::Lz4, Packer::Zstd { level: 1 }] {
+            assert_eq!(codec::compress(packer, &page, &mut room, &mut scratch), None);
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) struct Figures {
     pub(super) pages_out: u64,
     pub(super) pages_same_filled: u64,
     pub(super) pages_pooled: u64,
+    /// Pages that packed too little for the pool.
+    pub(super) pages_incompressible: u64,
     pub(super) pages_written: u64,
     pub(super) pages_read: u64,
     pub(super) pages_read_ahead: u64,
@@ -65,6 +67,8 @@ pub(crate) struct Figures {
     pub(super) write_errors: u64,
     pub(super) read_errors: u64,
     pub(super) checksum_errors: u64,
+    /// Compressed pages in memory that could not be unpacked.
+    pub(super) unpack_errors: u64,
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
@@ -186,6 +190,7 @@ impl Figures {
             pages_out: get(C::PagesOut),
             pages_same_filled: get(C::PagesSameFilled),
             pages_pooled: get(C::PagesPooled),
+            pages_incompressible: get(C::PagesIncompressible),
             pages_written: get(C::PagesWritten),
             pages_read: get(C::PagesRead),
             pages_read_ahead: get(C::PagesReadAhead),
@@ -200,6 +205,7 @@ impl Figures {
             write_errors: get(C::WriteErrors),
             read_errors: get(C::ReadErrors),
             checksum_errors: get(C::ChecksumErrors),
+            unpack_errors: get(C::UnpackErrors),
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,

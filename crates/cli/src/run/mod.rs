@@ -52,8 +52,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     reserve: Option<String>,
 
-    /// How pages are compressed: lz4 or none [default: lz4]
-    #[arg(long, value_name = "NAME")]
+    /// How pages are compressed: lz4, zstd, zstd:LEVEL or none [default: lz4]
+    ///
+    /// LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
+    /// pages go straight to the disk. `softswap ctl PID set codec` changes it
+    /// while the program runs.
+    #[arg(long, value_name = "CODEC")]
     codec: Option<String>,
 
     /// Largest share of the budget for compressed pages [default: 40%]

@@ -6,6 +6,7 @@ use crate::machine;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_percent, parse_size};
 use serde::Deserialize;
+use softswap_engine::codec::BadChoice;
 use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::io::poll::mode::BadMode;
 use std::fmt::Display;
@@ -166,6 +167,10 @@ pub(super) fn settle(
     let swap = sources.pick_all("swap", &args.swap, file.swap.as_ref())?;
     let areas = areas::settle(swap, &defaults.areas, reserve_bytes, &mut notes)?;
     let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
+    let codec = match &codec {
+        Some(asked) => asked.text.parse().map_err(|why: BadChoice| asked.refuse(why))?,
+        None => defaults.codec,
+    };
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
     let pool_percent = match &pool {
         Some(asked) => {
@@ -187,8 +192,8 @@ pub(super) fn settle(
         areas,
         reserve_bytes,
         pool_percent,
-        compress: choose(codec.as_ref(), ["lz4", "none"], " (zstd is not built in yet)")?,
-        manage_children: choose(children.as_ref(), ["managed", "plain"], "")?,
+        codec,
+        manage_children: choose(children.as_ref(), ["managed", "plain"])?,
         avoid_move: sources.switch("no_move", args.no_move, file.no_move.as_ref())?,
         avoid_io_uring: sources.switch(
             "no_io_uring",
@@ -217,12 +222,12 @@ fn read_file(path: &Path) -> Result<File, Refusal> {
 }
 
 /// True for the first of two words and by default, false for the second.
-fn choose(asked: Option<&Asked>, words: [&str; 2], more: &str) -> Result<bool, Refusal> {
+fn choose(asked: Option<&Asked>, words: [&str; 2]) -> Result<bool, Refusal> {
     match asked {
         None => Ok(true),
         Some(asked) if asked.text == words[0] => Ok(true),
         Some(asked) if asked.text == words[1] => Ok(false),
-        Some(asked) => Err(asked.refuse(format!("give {} or {}{more}", words[0], words[1]))),
+        Some(asked) => Err(asked.refuse(format!("give {} or {}", words[0], words[1]))),
     }
 }
 
@@ -267,6 +272,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
 mod tests {
     use super::*;
     use clap::Parser;
+    use softswap_engine::codec::{Choice, Packer};
     use softswap_engine::config::AreaSpec;
     use softswap_engine::io::poll::mode::Mode;
 
@@ -302,11 +308,27 @@ mod tests {
             settle_with(&["--config", path, "--memory", "300M", "--swap", swap], &env).unwrap();
         assert_eq!(settled.config.memory_bytes, 300 << 20);
         assert_eq!(settled.config.pool_percent, 20);
-        assert!(!settled.config.compress);
+        assert_eq!(settled.config.codec, Choice::NONE);
         assert!(settled.config.avoid_move);
         assert_eq!(settled.config.poll, Mode::Hybrid);
         assert!(settled.config.manage_children);
         assert_eq!(settled.config.reserve_bytes, 0);
+    }
+
+    #[test]
+    fn a_codec_is_asked_for_by_name_and_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let codec = |flags: &[&str], env: &[(&str, &str)]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            settle_with(&flags, env).map(|settled| settled.config.codec)
+        };
+        let zstd = |level| Choice(Some(Packer::Zstd { level }));
+        assert_eq!(codec(&[], &[]).unwrap(), Choice::LZ4);
+        assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
+        assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
+        let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
+        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is no codec"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! its own for each test. Tests speak the public interface and need no unsafe.
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+use softswap_engine::codec::Choice;
 use softswap_engine::config::Config;
 use softswap_engine::engine::Engine;
 use softswap_engine::io::SimDevice;
@@ -33,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) memory_mib: u64,
     pub(crate) swap_mib: Option<u64>,
     pub(crate) disk_mib: u64,
-    pub(crate) compress: bool,
+    pub(crate) codec: Choice,
     pub(crate) avoid_move: bool,
     pub(crate) spare_disk_mib: Option<u64>,
     pub(crate) discard: Discard,
@@ -45,7 +46,7 @@ impl Default for Setup {
             memory_mib: 16,
             swap_mib: None,
             disk_mib: 256,
-            compress: true,
+            codec: Choice::LZ4,
             avoid_move: false,
             spare_disk_mib: None,
             discard: Discard::None,
@@ -68,7 +69,7 @@ impl World {
         let disk = Arc::new(SimDevice::new(setup.disk_mib << 20, 42));
         let config = Config {
             memory_bytes: setup.memory_mib << 20,
-            compress: setup.compress,
+            codec: setup.codec,
             avoid_move: setup.avoid_move,
             ..Config::default()
         };

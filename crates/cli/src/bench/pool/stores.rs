@@ -2,12 +2,13 @@
 //! DRAM, without faults around it. The only place of this bench that knows the
 //! pool and the codec.
 
-use softswap_engine::codec::{self, MAX_PACKED_BYTES, Scratch};
+use softswap_engine::codec::{self, Codec, MAX_PACKED_BYTES, Scratch};
 use softswap_engine::fill;
 use softswap_engine::pool::{Handle, Pool};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::Page;
 use std::io;
+use std::sync::Arc;
 
 /// Something that keeps pages compressed in DRAM, by number.
 pub(super) trait Store: Sync {
@@ -66,7 +67,8 @@ pub(super) struct Packer {
 
 impl Packer {
     pub(super) fn new() -> Packer {
-        Packer { scratch: Scratch::new(), packed: Box::new([0; MAX_PACKED_BYTES]) }
+        let scratch = Scratch::new(Arc::default()).expect("there is address space for a scratch");
+        Packer { scratch, packed: Box::new([0; MAX_PACKED_BYTES]) }
     }
 
     /// What the pool would be given of a page; nothing of one that stays in its
@@ -75,7 +77,12 @@ impl Packer {
         if fill::same_filled_word(&content.0).and_then(fill::encode).is_some() {
             return None;
         }
-        let len = codec::compress(&content.0, &mut self.packed[..], &mut self.scratch)?;
+        let len = codec::compress(
+            codec::Packer::Lz4,
+            &content.0,
+            &mut self.packed[..],
+            &mut self.scratch,
+        )?;
         Some(&self.packed[..len])
     }
 }
@@ -97,7 +104,10 @@ struct SoftswapHand<'s> {
 impl Hand for SoftswapHand<'_> {
     fn store(&mut self, page: usize, content: &Page) -> Result<(), String> {
         let packed = self.packer.pack(content).ok_or("a page was not one for the pool")?;
-        let handle = self.pool.store(packed, page as u64, 0).map_err(|full| full.to_string())?;
+        let handle = self
+            .pool
+            .store(packed, page as u64, Codec::Lz4.tag())
+            .map_err(|full| full.to_string())?;
         self.places[page - self.first] = Place::Pool(handle);
         Ok(())
     }
@@ -106,7 +116,10 @@ impl Hand for SoftswapHand<'_> {
         let Place::Pool(handle) = self.places[page - self.first] else {
             return Err("a page was not stored".into());
         };
-        let unpacked = self.pool.load(handle, |packed| codec::decompress(packed, &mut to.0));
+        let scratch = &mut self.packer.scratch;
+        let unpacked = self
+            .pool
+            .load(handle, |packed| codec::decompress(Codec::Lz4, packed, &mut to.0, scratch));
         unpacked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 

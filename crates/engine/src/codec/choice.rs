@@ -1,0 +1,156 @@
+//! Which codec packs from now on, as asked for and as it can be changed while
+//! the program runs.
+
+use super::Packer;
+use softswap_sys::zstd::{DEFAULT_LEVEL, LEVELS};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go straight to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice(pub Option<Packer>);
+
+impl Choice {
+    /// Nothing is packed.
+    pub const NONE: Choice = Choice(None);
+    /// What packs where nothing else is asked for.
+    pub const LZ4: Choice = Choice(Some(Packer::Lz4));
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(Packer::Zstd { level }) if level != DEFAULT_LEVEL => write!(f, "zstd:{level}"),
+            Some(packer) => f.write_str(packer.codec().name()),
+        }
+    }
+}
+
+/// What is no choice.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no codec; choose lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
+    first = LEVELS.start(), last = LEVELS.end()
+)]
+pub struct BadChoice(pub String);
+
+impl FromStr for Choice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Choice, BadChoice> {
+        let bad = || BadChoice(text.to_string());
+        Ok(match text {
+            "none" => Choice::NONE,
+            "lz4" => Choice::LZ4,
+            "zstd" => Choice(Some(Packer::Zstd { level: DEFAULT_LEVEL })),
+            _ => {
+                let level = text.strip_prefix("zstd:").ok_or_else(bad)?;
+                // `parse` takes a plus sign, too.
+                let level = level.parse().ok().filter(|_| !level.starts_with('+'));
+                let level = level.filter(|level| LEVELS.contains(level)).ok_or_else(bad)?;
+                Choice(Some(Packer::Zstd { level }))
+            }
+        })
+    }
+}
+
+/// The choice that holds now: read for each page, changed at any time.
+#[derive(Debug)]
+pub struct Selector(AtomicU8);
+
+const NONE: u8 = 0;
+const LZ4: u8 = 1;
+/// And this much above it for each level above the first.
+const ZSTD: u8 = 2;
+
+impl Selector {
+    /// Begins with a choice.
+    #[must_use]
+    pub fn new(choice: Choice) -> Selector {
+        Selector(AtomicU8::new(code_of(choice)))
+    }
+
+    /// The choice now.
+    #[must_use]
+    pub fn get(&self) -> Choice {
+        match self.0.load(Relaxed) {
+            NONE => Choice::NONE,
+            LZ4 => Choice::LZ4,
+            code => Choice(Some(Packer::Zstd { level: LEVELS.start() + (code - ZSTD) as i8 })),
+        }
+    }
+
+    /// Changes it, for pages that leave from now on.
+    pub fn set(&self, choice: Choice) {
+        self.0.store(code_of(choice), Relaxed);
+    }
+}
+
+fn code_of(choice: Choice) -> u8 {
+    match choice.0 {
+        None => NONE,
+        Some(Packer::Lz4) => LZ4,
+        Some(Packer::Zstd { level }) => {
+            let level = level.clamp(*LEVELS.start(), *LEVELS.end());
+            ZSTD + (level - LEVELS.start()) as u8
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_choice() -> impl Iterator<Item = Choice> {
+        let levels = LEVELS.map(|level| Choice(Some(Packer::Zstd { level })));
+        [Choice::NONE, Choice::LZ4].into_iter().chain(levels)
+    }
+
+    #[test]
+    fn a_choice_is_shown_as_it_may_be_given() {
+        for choice in every_choice() {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert_eq!("zstd".parse(), Ok(Choice(Some(Packer::Zstd { level: 1 }))));
+        assert_eq!("zstd:1".parse::<Choice>().unwrap().to_string(), "zstd");
+        assert_eq!("zstd:-1".parse(), Ok(Choice(Some(Packer::Zstd { level: -1 }))));
+    }
+
+    #[test]
+    fn what_is_no_choice_is_refused_with_what_is() {
+        for text in [
+            "",
+            "snappy",
+            "LZ4",
+            "lz4:1",
+            "none:1",
+            "zstd:",
+            "zstd:99",
+            "zstd:10",
+            "zstd:-6",
+            "zstd:+1",
+            "zstd:1.5",
+            "zstd: 1",
+            " zstd",
+            "zstd:1000",
+            "zstd:fast",
+        ] {
+            let refused = text.parse::<Choice>().unwrap_err().to_string();
+            for part in [&format!("{text:?}"), "lz4", "zstd:LEVEL", "from -5 to 9", "none"] {
+                assert!(refused.contains(part), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_selector_says_what_it_was_set_to() {
+        let selector = Selector::new(Choice::LZ4);
+        assert_eq!(selector.get(), Choice::LZ4);
+        for choice in every_choice() {
+            selector.set(choice);
+            assert_eq!(selector.get(), choice);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Every codec, and zstd's levels with ways of their own to pack.
+const PACKERS: [Packer; 6] = [
+    Packer::Lz4,
+    Packer::Zstd { level: -5 },
+    Packer::Zstd { level: 1 },
+    Packer::Zstd { level: 3 },
+    Packer::Zstd { level: 5 },
+    Packer::Zstd { level: 9 },
+];
+
+fn scratch() -> Scratch {
+    Scratch::new(Arc::default()).unwrap()
+}
+
+thread_local! {
+    /// Address space that is reserved is never given back: one for all cases.
+    static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::new(scratch());
+}
+
+fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
+    SCRATCH.with_borrow_mut(run)
+}
+
+fn any_packer() -> impl Strategy<Value = Packer> {
+    prop::sample::select(PACKERS.to_vec())
+}
+
+/// Pages between constant and random: runs copied from earlier in the page
+/// with fresh bytes between them.
+fn any_page() -> impl Strategy<Value = Box<[u8; PAGE_BYTES]>> {
+    let run = (prop::collection::vec(any::<u8>(), 1..80), 1..600usize, 0..400usize);
+    prop::collection::vec(run, 1..60).prop_map(|runs| {
+        let mut bytes = Vec::new();
+        for (fresh, distance, copied) in runs.iter().cycle() {
+            bytes.extend_from_slice(fresh);
+            for _ in 0..*copied {
+                bytes.push(bytes[bytes.len().saturating_sub(*distance)]);
+            }
+            if bytes.len() >= PAGE_BYTES {
+                break;
+            }
+        }
+        bytes.truncate(PAGE_BYTES);
+        bytes.into_boxed_slice().try_into().unwrap()
+    })
+}
+
+fn random_page() -> [u8; PAGE_BYTES] {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    std::array::from_fn(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    })
+}
+
+#[test]
+fn a_codec_is_known_by_its_tag() {
+    for codec in Codec::ALL {
+        assert_eq!(Codec::from_tag(codec.tag()), Some(codec));
+    }
+    for tag in [2, 3, 4, u8::MAX] {
+        assert_eq!(Codec::from_tag(tag), None);
+    }
+}
+
+#[test]
+fn a_random_page_is_incompressible() {
+    let mut out = [0; MAX_PACKED_BYTES];
+    for packer in PACKERS {
+        assert_eq!(compress(packer, &random_page(), &mut out, &mut scratch()), None);
+    }
+}
+
+#[test]
+fn a_failed_page_leaves_no_trace_on_the_next() {
+    let mut page = [0; PAGE_BYTES];
+    page[..9].copy_from_slice(b"softswap!");
+    for packer in PACKERS {
+        let (mut clean, mut used) = ([0; MAX_PACKED_BYTES], [0; MAX_PACKED_BYTES]);
+        let expected = compress(packer, &page, &mut clean, &mut scratch());
+        let mut scratch = scratch();
+        assert_eq!(compress(packer, &random_page(), &mut used, &mut scratch), None);
+        assert_eq!(compress(packer, &page, &mut used, &mut scratch), expected);
+        assert_eq!(clean[..expected.unwrap()], used[..expected.unwrap()]);
+    }
+}
+
+#[test]
+fn less_or_more_than_a_page_is_refused() {
+    for bytes in [100, PAGE_BYTES - 1, PAGE_BYTES + 1, 2 * PAGE_BYTES] {
+        let mut packed = [0; 4096];
+        let len = lz4::compress(&vec![7; bytes], &mut packed, &mut lz4::State::new()).unwrap();
+        let expected = if bytes < PAGE_BYTES {
+            CodecError::WrongLength { bytes }
+        } else {
+            CodecError::Corrupt { packed_bytes: len }
+        };
+        let refused = decompress(Codec::Lz4, &packed[..len], &mut [0; PAGE_BYTES], &mut scratch());
+        assert_eq!(refused, Err(expected));
+    }
+}
+
+#[test]
+fn nothing_is_not_a_page() {
+    for codec in Codec::ALL {
+        assert!(decompress(codec, &[], &mut [0; PAGE_BYTES], &mut scratch()).is_err());
+    }
+}
+
+#[test]
+fn only_zstd_takes_memory_and_what_it_takes_is_counted_once() {
+    let touched = Arc::new(AtomicUsize::new(0));
+    let mut scratches = [(); 2].map(|()| Scratch::new(touched.clone()).unwrap());
+    let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES], [0; PAGE_BYTES]);
+    let mut turn = |packer: Packer, scratch: &mut Scratch| {
+        let len = compress(packer, &page, &mut out, scratch).unwrap();
+        decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+        touched.load(Relaxed)
+    };
+    assert_eq!(turn(Packer::Lz4, &mut scratches[0]), 0);
+    let once = turn(Packer::Zstd { level: 1 }, &mut scratches[0]);
+    assert!(once > 0);
+    assert_eq!(turn(Packer::Zstd { level: 1 }, &mut scratches[0]), once);
+    assert_eq!(turn(Packer::Zstd { level: 1 }, &mut scratches[1]), 2 * once);
+    let more = turn(Packer::Zstd { level: 9 }, &mut scratches[0]);
+    assert!(more > 2 * once);
+    assert_eq!(turn(Packer::Zstd { level: -5 }, &mut scratches[0]), more);
+    assert!(more <= 2 * (zstd::COMPRESSOR_BYTES + zstd::DECOMPRESSOR_BYTES));
+}
+
+proptest! {
+    #[test]
+    fn a_page_comes_back_as_it_was(packer in any_packer(), page in any_page()) {
+        let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
+        with_scratch(|scratch| {
+            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+        });
+        prop_assert_eq!(&back, &*page);
+    }
+
+    #[test]
+    fn another_implementation_reads_what_ours_writes_and_the_reverse(page in any_page()) {
+        let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
+        with_scratch(|scratch| {
+            let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
+            prop_assert_eq!(
+                lz4_flex::block::decompress_into(&out[..len], &mut back).unwrap(),
+                PAGE_BYTES
+            );
+            prop_assert_eq!(&back, &*page);
+            let len = lz4_flex::block::compress_into(&*page, &mut out).unwrap();
+            back.fill(0);
+            decompress(Codec::Lz4, &out[..len], &mut back, scratch).unwrap();
+            prop_assert_eq!(&back, &*page);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_page_fits_exactly_or_not_at_all(page in any_page(), short_by in 1..64usize) {
+        let mut out = [0; 2 * PAGE_BYTES];
+        with_scratch(|scratch| {
+            let len = compress(Packer::Lz4, &page, &mut out, scratch).unwrap();
+            let exact = compress(Packer::Lz4, &page, &mut out[..len], scratch);
+            prop_assert_eq!(exact, Some(len));
+            let shorter = len.saturating_sub(short_by);
+            if let Some(packed) = compress(Packer::Lz4, &page, &mut out[..shorter], scratch) {
+                prop_assert!(packed <= shorter);
+            }
+            Ok(())
+        })?;
+    }
+
+    /// zstd wants room to spare; what it packs in less is still right.
+    #[test]
+    fn what_fits_is_whole_and_nothing_is_written_behind_it(
+        packer in any_packer(),
+        page in any_page(),
+        room in 0..MAX_PACKED_BYTES,
+    ) {
+        let (mut out, mut back) = ([0xA5; 2 * PAGE_BYTES], [0; PAGE_BYTES]);
+        with_scratch(|scratch| {
+            let packed = compress(packer, &page, &mut out[..room], scratch);
+            prop_assert!(out[room..].iter().all(|&byte| byte == 0xA5));
+            if let Some(len) = packed {
+                decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
+                prop_assert_eq!(&back, &*page);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn any_bytes_at_all_are_judged_without_panicking(
+        packed in prop::collection::vec(any::<u8>(), 0..MAX_PACKED_BYTES),
+    ) {
+        for codec in Codec::ALL {
+            with_scratch(|scratch| {
+                let _ = decompress(codec, &packed, &mut [0; PAGE_BYTES], scratch);
+            });
+        }
+    }
+
+    #[test]
+    fn a_damaged_page_is_judged_without_panicking_and_does_no_harm(
+        packer in any_packer(),
+        page in any_page(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        kept in any::<prop::sample::Index>(),
+    ) {
+        let (mut out, mut back) = ([0; 2 * PAGE_BYTES], [0; 3 * PAGE_BYTES]);
+        back[..PAGE_BYTES].fill(0xA5);
+        back[2 * PAGE_BYTES..].fill(0xA5);
+        with_scratch(|scratch| {
+            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            for (at, byte) in damage {
+                out[at.index(len)] = byte;
+            }
+            let target = back[PAGE_BYTES..].first_chunk_mut().unwrap();
+            let _ = decompress(packer.codec(), &out[..len], target, scratch);
+            let _ = decompress(packer.codec(), &out[..kept.index(len)], target, scratch);
+            prop_assert!(back[..PAGE_BYTES].iter().all(|&byte| byte == 0xA5));
+            prop_assert!(back[2 * PAGE_BYTES..].iter().all(|&byte| byte == 0xA5));
+            // And the next page is unpacked as ever.
+            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            let target = back.first_chunk_mut().unwrap();
+            decompress(packer.codec(), &out[..len], target, scratch).unwrap();
+            prop_assert_eq!(&*target, &*page);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_page_cut_short_is_refused(
+        packer in any_packer(),
+        page in any_page(),
+        kept in any::<prop::sample::Index>(),
+    ) {
+        let mut out = [0; 2 * PAGE_BYTES];
+        let unpacked = with_scratch(|scratch| {
+            let len = compress(packer, &page, &mut out, scratch).unwrap();
+            decompress(packer.codec(), &out[..kept.index(len)], &mut [0; PAGE_BYTES], scratch)
+        });
+        prop_assert!(unpacked.is_err());
+    }
+}
