@@ -8,6 +8,7 @@ mod io;
 pub(crate) mod machine;
 pub(crate) mod noise;
 pub(crate) mod report;
+mod samefill;
 pub(crate) mod sample;
 mod slots;
 mod stage;
@@ -29,6 +30,7 @@ enum Bench {
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
+    Samefill(samefill::SamefillArgs),
     Slots(slots::SlotsArgs),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
@@ -40,6 +42,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Samefill(args) => samefill::run(args),
         Bench::Slots(args) => slots::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
