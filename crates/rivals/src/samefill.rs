@@ -104,7 +104,8 @@ fn last_first_counting(page: &[u8; PAGE_BYTES], mut each: impl FnMut()) -> Optio
 mod tests {
     use super::*;
 
-    const CHECKS: [fn(&[u8; PAGE_BYTES]) -> Option<u64>; 3] = [forward, backward, last_first];
+    type Check = fn(&[u8; PAGE_BYTES]) -> Option<u64>;
+    const CHECKS: [Check; 3] = [forward, backward, last_first];
     const ORDERS: [Order; 3] = [Order::Forward, Order::Backward, Order::LastFirst];
 
     fn counts(page: &[u8; PAGE_BYTES]) -> [u32; 3] {

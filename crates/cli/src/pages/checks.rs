@@ -146,10 +146,11 @@ pub(crate) fn check_head() -> String {
     format!("{:<12}{:>11}{:>10}{:>8}\n", "check", "iterations", "MB/s", "CoV")
 }
 
+/// Without the end of the line: there may be more to say.
 pub(crate) fn check_line(row: &CheckRow) -> String {
     let iterations = row.iterations.map_or("-".to_string(), |mean| format!("{mean:.1}"));
     let CheckRow { variant, mbps, cov, .. } = row;
-    format!("{variant:<12}{iterations:>11}{mbps:>10.0}{:>6.1} %\n", cov * 100.0)
+    format!("{variant:<12}{iterations:>11}{mbps:>10.0}{:>6.1} %", cov * 100.0)
 }
 
 #[cfg(test)]
@@ -170,7 +171,7 @@ mod tests {
         fill_with_noise(&mut noisy.0, 1);
         let mut late = page_of(7);
         late.0[4095] = 1;
-        let pages = [Page::ZERO, page_of(9), noisy, late, Page::ZERO];
+        let pages = vec![Page::ZERO, page_of(9), noisy, late, Page::ZERO];
         let mut found = Verdicts::of(&pages).unwrap();
         assert_eq!((found.pages, found.zero, found.other), (5, 2, 1));
         let iterations = Check::ALL.map(|check| found.iterations(check));

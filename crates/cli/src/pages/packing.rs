@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn pages_are_counted_by_the_size_they_pack_to() {
-        let pages = [
+        let pages = vec![
             page(4096, 1),
             page(100, 2),
             Page::ZERO,

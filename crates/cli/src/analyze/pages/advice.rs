@@ -84,7 +84,9 @@ mod tests {
     use super::*;
 
     fn packing(tried: u64, packed: u64, packed_bytes: u64) -> Packing {
-        Packing { tried, packed, packed_bytes, ..Packing::default() }
+        let mut packing = Packing::default();
+        (packing.tried, packing.packed, packing.packed_bytes) = (tried, packed, packed_bytes);
+        packing
     }
 
     fn advice(packing: Packing) -> (&'static str, u8) {

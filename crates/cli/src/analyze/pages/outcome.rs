@@ -142,7 +142,7 @@ impl Report for PagesOutcome {
             self.other_share * 100.0
         );
         text += &check_head();
-        text += &self.checks.iter().map(check_line).collect::<String>();
+        text += &self.checks.iter().map(|row| check_line(row) + "\n").collect::<String>();
         text += &codec_table(&self.codecs);
         text += &self.codecs.iter().map(histogram_text).collect::<String>();
         let Advice { codec, pool_percent, reason } = &self.advice;

@@ -21,6 +21,9 @@ use std::process::ExitCode;
 
 /// A program is not made larger than this, 256 MiB.
 const MOST_COLLECTED: usize = 65_536;
+/// Pages that any second cache holds, with room to spare.
+const IN_CACHE_PAGES: usize = 128;
+const CACHE_LINE_BYTES: usize = 64;
 /// Rounds that do not count.
 const WARM_UPS: usize = 1;
 
@@ -38,15 +41,17 @@ program that is missing is left out, and a note says so. Each dump has an equal 
 program grows to at most 256 MiB, and its pages are repeated to make up the rest.
 
 Checks and iterations are those of `softswap analyze pages`. All checks go over the same pages in
-every round, in changing order; a dump is larger than the processor's own caches, and so is met
-cold by each.
+every round, in changing order, twice: over a whole dump, which is larger than the processor's own
+caches and so is met cold by each, as reclaim meets pages; and over 128 pages at a time that have just
+been brought into the cache (in_cache), where memory holds nobody up.
 
 With --json: {\"schema\": 1, \"bench\": \"samefill\", \"pages\", \"rounds\", \"machine\": {...}, ratios,
 \"dumps\": [{\"dump\", \"pages\", \"collected_pages\", \"same_filled_share\", \"zero_share\", \"other_share\",
-\"checks\": [{\"variant\", \"iterations\", \"mbps\", \"cov\"}]}], \"together\": the same of all dumps,
+\"checks\": [{\"variant\", \"iterations\", \"mbps\", \"cov\", \"in_cache_mbps\", \"in_cache_cov\"}]}],
+\"together\": the same of all dumps,
 \"notes\"}. Ratios: iterations_last_first_vs_forward is the words that last_first compares over those
 that forward does; throughput_last_first_vs_forward and throughput_softswap_vs_last_first are of
-throughputs; with _DUMP of one dump, with _programs of all dumps but mix. Figures are medians over
+throughputs, with _in_cache in the cache; with _DUMP of one dump, with _programs of all dumps but mix. Figures are medians over
 the rounds, of ratios, too; softswap's own check counts no iterations (null).")]
 pub(crate) struct SamefillArgs {
     /// Pages of all dumps together
@@ -102,16 +107,42 @@ struct Dump {
     collected: usize,
     pages: Vec<Page>,
     verdicts: Verdicts,
-    /// By check and round, in ns.
-    rounds: [Vec<u64>; Check::ALL.len()],
+    /// Over all pages in one go.
+    cold: Rounds,
+    /// Over pages that are in the cache.
+    in_cache: Rounds,
 }
+
+/// Time for all pages by check and round, in ns.
+type Rounds = [Vec<u64>; Check::ALL.len()];
 
 impl Dump {
     /// Repeats what was collected until there are `pages` pages.
     fn new(name: &'static str, collected: &[Page], pages: usize) -> Result<Dump, Refusal> {
         let pages: Vec<Page> = collected.iter().cycle().take(pages).cloned().collect();
         let verdicts = Verdicts::of(&pages)?;
-        Ok(Dump { name, collected: collected.len(), pages, verdicts, rounds: Default::default() })
+        let (cold, in_cache) = Default::default();
+        Ok(Dump { name, collected: collected.len(), pages, verdicts, cold, in_cache })
+    }
+
+    fn measure_cold(&self, round: usize) -> [u64; Check::ALL.len()] {
+        let mut took = [0; Check::ALL.len()];
+        for index in rotated(Check::ALL.len(), round) {
+            took[index] = Check::ALL[index].time_ns(&self.pages);
+        }
+        took
+    }
+
+    fn measure_in_cache(&self, round: usize) -> [u64; Check::ALL.len()] {
+        let mut took = [0; Check::ALL.len()];
+        for (at, pages) in self.pages.chunks(IN_CACHE_PAGES).enumerate() {
+            let bytes = pages.iter().flat_map(|page| page.0.iter().step_by(CACHE_LINE_BYTES));
+            std::hint::black_box(bytes.fold(0, |sum: u8, byte| sum ^ byte));
+            for index in rotated(Check::ALL.len(), round + at) {
+                took[index] += Check::ALL[index].time_ns(pages);
+            }
+        }
+        took
     }
 }
 
@@ -126,11 +157,10 @@ fn measure(args: &SamefillArgs) -> Result<outcome::SamefillOutcome, Refusal> {
     let usage = Usage::now();
     for round in 0..WARM_UPS + args.rounds as usize {
         for dump in &mut dumps {
-            for index in rotated(Check::ALL.len(), round) {
-                let ns = Check::ALL[index].time_ns(&dump.pages);
-                if round >= WARM_UPS {
-                    dump.rounds[index].push(ns);
-                }
+            let (cold, in_cache) = (dump.measure_cold(round), dump.measure_in_cache(round));
+            for index in (0..Check::ALL.len()).filter(|_| round >= WARM_UPS) {
+                dump.cold[index].push(cold[index]);
+                dump.in_cache[index].push(in_cache[index]);
             }
         }
     }

@@ -3,8 +3,8 @@
 use super::super::machine::{Disturbance, Machine};
 use super::super::report::{Report, lines, ratios_text};
 use super::super::sample::{median, variation};
-use super::{Dump, SamefillArgs};
-use crate::pages::checks::{Check, CheckRow, Verdicts, check_head, check_line, mbps};
+use super::{Dump, Rounds, SamefillArgs};
+use crate::pages::checks::{Check, CheckRow, Verdicts, check_line, mbps};
 use crate::units;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -36,8 +36,22 @@ struct DumpRow {
     same_filled_share: f64,
     zero_share: f64,
     other_share: f64,
-    checks: Vec<CheckRow>,
+    checks: Vec<Row>,
 }
+
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    cold: CheckRow,
+    in_cache_mbps: f64,
+    in_cache_cov: f64,
+}
+
+/// Whether pages come from memory or are in the cache.
+type Place = fn(&Dump) -> &Rounds;
+
+const COLD: Place = |dump| &dump.cold;
+const IN_CACHE: Place = |dump| &dump.in_cache;
 
 impl SamefillOutcome {
     pub(super) fn new(
@@ -71,23 +85,25 @@ fn verdicts(dumps: &[&Dump]) -> Verdicts {
 }
 
 /// Time of each round over all of `dumps`, in ns.
-fn rounds(dumps: &[&Dump], check: Check) -> Vec<u64> {
-    let of = |dump: &Dump| dump.rounds[check as usize].clone();
+fn rounds(dumps: &[&Dump], place: Place, check: Check) -> Vec<u64> {
+    let of = |dump: &Dump| place(dump)[check as usize].clone();
     let add = |sum: Vec<u64>, dump: &&Dump| sum.iter().zip(of(dump)).map(|(a, b)| a + b).collect();
     dumps.split_first().map_or(Vec::new(), |(first, rest)| rest.iter().fold(of(first), add))
 }
 
 fn row(dump: &'static str, dumps: &[&Dump]) -> DumpRow {
     let found = verdicts(dumps);
-    let check_row = |check: Check| {
-        let rounds = rounds(dumps, check).into_iter().map(|ns| mbps(found.pages, ns));
+    let figures = |place, check| {
+        let rounds = rounds(dumps, place, check).into_iter().map(|ns| mbps(found.pages, ns));
         let rounds: Vec<f64> = rounds.collect();
-        CheckRow {
-            variant: check.name(),
-            iterations: found.iterations(check),
-            mbps: median(rounds.clone()),
-            cov: variation(&rounds),
-        }
+        (median(rounds.clone()), variation(&rounds))
+    };
+    let check_row = |check: Check| {
+        let (mbps, cov) = figures(COLD, check);
+        let (in_cache_mbps, in_cache_cov) = figures(IN_CACHE, check);
+        let iterations = found.iterations(check);
+        let cold = CheckRow { variant: check.name(), iterations, mbps, cov };
+        Row { cold, in_cache_mbps, in_cache_cov }
     };
     DumpRow {
         dump,
@@ -111,13 +127,16 @@ fn ratios(dumps: &[Dump]) -> Map<String, Value> {
         let ratio = iterations.map(|(last_first, forward)| last_first / forward);
         // Of no dump at all it is no number, and so null.
         ratios.insert(format!("iterations_last_first_vs_forward{suffix}"), ratio.into());
-        for (name, fast, slow) in [
-            ("last_first_vs_forward", Check::LastFirst, Check::Forward),
-            ("softswap_vs_last_first", Check::Softswap, Check::LastFirst),
-        ] {
-            let pairs = rounds(dumps, slow).into_iter().zip(rounds(dumps, fast));
-            let gains = pairs.map(|(slow, fast)| slow as f64 / fast.max(1) as f64).collect();
-            ratios.insert(format!("throughput_{name}{suffix}"), median(gains).into());
+        for (where_from, place) in [("", COLD), ("_in_cache", IN_CACHE)] {
+            for (name, fast, slow) in [
+                ("last_first_vs_forward", Check::LastFirst, Check::Forward),
+                ("softswap_vs_last_first", Check::Softswap, Check::LastFirst),
+            ] {
+                let pairs = rounds(dumps, place, slow).into_iter().zip(rounds(dumps, place, fast));
+                let gains = pairs.map(|(slow, fast)| slow as f64 / fast.max(1) as f64).collect();
+                let name = format!("throughput_{name}{where_from}{suffix}");
+                ratios.insert(name, median(gains).into());
+            }
         }
     }
     ratios
@@ -143,6 +162,13 @@ fn dump_text(row: &DumpRow) -> String {
         row.zero_share * 100.0,
         row.other_share * 100.0
     );
-    text += &check_head();
-    text + &row.checks.iter().map(check_line).collect::<String>()
+    text += &format!(
+        "{:<12}{:>11}{:>10}{:>8}{:>15}{:>8}\n",
+        "check", "iterations", "MB/s", "CoV", "in cache MB/s", "CoV"
+    );
+    for Row { cold, in_cache_mbps, in_cache_cov } in &row.checks {
+        let cov = in_cache_cov * 100.0;
+        text += &format!("{}{in_cache_mbps:>15.0}{cov:>6.1} %\n", check_line(cold));
+    }
+    text
 }
