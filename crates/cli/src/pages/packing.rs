@@ -4,7 +4,7 @@
 use super::Page;
 use super::checks::mbps;
 use crate::refusal::Refusal;
-use softswap_engine::codec::{self, MAX_PACKED_BYTES, Scratch};
+use softswap_engine::codec::{MAX_PACKED_BYTES, Scratch, compress, decompress};
 use softswap_engine::fill::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -17,17 +17,17 @@ const _: () = assert!(MAX_PACKED_BYTES.is_multiple_of(STEP_BYTES));
 
 /// A codec as it is measured: its name is that of `--codec`.
 #[derive(Clone, Copy)]
-pub(crate) struct Packer {
+pub(crate) struct Codec {
     pub(crate) name: &'static str,
     pack: fn(&[u8; PAGE_SIZE], &mut [u8], &mut Scratch) -> Option<usize>,
     unpack: fn(&[u8], &mut [u8; PAGE_SIZE]) -> bool,
 }
 
 /// Every codec there is.
-pub(crate) const PACKERS: [Packer; 1] = [Packer {
+pub(crate) const CODECS: [Codec; 1] = [Codec {
     name: "lz4",
-    pack: codec::compress,
-    unpack: |packed, page| codec::decompress(packed, page).is_ok(),
+    pack: compress,
+    unpack: |packed, page| decompress(packed, page).is_ok(),
 }];
 
 /// What one codec made of pages.
@@ -80,7 +80,6 @@ impl Packing {
 }
 
 /// What packing works in, kept from one piece of memory to the next.
-#[derive(Default)]
 pub(crate) struct Workplace {
     scratch: Scratch,
     room: Vec<u8>,
@@ -88,10 +87,14 @@ pub(crate) struct Workplace {
 }
 
 impl Workplace {
+    pub(crate) fn new() -> Workplace {
+        Workplace { scratch: Scratch::new(), room: Vec::new(), lengths: Vec::new() }
+    }
+
     /// Packs and unpacks `pages`, and adds what came of it to `found`.
     pub(crate) fn add(
         &mut self,
-        packer: Packer,
+        codec: Codec,
         pages: &[Page],
         found: &mut Packing,
     ) -> Result<(), Refusal> {
@@ -103,7 +106,7 @@ impl Workplace {
         let mut rest = &mut self.room[..];
         for page in &tried {
             // One for all room left; `pack` is told no more than the limit.
-            let packed = (packer.pack)(&page.0, &mut rest[..MAX_PACKED_BYTES], &mut self.scratch);
+            let packed = (codec.pack)(&page.0, &mut rest[..MAX_PACKED_BYTES], &mut self.scratch);
             let length = packed.unwrap_or(0);
             self.lengths.push(length);
             rest = &mut rest[length..];
@@ -115,18 +118,18 @@ impl Workplace {
             found.packed_bytes += *length as u64;
             found.histogram[(length - 1) / STEP_BYTES] += 1;
         }
-        found.unpack_ns += self.unpack(packer);
-        self.compare(packer, &tried)
+        found.unpack_ns += self.unpack(codec);
+        self.compare(codec, &tried)
     }
 
     /// Unpacks everything, and says how long it took, in ns.
-    fn unpack(&self, packer: Packer) -> u64 {
+    fn unpack(&self, codec: Codec) -> u64 {
         let mut page = [0; PAGE_SIZE];
         let mut rest = &self.room[..];
         let start = now_ns();
         for length in self.lengths.iter().filter(|length| **length > 0) {
             let (packed, after) = rest.split_at(*length);
-            std::hint::black_box((packer.unpack)(packed, &mut page));
+            std::hint::black_box((codec.unpack)(packed, &mut page));
             rest = after;
         }
         std::hint::black_box(&page);
@@ -134,13 +137,13 @@ impl Workplace {
     }
 
     /// A figure for a page that does not come back would be worse than none.
-    fn compare(&self, packer: Packer, tried: &[&Page]) -> Result<(), Refusal> {
+    fn compare(&self, codec: Codec, tried: &[&Page]) -> Result<(), Refusal> {
         let mut back = [0; PAGE_SIZE];
         let mut rest = &self.room[..];
         for (page, length) in tried.iter().zip(&self.lengths).filter(|(_, length)| **length > 0) {
             let (packed, after) = rest.split_at(*length);
-            if !(packer.unpack)(packed, &mut back) || back != page.0 {
-                let name = packer.name;
+            if !(codec.unpack)(packed, &mut back) || back != page.0 {
+                let name = codec.name;
                 return Err(Refusal::own(format!(
                     "{name}: a page did not come back as it was; please report this"
                 )));
@@ -175,15 +178,15 @@ mod tests {
             page(3500, 5),
             page(200, 6),
         ];
-        for packer in PACKERS {
-            let (mut workplace, mut found) = (Workplace::default(), Packing::default());
-            workplace.add(packer, &pages, &mut found).unwrap();
+        for codec in CODECS {
+            let (mut workplace, mut found) = (Workplace::new(), Packing::default());
+            workplace.add(codec, &pages, &mut found).unwrap();
             assert_eq!((found.tried, found.packed, found.incompressible()), (6, 4, 2));
-            assert_eq!(found.histogram, [2, 0, 1, 0, 0, 1], "{}", packer.name);
+            assert_eq!(found.histogram, [2, 0, 1, 0, 0, 1], "{}", codec.name);
             assert!(found.ratio().unwrap() > 3.0);
             assert_eq!(found.kept_bytes(), found.packed_bytes + 2 * 4096);
             // Once more with less: nothing of the first time is left.
-            workplace.add(packer, &pages[..3], &mut found).unwrap();
+            workplace.add(codec, &pages[..3], &mut found).unwrap();
             assert_eq!((found.tried, found.packed, found.histogram[0]), (8, 5, 3));
             assert!(found.pack_mbps().unwrap() > 0.0 && found.unpack_mbps().unwrap() > 0.0);
             assert_eq!(found.lines().next(), Some((512, 3)));
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn of_same_filled_pages_nothing_is_packed() {
         let mut found = Packing::default();
-        Workplace::default().add(PACKERS[0], &[Page::ZERO, Page::ZERO], &mut found).unwrap();
+        Workplace::new().add(CODECS[0], &[Page::ZERO, Page::ZERO], &mut found).unwrap();
         assert_eq!(
             found,
             Packing { pack_ns: found.pack_ns, unpack_ns: found.unpack_ns, ..Packing::default() }

@@ -9,7 +9,7 @@ use crate::bench::report::Target as Output;
 use crate::bench::sample::rotated;
 use crate::pages::Page;
 use crate::pages::checks::{Check, Verdicts};
-use crate::pages::packing::{PACKERS, Packing, Workplace};
+use crate::pages::packing::{CODECS, Packing, Workplace};
 use crate::pages::source::{Count, Source};
 use crate::refusal::Refusal;
 use clap::Args;
@@ -103,7 +103,7 @@ fn examine(
 ) -> Result<PagesOutcome, Refusal> {
     let wanted = if args.all { u64::MAX } else { args.sample };
     let bar = progress(wanted.min(source.pages()));
-    let (mut measured, mut workplace) = (Measured::default(), Workplace::default());
+    let (mut measured, mut workplace) = (Measured::default(), Workplace::new());
     let read = source.read(wanted, |pages| {
         if let Some(dump) = &mut dump {
             dump.add(pages)?;
@@ -151,8 +151,8 @@ impl Measured {
                 self.check_ns[index][pass] += Check::ALL[index].time_ns(pages);
             }
         }
-        for (packer, packing) in PACKERS.into_iter().zip(&mut self.packings) {
-            workplace.add(packer, pages, packing)?;
+        for (codec, packing) in CODECS.into_iter().zip(&mut self.packings) {
+            workplace.add(codec, pages, packing)?;
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Default for Measured {
         Measured {
             verdicts: Verdicts::default(),
             check_ns: [[0; PASSES]; Check::ALL.len()],
-            packings: PACKERS.map(|_| Packing::default()),
+            packings: CODECS.map(|_| Packing::default()),
         }
     }
 }

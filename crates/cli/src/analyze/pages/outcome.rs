@@ -6,7 +6,7 @@ use crate::bench::machine::Machine;
 use crate::bench::report::{Report, lines};
 use crate::bench::sample::{median, variation};
 use crate::pages::checks::{Check, CheckRow, Verdicts, check_head, check_line, mbps};
-use crate::pages::packing::{PACKERS, Packing};
+use crate::pages::packing::{CODECS, Packing};
 use crate::pages::source::{Kind, Source};
 use crate::units;
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub(super) struct Measured {
     pub(super) verdicts: Verdicts,
     /// By check and pass, over all pages.
     pub(super) check_ns: [[u64; PASSES]; Check::ALL.len()],
-    pub(super) packings: [Packing; PACKERS.len()],
+    pub(super) packings: [Packing; CODECS.len()],
 }
 
 #[derive(Debug, Serialize)]
@@ -73,7 +73,7 @@ impl PagesOutcome {
         notes: Vec<String>,
     ) -> PagesOutcome {
         let verdicts = &measured.verdicts;
-        let packings = || PACKERS.iter().map(|packer| packer.name).zip(&measured.packings);
+        let packings = || CODECS.iter().map(|codec| codec.name).zip(&measured.packings);
         let found: Vec<_> = packings().map(|(name, packing)| (name, packing.clone())).collect();
         PagesOutcome {
             schema: 1,
