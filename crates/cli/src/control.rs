@@ -21,14 +21,14 @@ const MOMENT: Duration = Duration::from_millis(20);
 pub(crate) struct Process {
     pub(crate) pid: u32,
     parent: u32,
-    uid: u32,
-    name: String,
+    pub(crate) uid: u32,
+    pub(crate) name: String,
     state: char,
 }
 
 impl Process {
     /// A thread's number stands for its process.
-    fn read(pid: u32) -> Option<Process> {
+    pub(crate) fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
         let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
@@ -45,12 +45,22 @@ impl Process {
         })
     }
 
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 
     fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
+    }
+
+    /// Kernel threads have no memory of their own; their flags are open to all.
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let stat = self.file("stat").unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        // Behind the name, which may hold anything: state and six numbers first.
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+        flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
     }
 
     /// A file of the process's in `/proc`; only its user can read some.
@@ -105,7 +115,7 @@ pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn own_uid() -> u32 {
+pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 

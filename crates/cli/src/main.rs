@@ -3,7 +3,7 @@
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `bench` measures, `analyze` examines files.
+//! out what this machine allows; `bench` measures, `analyze` examines files and memory.
 //! `run` speaks on stderr, the others on stdout, and none of them logs.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod extents;
 mod library;
 mod machine;
 mod mkswap;
+mod pages;
 mod refusal;
 mod run;
 mod stat;
@@ -51,7 +52,7 @@ cannot be used, 125 where softswap itself failed, 126 where the program cannot b
 it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat` and `ctl`: 1 where
 the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
 `swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed. Of
-`analyze`: 1 where the file cannot be examined.";
+`analyze`: 1 where the file or process cannot be examined.";
 
 #[derive(Subcommand)]
 enum Command {

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod list;
+pub mod samefill;
 pub mod tree;
 
 /// A run of pages that lies in one piece on the device. All in pages.

@@ -1,13 +1,15 @@
-//! `softswap analyze`: what can be said of a file that pages would go to.
+//! `softswap analyze`: what can be said of a file that pages would go to, and of
+//! the pages.
 
 mod extents;
 mod outcome;
+mod pages;
 
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
-/// Examine a file.
+/// Examine a file, or a program's memory.
 #[derive(Args)]
 pub(crate) struct AnalyzeArgs {
     #[command(subcommand)]
@@ -17,10 +19,12 @@ pub(crate) struct AnalyzeArgs {
 #[derive(Subcommand)]
 enum Subject {
     Extents(extents::ExtentsArgs),
+    Pages(pages::PagesArgs),
 }
 
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode, Refusal> {
     match &args.subject {
         Subject::Extents(args) => extents::run(args),
+        Subject::Pages(args) => pages::run(args),
     }
 }

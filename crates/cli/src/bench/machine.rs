@@ -29,7 +29,7 @@ impl Machine {
     }
 
     /// This machine, for what needs no device.
-    pub(super) fn without_device() -> Machine {
+    pub(crate) fn without_device() -> Machine {
         Machine::with("no device".into())
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod noise;
 mod pin;
 mod pool;
 pub(crate) mod report;
+mod samefill;
 pub(crate) mod sample;
 mod slots;
 mod stage;
@@ -34,6 +35,7 @@ enum Bench {
     Pool(pool::PoolArgs),
     #[command(hide = true)]
     PoolKeeper(pool::zram::KeeperArgs),
+    Samefill(samefill::SamefillArgs),
     Slots(slots::SlotsArgs),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
@@ -47,6 +49,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Io(args) => io::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::PoolKeeper(args) => pool::zram::keep(args),
+        Bench::Samefill(args) => samefill::run(args),
         Bench::Slots(args) => slots::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
