@@ -52,15 +52,6 @@ pub(crate) fn parse_amount(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// Reads a whole percentage with or without its sign.
-pub(crate) fn parse_percent(text: &str, largest: u8) -> Result<u8, String> {
-    let text = text.trim();
-    match text.strip_suffix('%').unwrap_or(text).trim().parse::<u8>() {
-        Ok(percent) if percent <= largest => Ok(percent),
-        _ => Err(format!("give a whole percentage from 0% to {largest}%")),
-    }
-}
-
 /// `256.0 MiB`
 pub(crate) fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
@@ -140,10 +131,6 @@ mod tests {
         for text in ["0%", "-3%", "101%", "%", "x%", "NaN%"] {
             assert!(parse_amount(text).is_err(), "{text}");
         }
-        assert_eq!(parse_percent("40%", 80), Ok(40));
-        assert_eq!(parse_percent("40", 80), Ok(40));
-        assert!(parse_percent("81", 80).is_err());
-        assert!(parse_percent("4.5", 80).is_err());
     }
 
     #[test]

@@ -78,20 +78,42 @@ fn stat_has_every_figure_of_the_report() {
     assert_eq!(keys(&stat), expected);
 }
 
+/// With the budget that these programs have.
+const POOL_AS_IT_IS: &str = "pool.limit = 13369344B\npool.recompress = off\npool.shrink = off\n";
+const ALL_KEYS: &str = "codec, io.poll, io.poll_sleep, pool.limit, pool.recompress and pool.shrink";
+
+#[test]
+fn the_pool_can_be_made_smaller_and_told_to_shrink() {
+    let mut program = Program::under_pressure(&["--codec", "zstd", "--recompress"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "get", "pool.recompress"]), "on\n");
+    assert_eq!(told(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
+    assert_eq!(told(&["ctl", &pid, "set", "pool.shrink", "on"]), "pool.shrink = on\n");
+    wait_for("a smaller pool", || {
+        let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+        assert_eq!(stat["pool"]["limit_bytes"], 1 << 20);
+        (stat["pool"]["used_bytes"].as_u64().unwrap() <= 1 << 20).then_some(())
+    });
+    program.expect_alive();
+}
+
 #[test]
 fn a_setting_holds_from_when_it_is_set() {
     let program = Program::under_pressure(&["--poll", "interrupt"]);
     let pid = program.pid();
     assert_eq!(
         told(&["ctl", &pid, "get"]),
-        "codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n"
+        format!("codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
     );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
     let polled = || program.stats().get(Counter::IoPolled);
     assert_eq!(polled(), 0);
     assert_eq!(told(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
     assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
-    assert_eq!(told(&["ctl", &pid, "get"]), "codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n");
+    assert_eq!(
+        told(&["ctl", &pid, "get"]),
+        format!("codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n{POOL_AS_IT_IS}")
+    );
     assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
         return eprintln!("skipped: there is no polling without io_uring");
@@ -145,9 +167,9 @@ fn unknown_keys_and_bad_values_change_nothing() {
     let pid = program.pid();
     let long = "x".repeat(1000);
     for (arguments, parts) in [
-        (vec!["get", "io.pol"], vec!["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        (vec!["get", "io.pol"], vec!["\"io.pol\"", ALL_KEYS]),
         (vec!["get", ""], vec!["no key", "ctl --help"]),
-        (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", ALL_KEYS]),
         (vec!["set", "codec", "snappy"], vec!["codec: \"snappy\"", "zstd:LEVEL"]),
         (vec!["set", "codec", "zstd:99"], vec!["codec: \"zstd:99\"", "from -5 to 9"]),
         (vec!["set", "io.poll", "banana"], vec!["io.poll: \"banana\"", "poll, hybrid or auto"]),
@@ -156,6 +178,8 @@ fn unknown_keys_and_bad_values_change_nothing() {
         (vec!["set", "io.poll_sleep", "101ms"], vec!["\"101ms\"", "at most 100ms"]),
         (vec!["set", "io.poll", "auto\nset io.poll auto"], vec!["no value", "ctl --help"]),
         (vec!["set", "io.poll", &long], vec!["no value", "256 bytes"]),
+        (vec!["set", "pool.limit", "81%"], vec!["pool.limit: \"81%\"", "from 0% to 80%"]),
+        (vec!["set", "pool.shrink", "yes"], vec!["pool.shrink: \"yes\"", "on nor off"]),
         (vec!["set", "io.poll"], vec!["VALUE"]),
         (vec!["drop"], vec!["drop"]),
     ] {
@@ -163,7 +187,7 @@ fn unknown_keys_and_bad_values_change_nothing() {
     }
     assert_eq!(
         told(&["ctl", &pid, "get"]),
-        "codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n"
+        format!("codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
     );
 }
 

@@ -69,6 +69,78 @@ impl AreaSpec {
     }
 }
 
+/// What compressed pages may take of the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolLimit {
+    /// A share of it.
+    Percent(u8),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// A text that is no limit of the pool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no limit for the pool; give a share from 0% to {LARGEST_POOL_PERCENT}% of the \
+     budget, or a size such as 64M"
+)]
+pub struct BadPoolLimit(pub String);
+
+/// A larger pool would leave too little for pages in use.
+const LARGEST_POOL_PERCENT: u8 = 80;
+
+impl PoolLimit {
+    /// The largest there may be.
+    pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+
+    /// The limit with so large a budget. A size is cut to the largest share.
+    #[must_use]
+    pub fn bytes_of(self, memory_bytes: usize) -> usize {
+        let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
+        match self {
+            PoolLimit::Percent(percent) => share(percent),
+            PoolLimit::Bytes(bytes) => {
+                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PoolLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PoolLimit::Percent(percent) => write!(f, "{percent}%"),
+            PoolLimit::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl std::str::FromStr for PoolLimit {
+    type Err = BadPoolLimit;
+
+    /// Reads `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
+    fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+        const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+        let bad = || BadPoolLimit(text.to_string());
+        let given = text.trim();
+        let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        let unit = given[digits.len()..].trim();
+        if unit.is_empty() || unit == "%" {
+            let percent = u8::try_from(number).ok().filter(|it| *it <= LARGEST_POOL_PERCENT);
+            return percent.map(PoolLimit::Percent).ok_or_else(bad);
+        }
+        let factor = if unit == "B" {
+            Some(1)
+        } else {
+            let unit = unit.to_ascii_uppercase();
+            let unit = unit.strip_suffix("IB").unwrap_or(&unit);
+            UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+        };
+        factor.and_then(|factor| number.checked_mul(factor)).map(PoolLimit::Bytes).ok_or_else(bad)
+    }
+}
+
 /// Settled settings of one engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -78,8 +150,14 @@ pub struct Config {
     pub areas: Vec<AreaSpec>,
     /// Free space that is always left on a swap directory's file system, in bytes.
     pub reserve_bytes: u64,
-    /// Share of the budget that compressed pages may take, in percent.
-    pub pool_percent: u8,
+    /// What compressed pages may take of the budget; may be changed later.
+    pub pool: PoolLimit,
+    /// Send pages of the pool to the swap area before it is full; may be
+    /// changed later.
+    pub shrink_pool: bool,
+    /// Pack idle pages of the pool again, by a denser codec; may be changed
+    /// later.
+    pub recompress: bool,
     /// What packs pages before they leave DRAM; may be changed later.
     pub codec: Choice,
     /// Programs started by the program run under softswap too, each with its own budget.
@@ -102,7 +180,9 @@ impl Default for Config {
             memory_bytes: 1 << 30,
             areas: vec![AreaSpec::new("/var/tmp")],
             reserve_bytes: 512 << 20,
-            pool_percent: 40,
+            pool: PoolLimit::Percent(40),
+            shrink_pool: false,
+            recompress: false,
             codec: Choice::LZ4,
             manage_children: true,
             avoid_move: false,
@@ -125,12 +205,14 @@ impl Config {
         let mut env = vec![
             ("MEMORY", self.memory_bytes.to_string()),
             ("RESERVE", self.reserve_bytes.to_string()),
-            ("POOL_PERCENT", self.pool_percent.to_string()),
+            ("POOL", self.pool.to_string()),
             ("CODEC", self.codec.to_string()),
             ("CHILDREN", flag(self.manage_children)),
             ("AVOID_MOVE", flag(self.avoid_move)),
             ("AVOID_IO_URING", flag(self.avoid_io_uring)),
             ("POLL", self.poll.to_string()),
+            ("SHRINK_POOL", flag(self.shrink_pool)),
+            ("RECOMPRESS", flag(self.recompress)),
         ];
         if let Some(fd) = self.stats_fd {
             env.push(("STATS_FD", fd.to_string()));
@@ -174,8 +256,9 @@ impl Config {
                 areas: if areas.is_empty() { default.areas } else { areas },
                 reserve_bytes: parsed(lookup("RESERVE"), "RESERVE")?
                     .unwrap_or(default.reserve_bytes),
-                pool_percent: parsed(lookup("POOL_PERCENT"), "POOL_PERCENT")?
-                    .unwrap_or(default.pool_percent),
+                pool: parsed(lookup("POOL"), "POOL")?.unwrap_or(default.pool),
+                shrink_pool: flag("SHRINK_POOL", default.shrink_pool)?,
+                recompress: flag("RECOMPRESS", default.recompress)?,
                 codec: parsed(lookup("CODEC"), "CODEC")?.unwrap_or(default.codec),
                 manage_children: flag("CHILDREN", default.manage_children)?,
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
@@ -198,6 +281,31 @@ mod tests {
     use super::*;
     use crate::codec::Packer;
     use std::collections::HashMap;
+
+    #[test]
+    fn a_pool_limit_is_a_share_or_a_size() {
+        let good = [
+            ("40%", PoolLimit::Percent(40)),
+            (" 0 % ", PoolLimit::Percent(0)),
+            ("80", PoolLimit::Percent(80)),
+            ("64M", PoolLimit::Bytes(64 << 20)),
+            ("64 MiB", PoolLimit::Bytes(64 << 20)),
+            ("1g", PoolLimit::Bytes(1 << 30)),
+            ("65536B", PoolLimit::Bytes(65536)),
+        ];
+        for (text, limit) in good {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+            assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+        for text in
+            ["", "81%", "-1", "4.5%", "M", "64X", "99999999999999999999", "18446744073709551615G"]
+        {
+            assert_eq!(text.parse::<PoolLimit>(), Err(BadPoolLimit(text.into())));
+        }
+        let most = PoolLimit::Bytes(1 << 40).bytes_of(100 << 20);
+        assert_eq!(most, PoolLimit::LARGEST.bytes_of(100 << 20));
+        assert_eq!(PoolLimit::Bytes(5 << 20).bytes_of(100 << 20), 5 << 20);
+    }
 
     #[test]
     fn a_configuration_survives_the_environment() {

@@ -5,7 +5,7 @@
 use crate::bounce;
 use crate::budget::Budget;
 use crate::codec::Selector;
-use crate::config::{Config, MIN_MEMORY_BYTES};
+use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
@@ -16,6 +16,7 @@ use crate::page_in::{self, Access, FaultError};
 use crate::parts::Parts;
 use crate::policy::Clock;
 use crate::pool::Pool;
+use crate::pool_upkeep::Recompressor;
 use crate::reclaim;
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
@@ -128,7 +129,7 @@ impl Engine {
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || areas.open_lanes())?;
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let parts = assemble(config, stats, window, areas, cpus, &contexts, memory)?;
+        let parts = assemble(config, stats, window, areas, cpus, &contexts, pressure)?;
         let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
         if needed > memory {
             let needed_mib = needed.div_ceil(1 << 20);
@@ -137,6 +138,29 @@ impl Engine {
         }
         publish_facts(&parts);
         Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
+    }
+
+    /// Sets what the pool may take of the budget.
+    pub fn set_pool_limit(&self, limit: PoolLimit) {
+        self.parts.pool.set_limit_bytes(limit.bytes_of(self.parts.budget.limit_bytes()));
+    }
+
+    /// What the pool may take of the budget, in bytes.
+    #[must_use]
+    pub fn pool_limit_bytes(&self) -> usize {
+        self.parts.pool.limit_bytes()
+    }
+
+    /// Whether pages of the pool go to the swap area before it is full.
+    #[must_use]
+    pub fn pool_shrinks(&self) -> &AtomicBool {
+        &self.parts.pool_shrinks
+    }
+
+    /// Whether idle pages of the pool are packed again.
+    #[must_use]
+    pub fn recompresses(&self) -> &AtomicBool {
+        &self.parts.recompresses
     }
 
     /// The counters.
@@ -444,6 +468,13 @@ impl Engine {
             .count()
     }
 
+    /// Packs what is idle in the pool again, however busy processors are; for
+    /// tests and benches. What was stored since the last time is not idle yet.
+    pub fn recompress_now(&self) {
+        let mut recompressor = Recompressor::default();
+        while recompressor.advance(&self.parts, &self.contexts) {}
+    }
+
     /// Waits until no other thread has anything under way, and keeps it so.
     /// For fork; the caller itself can still fault. Ended by
     /// [`Engine::end_fork`] after the result is dropped.
@@ -522,13 +553,15 @@ fn assemble(
     swap_areas: Areas,
     cpus: usize,
     contexts: &Contexts,
-    memory: usize,
+    pressure: Arc<Pressure>,
 ) -> Result<Parts, StartError> {
+    let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let areas = cpus.next_power_of_two();
     // A page buffer for every context; clusters for a few reclaimers at once.
     let clusters = (memory >> 25).clamp(1, 4);
     let bounce = bounce::Pool::new(areas, contexts.count().div_ceil(areas), clusters)?;
-    let pool = Pool::new(memory / 100 * usize::from(config.pool_percent))?;
+    let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
+    pool.set_limit_bytes(config.pool.bytes_of(memory));
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.bytes()
         + pool.metadata_bytes()
@@ -543,6 +576,9 @@ fn assemble(
         budget: Budget::new(memory, fixed),
         stats,
         codec: Selector::new(config.codec),
+        pool_shrinks: AtomicBool::new(config.shrink_pool),
+        recompresses: AtomicBool::new(config.recompress),
+        pressure,
         codec_bytes: contexts.codec_bytes(),
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),

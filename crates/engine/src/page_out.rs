@@ -410,7 +410,7 @@ impl Moves<'_, '_> {
     /// Returns how many pages went.
     pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &[u8]) -> usize {
         let Moves { run, moved } = self;
-        let mut used_parts = [0; BATCH_PAGES];
+        let mut used_parts = [0_u32; BATCH_PAGES];
         let mut count = 0;
         for Moved { at, part, .. } in moved.iter().flatten() {
             count = count.max(at + 1);
@@ -427,6 +427,8 @@ impl Moves<'_, '_> {
         for (at, used) in used_parts.into_iter().enumerate() {
             if used != 0 && written.has(at) {
                 parts.areas.set_parts(run.first + at as u64, used);
+                parts.stats.add(Counter::SlotsPacked, 1);
+                parts.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
             }
         }
         let mut gone = 0;

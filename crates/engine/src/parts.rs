@@ -4,6 +4,7 @@
 use crate::bounce;
 use crate::budget::Budget;
 use crate::codec::Selector;
+use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
@@ -38,6 +39,12 @@ pub struct Parts {
     pub stats: Stats,
     /// What packs pages; may be changed at any time.
     pub codec: Selector,
+    /// Whether pages of the pool go to the swap area before it is full.
+    pub pool_shrinks: AtomicBool,
+    /// Whether idle pages of the pool are packed again.
+    pub recompresses: AtomicBool,
+    /// How much processors are wanted.
+    pub pressure: Arc<Pressure>,
     /// What the codecs have taken beside their scratch, in bytes.
     pub codec_bytes: Arc<AtomicUsize>,
     /// Whether the swap area may be written; a forked child only reads it.
@@ -95,6 +102,10 @@ impl Parts {
         let pages = self.budget.pages() * softswap_sys::PAGE_SIZE;
         stats.peak(Counter::ResidentPeakBytes, pages as u64);
         stats.peak(Counter::PoolPeakBytes, self.pool.used_bytes() as u64);
+        stats.set(Counter::PoolObjects, self.pool.objects() as u64);
+        stats.set(Counter::PoolStoredBytes, self.pool.stored_bytes() as u64);
+        stats.set(Counter::PoolUsedBytes, self.pool.used_bytes() as u64);
+        stats.set(Counter::PoolLimitBytes, self.pool.limit_bytes() as u64);
         let disk = self.areas.used_slots() * softswap_sys::PAGE_SIZE as u64;
         stats.peak(Counter::DiskPeakBytes, disk);
         stats.peak(Counter::MetadataPeakBytes, self.space.metadata_bytes() as u64);

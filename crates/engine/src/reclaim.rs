@@ -7,7 +7,7 @@
 use crate::context::{Context, Contexts};
 use crate::page_out::{self, NoSlot};
 use crate::parts::Parts;
-use crate::pool_upkeep;
+use crate::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use softswap_sys::futex;
@@ -119,16 +119,20 @@ fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
 /// The background thread's work; returns when `go_on` says no.
 pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut upkeep = Upkeep::default();
+    let mut shrinker = Shrinker::default();
+    let mut recompressor = Recompressor::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         if parts.budget.is_comfortable(parts.other_bytes()) {
-            let nap_ns = if upkeep.step(parts, contexts) { PACE_NS } else { NAP_NS };
+            let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
+            let nap_ns = if more { PACE_NS } else { NAP_NS };
             sleep_until_low(parts, seen, nap_ns);
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
         let stuck = !matches!(round(parts, &mut context), Round::Progress);
+        shrinker.step(parts, &mut context);
         drop(context);
         parts.note_peaks();
         if stuck {

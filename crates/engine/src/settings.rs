@@ -1,8 +1,10 @@
 //! What can be changed while the program runs: a table of keys.
 
 use crate::codec::BadChoice;
+use crate::config::{BadPoolLimit, PoolLimit};
 use crate::engine::Engine;
 use crate::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One key of the table.
 pub struct Setting {
@@ -17,7 +19,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 3] = [
+pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "codec",
         values: "lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
@@ -52,7 +54,46 @@ pub const SETTINGS: [Setting; 3] = [
             Ok(())
         },
     },
+    Setting {
+        key: "pool.limit",
+        values: "a share of the budget such as 20%, at most 80%, or a size such as 64M",
+        meaning: "what compressed pages may take of the budget",
+        get: |engine| PoolLimit::Bytes(engine.pool_limit_bytes() as u64).to_string(),
+        set: |engine, text| {
+            let limit = text.parse().map_err(|bad: BadPoolLimit| bad.to_string())?;
+            engine.set_pool_limit(limit);
+            Ok(())
+        },
+    },
+    Setting {
+        key: "pool.recompress",
+        values: "on or off",
+        meaning: "pack idle compressed pages again, denser, when processors are idle",
+        get: |engine| show_switch(engine.recompresses()),
+        set: |engine, text| turn(engine.recompresses(), text),
+    },
+    Setting {
+        key: "pool.shrink",
+        values: "on or off",
+        meaning: "send compressed pages to the swap area before the pool is full",
+        get: |engine| show_switch(engine.pool_shrinks()),
+        set: |engine, text| turn(engine.pool_shrinks(), text),
+    },
 ];
+
+fn show_switch(switch: &AtomicBool) -> String {
+    if switch.load(Relaxed) { "on" } else { "off" }.to_string()
+}
+
+fn turn(switch: &AtomicBool, text: &str) -> Result<(), String> {
+    let on = match text {
+        "on" => true,
+        "off" => false,
+        _ => return Err(format!("{text:?} is neither on nor off")),
+    };
+    switch.store(on, Relaxed);
+    Ok(())
+}
 
 /// A setting's value; what is wrong where there is no such setting.
 pub fn get(engine: &Engine, key: &str) -> Result<String, String> {

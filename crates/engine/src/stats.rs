@@ -143,6 +143,24 @@ counters! {
     PagesWrittenBack,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
+    /// Of the pages that went on to the swap area, those sent by the shrinker.
+    PagesShrunk,
+    /// Pages of the pool packed again by the dense codec.
+    PagesRecompressed,
+    /// Bytes that this saved.
+    RecompressedSavedBytes,
+    /// Objects in the pool when last looked at.
+    PoolObjects,
+    /// Their bytes.
+    PoolStoredBytes,
+    /// Slabs in use, in bytes.
+    PoolUsedBytes,
+    /// What slabs in use may come to, in bytes.
+    PoolLimitBytes,
+    /// Pages of which several share a slot, when they were written.
+    PagesPacked,
+    /// Slots that these were written to.
+    SlotsPacked,
     /// Pages that no codec packed small enough for the pool.
     PagesIncompressible,
     /// Packed pages that could not be unpacked (the toucher was stopped).

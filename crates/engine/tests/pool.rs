@@ -5,6 +5,7 @@ mod common;
 use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
+use softswap_engine::settings;
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -173,4 +174,67 @@ fn every_kind_of_page_survives_threads_and_a_small_pool() {
     });
     world.assert_survives(memory, &contents);
     world.assert_within_budget();
+}
+
+#[test]
+fn the_shrinker_sends_on_what_nobody_misses_and_only_when_it_is_on() {
+    for shrinks in [false, true] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        settings::set(&world.engine, "pool.shrink", if shrinks { "on" } else { "off" }).unwrap();
+        // In the pool for the most part, and not too much for it.
+        let contents = sparse(PAGES);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let more = world.map(PAGES as usize);
+        let mut page = 0;
+        until(&world, || {
+            // Memory is wanted, so background reclaim works.
+            for _ in 0..200 {
+                assert!(more.write_bytes(page % more.pages() * PAGE_SIZE, &[page as u8; 64]));
+                page += 1;
+            }
+            world.count(Counter::PagesShrunk) > 500 || (!shrinks && page > 40_000)
+        });
+        assert_eq!(world.count(Counter::PagesShrunk) > 0, shrinks);
+        assert_holds(memory, &contents);
+    }
+}
+
+#[test]
+fn idle_pages_are_packed_again_denser() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents: Vec<_> = (0..2_000).map(Content::Text).collect();
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.engine.note_peaks();
+    let stored_bytes = world.count(Counter::PoolStoredBytes);
+    world.engine.recompress_now();
+    assert_eq!(world.count(Counter::PagesRecompressed), 0, "all of it is new");
+    world.engine.recompress_now();
+    assert!(world.count(Counter::PagesRecompressed) > 1_900);
+    world.engine.note_peaks();
+    let saved_bytes = world.count(Counter::RecompressedSavedBytes);
+    assert_eq!(world.count(Counter::PoolStoredBytes), stored_bytes - saved_bytes);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn the_limit_of_the_pool_can_change_while_it_is_used() {
+    let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    for limit in ["1M", "80%", "0", "8M", "40%"] {
+        settings::set(&world.engine, "pool.limit", limit).unwrap();
+        world.assert_survives(memory, &contents);
+        for _ in 0..200 {
+            world.engine.reclaim_now(100);
+        }
+        world.engine.note_peaks();
+        let (used, most) =
+            (world.count(Counter::PoolUsedBytes), world.count(Counter::PoolLimitBytes));
+        assert!(used <= most, "{used} of {most} with {limit}");
+    }
+    let text = settings::get(&world.engine, "pool.limit").unwrap();
+    assert_eq!(text, "13369344B");
+    assert!(settings::set(&world.engine, "pool.limit", "81%").is_err());
 }

@@ -15,6 +15,10 @@ fn ask(world: &World, request: &str) -> Answer {
     Answer::parse(text.as_bytes())
 }
 
+/// With the budget that a world has.
+const AS_IT_IS: &str = "codec lz4\nio.poll auto\nio.poll_sleep auto\npool.limit 6684672B\n\
+                        pool.recompress off\npool.shrink off\n";
+
 fn ok(body: &str) -> Answer {
     Answer::Ok(body.to_string())
 }
@@ -22,7 +26,7 @@ fn ok(body: &str) -> Answer {
 #[test]
 fn what_is_set_is_what_is_got_and_what_holds() {
     let world = World::new(&Setup::default());
-    assert_eq!(ask(&world, "get"), ok("codec lz4\nio.poll auto\nio.poll_sleep auto\n"));
+    assert_eq!(ask(&world, "get"), ok(AS_IT_IS));
     assert_eq!(ask(&world, "set io.poll hybrid"), ok("io.poll hybrid\n"));
     assert_eq!(ask(&world, "set io.poll_sleep 1500us"), ok("io.poll_sleep 1500us\n"));
     assert_eq!(ask(&world, "get io.poll"), ok("io.poll hybrid\n"));
@@ -40,8 +44,8 @@ fn what_is_set_is_what_is_got_and_what_holds() {
 fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
     let world = World::new(&Setup::default());
     for (request, parts) in [
-        ("get io.pol", ["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
-        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll and io.poll_sleep"]),
+        ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, pool.limit"]),
+        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, pool.limit"]),
         ("set codec snappy", ["codec: \"snappy\"", "lz4, zstd, zstd:LEVEL"]),
         ("set codec zstd:99", ["codec: \"zstd:99\"", "from -5 to 9"]),
         ("set codec", ["codec: \"\"", "lz4, zstd, zstd:LEVEL"]),
@@ -56,7 +60,7 @@ fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
             assert!(why.contains(part), "{part:?} is missing in: {why}");
         }
     }
-    assert_eq!(ask(&world, "get"), ok("codec lz4\nio.poll auto\nio.poll_sleep auto\n"));
+    assert_eq!(ask(&world, "get"), ok(AS_IT_IS));
 }
 
 #[test]

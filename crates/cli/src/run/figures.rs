@@ -72,10 +72,36 @@ pub(crate) struct Figures {
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
+    pub(super) pool: PoolFigures,
     pub(super) areas: AreaFigures,
     pub(super) polling: PollingFigures,
     /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
     pub(super) transfers: BTreeMap<String, TierFigures>,
+}
+
+/// The compressed pool: what is in it when last looked at, and what went by.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PoolFigures {
+    pub(super) limit_bytes: u64,
+    /// Whole slabs.
+    pub(super) used_bytes: u64,
+    pub(super) stored_bytes: u64,
+    pub(super) stored_pages: u64,
+    /// Stores for which there was no place.
+    pub(super) limit_hits: u64,
+    /// Pages not offered, because it was full or the budget had no room.
+    pub(super) refused_pages: u64,
+    /// Pages that went on to the disk.
+    pub(super) written_back_pages: u64,
+    /// Of those, sent by the shrinker.
+    pub(super) shrunk_pages: u64,
+    /// Of those written back, compressed ones, several to a slot.
+    pub(super) packed_pages: u64,
+    pub(super) packed_slots: u64,
+    /// Pages moved from sparse slabs into gaps.
+    pub(super) compacted_pages: u64,
+    pub(super) recompressed_pages: u64,
+    pub(super) recompressed_saved_bytes: u64,
 }
 
 /// The swap areas and their storage.
@@ -209,6 +235,21 @@ impl Figures {
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
+            pool: PoolFigures {
+                limit_bytes: get(C::PoolLimitBytes),
+                used_bytes: get(C::PoolUsedBytes),
+                stored_bytes: get(C::PoolStoredBytes),
+                stored_pages: get(C::PoolObjects),
+                limit_hits: get(C::PoolLimitHits),
+                refused_pages: get(C::PoolRefusals),
+                written_back_pages: get(C::PagesWrittenBack),
+                shrunk_pages: get(C::PagesShrunk),
+                packed_pages: get(C::PagesPacked),
+                packed_slots: get(C::SlotsPacked),
+                compacted_pages: get(C::PagesCompacted),
+                recompressed_pages: get(C::PagesRecompressed),
+                recompressed_saved_bytes: get(C::RecompressedSavedBytes),
+            },
             areas: AreaFigures {
                 count: get(C::Areas),
                 failed: get(C::AreasFailed),

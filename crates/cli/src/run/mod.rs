@@ -60,9 +60,20 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CODEC")]
     codec: Option<String>,
 
-    /// Largest share of the budget for compressed pages [default: 40%]
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    /// Largest share of the budget for compressed pages, or a size such as
+    /// 64M; at most 80% [default: 40%]
+    #[arg(long, value_name = "SHARE|SIZE", allow_hyphen_values = true)]
     pool: Option<String>,
+
+    /// Send compressed pages on to the disk before the pool is full, as long as
+    /// few come back from there
+    #[arg(long)]
+    shrink_pool: bool,
+
+    /// Pack compressed pages that nobody touches again, by zstd, when
+    /// processors are idle
+    #[arg(long)]
+    recompress: bool,
 
     /// Programs started by the program: managed (each with its own budget) or plain
     /// [default: managed]

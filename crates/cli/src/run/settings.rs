@@ -4,18 +4,16 @@
 use super::{RunArgs, areas};
 use crate::machine;
 use crate::refusal::{Refusal, plain};
-use crate::units::{self, Amount, parse_amount, parse_percent, parse_size};
+use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
 use softswap_engine::codec::BadChoice;
-use softswap_engine::config::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES};
 use softswap_engine::io::poll::mode::BadMode;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
 const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
-/// A larger pool would leave too little for pages in use.
-const LARGEST_POOL_PERCENT: u8 = 80;
 
 /// Everything `run` needs to know.
 #[derive(Debug)]
@@ -36,6 +34,8 @@ struct File {
     reserve: Option<toml::Value>,
     codec: Option<toml::Value>,
     pool: Option<toml::Value>,
+    shrink_pool: Option<toml::Value>,
+    recompress: Option<toml::Value>,
     children: Option<toml::Value>,
     report: Option<toml::Value>,
     quiet: Option<toml::Value>,
@@ -172,11 +172,9 @@ pub(super) fn settle(
         None => defaults.codec,
     };
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
-    let pool_percent = match &pool {
-        Some(asked) => {
-            parse_percent(&asked.text, LARGEST_POOL_PERCENT).map_err(|why| asked.refuse(why))?
-        }
-        None => defaults.pool_percent,
+    let pool = match &pool {
+        Some(asked) => asked.text.parse().map_err(|why: BadPoolLimit| asked.refuse(why))?,
+        None => defaults.pool,
     };
     let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
     let poll = sources.pick("poll", args.poll.as_deref(), file.poll.as_ref())?;
@@ -191,7 +189,9 @@ pub(super) fn settle(
         memory_bytes,
         areas,
         reserve_bytes,
-        pool_percent,
+        pool,
+        shrink_pool: sources.switch("shrink_pool", args.shrink_pool, file.shrink_pool.as_ref())?,
+        recompress: sources.switch("recompress", args.recompress, file.recompress.as_ref())?,
         codec,
         manage_children: choose(children.as_ref(), ["managed", "plain"])?,
         avoid_move: sources.switch("no_move", args.no_move, file.no_move.as_ref())?,
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use softswap_engine::codec::{Choice, Packer};
-    use softswap_engine::config::AreaSpec;
+    use softswap_engine::config::{AreaSpec, PoolLimit};
     use softswap_engine::io::poll::mode::Mode;
 
     #[derive(Parser)]
@@ -307,7 +307,7 @@ mod tests {
         let settled =
             settle_with(&["--config", path, "--memory", "300M", "--swap", swap], &env).unwrap();
         assert_eq!(settled.config.memory_bytes, 300 << 20);
-        assert_eq!(settled.config.pool_percent, 20);
+        assert_eq!(settled.config.pool, PoolLimit::Percent(20));
         assert_eq!(settled.config.codec, Choice::NONE);
         assert!(settled.config.avoid_move);
         assert_eq!(settled.config.poll, Mode::Hybrid);

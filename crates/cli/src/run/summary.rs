@@ -1,6 +1,6 @@
 //! The summary: one block for people, at the end of a run or during it.
 
-use super::figures::{AreaFigures, Figures, Outcome, PollingFigures};
+use super::figures::{AreaFigures, Figures, Outcome, PollingFigures, PoolFigures};
 use crate::units::{bytes, count, duration, nanoseconds};
 use softswap_engine::stats::{StopReason, TIERS};
 use std::fmt::Write;
@@ -105,6 +105,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         bytes(figures.bytes_written),
         bytes(figures.bytes_read),
     )?;
+    write_pool(out, &figures.pool)?;
     write_areas(out, &figures.areas)?;
     write_waits(out, &figures.polling)?;
     let reclaims = match figures.direct_reclaims {
@@ -124,6 +125,25 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         writeln!(out, "  ERRORS   {} {what}", count(n))?;
     }
     Ok(())
+}
+
+/// What became of compressed pages in memory, if anything did.
+fn write_pool(out: &mut String, pool: &PoolFigures) -> std::fmt::Result {
+    let mut parts = Vec::new();
+    if pool.written_back_pages > 0 {
+        parts.push(format!("{} pages went on to the disk", count(pool.written_back_pages)));
+    }
+    if pool.packed_slots > 0 {
+        let share = pool.packed_pages as f64 / pool.packed_slots as f64;
+        parts.push(format!("{share:.1} of them to a slot"));
+    }
+    if pool.recompressed_pages > 0 {
+        parts.push(format!("{} packed again, denser", count(pool.recompressed_pages)));
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  pool     {}", parts.join(", "))
 }
 
 /// What became of the areas' storage, if anything did.

@@ -76,6 +76,28 @@ impl Pool {
         Ok(self.put(slab, guard, packed, owner, tag))
     }
 
+    /// A slab in which nothing was stored or asked for since the last time it was
+    /// looked at, searched for among the next few from `next` on; and whether
+    /// the search has come round to the first slab.
+    pub fn idle_slab(&self, next: &mut u32) -> (Option<u32>, bool) {
+        const LOOKS: usize = 64;
+        for _ in 0..LOOKS {
+            let slab = *next;
+            let Some(locked) = self.slabs.get(slab as usize) else {
+                *next = 0;
+                return (None, true);
+            };
+            *next += 1;
+            let mut guard = locked.lock();
+            let was_idle = std::mem::replace(&mut guard.idle, true);
+            if was_idle && guard.class().is_some() && !guard.closed {
+                guard.listed_to = 0;
+                return (Some(slab), false);
+            }
+        }
+        (None, false)
+    }
+
     /// Ends what [`Pool::sparsest`] began. A slab in which something is left
     /// takes objects again.
     pub fn reopen(&self, slab: u32) {

@@ -82,6 +82,7 @@ pub struct Pool {
     /// The slab that each class stored into last: a hint, checked under the
     /// slab's lock.
     current: [AtomicU32; CLASSES],
+    limit_slabs: AtomicUsize,
     used_slabs: AtomicUsize,
     stored_bytes: AtomicUsize,
     /// Objects, and slabs, by the slab's class.
@@ -104,10 +105,11 @@ impl LockedSlab {
 }
 
 impl Pool {
-    /// Reserves address space for `limit_bytes` (rounded down to slabs, at
-    /// most 1 TiB) and makes the tables; DRAM is used as objects come.
-    pub fn new(limit_bytes: usize) -> io::Result<Pool> {
-        let count = (limit_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
+    /// Reserves address space for `capacity_bytes` (rounded down to slabs, at
+    /// most 1 TiB), the limit at first, and makes the tables; DRAM is used as
+    /// objects come.
+    pub fn new(capacity_bytes: usize) -> io::Result<Pool> {
+        let count = (capacity_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
         let memory: &'static mut [u8] =
             if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };
         let (chunks, _) = memory.as_chunks_mut::<SLAB_BYTES>();
@@ -118,6 +120,7 @@ impl Pool {
                 .collect(),
             directory: Mutex::new(Directory::new(count)),
             current: [const { AtomicU32::new(NONE) }; CLASSES],
+            limit_slabs: AtomicUsize::new(count),
             used_slabs: AtomicUsize::new(0),
             stored_bytes: AtomicUsize::new(0),
             objects: [const { AtomicUsize::new(0) }; CLASSES],
@@ -182,7 +185,7 @@ impl Pool {
     pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         let mut guard = slab.lock();
-        guard.referenced = true;
+        guard.note_use();
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
@@ -268,10 +271,16 @@ impl Pool {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// What [`Pool::used_bytes`] never exceeds.
+    /// What [`Pool::used_bytes`] does not exceed by stores.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
-        self.slabs.len() * SLAB_BYTES
+        self.limit_slabs.load(Relaxed) * SLAB_BYTES
+    }
+
+    /// Sets the limit, at most what was reserved. What is over it stays until it
+    /// is written back or asked for.
+    pub fn set_limit_bytes(&self, limit_bytes: usize) {
+        self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
 
     /// The tables, which the pool takes beside its slabs.
@@ -355,6 +364,10 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+        // Slabs are taken into use under the directory's lock only.
+        if self.used_slabs.load(Relaxed) >= self.limit_slabs.load(Relaxed) {
+            return None;
+        }
         let slab = directory.take_free()?;
         let mut guard = self.slabs[slab as usize].lock();
         guard.open(class);

@@ -37,6 +37,8 @@ pub(super) struct Slab {
     pub(super) closed: bool,
     /// Something was stored in it or asked for since writeback came by.
     pub(super) referenced: bool,
+    /// Nothing was since it was looked at for being idle.
+    pub(super) idle: bool,
     /// The group in whose list of slabs with room it is. Changes only with both
     /// the directory's and the slab's lock held, so either is enough to read it.
     pub(super) listed: Option<u8>,
@@ -90,6 +92,7 @@ impl Slab {
             stamp: 0,
             closed: false,
             referenced: false,
+            idle: false,
             listed: None,
             listed_to: 0,
         }
@@ -137,6 +140,12 @@ impl Slab {
         (self.live() * GROUPS / (self.slots() + 1)) as u8
     }
 
+    /// Somebody stored here or asked for something.
+    pub(super) fn note_use(&mut self) {
+        self.referenced = true;
+        self.idle = false;
+    }
+
     /// Stores an object; the slab must have room and its slots the size.
     pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
         debug_assert!(self.has_room());
@@ -149,7 +158,7 @@ impl Slab {
             slot
         };
         self.live += 1;
-        self.referenced = true;
+        self.note_use();
         self.stamp = (self.stamp + 1) & STAMP_MASK;
         let header = Header { owner, stamp: self.stamp, len: packed.len(), tag }.pack();
         self.set_header(slot, header);

@@ -308,7 +308,7 @@ impl Model {
         let owner = self.next_owner;
         let tag = (owner % u64::from(TAGS)) as u8;
         let Ok(handle) = self.pool.store(&content(owner, len), owner, tag) else {
-            assert_eq!(self.pool.used_bytes(), self.pool.limit_bytes(), "refused with slabs free");
+            assert!(self.pool.used_bytes() >= self.pool.limit_bytes(), "refused with slabs free");
             return self.write_back(1024);
         };
         assert_eq!((handle.packed_bytes(), handle.tag()), (len, tag));
@@ -383,10 +383,19 @@ impl Model {
         assert_eq!(self.pool.objects(), self.stored.len());
         assert_eq!(self.pool.stored_bytes(), bytes);
         assert!(bytes <= self.pool.used_bytes());
-        assert!(self.pool.used_bytes() <= self.pool.limit_bytes());
+        assert!(self.pool.used_bytes() <= self.pool.slabs.len() * SLAB_BYTES);
+    }
+
+    /// No store takes a slab into use that is beyond the new limit.
+    fn set_limit(&mut self, slabs: usize) {
+        self.pool.set_limit_bytes(slabs * SLAB_BYTES);
+        let most = self.pool.limit_bytes().max(self.pool.used_bytes());
+        self.store(700);
+        assert!(self.pool.used_bytes() <= most);
     }
 
     fn finish(mut self) {
+        self.pool.set_limit_bytes(usize::MAX);
         while !self.owners.is_empty() {
             self.load(0);
             self.free(0);
@@ -403,7 +412,7 @@ proptest! {
     #[test]
     fn the_pool_behaves_like_a_map(
         slabs in 1..12usize,
-        steps in prop::collection::vec((0..9u8, any::<u16>()), 0..600),
+        steps in prop::collection::vec((0..10u8, any::<u16>()), 0..600),
     ) {
         let mut model = Model::new(slabs);
         for (step, value) in steps {
@@ -413,6 +422,7 @@ proptest! {
                 4 => model.load(value),
                 5..7 => model.free(value),
                 7 => model.compact(1 + value % 100, 5),
+                8 => model.set_limit(value % 14),
                 _ => model.write_back(1 + value % 100),
             }
             model.check_counts();
@@ -435,6 +445,7 @@ fn the_pool_behaves_like_a_map_over_a_long_run_at_its_limit() {
             5..7 => model.load(random.below(usize::MAX)),
             _ if step % 64 == 0 => model.write_back(1 + random.below(64)),
             _ if step % 16 == 0 => model.compact(1 + random.below(64), 5),
+            _ if step % 2000 == 1 => model.set_limit(16 + random.below(24)),
             _ => {}
         }
         if step % 1000 == 0 {

@@ -1,6 +1,12 @@
 //! What reclaim does inside the pool: the oldest pages go on to the swap area,
 //! and what is left in sparse slabs moves together.
 
+mod recompress;
+mod shrinker;
+
+pub use recompress::Recompressor;
+pub use shrinker::Shrinker;
+
 use crate::context::{BATCH_PAGES, Context};
 use crate::packed::{MAX_PART_BYTES, Packer};
 use crate::page::{Claim, PageNo, Place};

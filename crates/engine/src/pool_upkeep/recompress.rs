@@ -1,0 +1,91 @@
+//! Recompression: what has lain in the pool for a while is packed again, by the
+//! dense codec, when processors are idle. Opt-in: such pages take longer to
+//! come back.
+
+use super::claim_pooled;
+use crate::codec::{self, Codec, Packer};
+use crate::context::{BATCH_PAGES, Contexts};
+use crate::page::{PageNo, Place};
+use crate::parts::Parts;
+use crate::pool::Handle;
+use crate::stats::Counter;
+use crate::unpack;
+use softswap_sys::raw::now_ns;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What packs idle pages: dense, at a level that costs little more than the
+/// next one down.
+const DENSE: Packer = Packer::Zstd { level: 1 };
+/// What must be gained, as a share: else the time to unpack is not worth it.
+const GAIN_SHARE: usize = 8;
+
+/// How far it has come.
+#[derive(Debug, Default)]
+pub struct Recompressor {
+    /// Where the search for idle slabs goes on.
+    next: u32,
+    /// What had been pooled when a whole round found nothing to do.
+    settled_at: Option<u64>,
+    gained_in_round: bool,
+}
+
+impl Recompressor {
+    /// Does a little, if it is wanted and no processor is; whether there may be
+    /// more to do soon.
+    pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+        let pooled = parts.stats.get(Counter::PagesPooled);
+        if !parts.recompresses.load(Relaxed) || self.settled_at == Some(pooled) {
+            return false;
+        }
+        if !parts.pressure.is_contended(now_ns()) {
+            self.advance(parts, contexts);
+        }
+        true
+    }
+
+    /// Packs the next idle slab's pages again; whether there was a slab to look
+    /// at before the search came round to the first.
+    pub fn advance(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+        let pooled = parts.stats.get(Counter::PagesPooled);
+        let mut context = contexts.claim_background();
+        let (slab, wrapped) = parts.pool.idle_slab(&mut self.next);
+        if wrapped {
+            self.settled_at = (!self.gained_in_round).then_some(pooled);
+            self.gained_in_round = false;
+        }
+        let Some(slab) = slab else { return !wrapped };
+        let mut listed = [(0, Handle::default()); BATCH_PAGES];
+        loop {
+            let (count, more) = parts.pool.list(slab, &mut listed);
+            for (page, handle) in &listed[..count] {
+                if handle.tag() != DENSE.codec().tag() {
+                    self.gained_in_round |= repack(parts, &mut context, *page, *handle).is_some();
+                }
+            }
+            if !more {
+                return true;
+            }
+        }
+    }
+}
+
+/// Packs one page anew. `None` where that gains too little, somebody has the
+/// page, or it is damaged.
+fn repack(
+    parts: &Parts,
+    context: &mut crate::context::Context,
+    page: PageNo,
+    handle: Handle,
+) -> Option<()> {
+    let claim = claim_pooled(parts, page, handle)?;
+    unpack::pooled(parts, context, handle).ok()?;
+    let old_bytes = handle.packed_bytes();
+    let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
+    let len = codec::compress(DENSE, &context.page.0, room, &mut context.scratch)?;
+    let new = parts.pool.store(&room[..len], page, Codec::Zstd.tag()).ok()?;
+    claim.publish(Place::Pool { handle: new.to_bits() });
+    parts.pool.free(handle);
+    parts.stats.add(Counter::PagesRecompressed, 1);
+    parts.stats.add(Counter::RecompressedSavedBytes, (old_bytes - len) as u64);
+    Some(())
+}
