@@ -56,6 +56,16 @@ fn every_program_passes_without_softswap_and_notices_that_nothing_was_out() {
 }
 
 #[test]
+fn text_of_four_times_the_budget_touches_no_disk() {
+    let report = Swapped::within("64M")
+        .option("--codec=zstd:-1")
+        .option("--pool=80%")
+        .run_ok("text", &["--mib", "256", "--require-out"]);
+    // But for pages of the program's that are not text.
+    assert!(report.figure("bytes_written") <= 64 << 10, "{}", report.figure("bytes_written"));
+}
+
+#[test]
 fn the_python_programs_repeat_themselves_and_notice_wrong_data() {
     for program in ["sqlite.py", "bigsort.py", "kinds.py"] {
         let run = |more: &[&str]| {

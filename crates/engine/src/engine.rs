@@ -15,7 +15,7 @@ use crate::page::{PageNo, PageTable, Place};
 use crate::page_in::{self, Access, FaultError};
 use crate::parts::Parts;
 use crate::policy::Clock;
-use crate::pool::Pool;
+use crate::pool::{Handle, Pool};
 use crate::pool_upkeep::Recompressor;
 use crate::reclaim;
 use crate::space::{Layout, Space};
@@ -466,6 +466,16 @@ impl Engine {
                 matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
             })
             .count()
+    }
+
+    /// Flips a bit of the page at `address` if it is in the pool; for tests of
+    /// what happens then. Whether it is.
+    pub fn damage(&self, address: usize, bit: usize) -> bool {
+        let place = self.parts.pages.load(self.page_of(address)).place();
+        if let Place::Pool { handle } = place {
+            self.parts.pool.damage(Handle::from_bits(handle), bit);
+        }
+        matches!(place, Place::Pool { .. })
     }
 
     /// Packs what is idle in the pool again, however busy processors are; for

@@ -5,8 +5,9 @@ mod common;
 use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
+use softswap_engine::page_in::Access;
 use softswap_engine::settings;
-use softswap_engine::stats::Counter;
+use softswap_engine::stats::{Counter, StopReason};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
@@ -130,6 +131,35 @@ fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
     assert_eq!((refused, world.count(Counter::ChecksumErrors)), (1, 1));
     // The damage was on the way, not on the disk.
     assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
+    for codec in ["lz4", "zstd"] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        settings::set(&world.engine, "codec", codec).unwrap();
+        let contents = sparse(PAGES / 4);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let damaged: Vec<_> = (0..memory.pages()).step_by(97).collect();
+        for &page in &damaged {
+            assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, page * 31));
+        }
+        let error = world.engine.fault(memory.address(), Access::Read).unwrap_err();
+        assert!(error.to_string().contains("not what was stored (checksum mismatch)"), "{error}");
+        assert_eq!(error.stop_reason(), Some(StopReason::PoolDamaged));
+        // Also while what is in the pool moves about.
+        world.engine.recompress_now();
+        world.engine.recompress_now();
+        for (page, content) in contents.iter().enumerate() {
+            match page_of(memory, page) {
+                Some(bytes) => assert!(bytes == content.bytes(), "page {page}"),
+                None => assert!(damaged.contains(&page), "page {page} was refused"),
+            }
+            assert!(damaged.binary_search(&page).is_err() || page_of(memory, page).is_none());
+        }
+        assert!(world.count(Counter::UnpackErrors) > damaged.len() as u64);
+    }
 }
 
 #[test]

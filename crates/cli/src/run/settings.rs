@@ -7,7 +7,7 @@ use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
 use softswap_engine::codec::BadChoice;
-use softswap_engine::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES};
+use softswap_engine::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::io::poll::mode::BadMode;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ pub(super) fn settle(
     };
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
     let pool = match &pool {
-        Some(asked) => asked.text.parse().map_err(|why: BadPoolLimit| asked.refuse(why))?,
+        Some(asked) => parse_pool(&asked.text).map_err(|why| asked.refuse(why))?,
         None => defaults.pool,
     };
     let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
@@ -209,6 +209,14 @@ pub(super) fn settle(
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet", args.quiet, file.quiet.as_ref())?,
         notes,
+    })
+}
+
+/// A share as the engine reads it, a size as everywhere else on the command line.
+fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+    text.parse().or_else(|bad| match parse_size(text) {
+        Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
+        _ => Err(bad),
     })
 }
 
@@ -273,7 +281,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use softswap_engine::codec::{Choice, Packer};
-    use softswap_engine::config::{AreaSpec, PoolLimit};
+    use softswap_engine::config::AreaSpec;
     use softswap_engine::io::poll::mode::Mode;
 
     #[derive(Parser)]
@@ -289,6 +297,16 @@ mod tests {
             let found = env.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_string())
         })
+    }
+
+    #[test]
+    fn a_pool_is_a_share_or_any_size() {
+        assert_eq!(parse_pool("1.5GiB"), Ok(PoolLimit::Bytes(3 << 29)));
+        assert_eq!(parse_pool("64MB"), Ok(PoolLimit::Bytes(64_000_000)));
+        assert_eq!(parse_pool("20%"), Ok(PoolLimit::Percent(20)));
+        for text in ["81", "100", "4.5", "4.5%", "-1M", "pool"] {
+            assert!(parse_pool(text).is_err(), "{text}");
+        }
     }
 
     #[test]

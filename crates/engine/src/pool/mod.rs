@@ -211,6 +211,13 @@ impl Pool {
         }
     }
 
+    /// Flips a bit of an object, for tests of what happens then.
+    pub fn damage(&self, handle: Handle, bit: usize) {
+        if let Some(slab) = self.slabs.get(handle.slab() as usize) {
+            slab.lock().damage(handle, bit);
+        }
+    }
+
     /// The count of objects that a slab in use is part of.
     fn count(&self, slab: &Slab) -> &AtomicUsize {
         &self.objects[slab.class().unwrap_or(0)]

@@ -208,9 +208,15 @@ impl Slab {
     }
 
     /// What memory that is not to be trusted does.
-    #[cfg(test)]
     pub(super) fn flip(&mut self, bit: usize) {
         self.bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Flips a bit of an object.
+    pub(super) fn damage(&mut self, handle: Handle, bit: usize) {
+        if let Some(slot) = self.holds(handle) {
+            self.flip((self.offset(slot) + HEADER_BYTES) * 8 + bit % (handle.packed_bytes() * 8));
+        }
     }
 
     /// The slot of an object, if it is still there.
