@@ -29,6 +29,9 @@ struct Workspace {
     /// it there, so no reference to it is ever made.
     start: *mut c_void,
     len: usize,
+    /// What was last made there. Not always at its start: built with an
+    /// address sanitizer, zstd leaves a gap before.
+    context: *mut c_void,
 }
 
 // SAFETY: the memory is reached through this value alone.
@@ -39,7 +42,7 @@ impl Workspace {
         let (start, len) = (memory.as_mut_ptr().cast::<c_void>(), memory.len());
         assert!(len >= needed, "zstd needs {needed} bytes for a context");
         assert!((start as usize).is_multiple_of(align_of::<u64>()));
-        Workspace { start, len }
+        Workspace { start, len, context: std::ptr::null_mut() }
     }
 }
 
@@ -92,10 +95,8 @@ impl Compressor {
     }
 
     fn context(&mut self, level: i8) -> Option<*mut ZSTD_CCtx> {
-        // By contract the context is where its memory begins.
-        let context = self.workspace.start.cast::<ZSTD_CCtx>();
         if self.level == Some(level) {
-            return Some(context);
+            return Some(self.workspace.context.cast());
         }
         if !LEVELS.contains(&level) {
             return None;
@@ -105,12 +106,13 @@ impl Compressor {
         self.touched_bytes = self.touched_bytes.max(bytes.next_multiple_of(PAGE_SIZE));
         // SAFETY: the workspace is this value's and long enough for any level.
         // What an earlier context kept there is given up.
-        let made = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
+        let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
+        self.workspace.context = context.cast();
         let parameters = [
             (ZSTD_cParameter::ZSTD_c_compressionLevel, i32::from(level)),
             (ZSTD_cParameter::ZSTD_c_experimentalParam2, MAGICLESS),
         ];
-        let is_ready = made == context
+        let is_ready = !context.is_null()
             && parameters.into_iter().all(|(parameter, value)| {
                 // SAFETY: the context was made just above.
                 checked(unsafe { zstd_sys::ZSTD_CCtx_setParameter(context, parameter, value) })
@@ -164,15 +166,15 @@ impl Decompressor {
     }
 
     fn context(&mut self) -> Option<*mut ZSTD_DCtx> {
-        let context = self.workspace.start.cast::<ZSTD_DCtx>();
         if self.is_ready {
-            return Some(context);
+            return Some(self.workspace.context.cast());
         }
-        let Workspace { start, len } = self.workspace;
+        let Workspace { start, len, .. } = self.workspace;
         // SAFETY: the workspace is this value's and long enough.
-        let made = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
+        let context = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
+        self.workspace.context = context.cast();
         let magicless = ZSTD_dParameter::ZSTD_d_experimentalParam1;
-        self.is_ready = made == context
+        self.is_ready = !context.is_null()
             // SAFETY: the context was made just above.
             && checked(unsafe { zstd_sys::ZSTD_DCtx_setParameter(context, magicless, MAGICLESS) })
                 .is_some();
