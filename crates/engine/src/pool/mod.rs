@@ -30,6 +30,7 @@ mod slab;
 mod tests;
 
 use class::{CLASS, CLASSES, class_for};
+pub use compaction::IdleSearch;
 use directory::Directory;
 pub use handle::{Handle, TAGS};
 use list::NONE;
@@ -187,6 +188,16 @@ impl Pool {
         let mut guard = slab.lock();
         guard.note_use();
         guard.get(handle).map(read).ok_or(Damaged)
+    }
+
+    /// As [`Pool::load`], for upkeep: that it looks at an object does not make
+    /// its slab one that is used.
+    ///
+    /// # Errors
+    /// As [`Pool::load`].
+    pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
+        let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
+        slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
     /// Frees the object; a stale handle has no effect.

@@ -559,3 +559,20 @@ fn tables_are_a_fraction_of_a_percent() {
     let pool = Pool::new(64 << 20).unwrap();
     assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
 }
+
+#[test]
+fn a_slab_is_idle_when_it_was_left_alone_from_one_look_to_the_next() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let handle = pool.store(&content(1, 1000), 1, 0).unwrap();
+    let look = || {
+        let mut next = 0;
+        let search = pool.idle_slab(&mut next);
+        (search.slab, search.passed_used)
+    };
+    assert_eq!(look(), (None, true), "it is new");
+    assert_eq!(look(), (Some(0), false));
+    assert!(pool.peek(handle, <[u8]>::len) == Ok(1000) && look() == (Some(0), false));
+    assert!(pool.load(handle, <[u8]>::len) == Ok(1000) && look() == (None, true));
+    pool.free(handle);
+    assert_eq!(look(), (None, false), "there is no slab in use");
+}
