@@ -288,3 +288,17 @@ fn pages_share_slots_also_where_free_slots_lie_apart() {
     assert!(slots > 500 && slots * 3 <= parts, "{parts} pages in {slots} slots");
     assert_holds(memory, &contents);
 }
+
+#[test]
+fn write_back_leaves_no_slab_with_a_few_pages_behind() {
+    let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
+    let kind =
+        |page| if scramble(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };
+    let contents: Vec<_> = (0..40_000).map(kind).collect();
+    let memory = world.map_with(&contents);
+    let compacted = world.count(Counter::PagesCompacted);
+    let written_back = world.count(Counter::PagesWrittenBack);
+    assert!(written_back > 10_000, "{written_back}");
+    assert!(compacted * 16 < written_back, "{compacted} moved, {written_back} written back");
+    assert_holds(memory, &contents);
+}

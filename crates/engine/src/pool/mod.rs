@@ -271,6 +271,16 @@ impl Pool {
         0
     }
 
+    /// Takes back that [`Pool::oldest`] gave an object: it is the next again. A
+    /// slab is free only when its last object has gone.
+    pub fn return_oldest(&self, handle: Handle) {
+        let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
+        let mut directory = self.directory();
+        if slab.lock().list_again_from(handle) {
+            directory.make_oldest(handle.slab());
+        }
+    }
+
     /// Whole slabs in use: what the pool takes of the budget.
     #[must_use]
     pub fn used_bytes(&self) -> usize {

@@ -62,11 +62,15 @@ fn fill_batch(
         // A damaged header may name any owner.
         let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
         for page in first..end {
+            if count < moved.len() {
+                moved[count] = batch.add(parts, context, page);
+                count += usize::from(moved[count].is_some());
+            }
             if count == moved.len() || batch.is_full {
+                // Perhaps it has no place in this batch any more.
+                parts.pool.return_oldest(oldest[0].1);
                 return count;
             }
-            moved[count] = batch.add(parts, context, page);
-            count += usize::from(moved[count].is_some());
         }
     }
     count
