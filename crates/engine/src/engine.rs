@@ -479,10 +479,12 @@ impl Engine {
     }
 
     /// Packs what is idle in the pool again, however busy processors are; for
-    /// tests and benches. What was stored since the last time is not idle yet.
+    /// tests and benches. Ends when a whole round finds nothing to do.
     pub fn recompress_now(&self) {
         let mut recompressor = Recompressor::default();
-        while recompressor.advance(&self.parts, &self.contexts) {}
+        while !recompressor.has_settled(&self.parts) {
+            recompressor.advance(&self.parts, &self.contexts);
+        }
     }
 
     /// Waits until no other thread has anything under way, and keeps it so.

@@ -44,16 +44,23 @@ impl Packer {
     /// What nothing can be added to.
     pub const FULL: Packer = Packer { count: MAX_PARTS, content_bytes: 0 };
 
+    /// Whether a part of so many bytes fits beside those that are there.
+    #[must_use]
+    pub fn fits(&self, part_bytes: usize) -> bool {
+        let to = COUNT_BYTES + self.content_bytes + part_bytes;
+        let table = ENTRY_BYTES * (self.count + 1);
+        to + table <= PAGE_BYTES && part_bytes <= usize::from(LENGTH_MASK) && self.count < MAX_PARTS
+    }
+
     /// Adds a part to `page`, which all earlier ones went to; returns its number,
     /// or `None`, and nothing is changed, when it does not fit. `tag` is below 16.
     pub fn add(&mut self, page: &mut [u8; PAGE_BYTES], tag: u8, bytes: &[u8]) -> Option<u8> {
-        let from = COUNT_BYTES + self.content_bytes;
-        let entry = PAGE_BYTES - ENTRY_BYTES * (self.count + 1);
-        let fits = from + bytes.len() <= entry && bytes.len() <= usize::from(LENGTH_MASK);
-        if !fits || bytes.is_empty() || self.count == MAX_PARTS {
+        if bytes.is_empty() || !self.fits(bytes.len()) {
             return None;
         }
         debug_assert!(tag < 16);
+        let from = COUNT_BYTES + self.content_bytes;
+        let entry = PAGE_BYTES - ENTRY_BYTES * (self.count + 1);
         page[from..from + bytes.len()].copy_from_slice(bytes);
         let word = u16::from(tag) << LENGTH_BITS | bytes.len() as u16;
         page[entry..entry + ENTRY_BYTES].copy_from_slice(&word.to_le_bytes());

@@ -40,6 +40,8 @@ pub(crate) fn read(
     let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
     // Never at the price of direct reclaim: this is a guess.
     let count = if parts.budget.try_charge(count, parts.other_bytes()) { count } else { 0 };
+    // Nobody is to wait for what does not come.
+    ahead[count..].fill_with(|| None);
     let slots = ahead[..count].iter().flatten().map(|it| it.slot - slot + 1).max().unwrap_or(1);
     let arrived = if slots == 1 {
         read_one(parts, context, (page, slot, part), &mut ahead[..count])
@@ -100,12 +102,14 @@ fn read_several(
     ahead: &mut [Option<Ahead>],
 ) -> Result<usize, FaultError> {
     let Some(mut buffer) = parts.bounce.take_cluster(current_cpu()) else {
+        ahead.fill_with(|| None);
         return read_one(parts, context, (page, slot, part), &mut []);
     };
     let bytes = &mut buffer[..slots as usize * PAGE_SIZE];
     if crate::page_in::read(parts, context, slot, bytes).is_err() {
         // Perhaps only a slot further on is bad.
         drop(buffer);
+        ahead.fill_with(|| None);
         return read_one(parts, context, (page, slot, part), &mut []);
     }
     check_seal(parts, slot, &bytes[..PAGE_SIZE])?;

@@ -32,6 +32,16 @@ pub fn pooled(parts: &Parts, context: &mut Context, handle: Handle) -> Result<()
     counted(parts, unpacked)
 }
 
+/// As [`pooled`], for upkeep: the object does not count as used.
+///
+/// # Errors
+/// As [`pooled`].
+pub fn peeked(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+    let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
+    let unpacked = parts.pool.peek(handle, object).map_err(UnpackError::from).flatten();
+    counted(parts, unpacked)
+}
+
 /// Unpacks one part of what a slot holds.
 ///
 /// # Errors

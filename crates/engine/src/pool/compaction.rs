@@ -12,6 +12,17 @@ use std::sync::atomic::Ordering::Relaxed;
 /// beside a slab that each class may have begun.
 const LOOSE_PERCENT: usize = 2;
 
+/// What [`Pool::idle_slab`] found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IdleSearch {
+    /// An idle slab.
+    pub slab: Option<u32>,
+    /// Slabs were passed over that had been used: they may be idle next time.
+    pub passed_used: bool,
+    /// The search has come round to the first slab.
+    pub wrapped: bool,
+}
+
 impl Pool {
     /// A slab to be emptied into the gaps of others, if that is worth while: its
     /// class has whole slabs' worth of gaps, and gaps are a good share of the
@@ -77,25 +88,30 @@ impl Pool {
     }
 
     /// A slab in which nothing was stored or asked for since the last time it was
-    /// looked at, searched for among the next few from `next` on; and whether
-    /// the search has come round to the first slab.
-    pub fn idle_slab(&self, next: &mut u32) -> (Option<u32>, bool) {
+    /// looked at, searched for among the next few from `next` on.
+    pub fn idle_slab(&self, next: &mut u32) -> IdleSearch {
         const LOOKS: usize = 64;
+        let mut search = IdleSearch::default();
         for _ in 0..LOOKS {
             let slab = *next;
             let Some(locked) = self.slabs.get(slab as usize) else {
                 *next = 0;
-                return (None, true);
+                search.wrapped = true;
+                break;
             };
             *next += 1;
             let mut guard = locked.lock();
-            let was_idle = std::mem::replace(&mut guard.idle, true);
-            if was_idle && guard.class().is_some() && !guard.closed {
-                guard.listed_to = 0;
-                return (Some(slab), false);
+            if guard.class().is_none() || guard.closed {
+                continue;
             }
+            if std::mem::replace(&mut guard.idle, true) {
+                guard.listed_to = 0;
+                search.slab = Some(slab);
+                break;
+            }
+            search.passed_used = true;
         }
-        (None, false)
+        search
     }
 
     /// Ends what [`Pool::sparsest`] began. A slab in which something is left

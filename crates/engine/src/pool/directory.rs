@@ -67,6 +67,11 @@ impl Directory {
         self.by_age.first()
     }
 
+    pub(super) fn make_oldest(&mut self, slab: u32) {
+        self.by_age.remove(&mut self.age_links, slab);
+        self.by_age.push_first(&mut self.age_links, slab);
+    }
+
     pub(super) fn make_youngest(&mut self, slab: u32) {
         self.by_age.remove(&mut self.age_links, slab);
         self.by_age.push_last(&mut self.age_links, slab);

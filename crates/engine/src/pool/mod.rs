@@ -30,6 +30,7 @@ mod slab;
 mod tests;
 
 use class::{CLASS, CLASSES, class_for};
+pub use compaction::IdleSearch;
 use directory::Directory;
 pub use handle::{Handle, TAGS};
 use list::NONE;
@@ -189,6 +190,16 @@ impl Pool {
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
+    /// As [`Pool::load`], for upkeep: that it looks at an object does not make
+    /// its slab one that is used.
+    ///
+    /// # Errors
+    /// As [`Pool::load`].
+    pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
+        let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
+        slab.lock().get(handle).map(read).ok_or(Damaged)
+    }
+
     /// Frees the object; a stale handle has no effect.
     pub fn free(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else {
@@ -258,6 +269,16 @@ impl Pool {
             }
         }
         0
+    }
+
+    /// Takes back that [`Pool::oldest`] gave an object: it is the next again. A
+    /// slab is free only when its last object has gone.
+    pub fn return_oldest(&self, handle: Handle) {
+        let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
+        let mut directory = self.directory();
+        if slab.lock().list_again_from(handle) {
+            directory.make_oldest(handle.slab());
+        }
     }
 
     /// Whole slabs in use: what the pool takes of the budget.

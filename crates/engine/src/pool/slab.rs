@@ -207,6 +207,13 @@ impl Slab {
         count
     }
 
+    /// The next listing begins with this object; false if it is not there.
+    pub(super) fn list_again_from(&mut self, handle: Handle) -> bool {
+        let slot = self.holds(handle);
+        self.listed_to = slot.unwrap_or(self.listed_to);
+        slot.is_some()
+    }
+
     /// What memory that is not to be trusted does.
     pub(super) fn flip(&mut self, bit: usize) {
         self.bytes[bit / 8] ^= 1 << (bit % 8);

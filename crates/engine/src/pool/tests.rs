@@ -559,3 +559,51 @@ fn tables_are_a_fraction_of_a_percent() {
     let pool = Pool::new(64 << 20).unwrap();
     assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
 }
+
+#[test]
+fn a_slab_is_idle_when_it_was_left_alone_from_one_look_to_the_next() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let handle = pool.store(&content(1, 1000), 1, 0).unwrap();
+    let look = || {
+        let mut next = 0;
+        let search = pool.idle_slab(&mut next);
+        (search.slab, search.passed_used)
+    };
+    assert_eq!(look(), (None, true), "it is new");
+    assert_eq!(look(), (Some(0), false));
+    assert!(pool.peek(handle, <[u8]>::len) == Ok(1000) && look() == (Some(0), false));
+    assert!(pool.load(handle, <[u8]>::len) == Ok(1000) && look() == (None, true));
+    pool.free(handle);
+    assert_eq!(look(), (None, false), "there is no slab in use");
+}
+
+#[test]
+fn what_writeback_had_no_room_for_comes_first_next_time() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let stored = fill_up(&pool, 3000);
+    for expected in [stored[0], stored[1]] {
+        let mut out = [(0, Handle::default())];
+        for _ in 0..2 {
+            assert_eq!(pool.oldest(&mut out), 1);
+            assert_eq!(out[0], expected);
+            pool.return_oldest(expected.1);
+        }
+        assert_eq!(pool.oldest(&mut out), 1);
+        pool.free(expected.1);
+        // There is nothing to come back to.
+        pool.return_oldest(expected.1);
+    }
+}
+
+#[test]
+fn the_last_object_of_a_slab_is_not_passed_over_either() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let first = pool.store(&content(1, 3000), 1, 0).unwrap();
+    let second = pool.store(&content(2, 200), 2, 0).unwrap();
+    candidates(&pool, 1);
+    candidates(&pool, 1);
+    pool.return_oldest(first);
+    assert_eq!(candidates(&pool, 1), [(1, first)]);
+    pool.return_oldest(second);
+    assert_eq!(candidates(&pool, 1), [(2, second)]);
+}

@@ -59,12 +59,18 @@ fn fill_batch(
             break;
         }
         let first = oldest[0].0 / GROUP_PAGES as u64 * GROUP_PAGES as u64;
-        for page in first..first + GROUP_PAGES as u64 {
-            if count == moved.len() || batch.is_full() {
+        // A damaged header may name any owner.
+        let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
+        for page in first..end {
+            if count < moved.len() {
+                moved[count] = batch.add(parts, context, page);
+                count += usize::from(moved[count].is_some());
+            }
+            if count == moved.len() || batch.is_full {
+                // Perhaps it has no place in this batch any more.
+                parts.pool.return_oldest(oldest[0].1);
                 return count;
             }
-            moved[count] = batch.add(parts, context, page);
-            count += usize::from(moved[count].is_some());
         }
     }
     count
@@ -76,21 +82,25 @@ struct Batch<'b> {
     /// Pages begun, and how full the last one is.
     count: usize,
     last: Packer,
+    /// The last page is begun, and something did not fit there.
+    is_full: bool,
 }
 
 impl<'b> Batch<'b> {
     fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
         let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
-        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL }
+        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL, is_full: false }
     }
 
-    fn is_full(&self) -> bool {
-        self.count == self.pages.len()
+    /// Whether an object of so many bytes has a place.
+    fn has_room(&self, packed_bytes: usize) -> bool {
+        let shares = packed_bytes <= MAX_PART_BYTES && self.last.fits(packed_bytes);
+        shares || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it into the batch, which is not full.
-    /// `None` when it is elsewhere, somebody has it, or it is damaged: whoever
-    /// touches it will be told.
+    /// Claims a page of the pool and copies it into the batch. `None` when it is
+    /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
+    /// whoever touches it will be told.
     fn add(
         &mut self,
         parts: &Parts,
@@ -100,16 +110,20 @@ impl<'b> Batch<'b> {
         let seen = parts.pages.load(page);
         let Place::Pool { handle } = seen.place() else { return None };
         let handle = Handle::from_bits(handle);
+        if !self.has_room(handle.packed_bytes()) {
+            self.is_full = true;
+            return None;
+        }
         let claim = parts.pages.try_claim(page, seen)?;
         if handle.packed_bytes() > MAX_PART_BYTES {
-            unpack::pooled(parts, context, handle).ok()?;
+            unpack::peeked(parts, context, handle).ok()?;
             self.pages[self.count] = context.page.0;
             self.count += 1;
             self.last = Packer::FULL;
             return Some(Moved { claim, at: self.count - 1, part: None });
         }
         let room = &mut context.packed.0;
-        parts.pool.load(handle, |packed| room[..packed.len()].copy_from_slice(packed)).ok()?;
+        parts.pool.peek(handle, |packed| room[..packed.len()].copy_from_slice(packed)).ok()?;
         let (at, part) = self.pack(handle.tag(), &context.packed.0[..handle.packed_bytes()])?;
         Some(Moved { claim, at, part: Some(part) })
     }
@@ -132,6 +146,10 @@ impl<'b> Batch<'b> {
 
 /// Claims a page if it is still where the pool says and nobody else has it.
 fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    // A damaged header may name any owner.
+    if page >= parts.window.pages() as u64 {
+        return None;
+    }
     let seen = parts.pages.load(page);
     let is_there = seen.place() == (Place::Pool { handle: handle.to_bits() });
     is_there.then(|| parts.pages.try_claim(page, seen)).flatten()
@@ -162,7 +180,7 @@ pub fn compact(parts: &Parts, context: &mut Context) -> usize {
 fn move_object(parts: &Parts, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_pooled(parts, page, handle) else { return false };
     let room = &mut context.packed.0;
-    let copied = parts.pool.load(handle, |packed| room[..packed.len()].copy_from_slice(packed));
+    let copied = parts.pool.peek(handle, |packed| room[..packed.len()].copy_from_slice(packed));
     let packed = &context.packed.0[..handle.packed_bytes()];
     let moved = copied.is_ok().then(|| parts.pool.store_in_gap(packed, page, handle.tag()));
     let Some(Ok(new)) = moved else { return false };

@@ -26,15 +26,15 @@ pub struct Recompressor {
     next: u32,
     /// What had been pooled when a whole round found nothing to do.
     settled_at: Option<u64>,
-    gained_in_round: bool,
+    /// In this round something was packed again, or was not idle for long enough.
+    is_restless: bool,
 }
 
 impl Recompressor {
     /// Does a little, if it is wanted and no processor is; whether there may be
     /// more to do soon.
     pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
-        let pooled = parts.stats.get(Counter::PagesPooled);
-        if !parts.recompresses.load(Relaxed) || self.settled_at == Some(pooled) {
+        if !parts.recompresses.load(Relaxed) || self.has_settled(parts) {
             return false;
         }
         if !parts.pressure.is_contended(now_ns()) {
@@ -43,42 +43,51 @@ impl Recompressor {
         true
     }
 
-    /// Packs the next idle slab's pages again; whether there was a slab to look
-    /// at before the search came round to the first.
-    pub fn advance(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+    /// Whether a whole round found nothing to do, and nothing was pooled since.
+    pub fn has_settled(&self, parts: &Parts) -> bool {
+        self.settled_at == Some(parts.stats.get(Counter::PagesPooled))
+    }
+
+    /// Packs the next idle slab's pages again, if there is one near.
+    pub fn advance(&mut self, parts: &Parts, contexts: &Contexts) {
         let pooled = parts.stats.get(Counter::PagesPooled);
         let mut context = contexts.claim_background();
-        let (slab, wrapped) = parts.pool.idle_slab(&mut self.next);
-        if wrapped {
-            self.settled_at = (!self.gained_in_round).then_some(pooled);
-            self.gained_in_round = false;
+        let search = parts.pool.idle_slab(&mut self.next);
+        self.is_restless |= search.passed_used;
+        if search.wrapped {
+            self.settled_at = (!self.is_restless).then_some(pooled);
+            self.is_restless = false;
         }
-        let Some(slab) = slab else { return !wrapped };
+        let Some(slab) = search.slab else { return };
         let mut listed = [(0, Handle::default()); BATCH_PAGES];
         loop {
             let (count, more) = parts.pool.list(slab, &mut listed);
             for (page, handle) in &listed[..count] {
                 if handle.tag() != DENSE.codec().tag() {
-                    self.gained_in_round |= repack(parts, &mut context, *page, *handle).is_some();
+                    self.is_restless |= repack(parts, &mut context, *page, *handle).is_some();
                 }
             }
             if !more {
-                return true;
+                return;
             }
         }
     }
 }
 
 /// Packs one page anew. `None` where that gains too little, somebody has the
-/// page, or it is damaged.
+/// page, it is damaged, or the pool or the budget is full: for a moment both
+/// copies are there.
 fn repack(
     parts: &Parts,
     context: &mut crate::context::Context,
     page: PageNo,
     handle: Handle,
 ) -> Option<()> {
+    if parts.pool.used_bytes() >= parts.pool.limit_bytes() || !parts.has_room_for_pool() {
+        return None;
+    }
     let claim = claim_pooled(parts, page, handle)?;
-    unpack::pooled(parts, context, handle).ok()?;
+    unpack::peeked(parts, context, handle).ok()?;
     let old_bytes = handle.packed_bytes();
     let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
     let len = codec::compress(DENSE, &context.page.0, room, &mut context.scratch)?;
