@@ -57,10 +57,10 @@ fn every_program_passes_without_softswap_and_notices_that_nothing_was_out() {
 
 #[test]
 fn text_of_four_times_the_budget_touches_no_disk() {
-    let report = Swapped::within("64M")
+    let report = Swapped::within("32M")
         .option("--codec=zstd:-1")
         .option("--pool=80%")
-        .run_ok("text", &["--mib", "256", "--require-out"]);
+        .run_ok("text", &["--mib", "128", "--require-out"]);
     // But for pages of the program's that are not text.
     assert!(report.figure("bytes_written") <= 64 << 10, "{}", report.figure("bytes_written"));
 }
@@ -92,7 +92,7 @@ fn every_kind_of_data_comes_back_word_for_word() {
 
 #[test]
 fn incompressible_data_really_goes_to_disk() {
-    let report = Swapped::within("64M").run_ok("hog", &["--mib", "256", "--require-out"]);
+    let report = Swapped::within("64M").run_ok("hog", &["--mib", "128", "--require-out"]);
     let beyond = (256 - 64) << 20;
     assert!(report.figure("bytes_written") >= beyond, "{}", report.figures);
     assert!(report.figure("disk_peak_bytes") >= beyond, "{}", report.figures);

@@ -5,7 +5,7 @@
 //! because its page's entry has to name the new place.
 
 use super::class::{CLASS, CLASSES};
-use super::{Handle, Pool, PoolFull, SLAB_BYTES, class_of};
+use super::{Handle, Pool, PoolFull, class_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Compaction begins when more than this share of the pool is gaps, in percent,
@@ -123,14 +123,5 @@ impl Pool {
             guard.closed = false;
             directory.list(slab, &mut guard);
         }
-    }
-
-    /// Bytes of slabs in use that no object is in.
-    #[must_use]
-    pub fn loose_bytes(&self) -> usize {
-        let held: usize = (0..CLASSES)
-            .map(|class| self.objects[class].load(Relaxed) * CLASS[class].slot_bytes)
-            .sum();
-        (self.used_bytes() / SLAB_BYTES * SLAB_BYTES).saturating_sub(held)
     }
 }

@@ -25,6 +25,9 @@ pub(super) trait Hand {
     fn store(&mut self, page: usize, content: &Page) -> Result<(), String>;
     fn load(&mut self, page: usize, to: &mut Page) -> Result<(), String>;
     fn invalidate(&mut self, page: usize) -> Result<(), String>;
+
+    /// What the store does by itself between batches of pages.
+    fn upkeep(&mut self) {}
 }
 
 /// The pool, as the engine has it.
@@ -129,6 +132,37 @@ impl Hand for SoftswapHand<'_> {
             Place::Nowhere => return Err("a page was not stored".into()),
         }
         Ok(())
+    }
+
+    /// What reclaim does with the pool before each batch; the page table is ours
+    /// here, and all pages are this hand's.
+    fn upkeep(&mut self) {
+        let Some(slab) = self.pool.sparsest() else { return };
+        let mut listed = [(0, Handle::default()); 32];
+        loop {
+            let (count, more) = self.pool.list(slab, &mut listed);
+            for &(owner, handle) in &listed[..count] {
+                self.move_object(owner, handle);
+            }
+            if !more {
+                break;
+            }
+        }
+        self.pool.reopen(slab);
+    }
+}
+
+impl SoftswapHand<'_> {
+    /// Moves an object into a gap, if there is one.
+    fn move_object(&mut self, owner: u64, handle: Handle) {
+        let room = &mut self.packer.packed[..handle.packed_bytes()];
+        let moved = self.pool.peek(handle, |packed| room.copy_from_slice(packed));
+        if moved.is_ok()
+            && let Ok(new) = self.pool.store_in_gap(room, owner, handle.tag())
+        {
+            self.places[owner as usize - self.first] = Place::Pool(new);
+            self.pool.free(handle);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::super::noise::{below, noise, shuffled};
 use super::stores::Store;
 use serde::Serialize;
+use softswap_engine::context::BATCH_PAGES;
 use softswap_sys::memory::Page;
 
 /// Replacements for each object, until nothing is where it was first put.
@@ -46,12 +47,18 @@ pub(super) fn measure(
     let half = &order[..count / 2];
     half.iter().try_for_each(|object| hand.invalidate(*object))?;
     let halved_percent = store.waste_percent()?;
-    half.iter().try_for_each(|object| hand.store(*object, pick().0))?;
+    for batch in half.chunks(BATCH_PAGES) {
+        batch.iter().try_for_each(|object| hand.store(*object, pick().0))?;
+        hand.upkeep();
+    }
     let refilled_percent = store.waste_percent()?;
-    for _ in 0..count * CHURN {
+    for step in 0..count * CHURN {
         let (page, object) = pick();
         hand.invalidate(object)?;
         hand.store(object, page)?;
+        if step % BATCH_PAGES == 0 {
+            hand.upkeep();
+        }
     }
     let churned_percent = store.waste_percent()?;
     (0..count).try_for_each(|object| hand.invalidate(object))?;
