@@ -7,16 +7,16 @@ use std::process::Command;
 use support::cgroup::MemoryGroup;
 use support::{LIMIT, Report, Running, Swapped, plain, python, script};
 
-/// The budget of 192 MiB, and what the program has outside of managed memory.
-const GROUP_BYTES: u64 = 256 << 20;
-const DATABASE: [&str; 2] = ["--mib", "768"];
+/// The budget of 128 MiB, and what the program has outside of managed memory.
+const GROUP_BYTES: u64 = 192 << 20;
+const DATABASE: [&str; 2] = ["--mib", "512"];
 
 fn group() -> Option<MemoryGroup> {
     MemoryGroup::limited_to(GROUP_BYTES).inspect_err(|reason| eprintln!("skipped: {reason}")).ok()
 }
 
 fn within_group(group: MemoryGroup) -> Swapped {
-    Swapped::within("192M").in_group(group)
+    Swapped::within("128M").in_group(group)
 }
 
 fn expect_beyond_budget(report: &Report, what: &str) {
@@ -32,7 +32,7 @@ fn a_database_four_times_the_budget_gives_the_same_answers() {
     let expected = plain(python(), &arguments);
     expected.expect_success("plain");
     let report = within_group(group).run(python(), &arguments);
-    report.ended.expect_success("under softswap in a group of 256 MiB");
+    report.ended.expect_success("under softswap in a group of 192 MiB");
     expect_beyond_budget(&report, "sqlite.py");
     assert_eq!(report.ended.stdout_text(), expected.stdout_text());
 }
@@ -58,7 +58,7 @@ fn gnu_sort_of_450_mb_gives_the_same_file() {
 #[test]
 fn eight_threads_work_on_four_times_the_budget() {
     let Some(group) = group() else { return };
-    let arguments = ["--mib", "768", "--threads", "8", "--operations", "10000", "--require-out"];
+    let arguments = ["--mib", "512", "--threads", "8", "--operations", "10000", "--require-out"];
     let report = within_group(group).run_ok("threads", &arguments);
     expect_beyond_budget(&report, "threads");
 }
