@@ -62,10 +62,23 @@ impl Pool {
 
     /// Owners and handles of a slab's live objects, going on where the last call
     /// ended; whether there may be more.
-    pub fn list(&self, slab: u32, out: &mut [(u64, Handle)]) -> (usize, bool) {
+    pub(super) fn list(&self, slab: u32, out: &mut [(u64, Handle)]) -> (usize, bool) {
         let mut guard = self.slabs[slab as usize].lock();
         let count = guard.list_live(slab, out);
         (count, guard.listed_to != 0)
+    }
+
+    /// Hands owner and handle of each of a slab's live objects to `visit`, which
+    /// may use the pool.
+    pub fn each_object(&self, slab: u32, mut visit: impl FnMut(u64, Handle)) {
+        let mut listed = [(0, Handle::default()); 32];
+        loop {
+            let (count, more) = self.list(slab, &mut listed);
+            listed[..count].iter().for_each(|&(owner, handle)| visit(owner, handle));
+            if !more {
+                return;
+            }
+        }
     }
 
     /// Stores an object where there is a gap for it; no slab is taken into use.

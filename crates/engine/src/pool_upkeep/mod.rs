@@ -122,9 +122,7 @@ impl<'b> Batch<'b> {
             self.last = Packer::FULL;
             return Some(Moved { claim, at: self.count - 1, part: None });
         }
-        let room = &mut context.packed.0;
-        parts.pool.peek(handle, |packed| room[..packed.len()].copy_from_slice(packed)).ok()?;
-        let (at, part) = self.pack(handle.tag(), &context.packed.0[..handle.packed_bytes()])?;
+        let (at, part) = self.pack(handle.tag(), copy_packed(parts, context, handle)?)?;
         Some(Moved { claim, at, part: Some(part) })
     }
 
@@ -144,6 +142,13 @@ impl<'b> Batch<'b> {
     }
 }
 
+/// An object's bytes, copied into the context; `None` when it is damaged.
+fn copy_packed<'c>(parts: &Parts, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
+    let room = &mut context.packed.0[..handle.packed_bytes()];
+    parts.pool.peek(handle, |packed| room.copy_from_slice(packed)).ok()?;
+    Some(room)
+}
+
 /// Claims a page if it is still where the pool says and nobody else has it.
 fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     // A damaged header may name any owner.
@@ -160,16 +165,9 @@ fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'st
 pub fn compact(parts: &Parts, context: &mut Context) -> usize {
     let Some(slab) = parts.pool.sparsest() else { return 0 };
     let mut moved = 0;
-    let mut listed = [(0, Handle::default()); BATCH_PAGES];
-    loop {
-        let (count, more) = parts.pool.list(slab, &mut listed);
-        for (page, handle) in &listed[..count] {
-            moved += usize::from(move_object(parts, context, *page, *handle));
-        }
-        if !more {
-            break;
-        }
-    }
+    parts.pool.each_object(slab, |page, handle| {
+        moved += usize::from(move_object(parts, context, page, handle));
+    });
     parts.pool.reopen(slab);
     parts.stats.add(Counter::PagesCompacted, moved as u64);
     moved
@@ -179,10 +177,8 @@ pub fn compact(parts: &Parts, context: &mut Context) -> usize {
 /// or there is no gap. What is damaged stays, too: whoever touches it is told.
 fn move_object(parts: &Parts, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_pooled(parts, page, handle) else { return false };
-    let room = &mut context.packed.0;
-    let copied = parts.pool.peek(handle, |packed| room[..packed.len()].copy_from_slice(packed));
-    let packed = &context.packed.0[..handle.packed_bytes()];
-    let moved = copied.is_ok().then(|| parts.pool.store_in_gap(packed, page, handle.tag()));
+    let packed = copy_packed(parts, context, handle);
+    let moved = packed.map(|packed| parts.pool.store_in_gap(packed, page, handle.tag()));
     let Some(Ok(new)) = moved else { return false };
     claim.publish(Place::Pool { handle: new.to_bits() });
     parts.pool.free(handle);

@@ -4,7 +4,7 @@
 
 use super::claim_pooled;
 use crate::codec::{self, Codec, Packer};
-use crate::context::{BATCH_PAGES, Contexts};
+use crate::context::Contexts;
 use crate::page::{PageNo, Place};
 use crate::parts::Parts;
 use crate::pool::Handle;
@@ -59,18 +59,11 @@ impl Recompressor {
             self.is_restless = false;
         }
         let Some(slab) = search.slab else { return };
-        let mut listed = [(0, Handle::default()); BATCH_PAGES];
-        loop {
-            let (count, more) = parts.pool.list(slab, &mut listed);
-            for (page, handle) in &listed[..count] {
-                if handle.tag() != DENSE.codec().tag() {
-                    self.is_restless |= repack(parts, &mut context, *page, *handle).is_some();
-                }
+        parts.pool.each_object(slab, |page, handle| {
+            if handle.tag() != DENSE.codec().tag() {
+                self.is_restless |= repack(parts, &mut context, page, handle).is_some();
             }
-            if !more {
-                return;
-            }
-        }
+        });
     }
 }
 

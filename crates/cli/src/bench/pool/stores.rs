@@ -138,17 +138,9 @@ impl Hand for SoftswapHand<'_> {
     /// here, and all pages are this hand's.
     fn upkeep(&mut self) {
         let Some(slab) = self.pool.sparsest() else { return };
-        let mut listed = [(0, Handle::default()); 32];
-        loop {
-            let (count, more) = self.pool.list(slab, &mut listed);
-            for &(owner, handle) in &listed[..count] {
-                self.move_object(owner, handle);
-            }
-            if !more {
-                break;
-            }
-        }
-        self.pool.reopen(slab);
+        let pool = self.pool;
+        pool.each_object(slab, |owner, handle| self.move_object(owner, handle));
+        pool.reopen(slab);
     }
 }
 
