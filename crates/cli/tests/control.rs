@@ -80,7 +80,35 @@ fn stat_has_every_figure_of_the_report() {
 
 /// With the budget that these programs have.
 const POOL_AS_IT_IS: &str = "pool.limit = 13369344B\npool.recompress = off\npool.shrink = off\n";
-const ALL_KEYS: &str = "codec, io.poll, io.poll_sleep, pool.limit, pool.recompress and pool.shrink";
+const ALL_KEYS: &str =
+    "bounce.peak, codec, io.poll, io.poll_sleep, pool.limit, pool.recompress and pool.shrink";
+
+/// All settings but the first, a peak that has some value.
+fn settings_after_the_peak(pid: &str) -> String {
+    let all = told(&["ctl", pid, "get"]);
+    let (peak, rest) = all.split_once('\n').unwrap();
+    let pages: u64 = peak.strip_prefix("bounce.peak = ").unwrap().parse().unwrap();
+    assert!(pages > 0);
+    rest.to_string()
+}
+
+#[test]
+fn the_peak_of_the_bounce_buffers_begins_again() {
+    let mut program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    settings_after_the_peak(&pid);
+    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    let before = stat()["bounce"].clone();
+    assert!(
+        before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
+    );
+    told(&["ctl", &pid, "set", "bounce.peak", "0"]);
+    let peak = told(&["ctl", &pid, "get", "bounce.peak"]);
+    let peak: u64 = peak.trim().parse().unwrap();
+    assert!(peak <= before["peak_slots"].as_u64().unwrap(), "{peak} {before}");
+    refused(&["ctl", &pid, "set", "bounce.peak", "5"], 2, &["bounce.peak: \"5\"", "set to 0"]);
+    program.expect_alive();
+}
 
 #[test]
 fn the_pool_can_be_made_smaller_and_told_to_shrink() {
@@ -102,7 +130,7 @@ fn a_setting_holds_from_when_it_is_set() {
     let program = Program::under_pressure(&["--poll", "interrupt"]);
     let pid = program.pid();
     assert_eq!(
-        told(&["ctl", &pid, "get"]),
+        settings_after_the_peak(&pid),
         format!("codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
     );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
@@ -111,7 +139,7 @@ fn a_setting_holds_from_when_it_is_set() {
     assert_eq!(told(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
     assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
     assert_eq!(
-        told(&["ctl", &pid, "get"]),
+        settings_after_the_peak(&pid),
         format!("codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n{POOL_AS_IT_IS}")
     );
     assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
@@ -186,7 +214,7 @@ fn unknown_keys_and_bad_values_change_nothing() {
         refused(&[&["ctl", &pid], &arguments[..]].concat(), 2, &parts);
     }
     assert_eq!(
-        told(&["ctl", &pid, "get"]),
+        settings_after_the_peak(&pid),
         format!("codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
     );
 }

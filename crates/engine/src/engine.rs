@@ -2,7 +2,7 @@
 //!
 //! Addresses come in here and become page numbers; nothing below knows them.
 
-use crate::bounce;
+use crate::bounce::{Pools, Shape};
 use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
@@ -125,11 +125,13 @@ impl Engine {
             Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats)
         };
         let areas = Areas::new(storage, cpus, polling)?;
-        let areas = areas.within_descriptors(contexts, descriptor::limit() / RING_SHARE);
+        let mut areas = areas.within_descriptors(contexts, descriptor::limit() / RING_SHARE);
+        let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+        let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
+        areas.expect_buffers(bounce.fixed_range());
         let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
         let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-        let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let parts = assemble(config, stats, window, areas, cpus, &contexts, pressure)?;
+        let parts = assemble(config, stats, window, areas, bounce, &contexts, pressure)?;
         let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
         if needed > memory {
             let needed_mib = needed.div_ceil(1 << 20);
@@ -161,6 +163,12 @@ impl Engine {
     #[must_use]
     pub fn recompresses(&self) -> &AtomicBool {
         &self.parts.recompresses
+    }
+
+    /// The bounce buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &Pools {
+        &self.parts.bounce
     }
 
     /// The counters.
@@ -558,24 +566,33 @@ impl Engine {
     }
 }
 
+/// How many bounce buffers there are: in each processor's area for a few batches
+/// on their way out and as many pages on their way in.
+fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
+    const SINGLE_PAGES: usize = 16;
+    let batches = (memory_bytes >> 25).clamp(1, 4);
+    Shape {
+        areas: cpus,
+        slots_per_area: batches * BATCH_PAGES + SINGLE_PAGES,
+        reserve_slots: contexts,
+        extra_bytes: (memory_bytes / 32).min(8 << 20),
+    }
+}
+
 fn assemble(
     config: &Config,
     stats: Stats,
     window: Window,
     swap_areas: Areas,
-    cpus: usize,
+    bounce: Pools,
     contexts: &Contexts,
     pressure: Arc<Pressure>,
 ) -> Result<Parts, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let areas = cpus.next_power_of_two();
-    // A page buffer for every context; clusters for a few reclaimers at once.
-    let clusters = (memory >> 25).clamp(1, 4);
-    let bounce = bounce::Pool::new(areas, contexts.count().div_ceil(areas), clusters)?;
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     pool.set_limit_bytes(config.pool.bytes_of(memory));
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
-        + bounce.bytes()
+        + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + SMALL_CHANGE_BYTES;
     let window_pages = window.pages();
@@ -609,6 +626,7 @@ fn publish_facts(parts: &Parts) {
     at_start.for_each(|discarded| parts.count_discarded(discarded));
     stats.set(Counter::Areas, parts.areas.iter().count() as u64);
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
+    stats.set(Counter::UsesFixedBuffers, u64::from(facts.fixed_buffers));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
     stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));

@@ -29,7 +29,6 @@
 pub mod page;
 mod primitive;
 
-#[cfg(not(loom))]
 pub mod bounce;
 #[cfg(not(loom))]
 pub mod budget;

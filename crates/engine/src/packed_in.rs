@@ -3,8 +3,7 @@
 //! Neighbours in memory are neighbours in the slots, too. Where touches run
 //! ahead, all that is needed of several slots is read in one go.
 
-use crate::bounce::CLUSTER_BYTES;
-use crate::context::Context;
+use crate::context::{BATCH_PAGES, Context};
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{FaultError, check_seal, finish, install, read_alone};
 use crate::parts::Parts;
@@ -15,7 +14,8 @@ use crate::unpack;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
-const CLUSTER_PAGES: u64 = (CLUSTER_BYTES / PAGE_SIZE) as u64;
+/// Slots that are read in one go, at most.
+const MAX_SLOTS: u64 = BATCH_PAGES as u64;
 
 /// A page that comes with the one that was touched.
 struct Ahead {
@@ -63,7 +63,7 @@ fn claim_ahead(parts: &Parts, page: PageNo, first_slot: u64, ahead: &mut [Option
         let seen = parts.pages.load(next.min(last));
         let Place::Packed { slot, part } = seen.place() else { return index };
         let follows = slot == reached || slot == reached + 1;
-        if next > last || !follows || slot - first_slot >= CLUSTER_PAGES {
+        if next > last || !follows || slot - first_slot >= MAX_SLOTS {
             return index;
         }
         // Never waits: the toucher of this page has work to do.
@@ -84,8 +84,8 @@ fn read_one(
     (page, slot, part): (PageNo, u64, u8),
     ahead: &mut [Option<Ahead>],
 ) -> Result<usize, FaultError> {
-    // As many page buffers as contexts: one is free for whoever holds a context.
-    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
+    // The reserve has one for each context.
+    let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
@@ -101,11 +101,11 @@ fn read_several(
     slots: u64,
     ahead: &mut [Option<Ahead>],
 ) -> Result<usize, FaultError> {
-    let Some(mut buffer) = parts.bounce.take_cluster(current_cpu()) else {
+    let Some(mut buffer) = parts.bounce.take(current_cpu(), slots as usize) else {
         ahead.fill_with(|| None);
         return read_one(parts, context, (page, slot, part), &mut []);
     };
-    let bytes = &mut buffer[..slots as usize * PAGE_SIZE];
+    let bytes = &mut buffer[..];
     if crate::page_in::read(parts, context, slot, bytes).is_err() {
         // Perhaps only a slot further on is bad.
         drop(buffer);

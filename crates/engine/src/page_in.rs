@@ -243,8 +243,8 @@ fn read_slot(
     page: PageNo,
     slot: u64,
 ) -> Result<(), FaultError> {
-    // As many page buffers as contexts: one is free for whoever holds a context.
-    let Some(mut buffer) = parts.bounce.take_page(current_cpu()) else {
+    // The reserve has one for each context.
+    let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
@@ -313,8 +313,8 @@ fn read_cluster(
     slot: u64,
     count: usize,
 ) -> Result<usize, FaultError> {
-    let Some(mut buffer) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
-    let bytes = &mut buffer[..count * PAGE_SIZE];
+    let Some(mut buffer) = parts.bounce.take(current_cpu(), count) else { return Ok(0) };
+    let bytes = &mut buffer[..];
     if read(parts, context, slot, bytes).is_err() {
         // Perhaps only a page further on is bad: the caller reads this one alone.
         return Ok(0);

@@ -8,7 +8,7 @@
 //! write has succeeded is the slot published. When it fails, its pages are
 //! written one by one: what is bad is taken out of service, and its page stays.
 
-use crate::bounce::ClusterBuffer;
+use crate::bounce::Buffer;
 use crate::codec;
 use crate::context::{BATCH_PAGES, Context};
 use crate::fill;
@@ -155,7 +155,7 @@ fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: 
 /// Finds every staged page a place to stay.
 fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut cluster = parts.bounce.take_cluster(current_cpu());
+    let mut cluster = None;
     let mut for_disk: [(PageNo, u32); BATCH_PAGES] = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
     for (page, frame) in staged.frames() {
@@ -169,14 +169,11 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
             drop(content);
             claim.publish(place);
             outcome.pages_out += 1;
-        } else if let Some(cluster) = &mut cluster {
+        } else {
+            let cluster = cluster.get_or_insert_with(|| parts.wait_for_buffer(staged.count));
             cluster[waiting * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(content.bytes());
             for_disk[waiting] = (page, frame);
             waiting += 1;
-        } else {
-            // Every buffer is in use: the page goes back, somebody else's
-            // write is making room.
-            give_back(parts, page, content, claim);
         }
     }
     if let Some(cluster) = &mut cluster {
@@ -250,7 +247,7 @@ fn write_staged(
     parts: &Parts,
     context: &mut Context,
     pages: &[(PageNo, u32)],
-    cluster: &mut ClusterBuffer<'_>,
+    cluster: &mut Buffer<'_>,
     outcome: &mut Outcome,
 ) {
     let mut done = 0;

@@ -1,7 +1,7 @@
 //! The parts that both walks use, side by side: they do not know each other,
 //! the walks pass values between them.
 
-use crate::bounce;
+use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::io::poll::pressure::Pressure;
@@ -13,9 +13,14 @@ use crate::space::Space;
 use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns};
 use softswap_sys::window::Window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// Waiting longer than this for a buffer is worth a word.
+const LONG_WAIT_NS: u64 = 100_000_000;
 
 /// Everything an engine is made of, except who runs it.
 pub struct Parts {
@@ -32,7 +37,7 @@ pub struct Parts {
     /// The swap areas.
     pub areas: Areas,
     /// I/O buffers.
-    pub bounce: bounce::Pool,
+    pub bounce: bounce::Pools,
     /// The DRAM budget.
     pub budget: Budget,
     /// Counters shared with `softswap run`.
@@ -62,6 +67,7 @@ impl Parts {
         self.pool.used_bytes()
             + self.areas.metadata_bytes() as usize
             + self.space.metadata_bytes()
+            + self.bounce.extra_bytes()
             + self.codec_bytes.load(Ordering::Relaxed)
     }
 
@@ -76,6 +82,67 @@ impl Parts {
     #[must_use]
     pub fn has_room_for_pool(&self) -> bool {
         self.used_bytes() + 4 * crate::pool::SLAB_BYTES <= self.budget.limit_bytes()
+    }
+
+    /// A buffer of `pages` pages: where the pools have none, one for this use
+    /// only, if the budget has room for it.
+    #[must_use]
+    pub fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
+        self.bounce.take(current_cpu(), pages).or_else(|| {
+            let fits = self.used_bytes() + pages * PAGE_SIZE <= self.budget.limit_bytes();
+            if fits { self.bounce.take_transient(pages) } else { None }
+        })
+    }
+
+    /// As [`Parts::buffer`]; waits until somebody else's write is done where
+    /// there is none. Nobody who has a buffer waits for another.
+    #[must_use]
+    pub fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
+        let mut since = None;
+        loop {
+            if let Some(buffer) = self.buffer(pages) {
+                return buffer;
+            }
+            self.wake_reclaim();
+            self.bounce.wait();
+            let since = *since.get_or_insert_with(now_ns);
+            if now_ns() - since > LONG_WAIT_NS {
+                self.bounce.note_long_wait(pages);
+            }
+        }
+    }
+
+    /// Adds and takes away bounce buffers as they are needed.
+    pub fn tend_buffers(&self) {
+        let now = now_ns();
+        if self.bounce.wants_pool() {
+            let spare = 4 * crate::pool::SLAB_BYTES;
+            let used = self.used_bytes() + spare;
+            self.bounce.grow(self.budget.limit_bytes().saturating_sub(used), now);
+        }
+        self.bounce.release_idle(now);
+        if let Some(message) = self.bounce.full_message(now) {
+            softswap_sys::raw::write_stderr(message.as_bytes());
+        }
+    }
+
+    /// Says how the bounce buffers are used.
+    fn note_buffers(&self) {
+        let usage = self.bounce.usage();
+        let figures = [
+            (Counter::BounceSlots, usage.slots as u64),
+            (Counter::BounceUsed, usage.used as u64),
+            (Counter::BouncePeakSlots, usage.high_water as u64),
+            (Counter::BounceTransient, usage.transient as u64),
+            (Counter::BounceTakes, usage.takes),
+            (Counter::BounceLent, usage.lent),
+            (Counter::BounceMisses, usage.misses),
+            (Counter::BounceAreasVisited, usage.areas_visited),
+            (Counter::BounceContended, usage.contended),
+            (Counter::BounceGrown, usage.grown),
+            (Counter::BounceReleased, usage.released),
+        ];
+        figures.into_iter().for_each(|(counter, value)| self.stats.set(counter, value));
     }
 
     /// Says how the swap areas are.
@@ -97,16 +164,17 @@ impl Parts {
     /// Raises the peaks that reports show.
     pub fn note_peaks(&self) {
         self.note_areas();
+        self.note_buffers();
         let stats = &self.stats;
         stats.peak(Counter::UsedPeakBytes, self.used_bytes() as u64);
-        let pages = self.budget.pages() * softswap_sys::PAGE_SIZE;
+        let pages = self.budget.pages() * PAGE_SIZE;
         stats.peak(Counter::ResidentPeakBytes, pages as u64);
         stats.peak(Counter::PoolPeakBytes, self.pool.used_bytes() as u64);
         stats.set(Counter::PoolObjects, self.pool.objects() as u64);
         stats.set(Counter::PoolStoredBytes, self.pool.stored_bytes() as u64);
         stats.set(Counter::PoolUsedBytes, self.pool.used_bytes() as u64);
         stats.set(Counter::PoolLimitBytes, self.pool.limit_bytes() as u64);
-        let disk = self.areas.used_slots() * softswap_sys::PAGE_SIZE as u64;
+        let disk = self.areas.used_slots() * PAGE_SIZE as u64;
         stats.peak(Counter::DiskPeakBytes, disk);
         stats.peak(Counter::MetadataPeakBytes, self.space.metadata_bytes() as u64);
         stats.peak(Counter::MappedPeakBytes, self.space.mapped_bytes() as u64);

@@ -1,6 +1,6 @@
 //! What lock-free state is made of: the real thing, or loom's model of it.
 //!
-//! Only the page table, the extent map and the slots go through here;
+//! Only the page table, the extent map, the slots and the bounce buffers go through here;
 //! everything else uses plain locks.
 
 #[cfg(not(loom))]

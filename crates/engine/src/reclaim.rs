@@ -123,6 +123,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut recompressor = Recompressor::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
+        parts.tend_buffers();
         if parts.budget.is_comfortable(parts.other_bytes()) {
             let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
             let nap_ns = if more { PACE_NS } else { NAP_NS };

@@ -19,7 +19,20 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 6] = [
+pub const SETTINGS: [Setting; 7] = [
+    Setting {
+        key: "bounce.peak",
+        values: "0, to let it begin again",
+        meaning: "the most pages that were in bounce buffers at once",
+        get: |engine| engine.buffers().usage().high_water.to_string(),
+        set: |engine, text| match text {
+            "0" => {
+                engine.buffers().reset_high_water();
+                Ok(())
+            }
+            _ => Err(format!("{text:?}: a peak can only be set to 0, to begin again")),
+        },
+    },
     Setting {
         key: "codec",
         values: "lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",

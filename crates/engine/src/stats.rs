@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 4;
+pub const STATS_VERSION: u64 = 5;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,6 +165,30 @@ counters! {
     PagesIncompressible,
     /// Packed pages that could not be unpacked (the toucher was stopped).
     UnpackErrors,
+    /// 1 if the kernel has the pages of most bounce buffers at hand.
+    UsesFixedBuffers,
+    /// Slots (of a page) of the bounce pools.
+    BounceSlots,
+    /// Of those, in use when last looked at.
+    BounceUsed,
+    /// Peak of those in use, area by area.
+    BouncePeakSlots,
+    /// Slots of bounce buffers made for one use.
+    BounceTransient,
+    /// Bounce buffers taken from pools.
+    BounceTakes,
+    /// Bounce buffers made for one use.
+    BounceLent,
+    /// Times that no pool had a bounce buffer.
+    BounceMisses,
+    /// Areas that were searched for bounce buffers.
+    BounceAreasVisited,
+    /// Times that a search had to try again because of another thread's.
+    BounceContended,
+    /// Bounce pools added.
+    BounceGrown,
+    /// Bounce pools taken away again.
+    BounceReleased,
 }
 
 /// Why the engine stopped the program, for the summary; the message on
@@ -218,7 +242,7 @@ impl StopReason {
 
 /// Latency buckets: 4 per power of two from 1 ns.
 const BUCKETS: usize = 4 * 40;
-const HISTOGRAMS_AT: usize = 64;
+const HISTOGRAMS_AT: usize = 96;
 /// Words in the shared statistics area.
 pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + samples::BUCKETS);
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);

@@ -49,7 +49,7 @@ impl Upkeep {
     /// nothing that could go, the areas are left alone. False when nothing
     /// could be done now.
     fn move_away(&mut self, parts: &Parts, context: &mut Context) -> bool {
-        let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return false };
+        let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return false };
         let Ok(run) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
             return false;
         };

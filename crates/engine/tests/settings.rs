@@ -16,7 +16,7 @@ fn ask(world: &World, request: &str) -> Answer {
 }
 
 /// With the budget that a world has.
-const AS_IT_IS: &str = "codec lz4\nio.poll auto\nio.poll_sleep auto\npool.limit 6684672B\n\
+const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\npool.limit 6684672B\n\
                         pool.recompress off\npool.shrink off\n";
 
 fn ok(body: &str) -> Answer {

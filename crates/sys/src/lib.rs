@@ -9,7 +9,7 @@
 //! |------------------------------------------------|----------------------------------------|
 //! | [`raw`], [`seccomp`], [`syscall_table`]        | system calls from the one instruction  |
 //! |                                                | that the guard's filter lets through   |
-//! | [`memory`], [`alloc`], [`shared`]              | memory that never swaps                |
+//! | [`memory`], [`alloc`], [`shared`], [`segment`] | memory that never swaps                |
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
@@ -45,6 +45,7 @@ pub mod probe;
 pub mod raw;
 pub mod ring;
 pub mod seccomp;
+pub mod segment;
 pub mod shared;
 pub mod signals;
 pub mod simd;

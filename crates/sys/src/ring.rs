@@ -12,6 +12,7 @@
 use crate::descriptor::move_high;
 use crate::file::errno;
 use crate::kept;
+use crate::segment::StaticRange;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Parameters, opcode, types};
 use std::io;
@@ -53,6 +54,8 @@ pub struct Ring {
     broken: bool,
     /// Whether the kernel asks the device itself for completions.
     polls_device: bool,
+    /// Memory whose pages the kernel has at hand.
+    registered: Option<StaticRange>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -96,7 +99,41 @@ impl Ring {
         let uring = Box::new(renumber(made));
         let entries = uring.params().sq_entries() as usize;
         let process = rustix::process::getpid();
-        Ok(Self { uring, entries, process, next_request: 0, broken: false, polls_device })
+        Ok(Self {
+            uring,
+            entries,
+            process,
+            next_request: 0,
+            broken: false,
+            polls_device,
+            registered: None,
+        })
+    }
+
+    /// Lets the kernel keep the pages of `range` at hand (fixed buffers), so
+    /// that it need not look them up for each request with a buffer there. They
+    /// stay in DRAM as long as the ring.
+    ///
+    /// # Errors
+    /// When RLIMIT_MEMLOCK does not allow it, or something is registered already.
+    pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
+        let buffer = libc::iovec { iov_base: range.base() as *mut _, iov_len: range.len_bytes() };
+        // SAFETY: the range stays mapped until the process ends. What the kernel
+        // does with it follows from requests alone, whose buffers are borrowed.
+        unsafe { self.uring.submitter().register_buffers(&[buffer])? };
+        self.registered = Some(range);
+        Ok(())
+    }
+
+    /// Shares what is registered with `other`; that counts once against
+    /// RLIMIT_MEMLOCK.
+    ///
+    /// # Errors
+    /// Before Linux 6.12, and when something is registered already.
+    pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
+        self.uring.submitter().register_buffers_clone(other.as_raw_fd())?;
+        self.registered = other.registered;
+        Ok(())
     }
 
     /// Keeps a reference to `file` in the ring, for [`Target::Attached`].
@@ -133,7 +170,7 @@ impl Ring {
         buf: &mut [u8],
         offset_bytes: u64,
     ) -> io::Result<usize> {
-        let entry = read_entry(target, buf, offset_bytes);
+        let entry = read_entry(self.registered, target, buf, offset_bytes);
         let mut result = Err(io::Error::from_raw_os_error(errno::EIO));
         // SAFETY: `buf` is borrowed exclusively until `run` returns.
         unsafe { self.run(1, |_| entry.clone(), |_, outcome| result = outcome)? };
@@ -158,7 +195,7 @@ impl Ring {
         }
         let base = self.next_request;
         self.next_request = base.wrapping_add(1);
-        let entry = read_entry(target, buf, offset_bytes).user_data(base);
+        let entry = read_entry(self.registered, target, buf, offset_bytes).user_data(base);
         // SAFETY: `buf` is borrowed exclusively for this call, and `Pending`
         // does not go before the request has completed, even in a panic. The
         // queue is empty.
@@ -212,9 +249,10 @@ impl Ring {
     ) -> io::Result<()> {
         assert_eq!(requests.len(), results.len());
         clear(results);
+        let registered = self.registered;
         let entry = |index: usize| {
             let Piece { offset, buf } = &requests[index];
-            write_entry(target, buf, *offset)
+            write_entry(registered, target, buf, *offset)
         };
         // SAFETY: all buffers are borrowed until `run` returns, and the kernel
         // only reads them.
@@ -236,10 +274,10 @@ impl Ring {
     ) -> io::Result<()> {
         assert_eq!(requests.len(), results.len());
         clear(results);
-        let count = requests.len();
+        let (count, registered) = (requests.len(), self.registered);
         let entry = |index: usize| {
             let Piece { offset, buf } = &mut requests[index];
-            read_entry(target, buf, *offset)
+            read_entry(registered, target, buf, *offset)
         };
         // SAFETY: all buffers are borrowed exclusively until `run` returns.
         unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
@@ -545,24 +583,50 @@ fn outcome_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-fn read_entry(target: Target<'_>, buf: &mut [u8], offset_bytes: u64) -> Entry {
+fn read_entry(
+    registered: Option<StaticRange>,
+    target: Target<'_>,
+    buf: &mut [u8],
+    offset_bytes: u64,
+) -> Entry {
+    let is_registered = registered.is_some_and(|range| range.contains(buf));
     let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    match target {
-        Target::Descriptor(fd) => opcode::Read::new(types::Fd(fd.as_raw_fd()), at, length),
-        Target::Attached => opcode::Read::new(types::Fixed(0), at, length),
+    macro_rules! entry {
+        ($file:expr) => {
+            if is_registered {
+                opcode::ReadFixed::new($file, at, length, 0).offset(offset_bytes).build()
+            } else {
+                opcode::Read::new($file, at, length).offset(offset_bytes).build()
+            }
+        };
     }
-    .offset(offset_bytes)
-    .build()
+    match target {
+        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
+        Target::Attached => entry!(types::Fixed(0)),
+    }
 }
 
-fn write_entry(target: Target<'_>, buf: &[u8], offset_bytes: u64) -> Entry {
+fn write_entry(
+    registered: Option<StaticRange>,
+    target: Target<'_>,
+    buf: &[u8],
+    offset_bytes: u64,
+) -> Entry {
+    let is_registered = registered.is_some_and(|range| range.contains(buf));
     let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    match target {
-        Target::Descriptor(fd) => opcode::Write::new(types::Fd(fd.as_raw_fd()), at, length),
-        Target::Attached => opcode::Write::new(types::Fixed(0), at, length),
+    macro_rules! entry {
+        ($file:expr) => {
+            if is_registered {
+                opcode::WriteFixed::new($file, at, length, 0).offset(offset_bytes).build()
+            } else {
+                opcode::Write::new($file, at, length).offset(offset_bytes).build()
+            }
+        };
     }
-    .offset(offset_bytes)
-    .build()
+    match target {
+        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
+        Target::Attached => entry!(types::Fixed(0)),
+    }
 }
 
 impl Drop for Ring {

@@ -1,6 +1,7 @@
 //! `softswap bench`: what softswap costs on this machine, beside what its
 //! parts cost, measured in the same run.
 
+mod bounce;
 mod counts;
 mod extents;
 mod faults;
@@ -29,6 +30,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Subcommand)]
 enum Bench {
+    Bounce(bounce::BounceArgs),
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
@@ -44,6 +46,7 @@ enum Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
+        Bench::Bounce(args) => bounce::run(args),
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),

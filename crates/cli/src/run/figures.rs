@@ -72,6 +72,9 @@ pub(crate) struct Figures {
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
+    /// Whether the kernel has the pages of most bounce buffers at hand.
+    pub(super) uses_fixed_buffers: bool,
+    pub(super) bounce: BounceFigures,
     pub(super) pool: PoolFigures,
     pub(super) areas: AreaFigures,
     pub(super) polling: PollingFigures,
@@ -102,6 +105,30 @@ pub(crate) struct PoolFigures {
     pub(super) compacted_pages: u64,
     pub(super) recompressed_pages: u64,
     pub(super) recompressed_saved_bytes: u64,
+}
+
+/// The bounce buffers. Slots have a page each.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct BounceFigures {
+    /// Of all pools, when last looked at.
+    pub(super) slots: u64,
+    pub(super) used: u64,
+    /// The areas' peaks added up.
+    pub(super) peak_slots: u64,
+    /// Of buffers made for one use, when last looked at.
+    pub(super) transient: u64,
+    /// Buffers taken from pools.
+    pub(super) taken: u64,
+    /// Buffers made for one use.
+    pub(super) lent: u64,
+    /// Times that no pool had one.
+    pub(super) misses: u64,
+    /// Areas searched, all searches together.
+    pub(super) areas_visited: u64,
+    /// Times that a search had to try again because of another thread's.
+    pub(super) contended: u64,
+    pub(super) pools_grown: u64,
+    pub(super) pools_released: u64,
 }
 
 /// The swap areas and their storage.
@@ -235,6 +262,20 @@ impl Figures {
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
+            uses_fixed_buffers: get(C::UsesFixedBuffers) != 0,
+            bounce: BounceFigures {
+                slots: get(C::BounceSlots),
+                used: get(C::BounceUsed),
+                peak_slots: get(C::BouncePeakSlots),
+                transient: get(C::BounceTransient),
+                taken: get(C::BounceTakes),
+                lent: get(C::BounceLent),
+                misses: get(C::BounceMisses),
+                areas_visited: get(C::BounceAreasVisited),
+                contended: get(C::BounceContended),
+                pools_grown: get(C::BounceGrown),
+                pools_released: get(C::BounceReleased),
+            },
             pool: PoolFigures {
                 limit_bytes: get(C::PoolLimitBytes),
                 used_bytes: get(C::PoolUsedBytes),

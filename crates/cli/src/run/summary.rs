@@ -1,6 +1,6 @@
 //! The summary: one block for people, at the end of a run or during it.
 
-use super::figures::{AreaFigures, Figures, Outcome, PollingFigures, PoolFigures};
+use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
 use crate::units::{bytes, count, duration, nanoseconds};
 use softswap_engine::stats::{StopReason, TIERS};
 use std::fmt::Write;
@@ -107,6 +107,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     )?;
     write_pool(out, &figures.pool)?;
     write_areas(out, &figures.areas)?;
+    write_buffers(out, &figures.bounce)?;
     write_waits(out, &figures.polling)?;
     let reclaims = match figures.direct_reclaims {
         1 => "1 direct reclaim".to_string(),
@@ -166,6 +167,21 @@ fn write_areas(out: &mut String, areas: &AreaFigures) -> std::fmt::Result {
         return Ok(());
     }
     writeln!(out, "  areas    {}", parts.join(", "))
+}
+
+/// What was done about too few bounce buffers, if there ever were.
+fn write_buffers(out: &mut String, bounce: &BounceFigures) -> std::fmt::Result {
+    if bounce.misses == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "  buffers  {} times none was free: {} made for one use, {} pools added, {} released",
+        count(bounce.misses),
+        count(bounce.lent),
+        count(bounce.pools_grown),
+        count(bounce.pools_released),
+    )
 }
 
 /// How single pages from the disk were waited for, if there were any.

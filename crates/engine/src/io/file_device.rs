@@ -7,6 +7,7 @@ use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_pages;
 use softswap_sys::raw::now_ns;
 use softswap_sys::ring::{Pending, Ring, Target};
+use softswap_sys::segment::StaticRange;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,6 +22,8 @@ pub struct FileDevice {
     io_uring: bool,
     /// Whether the device answers when it is asked for completions.
     device_polling: AtomicBool,
+    /// Where the bounce buffers are registered; lanes share that.
+    registered: Option<Ring>,
 }
 
 /// A request under way, and the real clock.
@@ -47,7 +50,18 @@ impl FileDevice {
     pub fn new(file: SwapFile, avoid_io_uring: bool) -> Self {
         let io_uring = !avoid_io_uring && open_ring(&file).is_ok();
         let device_polling = io_uring && file.is_direct() && can_ask(&file);
-        Self { file, io_uring, device_polling: AtomicBool::new(device_polling) }
+        let device_polling = AtomicBool::new(device_polling);
+        Self { file, io_uring, device_polling, registered: None }
+    }
+
+    /// A ring for a lane, which has the file and the bounce buffers.
+    fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
+        let mut ring = attached(ring, &self.file)?;
+        if let Some(registered) = &self.registered {
+            // Without, each request has its buffer looked up.
+            let _ = ring.share_registered(registered);
+        }
+        Ok(ring)
     }
 
     /// One page by asking the device after a sleep, both in the kernel; `None`
@@ -173,13 +187,27 @@ impl Device for FileDevice {
         if !self.io_uring {
             return Lane::Plain;
         }
-        let Ok(told) = open_ring(&self.file) else { return Lane::Plain };
+        let Ok(told) = self.ready(Ring::new(LANE_ENTRIES)) else { return Lane::Plain };
         let (mut asking, mut napping) = (None, None);
         if self.device_polling.load(Relaxed) {
-            asking = attached(Ring::new_polling(1), &self.file).ok();
-            napping = attached(Ring::new_hybrid_polling(1), &self.file).ok();
+            asking = self.ready(Ring::new_polling(1)).ok();
+            napping = self.ready(Ring::new_hybrid_polling(1)).ok();
         }
         Lane::Rings(Rings { told, asking, napping })
+    }
+
+    fn expect_buffers(&mut self, range: StaticRange) {
+        let register = || {
+            let mut ring = Ring::new(1)?;
+            ring.register(range)?;
+            // Only where lanes can share it: registered by each, the pages
+            // would count against RLIMIT_MEMLOCK as often.
+            Ring::new(1)?.share_registered(&ring).map(|()| ring)
+        };
+        // Through the page cache the data is copied, and nothing gained.
+        if self.io_uring && self.file.is_direct() {
+            self.registered = register().ok();
+        }
     }
 
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
@@ -260,7 +288,13 @@ impl Device for FileDevice {
 
     fn describe(&self) -> Facts {
         let device_polling = self.device_polling.load(Relaxed);
-        Facts { io_uring: self.io_uring, direct: self.file.is_direct(), device_polling }
+        let fixed_buffers = self.registered.is_some();
+        Facts {
+            io_uring: self.io_uring,
+            direct: self.file.is_direct(),
+            device_polling,
+            fixed_buffers,
+        }
     }
 }
 

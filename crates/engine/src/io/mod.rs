@@ -21,6 +21,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
 pub use softswap_sys::ring::Piece;
 use softswap_sys::ring::Ring;
+use softswap_sys::segment::StaticRange;
 use std::fmt;
 use std::io;
 
@@ -61,12 +62,20 @@ pub struct Facts {
     pub direct: bool,
     /// The device is asked for completions of polled reads (IOPOLL).
     pub device_polling: bool,
+    /// The kernel has the pages of most buffers at hand (fixed buffers).
+    pub fixed_buffers: bool,
 }
 
 /// Storage that swapped pages go to.
 pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; it may allocate.
     fn open_lane(&self) -> Lane;
+
+    /// Says where most buffers will lie, before lanes are opened: a device that
+    /// can use that registers them.
+    fn expect_buffers(&mut self, range: StaticRange) {
+        let _ = range;
+    }
 
     /// Fills the whole of `buf` from `offset` on.
     ///

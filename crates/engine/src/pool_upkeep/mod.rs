@@ -16,7 +16,6 @@ use crate::pool::Handle;
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::current_cpu;
 
 /// Pages that go on to the swap area together. Some of their copies share a page.
 const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
@@ -31,7 +30,7 @@ const GROUP_PAGES: usize = 16;
 /// The entries stay claimed while the write is under way: a page must not be
 /// changed and packed again into the same place meanwhile.
 pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
-    let Some(mut cluster) = parts.bounce.take_cluster(current_cpu()) else { return Ok(0) };
+    let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return Ok(0) };
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
     let run = allocate(parts, BATCH_PAGES)?;

@@ -11,6 +11,7 @@ use super::discard::Discard;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
 use crate::io::{Device, Facts, IoError, Lane};
+use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -168,6 +169,11 @@ impl Areas {
         self.list.iter()
     }
 
+    /// Says where most buffers will lie, before lanes are opened.
+    pub fn expect_buffers(&mut self, range: StaticRange) {
+        self.list[..self.with_rings].iter_mut().for_each(|area| area.expect_buffers(range));
+    }
+
     /// Opens a channel to each.
     #[must_use]
     pub fn open_lanes(&self) -> Lanes {
@@ -185,6 +191,7 @@ impl Areas {
             io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.list.len(),
             direct: facts().all(|facts| facts.direct),
             device_polling: facts().any(|facts| facts.device_polling),
+            fixed_buffers: facts().all(|facts| facts.fixed_buffers),
         }
     }
 

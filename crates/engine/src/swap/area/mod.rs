@@ -23,6 +23,7 @@ use crate::io::poll::Polling;
 use crate::io::{Device, Facts, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
+use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -215,6 +216,11 @@ impl Area {
         };
         area.slots.set_discards(config.discard.of_clusters());
         Ok(area)
+    }
+
+    /// Says where most buffers will lie, before lanes are opened.
+    pub fn expect_buffers(&mut self, range: StaticRange) {
+        self.device.expect_buffers(range);
     }
 
     /// Opens a channel to the device, for one owner at a time.

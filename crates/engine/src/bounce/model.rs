@@ -1,0 +1,62 @@
+//! Taking and giving back, and a pool's release, at once: the interleavings, by
+//! loom.
+
+use super::*;
+use loom::sync::Arc;
+use loom::thread;
+
+fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<Pools> {
+    let extra_bytes = extra_slots * PAGE_SIZE;
+    let shape = Shape { areas: 1, slots_per_area, reserve_slots: 0, extra_bytes };
+    Arc::new(Pools::new(shape).unwrap())
+}
+
+/// Takes a buffer, marks it, and sees that the mark stays.
+fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
+    let Some(mut buffer) = pools.take(0, pages) else { return false };
+    buffer[0] = mark;
+    thread::yield_now();
+    assert_eq!(buffer[0], mark, "somebody else has the same bytes");
+    true
+}
+
+#[test]
+fn two_threads_never_have_the_same_slots_and_none_is_lost() {
+    loom::model(|| {
+        let pools = pools(3, 0);
+        let other = {
+            let pools = Arc::clone(&pools);
+            thread::spawn(move || use_one(&pools, 2, 1))
+        };
+        let mine = use_one(&pools, 2, 2);
+        let theirs = other.join().unwrap();
+        assert!(mine || theirs);
+        assert_eq!(pools.usage().used, 0);
+        assert!(pools.take(0, 3).is_some());
+    });
+}
+
+#[test]
+fn a_pool_goes_only_when_nothing_of_it_is_taken() {
+    loom::model(|| {
+        let pools = pools(1, 1);
+        assert!(pools.grow(usize::MAX, 0));
+        let held = pools.take(0, 1).unwrap();
+        let taking = {
+            let pools = Arc::clone(&pools);
+            thread::spawn(move || use_one(&pools, 1, 3))
+        };
+        let gone = pools.release(1);
+        let taken = taking.join().unwrap();
+        // Who finds nothing finds it because the pool is going.
+        assert!(taken || gone || pools.usage().misses == 1);
+        assert_eq!(pools.take(0, 1).is_none(), gone);
+        drop(held);
+        if gone {
+            assert_eq!(pools.extra_bytes(), 0);
+            assert!(pools.grow(usize::MAX, 0));
+        }
+        let both = (pools.take(0, 1), pools.take(0, 1));
+        assert!(both.0.is_some() && both.1.is_some());
+    });
+}

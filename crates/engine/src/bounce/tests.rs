@@ -1,0 +1,242 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const SHAPE: Shape = Shape { areas: 4, slots_per_area: 96, reserve_slots: 3, extra_bytes: 0 };
+
+fn pools(shape: Shape) -> Pools {
+    Pools::new(shape).unwrap()
+}
+
+/// All single pages that `cpu` can get.
+fn take_all(pools: &Pools, cpu: usize) -> Vec<Buffer<'_>> {
+    std::iter::from_fn(|| pools.take(cpu, 1)).collect()
+}
+
+#[test]
+fn buffers_are_aligned_for_direct_io_and_of_their_size() {
+    let pools = pools(SHAPE);
+    for pages in [1, 2, 31, 32, 64] {
+        let buffer = pools.take(0, pages).unwrap();
+        assert_eq!(buffer.as_ptr().addr() % PAGE_SIZE, 0);
+        assert_eq!(buffer.len(), pages * PAGE_SIZE);
+        assert!(pools.fixed_range().contains(&buffer));
+    }
+    assert_eq!(pools.fixed_bytes(), (4 * 96 + 3) * PAGE_SIZE);
+    assert_eq!(pools.usage().used, 0);
+}
+
+#[test]
+fn every_buffer_is_other_memory() {
+    let pools = pools(SHAPE);
+    let mut held: Vec<_> =
+        [32, 1, 64, 7].iter().cycle().take(24).map(|n| pools.take(1, *n)).collect();
+    for (mark, buffer) in (1..).zip(held.iter_mut().flatten()) {
+        buffer.fill(mark);
+    }
+    let marks = (1..).zip(held.iter().flatten());
+    assert!(marks.into_iter().all(|(mark, buffer)| buffer.iter().all(|byte| *byte == mark)));
+}
+
+#[test]
+fn a_cpu_is_served_from_its_own_area_while_that_lasts() {
+    let pools = pools(Shape { slots_per_area: 2, ..SHAPE });
+    let own: Vec<_> = (0..2).map(|_| pools.take(2, 1).unwrap()).collect();
+    let usage = pools.usage();
+    assert_eq!((usage.takes, usage.areas_visited), (2, 2));
+    let next = pools.take(2, 1).unwrap();
+    assert_eq!(pools.usage().areas_visited, 4);
+    let address = next.as_ptr();
+    drop((own, next));
+    let from_next_area: Vec<_> = (0..2).map(|_| pools.take(3, 1).unwrap()).collect();
+    assert!(from_next_area.iter().any(|buffer| buffer.as_ptr() == address));
+}
+
+#[test]
+fn single_pages_leave_room_for_batches() {
+    let pools = pools(Shape { areas: 1, slots_per_area: 4 * 32 + 16, ..SHAPE });
+    let pages: Vec<_> = (0..16).map(|_| pools.take(0, 1).unwrap()).collect();
+    let batches: Vec<_> = (0..4).map(|_| pools.take(0, 32).unwrap()).collect();
+    assert!(pools.take(0, 1).is_none());
+    drop((pages, batches));
+}
+
+#[test]
+fn swap_in_has_pages_that_nobody_else_takes() {
+    let pools = pools(SHAPE);
+    let all = take_all(&pools, 0);
+    assert_eq!(all.len(), 4 * 96);
+    let reads: Vec<_> = (0..3).map(|cpu| pools.take_for_read(cpu).unwrap()).collect();
+    assert!(pools.take_for_read(0).is_none());
+    let apart: HashSet<_> = reads.iter().chain(&all).map(|buffer| buffer.as_ptr()).collect();
+    assert_eq!(apart.len(), 4 * 96 + 3);
+    drop(reads);
+    assert!(pools.take(0, 1).is_none(), "the reserve is not for others");
+    assert!(pools.take_for_read(0).is_some());
+    assert_eq!(pools.usage().misses, 7);
+}
+
+#[test]
+fn a_pool_is_added_when_asked_for_and_released_when_idle() {
+    let extra_bytes = 3 * 8 * PAGE_SIZE;
+    let shape = Shape { areas: 2, slots_per_area: 8, reserve_slots: 1, extra_bytes };
+    let pools = pools(shape);
+    assert!(!pools.wants_pool());
+    let first = take_all(&pools, 0);
+    assert_eq!(first.len(), 16);
+    assert!(pools.wants_pool() && !pools.wants_pool());
+    assert!(!pools.grow(8 * PAGE_SIZE - 1, 0), "there is no room for it");
+    assert!(pools.grow(usize::MAX, 0));
+    let second = take_all(&pools, 0);
+    // The bound leaves room for one area more: a pool with fewer areas.
+    assert_eq!((second.len(), pools.extra_bytes()), (16, 16 * PAGE_SIZE));
+    assert!(pools.grow(usize::MAX, 0));
+    let third = take_all(&pools, 1);
+    assert_eq!((third.len(), pools.extra_bytes()), (8, extra_bytes));
+    assert!(!pools.grow(usize::MAX, 0), "the bound is reached");
+
+    pools.release_idle(60_000_000_000);
+    assert_eq!(pools.usage().released, 0, "they are in use");
+    drop((second, third));
+    pools.release_idle(61_000_000_000);
+    assert_eq!(pools.usage().released, 0, "they were in use just now");
+    pools.release_idle(200_000_000_000);
+    let usage = pools.usage();
+    assert_eq!((usage.grown, usage.released, usage.slots), (2, 2, 16));
+    assert_eq!(pools.extra_bytes(), 0);
+    assert!(pools.take(0, 1).is_none());
+    drop(first);
+    assert!(pools.grow(usize::MAX, 0) && pools.take(0, 8).is_some());
+}
+
+#[test]
+fn what_is_lent_counts_and_is_bounded() {
+    let extra_bytes = 40 * PAGE_SIZE;
+    let pools = pools(Shape { slots_per_area: 0, extra_bytes, ..SHAPE });
+    assert!(pools.take(0, 1).is_none());
+    let mut lent = pools.take_transient(32).unwrap();
+    lent.fill(3);
+    assert_eq!((pools.extra_bytes(), pools.usage().transient), (32 * PAGE_SIZE, 32));
+    assert!(pools.take_transient(9).is_none());
+    let more = pools.take_transient(8).unwrap();
+    drop(lent);
+    assert_eq!(pools.extra_bytes(), 8 * PAGE_SIZE);
+    drop(more);
+    assert_eq!((pools.extra_bytes(), pools.usage().transient, pools.usage().lent), (0, 0, 2));
+    assert!(pools.take_transient(32).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn the_peak_can_begin_again() {
+    let pools = pools(SHAPE);
+    drop((pools.take(0, 40), pools.take(0, 20)));
+    assert_eq!(pools.usage().high_water, 60);
+    let _held = pools.take(0, 5);
+    pools.reset_high_water();
+    assert_eq!(pools.usage().high_water, 5);
+}
+
+#[test]
+fn long_waits_are_told_now_and_then() {
+    let pools = pools(SHAPE);
+    let _held = pools.take(0, 5);
+    assert_eq!(pools.full_message(1), None);
+    pools.note_long_wait(32);
+    let message = pools.full_message(2).unwrap();
+    for part in ["131072 bytes wanted", "1572864 in all", "20480 used", "--memory"] {
+        assert!(message.contains(part), "{message}");
+    }
+    pools.note_long_wait(32);
+    assert_eq!(pools.full_message(1_000_000_000), None);
+    assert!(pools.full_message(20_000_000_000).is_some());
+    assert_eq!(pools.full_message(40_000_000_000), None);
+}
+
+#[test]
+fn who_waits_is_woken_by_what_comes_back() {
+    let pools = pools(Shape { areas: 1, slots_per_area: 1, reserve_slots: 0, extra_bytes: 0 });
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let mut buffer = loop {
+                        match pools.take(0, 1) {
+                            Some(buffer) => break buffer,
+                            None => pools.wait(),
+                        }
+                    };
+                    buffer[0] = buffer[0].wrapping_add(1);
+                }
+            });
+        }
+    });
+    assert_eq!(pools.take(0, 1).unwrap()[0], (600 % 256) as u8);
+}
+
+#[test]
+fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
+    const THREADS: usize = 4;
+    let shape =
+        Shape { areas: 2, slots_per_area: 20, reserve_slots: THREADS, extra_bytes: 1 << 20 };
+    let pools = pools(shape);
+    let work = |thread: usize| {
+        for round in 0..10_000_usize {
+            let pages = [1, 3, 17, 8][round % 4];
+            let taken = match pages {
+                1 => Some(pools.take_for_read(thread).unwrap()),
+                _ => pools.take(thread, pages).or_else(|| pools.take_transient(pages)),
+            };
+            let Some(mut buffer) = taken else { continue };
+            let mark = (round << 4 | thread) as u64;
+            let last = buffer.len() - 8;
+            buffer[..8].copy_from_slice(&mark.to_le_bytes());
+            buffer[last..].copy_from_slice(&(!mark).to_le_bytes());
+            if round.is_multiple_of(16) {
+                std::thread::yield_now();
+            }
+            assert_eq!(buffer[..8], mark.to_le_bytes());
+            assert_eq!(buffer[last..], (!mark).to_le_bytes());
+        }
+    };
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        let tending = scope.spawn(|| {
+            let mut now = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                pools.grow(usize::MAX, now);
+                now += 20_000_000_000;
+                pools.release_idle(now);
+                std::thread::yield_now();
+            }
+        });
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        tending.join().unwrap();
+    });
+    let usage = pools.usage();
+    assert_eq!((usage.used, usage.transient), (0, 0));
+    assert!(usage.grown > 0 && usage.released > 0);
+    assert_eq!(take_all(&pools, 0).len(), usage.slots);
+}
+
+proptest! {
+    #[test]
+    fn all_of_the_pools_is_within_reach_of_any_cpu(
+        cpu: usize,
+        areas in 1..9_usize,
+        each in 1..130_usize,
+        extra_areas in 0..12_usize,
+        first: bool,
+    ) {
+        let extra_bytes = extra_areas * each * PAGE_SIZE;
+        let order = if first { Order::AreaFirst } else { Order::PoolFirst };
+        let shape = Shape { areas, slots_per_area: each, reserve_slots: 0, extra_bytes };
+        let pools = Pools::in_order(shape, order).unwrap();
+        while pools.grow(usize::MAX, 0) {}
+        prop_assert!(pools.extra_bytes() <= extra_bytes);
+        let held = take_all(&pools, cpu);
+        prop_assert_eq!(held.len(), areas.next_power_of_two() * each + pools.extra_bytes() / PAGE_SIZE);
+    }
+}
