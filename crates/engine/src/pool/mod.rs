@@ -360,9 +360,12 @@ impl Pool {
             .lanes_slab(&mut directory, class, lane)
             .or_else(|| self.nearby_slab(&mut directory, class));
         if found.is_none()
-            && let Some((slab, guard)) = self.open_slab(&mut directory, class)
+            && let Some((slab, mut guard)) = self.open_slab(&mut directory, class)
         {
             self.current.set(class, lane, slab);
+            // The kernel takes its time, and only this slab has to wait for it.
+            drop(directory);
+            guard.populate();
             return Some((slab, guard));
         }
         let (slab, guard) = found.or_else(|| self.any_slab(&mut directory, class))?;
