@@ -49,6 +49,20 @@ pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
     Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<Page>(), count) })
 }
 
+/// Takes DRAM for all of `bytes` at once, which costs less than a fault for each
+/// page. Where the kernel cannot (before 5.14), or has none, faults do it later.
+///
+/// # Panics
+/// When `bytes` does not start at a page boundary.
+pub fn populate(bytes: &mut [u8]) {
+    assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
+    // SAFETY: the range is exclusively borrowed, and what it holds stays as it
+    // is: the kernel only does what writing to it would have made it do.
+    let _ = unsafe {
+        rustix::mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxPopulateWrite)
+    };
+}
+
 /// Returns the DRAM behind `bytes` to the system; they read as zero afterwards.
 ///
 /// # Panics

@@ -5,11 +5,12 @@
 //! because its page's entry has to name the new place.
 
 use super::class::{CLASS, CLASSES};
-use super::{Handle, Pool, PoolFull, class_of};
+use super::{Handle, Pool, PoolFull, SLAB_BYTES, class_of};
+use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Compaction begins when more than this share of the pool is gaps, in percent,
-/// beside a slab that each class may have begun.
+/// beside the slabs that each class may have begun.
 const LOOSE_PERCENT: usize = 2;
 
 /// What [`Pool::idle_slab`] found.
@@ -32,12 +33,17 @@ impl Pool {
         let (class, gaps) = (0..CLASSES)
             .map(|class| (class, self.gaps(class)))
             .max_by_key(|&(class, gaps)| gaps * CLASS[class].slot_bytes)?;
+        let used_bytes = self.used_bytes();
         let loose_bytes: usize = (0..CLASSES)
-            .map(|class| self.gaps(class).saturating_sub(CLASS[class].slots / 2))
+            .map(|class| {
+                let slabs = self.slabs_of[class].load(Relaxed);
+                let begun = self.current.lanes(slabs, used_bytes / SLAB_BYTES);
+                self.gaps(class).saturating_sub(begun * CLASS[class].slots / 2)
+            })
             .zip(CLASS)
             .map(|(gaps, class)| gaps * class.slot_bytes)
             .sum();
-        if loose_bytes * 100 <= self.used_bytes() * LOOSE_PERCENT {
+        if loose_bytes * 100 <= used_bytes * LOOSE_PERCENT {
             return None;
         }
         let mut directory = self.directory();
@@ -90,11 +96,12 @@ impl Pool {
     /// As [`Pool::store`].
     pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_of(packed)?;
-        let found = self.current_slab(class).or_else(|| {
+        let lane = self.lane(class, current_cpu());
+        let found = self.current_slab(class, lane).or_else(|| {
             let mut directory = self.directory();
             // What lies in a slot too large for it may find only such ones.
-            self.slab_with_room(&mut directory, class)
-                .or_else(|| self.larger_slot(&mut directory, class, 2 * CLASS[class].slot_bytes))
+            self.lanes_slab(&mut directory, class, lane)
+                .or_else(|| self.any_slab(&mut directory, class))
         });
         let (slab, guard) = found.ok_or(PoolFull)?;
         Ok(self.put(slab, guard, packed, owner, tag))

@@ -52,9 +52,9 @@ impl Directory {
         self.free.push_first(&mut self.links, slab);
     }
 
-    /// A slab of a class that may have room, of the fullest group there is.
-    pub(super) fn fullest(&self, class: usize) -> Option<u32> {
-        self.with_room[class].iter().rev().find_map(List::first)
+    /// The slabs of a class that may have room, those of the fullest group first.
+    pub(super) fn with_room(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
+        self.with_room[class].iter().rev().flat_map(|list| list.iter(&self.links))
     }
 
     /// A slab of a class with room, of the sparsest group there is.

@@ -29,6 +29,13 @@ impl List {
         (self.first != NONE).then_some(self.first)
     }
 
+    /// From the first to the last.
+    pub(super) fn iter<'l>(&self, links: &'l [Link]) -> impl Iterator<Item = u32> + use<'l> {
+        std::iter::successors(self.first(), |&slab| {
+            Some(links[slab as usize].next).filter(|&next| next != NONE)
+        })
+    }
+
     pub(super) fn push_first(&mut self, links: &mut [Link], slab: u32) {
         links[slab as usize] = Link { previous: NONE, next: self.first };
         match self.first {

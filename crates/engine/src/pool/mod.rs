@@ -17,11 +17,13 @@
 //! directory's lock guards the lists that say which slabs are free, have room,
 //! and in which order they came into use. The directory is locked before a
 //! slab, never after. The common store and free lock one slab only: a store
-//! tries the slab that its class used last, and a free needs the directory
+//! tries the slab that its class used last on this processor ([`current`]), and a
+//! free needs the directory
 //! only when the slab falls into a lower group, becomes empty, or was full.
 
 mod class;
 mod compaction;
+mod current;
 mod directory;
 mod handle;
 mod list;
@@ -31,13 +33,14 @@ mod tests;
 
 use class::{CLASS, CLASSES, class_for};
 pub use compaction::IdleSearch;
+use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
 pub use handle::{Handle, TAGS};
-use list::NONE;
 use slab::Slab;
 use softswap_sys::memory::reserve_bytes;
+use softswap_sys::raw::current_cpu;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
@@ -80,9 +83,7 @@ const _: () = assert!(size_of::<LockedSlab>() == 64);
 pub struct Pool {
     slabs: Box<[LockedSlab]>,
     directory: Mutex<Directory>,
-    /// The slab that each class stored into last: a hint, checked under the
-    /// slab's lock.
-    current: [AtomicU32; CLASSES],
+    current: Current,
     limit_slabs: AtomicUsize,
     used_slabs: AtomicUsize,
     stored_bytes: AtomicUsize,
@@ -107,9 +108,14 @@ impl LockedSlab {
 
 impl Pool {
     /// Reserves address space for `capacity_bytes` (rounded down to slabs, at
-    /// most 1 TiB), the limit at first, and makes the tables; DRAM is used as
-    /// objects come.
+    /// most 1 TiB), the limit at first, and makes the tables; DRAM is used slab
+    /// by slab.
     pub fn new(capacity_bytes: usize) -> io::Result<Pool> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Pool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
+    }
+
+    fn with_current(capacity_bytes: usize, current: Current) -> io::Result<Pool> {
         let count = (capacity_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
         let memory: &'static mut [u8] =
             if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };
@@ -120,7 +126,7 @@ impl Pool {
                 .map(|bytes| LockedSlab(Mutex::new(Slab::new(bytes))))
                 .collect(),
             directory: Mutex::new(Directory::new(count)),
-            current: [const { AtomicU32::new(NONE) }; CLASSES],
+            current,
             limit_slabs: AtomicUsize::new(count),
             used_slabs: AtomicUsize::new(0),
             stored_bytes: AtomicUsize::new(0),
@@ -140,8 +146,21 @@ impl Pool {
     /// When `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below
     /// [`TAGS`]: cut short, they would say something else.
     pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
+        self.store_from(current_cpu(), packed, owner, tag)
+    }
+
+    /// [`Pool::store`] as if called on that processor.
+    fn store_from(
+        &self,
+        cpu: usize,
+        packed: &[u8],
+        owner: u64,
+        tag: u8,
+    ) -> Result<Handle, PoolFull> {
         let class = class_of(packed)?;
-        let Some((slab, guard)) = self.current_slab(class).or_else(|| self.next_slab(class)) else {
+        let lane = self.lane(class, cpu);
+        let found = self.current_slab(class, lane).or_else(|| self.next_slab(class, lane));
+        let Some((slab, guard)) = found else {
             self.was_full.store(true, Relaxed);
             return Err(PoolFull);
         };
@@ -315,32 +334,66 @@ impl Pool {
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
+            + self.current.metadata_bytes()
             + self.slabs.len() * (size_of::<LockedSlab>() + 2 * size_of::<list::Link>())
     }
 
-    /// The slab that `class` stored into last, if it has room.
-    fn current_slab(&self, class: usize) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        let slab = self.current[class].load(Relaxed);
+    /// Which current slab of a class a processor uses.
+    fn lane(&self, class: usize, cpu: usize) -> Lane {
+        let (slabs, all) = (&self.slabs_of[class], &self.used_slabs);
+        self.current.lane(cpu, slabs.load(Relaxed), all.load(Relaxed))
+    }
+
+    /// The slab that the lane stored into last, if it has room.
+    fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
+        let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_room()).then_some((slab, guard))
     }
 
-    /// Another slab for an object of `class`: one with room, else a free one,
-    /// else one of a class up to twice as large, beyond which a small object
-    /// would keep out a large one.
-    fn next_slab(&self, class: usize) -> Option<(u32, MutexGuard<'_, Slab>)> {
+    /// Another slab for an object of `class`: one with room that no other lane
+    /// stores into, else a free one, else any with room, else one of a class up
+    /// to twice as large, beyond which a small object would keep out a large one.
+    fn next_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let mut directory = self.directory();
         let found = self
-            .slab_with_room(&mut directory, class)
-            .or_else(|| self.nearby_slab(&mut directory, class))
-            .or_else(|| self.open_slab(&mut directory, class));
-        if let Some((slab, guard)) = found {
-            if guard.class() == Some(class) {
-                self.current[class].store(slab, Relaxed);
-            }
+            .lanes_slab(&mut directory, class, lane)
+            .or_else(|| self.nearby_slab(&mut directory, class));
+        if found.is_none()
+            && let Some((slab, mut guard)) = self.open_slab(&mut directory, class)
+        {
+            self.current.set(class, lane, slab);
+            // The kernel takes its time, and only this slab has to wait for it.
+            drop(directory);
+            guard.populate();
             return Some((slab, guard));
         }
-        self.larger_slot(&mut directory, class, 2 * CLASS[class].slot_bytes)
+        let (slab, guard) = found.or_else(|| self.any_slab(&mut directory, class))?;
+        if guard.class() == Some(class) {
+            self.current.set(class, lane, slab);
+        }
+        Some((slab, guard))
+    }
+
+    /// A slab with room that no other lane of the class stores into.
+    fn lanes_slab(
+        &self,
+        directory: &mut Directory,
+        class: usize,
+        lane: Lane,
+    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+        self.slab_with_room(directory, class, |slab| self.current.is_others(class, lane, slab))
+    }
+
+    /// A slab with room of `class`, whoever stores into it, else of one up to
+    /// twice as large.
+    fn any_slab(
+        &self,
+        directory: &mut Directory,
+        class: usize,
+    ) -> Option<(u32, MutexGuard<'_, Slab>)> {
+        self.slab_with_room(directory, class, |_| false)
+            .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
     /// A slab with room of a larger class, for an object of a class that has
@@ -368,15 +421,17 @@ impl Pool {
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
         (class + 1..CLASSES)
             .take_while(|&larger| CLASS[larger].slot_bytes <= most_bytes)
-            .find_map(|larger| self.slab_with_room(directory, larger))
+            .find_map(|larger| self.slab_with_room(directory, larger, |_| false))
     }
 
     fn slab_with_room(
         &self,
         directory: &mut Directory,
         class: usize,
+        is_passed_over: impl Fn(u32) -> bool,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        while let Some(slab) = directory.fullest(class) {
+        loop {
+            let slab = directory.with_room(class).find(|&slab| !is_passed_over(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
             // Stores fill slabs without telling the directory.
             directory.list(slab, &mut guard);
@@ -384,7 +439,6 @@ impl Pool {
                 return Some((slab, guard));
             }
         }
-        None
     }
 
     fn open_slab(

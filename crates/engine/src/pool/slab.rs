@@ -11,7 +11,7 @@ use super::class::CLASS;
 use super::handle::{Handle, Object, TAG_BITS};
 use super::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
 use crc32fast::Hasher;
-use softswap_sys::memory::give_back;
+use softswap_sys::memory::{give_back, populate};
 
 pub(super) const LENGTH_BITS: u32 = 12;
 pub(super) const STAMP_BITS: u32 = 10;
@@ -106,6 +106,11 @@ impl Slab {
         self.first_free = NO_SLOT;
         self.closed = false;
         self.listed_to = 0;
+    }
+
+    /// Takes all of its memory from the system at once: it will be filled.
+    pub(super) fn populate(&mut self) {
+        populate(&mut self.bytes[..]);
     }
 
     /// Ends the slab's use and returns its memory to the system.

@@ -45,6 +45,12 @@ fn candidates(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     out
 }
 
+/// A pool for three processors, each with a slab of its own as soon as a class
+/// has so many for each.
+fn pool_of(slabs: usize, slabs_per_lane: usize) -> Pool {
+    Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
+}
+
 /// Fills the pool with objects of `len` bytes, owners counting up from zero.
 fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     (0..)
@@ -227,7 +233,7 @@ fn a_flipped_bit_is_noticed_and_harms_nobody_else() {
 
 #[test]
 fn compaction_gives_slabs_back_until_little_is_loose() {
-    let mut model = Model::new(64);
+    let mut model = Model::of(pool_of(64, SLABS_PER_LANE));
     let mut random = Random(3);
     for _ in 0..2_000 {
         model.store(1_000 + random.below(1_000));
@@ -300,14 +306,18 @@ struct Model {
 
 impl Model {
     fn new(slabs: usize) -> Model {
-        let pool = Pool::new(slabs * SLAB_BYTES).unwrap();
+        Model::of(pool_of(slabs, 1))
+    }
+
+    fn of(pool: Pool) -> Model {
         Model { pool, stored: HashMap::new(), owners: Vec::new(), next_owner: 0 }
     }
 
     fn store(&mut self, len: usize) {
         let owner = self.next_owner;
         let tag = (owner % u64::from(TAGS)) as u8;
-        let Ok(handle) = self.pool.store(&content(owner, len), owner, tag) else {
+        let Ok(handle) = self.pool.store_from(owner as usize, &content(owner, len), owner, tag)
+        else {
             assert!(self.pool.used_bytes() >= self.pool.limit_bytes(), "refused with slabs free");
             return self.write_back(1024);
         };
@@ -457,7 +467,7 @@ fn the_pool_behaves_like_a_map_over_a_long_run_at_its_limit() {
 
 #[test]
 fn threads_find_their_objects_unharmed_while_writeback_walks_the_slabs() {
-    let pool = Pool::new(24 * SLAB_BYTES).unwrap();
+    let pool = pool_of(24, 1);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
@@ -494,7 +504,7 @@ fn work_on(pool: &Pool, thread: u64) {
         let owner = thread << 32 | round;
         // Few sizes, so that threads meet in the same slabs.
         let len = 400 + 300 * random.below(9);
-        match pool.store(&content(owner, len), owner, 0) {
+        match pool.store_from(thread as usize, &content(owner, len), owner, 0) {
             Ok(handle) => mine.push((owner, handle)),
             Err(PoolFull) => assert!(pool.used_bytes() <= pool.limit_bytes()),
         }
@@ -526,9 +536,9 @@ fn realistic_length(random: &mut Random) -> usize {
 
 /// The share of the slabs that is not content, after `pages` were stored and,
 /// `churned` times, one freed and another stored, with compaction as often as
-/// reclaim does it.
+/// reclaim does it. Three processors take turns.
 fn waste(pages: usize, churned: usize) -> f64 {
-    let mut model = Model::new(4096);
+    let mut model = Model::of(pool_of(4096, SLABS_PER_LANE));
     let mut random = Random(7);
     for _ in 0..pages {
         model.store(realistic_length(&mut random));

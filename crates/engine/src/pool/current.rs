@@ -1,0 +1,145 @@
+//! Which slab of a class a processor stores into: one of its own once the class
+//! has slabs enough that one begun for each processor is a small part of them.
+//! A class that is a small part of the pool needs none: processors seldom meet
+//! there.
+//!
+//! Processors that store into one slab wait for each other at its lock. All here
+//! is hints: a slab is looked at under its lock before it is used.
+
+use super::class::CLASSES;
+use super::list::NONE;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A class has one more lane for each so many slabs: of those it has, at most
+/// one in so many was begun only for that.
+pub(super) const SLABS_PER_LANE: usize = 32;
+/// For each processor the pool has at most so many lanes beside one a class.
+const LANES_PER_CPU: usize = 4;
+/// With more processors, several share a lane.
+const MOST_LANES: usize = 32;
+
+/// The slabs that processors store into, by class.
+pub(super) struct Current {
+    lanes: Box<[LaneSlabs]>,
+    slabs_per_lane: usize,
+}
+
+/// One lane's, on cache lines of their own.
+#[repr(align(64))]
+struct LaneSlabs([AtomicU32; CLASSES]);
+
+/// One of those that a class has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lane {
+    index: usize,
+    count: usize,
+}
+
+impl Current {
+    pub(super) fn new(cpus: usize, slabs_per_lane: usize) -> Current {
+        let lane = |_| LaneSlabs([const { AtomicU32::new(NONE) }; CLASSES]);
+        Current { lanes: (0..cpus.clamp(1, MOST_LANES)).map(lane).collect(), slabs_per_lane }
+    }
+
+    /// How many lanes a class with so many of the pool's slabs has.
+    pub(super) fn lanes(&self, slabs: usize, pool_slabs: usize) -> usize {
+        let share = pool_slabs / (self.lanes.len() * LANES_PER_CPU);
+        (1 + slabs / self.slabs_per_lane.max(share)).min(self.lanes.len())
+    }
+
+    /// The lane of a processor in a class with so many of the pool's slabs.
+    pub(super) fn lane(&self, cpu: usize, slabs: usize, pool_slabs: usize) -> Lane {
+        let count = self.lanes(slabs, pool_slabs);
+        Lane { index: cpu % count, count }
+    }
+
+    /// The slab that a lane stored into last.
+    pub(super) fn get(&self, class: usize, lane: Lane) -> u32 {
+        self.lanes[lane.index].0[class].load(Relaxed)
+    }
+
+    pub(super) fn set(&self, class: usize, lane: Lane, slab: u32) {
+        self.lanes[lane.index].0[class].store(slab, Relaxed);
+    }
+
+    /// Whether another lane stores into the slab.
+    pub(super) fn is_others(&self, class: usize, lane: Lane, slab: u32) -> bool {
+        (0..lane.count)
+            .any(|index| index != lane.index && self.get(class, Lane { index, ..lane }) == slab)
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of_val(&*self.lanes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::class::{CLASS, class_for};
+    use super::super::{Pool, PoolFull, SLAB_BYTES};
+    use super::*;
+
+    fn pool(slabs: usize, slabs_per_lane: usize) -> Pool {
+        Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
+    }
+
+    #[test]
+    fn a_class_has_a_lane_more_with_every_so_many_slabs_up_to_one_for_each_processor() {
+        let current = Current::new(3, 10);
+        let lanes: Vec<_> =
+            [0, 9, 10, 19, 20, 1000].map(|slabs| current.lanes(slabs, slabs)).into();
+        assert_eq!(lanes, [1, 1, 2, 2, 3, 3]);
+        assert_eq!(current.lane(5, 9, 9), current.lane(0, 9, 9));
+        assert_ne!(current.lane(1, 10, 10), current.lane(0, 10, 10));
+        assert_eq!(current.lane(3, 99, 99), current.lane(0, 99, 99));
+    }
+
+    #[test]
+    fn a_class_that_is_a_small_part_of_the_pool_has_one_lane() {
+        let current = Current::new(2, 10);
+        let lanes: Vec<_> = [60, 80, 500, 1000].map(|pool| current.lanes(60, pool)).into();
+        assert_eq!(lanes, [2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn however_many_processors_there_are_lanes_are_few() {
+        assert_eq!(Current::new(0, 1).lanes(1000, 1000), 1);
+        assert_eq!(Current::new(1000, 1).lanes(1000, 1000), MOST_LANES);
+    }
+
+    #[test]
+    fn a_slab_is_others_while_their_lane_is_in_use() {
+        let current = Current::new(2, 10);
+        let [first, second] = [0, 1].map(|cpu| current.lane(cpu, 10, 10));
+        current.set(4, second, 77);
+        assert_eq!((current.get(4, second), current.get(4, first)), (77, NONE));
+        assert!(current.is_others(4, first, 77) && !current.is_others(4, second, 77));
+        assert!(!current.is_others(5, first, 77), "that is of another class");
+        // With fewer slabs nobody stores there any more.
+        assert!(!current.is_others(4, current.lane(0, 9, 9), 77));
+    }
+
+    #[test]
+    fn processors_store_into_slabs_of_their_own_once_there_are_enough() {
+        let pool = pool(64, 8);
+        let store = |cpu: usize| pool.store_from(cpu, &[1; 2000], 0, 0).unwrap().slab();
+        assert_eq!(store(0), store(1), "there is but one");
+        while pool.used_bytes() < 16 * SLAB_BYTES {
+            store(0);
+        }
+        let slabs = [0, 1, 2].map(store);
+        assert!(slabs[0] != slabs[1] && slabs[1] != slabs[2] && slabs[0] != slabs[2], "{slabs:?}");
+        assert_eq!([0, 1, 2].map(store), slabs);
+    }
+
+    #[test]
+    fn a_processor_fills_up_what_others_began_before_it_is_refused() {
+        let pool = pool(40, 1);
+        let cpus =
+            (0..40 * CLASS[class_for(2000)].slots).map(|at| if at < 900 { at % 3 } else { 1 });
+        for cpu in cpus {
+            assert!(pool.store_from(cpu, &[1; 2000], 0, 0).is_ok());
+        }
+        assert_eq!(pool.store_from(1, &[1; 2000], 0, 0), Err(PoolFull));
+    }
+}
