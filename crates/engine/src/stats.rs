@@ -165,6 +165,10 @@ counters! {
     PagesIncompressible,
     /// Packed pages that could not be unpacked (the toucher was stopped).
     UnpackErrors,
+    /// 1 if what is written to the swap areas is encrypted.
+    Encrypts,
+    /// 1 if there is a key that the kernel might swap out.
+    KeyUnlocked,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

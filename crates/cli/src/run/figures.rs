@@ -72,6 +72,10 @@ pub(crate) struct Figures {
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
     pub(super) uses_move: bool,
+    /// Whether what is on the disk is encrypted.
+    pub(super) encrypts: bool,
+    /// Whether the key could not be locked, so that the kernel may swap it out.
+    pub(super) key_unlocked: bool,
     pub(super) pool: PoolFigures,
     pub(super) areas: AreaFigures,
     pub(super) polling: PollingFigures,
@@ -235,6 +239,8 @@ impl Figures {
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
+            encrypts: get(C::Encrypts) != 0,
+            key_unlocked: get(C::KeyUnlocked) != 0,
             pool: PoolFigures {
                 limit_bytes: get(C::PoolLimitBytes),
                 used_bytes: get(C::PoolUsedBytes),

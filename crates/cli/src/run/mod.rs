@@ -75,6 +75,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     recompress: bool,
 
+    /// Write pages to the disk as they are: whoever can read the swap file or
+    /// device can read them
+    #[arg(long)]
+    no_encrypt: bool,
+
     /// Programs started by the program: managed (each with its own budget) or plain
     /// [default: managed]
     #[arg(long, value_name = "HOW")]
