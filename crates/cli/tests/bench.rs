@@ -336,7 +336,7 @@ fn a_device_is_written_to_only_when_it_holds_nothing_and_nobody_has_it() {
 
 #[test]
 fn sealing_is_measured_with_and_without_encryption() {
-    let options = ["bench", "seal", "--pages", "640", "--rounds", "3", "--json", "-"];
+    let options = ["bench", "seal", "--pages", "640", "--rounds", "3"];
     let found = json_of(softswap().args(options));
     let rows = found["rows"].as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| [&row["step"], &row["variant"]]).collect();

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{LIMIT, Running, Swapped, compiled, softswap};
+use support::{LIMIT, Running, Swapped, compiled, python, softswap};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -65,6 +65,27 @@ fn the_disk_does_not_show_what_a_program_holds() {
     assert!(encrypts && !contains(&left, PLAINTEXT), "{encrypts}");
     let (left, encrypts) = left_by_a_run(&["--no-encrypt"]);
     assert!(!encrypts && contains(&left, PLAINTEXT), "{encrypts}");
+}
+
+/// A lock is not inherited, and the child reads with the same key.
+#[test]
+fn a_forked_child_keeps_the_key_locked() {
+    let script = "\
+import os
+def locked():
+    return sum(' lo ' in line for line in open('/proc/self/smaps') if line.startswith('VmFlags'))
+print(locked(), flush=True)
+if os.fork() == 0:
+    print(locked(), flush=True)
+    os._exit(0)
+os.wait()
+";
+    let dir = dir();
+    let swapped = Swapped::within("32M").option(format!("--swap={}", dir.path().display()));
+    let report = swapped.run(python(), &["-c", script]);
+    report.ended.expect_success("a program that forks");
+    let locked = usize::from(report.figure("key_unlocked") == 0);
+    assert_eq!(report.ended.stdout_text(), format!("{locked}\n{locked}\n"));
 }
 
 /// The core dump that a program left in its directory.

@@ -123,9 +123,12 @@ impl Parts {
         std::process::abort()
     }
 
-    /// Seals a page, in place, for a slot that was handed out for it: once, and
-    /// by who may write.
+    /// Seals a page, in place, for a slot that was handed out for it: once.
     pub fn seal(&self, slot: u64, page: &mut [u8]) {
+        if !self.may_write.load(Ordering::Relaxed) {
+            // The parent seals with the same key, for the same slots.
+            self.die("a forked child was about to seal a page");
+        }
         match self.sealer.seal(slot, self.areas.generation(slot), page) {
             Some(seal) => self.areas.set_seal(slot, seal),
             None => self.die("a page cannot be encrypted"),
