@@ -334,6 +334,24 @@ fn a_device_is_written_to_only_when_it_holds_nothing_and_nobody_has_it() {
     assert!(std::fs::read(name).unwrap() == image);
 }
 
+#[test]
+fn sealing_is_measured_with_and_without_encryption() {
+    let options = ["bench", "seal", "--pages", "640", "--rounds", "3"];
+    let found = json_of(softswap().args(options));
+    let rows = found["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| [&row["step"], &row["variant"]]).collect();
+    let expected =
+        [["seal", "encrypted"], ["seal", "checksum"], ["open", "encrypted"], ["open", "checksum"]];
+    assert_eq!(names, expected);
+    for (row, [step, variant]) in rows.iter().zip(expected) {
+        let ns = found[format!("{step}_{variant}_ns")].as_f64().unwrap();
+        assert!(ns > 0.0 && row["ns"].as_f64() == Some(ns) && row["count"] == 3, "{row}");
+    }
+    for step in ["seal", "open"] {
+        assert!(found[format!("{step}_encryption_adds_ns")].is_f64());
+    }
+}
+
 fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
     let mut command = softswap();
     command.args(["bench", "swap-in", "--memory", "16M", "--rounds", "1", "--touches", "400"]);

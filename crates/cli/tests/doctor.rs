@@ -37,6 +37,7 @@ fn every_check_is_there_and_what_is_missing_has_a_way_out() {
         "managed-window",
         "limit-address-space",
         "limit-locked-memory",
+        "encryption-key",
         "overcommit",
         "limit-mappings",
         "memory",

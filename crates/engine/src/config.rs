@@ -158,6 +158,8 @@ pub struct Config {
     /// Pack idle pages of the pool again, by a denser codec; may be changed
     /// later.
     pub recompress: bool,
+    /// Encrypt what is written to the swap areas.
+    pub encrypt: bool,
     /// What packs pages before they leave DRAM; may be changed later.
     pub codec: Choice,
     /// Programs started by the program run under softswap too, each with its own budget.
@@ -183,6 +185,7 @@ impl Default for Config {
             pool: PoolLimit::Percent(40),
             shrink_pool: false,
             recompress: false,
+            encrypt: true,
             codec: Choice::LZ4,
             manage_children: true,
             avoid_move: false,
@@ -213,6 +216,7 @@ impl Config {
             ("POLL", self.poll.to_string()),
             ("SHRINK_POOL", flag(self.shrink_pool)),
             ("RECOMPRESS", flag(self.recompress)),
+            ("ENCRYPT", flag(self.encrypt)),
         ];
         if let Some(fd) = self.stats_fd {
             env.push(("STATS_FD", fd.to_string()));
@@ -259,6 +263,7 @@ impl Config {
                 pool: parsed(lookup("POOL"), "POOL")?.unwrap_or(default.pool),
                 shrink_pool: flag("SHRINK_POOL", default.shrink_pool)?,
                 recompress: flag("RECOMPRESS", default.recompress)?,
+                encrypt: flag("ENCRYPT", default.encrypt)?,
                 codec: parsed(lookup("CODEC"), "CODEC")?.unwrap_or(default.codec),
                 manage_children: flag("CHILDREN", default.manage_children)?,
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
@@ -322,6 +327,7 @@ mod tests {
                 AreaSpec::new("/dev/sdx"),
             ],
             manage_children: false,
+            encrypt: false,
             avoid_move: true,
             codec: Choice(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,

@@ -18,6 +18,7 @@ use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
 use crate::pool_upkeep::Recompressor;
 use crate::reclaim;
+use crate::seal::{NoKey, Sealer};
 use crate::space::{Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::{Area, AreaError, Areas, Backing};
@@ -76,6 +77,9 @@ pub enum StartError {
         /// How many areas there are.
         areas: usize,
     },
+    /// Nothing to encrypt with.
+    #[error(transparent)]
+    Key(#[from] NoKey),
     /// No memory for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
@@ -553,6 +557,7 @@ impl Engine {
         self.parts.window.reopen_after_fork(&managed)?;
         self.parts.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.parts.stats.words())?;
+        self.parts.sealer.lock_again();
         self.contexts.give_up_rings(&mut at_rest.contexts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
@@ -595,6 +600,7 @@ fn assemble(
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + SMALL_CHANGE_BYTES;
+    let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let window_pages = window.pages();
     Ok(Parts {
         pages: PageTable::new(reserve_u64(window_pages)?),
@@ -602,6 +608,7 @@ fn assemble(
         clock: Clock::default(),
         pool,
         bounce,
+        sealer,
         budget: Budget::new(memory, fixed),
         stats,
         codec: Selector::new(config.codec),
@@ -630,5 +637,7 @@ fn publish_facts(parts: &Parts) {
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
     stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));
+    stats.set(Counter::Encrypts, u64::from(parts.sealer.encrypts()));
+    stats.set(Counter::KeyUnlocked, u64::from(parts.sealer.is_key_unlocked()));
     stats.set(Counter::Version, STATS_VERSION);
 }

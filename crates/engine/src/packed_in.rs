@@ -5,7 +5,7 @@
 
 use crate::context::{BATCH_PAGES, Context};
 use crate::page::{Claim, PageNo, Place};
-use crate::page_in::{FaultError, check_seal, finish, install, read_alone};
+use crate::page_in::{FaultError, finish, install, open_seal, read_alone};
 use crate::parts::Parts;
 use crate::policy::PREFETCHED;
 use crate::readahead;
@@ -90,7 +90,7 @@ fn read_one(
     };
     read_alone(parts, context, slot, &mut buffer)?;
     install_part(parts, context, page, &buffer, part)?;
-    Ok(install_ahead(parts, context, page, slot, &buffer, ahead))
+    Ok(install_ahead(parts, context, page, slot, &mut buffer, ahead))
 }
 
 /// Reads some slots in one go, as [`read_one`] does one.
@@ -112,7 +112,7 @@ fn read_several(
         ahead.fill_with(|| None);
         return read_one(parts, context, (page, slot, part), &mut []);
     }
-    check_seal(parts, slot, &bytes[..PAGE_SIZE])?;
+    open_seal(parts, slot, &mut bytes[..PAGE_SIZE])?;
     install_part(parts, context, page, &bytes[..PAGE_SIZE], part)?;
     Ok(install_ahead(parts, context, page, slot, bytes, ahead))
 }
@@ -124,17 +124,18 @@ fn install_ahead(
     context: &mut Context,
     page: PageNo,
     first_slot: u64,
-    bytes: &[u8],
+    bytes: &mut [u8],
     ahead: &mut [Option<Ahead>],
 ) -> usize {
-    let mut sealed = first_slot;
+    // Each slot is opened once: opened again it would be something else.
+    let mut opened = first_slot;
     for (index, place) in ahead.iter_mut().enumerate() {
         let Some(Ahead { claim, slot, part }) = place.take() else { return index };
-        let copy = &bytes[(slot - first_slot) as usize * PAGE_SIZE..][..PAGE_SIZE];
-        if slot != sealed && check_seal(parts, slot, copy).is_err() {
+        let copy = &mut bytes[(slot - first_slot) as usize * PAGE_SIZE..][..PAGE_SIZE];
+        if slot != opened && open_seal(parts, slot, copy).is_err() {
             return index;
         }
-        sealed = slot;
+        opened = slot;
         let next = page + 1 + index as u64;
         if install_part(parts, context, next, copy, part).is_err() {
             return index;

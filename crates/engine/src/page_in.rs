@@ -39,7 +39,7 @@ pub enum FaultError {
     Read(#[from] IoError),
     /// What was read is not what was written.
     #[error(
-        "the swap area returned wrong data for slot {slot} (checksum mismatch); \
+        "the swap area returned wrong data for slot {slot} (it does not match its seal); \
          the device or file system under it is not to be trusted"
     )]
     Corrupt {
@@ -236,7 +236,7 @@ pub(crate) fn install(parts: &Parts, page: PageNo, bytes: &[u8]) -> Result<(), F
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Reads a slot through a bounce buffer, checks its seal and installs it.
+/// Reads a slot through a bounce buffer, opens its seal and installs it.
 fn read_slot(
     parts: &Parts,
     context: &mut Context,
@@ -260,7 +260,7 @@ pub(crate) fn read_alone(
 ) -> Result<(), FaultError> {
     let result = parts.areas.read_page(&mut context.lanes, slot, buffer);
     count_read(parts, PAGE_SIZE, result)?;
-    check_seal(parts, slot, buffer)
+    open_seal(parts, slot, buffer)
 }
 
 /// Reads a slot and those after it that hold the pages after `page`, up to
@@ -320,8 +320,8 @@ fn read_cluster(
         return Ok(0);
     }
     let mut good = 0;
-    for (slot, bytes) in (slot..).zip(bytes.chunks_exact(PAGE_SIZE)) {
-        match check_seal(parts, slot, bytes) {
+    for (slot, bytes) in (slot..).zip(bytes.chunks_exact_mut(PAGE_SIZE)) {
+        match open_seal(parts, slot, bytes) {
             Ok(()) => good += 1,
             Err(error) if good == 0 => return Err(error),
             Err(_) => break,
@@ -358,8 +358,9 @@ fn count_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> Resul
     Ok(())
 }
 
-pub(crate) fn check_seal(parts: &Parts, slot: u64, bytes: &[u8]) -> Result<(), FaultError> {
-    if parts.is_sealed(slot, bytes) {
+/// Makes what was read from a slot the page again, in place.
+pub(crate) fn open_seal(parts: &Parts, slot: u64, bytes: &mut [u8]) -> Result<(), FaultError> {
+    if parts.open_sealed(slot, bytes) {
         return Ok(());
     }
     parts.stats.add(Counter::ChecksumErrors, 1);

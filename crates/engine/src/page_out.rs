@@ -16,7 +16,6 @@ use crate::io::IoError;
 use crate::page::{Claim, PageNo, Place};
 use crate::parts::Parts;
 use crate::policy::HOT;
-use crate::seal;
 use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
 use softswap_sys::PAGE_SIZE;
@@ -260,7 +259,7 @@ fn write_staged(
                 return;
             }
         };
-        let copies = &cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
+        let copies = &mut cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
         let written = write_sealed(parts, context, run, copies);
         for (at, slot) in (run.first..).take(run.len).enumerate() {
             let page = &pages[done + at];
@@ -308,13 +307,12 @@ pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
     Ok(parts.areas.alloc_run(current_cpu(), want)?)
 }
 
-/// Seals and writes copies to the slots of `run`. Where that fails they are
-/// written one by one, unless the whole area has failed; slots that still
-/// refuse are not used again.
-fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Written {
-    for (slot, copy) in (run.first..).zip(copies.chunks_exact(PAGE_SIZE)) {
-        let generation = parts.areas.generation(slot);
-        parts.areas.set_seal(slot, seal::checksum(slot, generation, copy));
+/// Seals copies in place and writes them to the slots of `run`. Where that fails
+/// they are written one by one, as they were sealed, unless the whole area has
+/// failed; slots that still refuse are not used again.
+fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &mut [u8]) -> Written {
+    for (slot, copy) in (run.first..).zip(copies.chunks_exact_mut(PAGE_SIZE)) {
+        parts.seal(slot, copy);
     }
     let mut written = Written::default();
     match write(parts, context, run, copies) {
@@ -402,10 +400,10 @@ pub struct Moved<'t> {
 }
 
 impl Moves<'_, '_> {
-    /// Writes the copies and publishes the slots of those that were written;
+    /// Seals the copies in place, writes them and publishes the slots of those that were written;
     /// what was left of the run, and what the pages had before, is freed.
     /// Returns how many pages went.
-    pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &[u8]) -> usize {
+    pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &mut [u8]) -> usize {
         let Moves { run, moved } = self;
         let mut used_parts = [0_u32; BATCH_PAGES];
         let mut count = 0;
@@ -420,7 +418,7 @@ impl Moves<'_, '_> {
             return 0;
         }
         let run = Run { len: count, ..run };
-        let written = write_sealed(parts, context, run, &copies[..count * PAGE_SIZE]);
+        let written = write_sealed(parts, context, run, &mut copies[..count * PAGE_SIZE]);
         for (at, used) in used_parts.into_iter().enumerate() {
             if used != 0 && written.has(at) {
                 parts.areas.set_parts(run.first + at as u64, used);

@@ -8,7 +8,7 @@ use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
-use crate::seal;
+use crate::seal::Sealer;
 use crate::space::Space;
 use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
@@ -38,6 +38,8 @@ pub struct Parts {
     pub areas: Areas,
     /// I/O buffers.
     pub bounce: bounce::Pools,
+    /// What seals pages that leave DRAM.
+    pub sealer: Sealer,
     /// The DRAM budget.
     pub budget: Budget,
     /// Counters shared with `softswap run`.
@@ -189,11 +191,24 @@ impl Parts {
         std::process::abort()
     }
 
-    /// Whether `bytes` are what was written to a slot.
+    /// Seals a page, in place, for a slot that was handed out for it: once.
+    pub fn seal(&self, slot: u64, page: &mut [u8]) {
+        if !self.may_write.load(Ordering::Relaxed) {
+            // The parent seals with the same key, for the same slots.
+            self.die("a forked child was about to seal a page");
+        }
+        match self.sealer.seal(slot, self.areas.generation(slot), page) {
+            Some(seal) => self.areas.set_seal(slot, seal),
+            None => self.die("a page cannot be encrypted"),
+        }
+    }
+
+    /// Makes what was read from a slot the page again, in place. False when it is
+    /// not what was written there.
     #[must_use]
-    pub fn is_sealed(&self, slot: u64, bytes: &[u8]) -> bool {
-        let generation = self.areas.generation(slot);
-        seal::checksum(slot, generation, bytes) == self.areas.seal(slot)
+    pub fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
+        let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
+        self.sealer.open(slot, generation, page, seal)
     }
 
     /// Frees what a place outside the program's memory occupies.

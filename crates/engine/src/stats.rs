@@ -189,6 +189,10 @@ counters! {
     BounceGrown,
     /// Bounce pools taken away again.
     BounceReleased,
+    /// 1 if what is written to the swap areas is encrypted.
+    Encrypts,
+    /// 1 if there is a key that the kernel might swap out.
+    KeyUnlocked,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -56,7 +56,7 @@ impl Upkeep {
         let mut moved = [const { None }; BATCH_PAGES];
         let count = self.gather(parts, context, run, &mut cluster, &mut moved);
         let moves = Moves { run, moved: &mut moved[..count] };
-        let gone = moves.carry_out(parts, context, &cluster);
+        let gone = moves.carry_out(parts, context, &mut cluster);
         parts.stats.add(Counter::PagesMoved, gone as u64);
         self.moved_in_round += gone;
         if self.next >= parts.space.high() {
@@ -114,7 +114,7 @@ fn read_copy(
 ) -> Option<()> {
     let (Place::Slot { slot } | Place::Packed { slot, .. }) = place else { return None };
     parts.areas.read(&mut context.lanes, slot, copy).ok()?;
-    if !parts.is_sealed(slot, copy) {
+    if !parts.open_sealed(slot, copy) {
         return None;
     }
     if let Place::Packed { part, .. } = place {

@@ -104,6 +104,11 @@ fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
     assert_holds(memory, &contents);
 }
 
+/// Each fault, of a disk that is written encrypted and of one that is not.
+fn both_ways<const N: usize>(faults: [Fault; N]) -> impl Iterator<Item = (Fault, bool)> {
+    faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
+}
+
 /// Each page is right or refused. Returns how many were refused.
 fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
     let wrong = |page: usize| page_of(memory, page).is_some_and(|b| b != contents[page].bytes());
@@ -113,8 +118,8 @@ fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
 
 #[test]
 fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
-    for silent in [Fault::FlipBit, Fault::Lose] {
-        let world = World::new(&Setup::default());
+    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Lose]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(64);
         let healthy = world.map_with(&contents);
         world.evict(healthy);
@@ -135,24 +140,26 @@ fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
 
 #[test]
 fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
-    let world = World::new(&Setup::default());
-    let contents = random(64);
-    let bystanders = world.map_with(&contents);
-    world.evict(bystanders);
-    assert_holds(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
-    let before = world.count(Counter::PagesWritten);
-    fail_next(&world, Operation::Write, 1, Fault::Misdirect(4 * PAGE_SIZE as u64));
-    world.evict(bystanders);
-    let written = (world.count(Counter::PagesWritten) - before) as usize;
-    let refused = never_wrong(bystanders, &contents);
-    assert!(refused >= 4, "{refused} of {written} misdirected pages refused");
-    assert!(refused <= 2 * written, "{refused} pages refused, {written} were misdirected");
+    for (misdirected, encrypt) in both_ways([Fault::Misdirect(4 * PAGE_SIZE as u64)]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let contents = random(64);
+        let bystanders = world.map_with(&contents);
+        world.evict(bystanders);
+        assert_holds(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
+        let before = world.count(Counter::PagesWritten);
+        fail_next(&world, Operation::Write, 1, misdirected);
+        world.evict(bystanders);
+        let written = (world.count(Counter::PagesWritten) - before) as usize;
+        let refused = never_wrong(bystanders, &contents);
+        assert!(refused >= 4, "{refused} of {written} misdirected pages refused");
+        assert!(refused <= 2 * written, "{refused} pages refused, {written} were misdirected");
+    }
 }
 
 #[test]
 fn reads_that_return_something_else_are_refused_until_the_disk_is_sound() {
-    for silent in [Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose] {
-        let world = World::new(&Setup::default());
+    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
         let contents = random(40);
         let memory = world.map_with(&contents);
         world.evict(memory);

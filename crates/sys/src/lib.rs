@@ -10,6 +10,7 @@
 //! | [`raw`], [`seccomp`], [`syscall_table`]        | system calls from the one instruction  |
 //! |                                                | that the guard's filter lets through   |
 //! | [`memory`], [`alloc`], [`shared`], [`segment`] | memory that never swaps                |
+//! | [`secret`]                                     | a key that nobody else sees            |
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
@@ -45,6 +46,7 @@ pub mod probe;
 pub mod raw;
 pub mod ring;
 pub mod seccomp;
+pub mod secret;
 pub mod segment;
 pub mod shared;
 pub mod signals;

@@ -13,6 +13,7 @@ mod pool;
 pub(crate) mod report;
 mod samefill;
 pub(crate) mod sample;
+mod seal;
 mod slots;
 mod stage;
 mod swap_in;
@@ -38,6 +39,7 @@ enum Bench {
     #[command(hide = true)]
     PoolKeeper(pool::zram::KeeperArgs),
     Samefill(samefill::SamefillArgs),
+    Seal(seal::SealArgs),
     Slots(slots::SlotsArgs),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
@@ -53,6 +55,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Pool(args) => pool::run(args),
         Bench::PoolKeeper(args) => pool::zram::keep(args),
         Bench::Samefill(args) => samefill::run(args),
+        Bench::Seal(args) => seal::run(args),
         Bench::Slots(args) => slots::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),

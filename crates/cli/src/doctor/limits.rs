@@ -3,6 +3,7 @@
 use super::Check;
 use crate::{machine, units};
 use rustix::process::{Resource, getrlimit};
+use softswap_engine::seal::Sealer;
 use std::fs;
 use std::path::Path;
 
@@ -101,6 +102,7 @@ pub(super) fn checks(around: &Surroundings) -> Vec<Check> {
     vec![
         address_space(),
         locked_memory(),
+        key(),
         overcommit(around),
         mappings(around),
         memory(),
@@ -137,6 +139,21 @@ fn locked_memory() -> Check {
         "where io_uring cannot be set up for it, pages are read and written by pread and pwrite",
         "ulimit -l unlimited".into(),
     )
+}
+
+/// What encrypts the swap area is made anew by each program.
+fn key() -> Check {
+    const NAME: &str = "encryption-key";
+    match Sealer::encrypting() {
+        Ok(sealer) if sealer.is_key_unlocked() => Check::missing(
+            NAME,
+            "a key was made, and could not be locked in memory",
+            "the kernel may write the key to its own swap, if it has any",
+            "ulimit -l unlimited".into(),
+        ),
+        Ok(_) => Check::ok(NAME, "a key was made and locked in memory"),
+        Err(error) => Check::fatal(NAME, error.to_string(), "softswap run --no-encrypt ...".into()),
+    }
 }
 
 fn overcommit(around: &Surroundings) -> Check {

@@ -75,6 +75,10 @@ pub(crate) struct Figures {
     /// Whether the kernel has the pages of most bounce buffers at hand.
     pub(super) uses_fixed_buffers: bool,
     pub(super) bounce: BounceFigures,
+    /// Whether what is on the disk is encrypted.
+    pub(super) encrypts: bool,
+    /// Whether the key could not be locked, so that the kernel may swap it out.
+    pub(super) key_unlocked: bool,
     pub(super) pool: PoolFigures,
     pub(super) areas: AreaFigures,
     pub(super) polling: PollingFigures,
@@ -276,6 +280,8 @@ impl Figures {
                 pools_grown: get(C::BounceGrown),
                 pools_released: get(C::BounceReleased),
             },
+            encrypts: get(C::Encrypts) != 0,
+            key_unlocked: get(C::KeyUnlocked) != 0,
             pool: PoolFigures {
                 limit_bytes: get(C::PoolLimitBytes),
                 used_bytes: get(C::PoolUsedBytes),

@@ -75,6 +75,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     recompress: bool,
 
+    /// Write pages to the disk as they are: whoever can read the swap file or
+    /// device can read them
+    #[arg(long)]
+    no_encrypt: bool,
+
     /// Programs started by the program: managed (each with its own budget) or plain
     /// [default: managed]
     #[arg(long, value_name = "HOW")]
@@ -122,9 +127,10 @@ pub(crate) struct RunArgs {
 const AFTER_HELP: &str = "\
 Settings:
   Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
-  SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG,
-  SOFTSWAP_REPORT, SOFTSWAP_QUIET, SOFTSWAP_POLL, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or,
-  except `config`, from the TOML file under the same lower-case names (memory = \"512M\").
+  SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_SHRINK_POOL, SOFTSWAP_RECOMPRESS,
+  SOFTSWAP_NO_ENCRYPT, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG, SOFTSWAP_REPORT, SOFTSWAP_QUIET,
+  SOFTSWAP_POLL, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except `config`, from the TOML file
+  under the same lower-case names (memory = \"512M\").
   Options win over the environment, that over the file, that over the defaults.
   SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
   directory of the sockets for `softswap stat` and `softswap ctl`.

@@ -36,6 +36,7 @@ struct File {
     pool: Option<toml::Value>,
     shrink_pool: Option<toml::Value>,
     recompress: Option<toml::Value>,
+    no_encrypt: Option<toml::Value>,
     children: Option<toml::Value>,
     report: Option<toml::Value>,
     quiet: Option<toml::Value>,
@@ -192,6 +193,7 @@ pub(super) fn settle(
         pool,
         shrink_pool: sources.switch("shrink_pool", args.shrink_pool, file.shrink_pool.as_ref())?,
         recompress: sources.switch("recompress", args.recompress, file.recompress.as_ref())?,
+        encrypt: !sources.switch("no_encrypt", args.no_encrypt, file.no_encrypt.as_ref())?,
         codec,
         manage_children: choose(children.as_ref(), ["managed", "plain"])?,
         avoid_move: sources.switch("no_move", args.no_move, file.no_move.as_ref())?,
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(settled.config.codec, Choice::NONE);
         assert!(settled.config.avoid_move);
         assert_eq!(settled.config.poll, Mode::Hybrid);
-        assert!(settled.config.manage_children);
+        assert!(settled.config.manage_children && settled.config.encrypt);
         assert_eq!(settled.config.reserve_bytes, 0);
     }
 
@@ -347,6 +349,24 @@ mod tests {
         assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
         let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
         assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is no codec"), "{error}");
+    }
+
+    #[test]
+    fn encryption_is_turned_off_by_any_source_and_on_by_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, "no_encrypt = true\n").unwrap();
+        let encrypts = |flags: &[&str], env: &[(&str, &str)]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            settle_with(&flags, env).unwrap().config.encrypt
+        };
+        let file = ["--config", path.to_str().unwrap()];
+        assert!(encrypts(&[], &[]));
+        assert!(!encrypts(&["--no-encrypt"], &[]));
+        assert!(!encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "1")]));
+        assert!(!encrypts(&file, &[]));
+        assert!(encrypts(&file, &[("SOFTSWAP_NO_ENCRYPT", "0")]));
     }
 
     #[test]

@@ -99,9 +99,14 @@ fn write_faults(out: &mut String, figures: &Figures) -> std::fmt::Result {
 fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     let ring = if figures.uses_io_uring { "io_uring" } else { "pread/pwrite" };
     let direct = if figures.uses_direct_io { "O_DIRECT" } else { "page cache" };
+    let sealed = match (figures.encrypts, figures.key_unlocked) {
+        (false, _) => "not encrypted",
+        (true, false) => "encrypted",
+        (true, true) => "encrypted, with a key that the kernel may swap out",
+    };
     writeln!(
         out,
-        "  disk     {} written, {} read ({ring}, {direct})",
+        "  disk     {} written, {} read ({ring}, {direct}, {sealed})",
         bytes(figures.bytes_written),
         bytes(figures.bytes_read),
     )?;
@@ -117,7 +122,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     let errors = [
         (figures.write_errors, "writes failed (no page was lost)"),
         (figures.read_errors, "reads failed"),
-        (figures.checksum_errors, "pages came back with a wrong checksum"),
+        (figures.checksum_errors, "pages did not match their seal when they came back"),
         (figures.areas.failed, "swap areas fail write after write"),
         (figures.areas.retired_slots, "slots are out of service: they cannot be written"),
         (figures.areas.discard_errors, "swap areas failed to discard; they are not asked again"),

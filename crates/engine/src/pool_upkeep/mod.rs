@@ -37,7 +37,7 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let count = fill_batch(parts, context, Batch::new(&mut cluster, run.len), &mut moved);
     let moves = Moves { run, moved: &mut moved[..count] };
-    let gone = moves.carry_out(parts, context, &cluster);
+    let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
     Ok(gone)
 }

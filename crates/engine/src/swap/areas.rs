@@ -11,6 +11,7 @@ use super::discard::Discard;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
 use crate::io::{Device, Facts, IoError, Lane};
+use crate::seal::Seal;
 use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -277,15 +278,15 @@ impl Areas {
         area.retire(first, len);
     }
 
-    /// Notes the checksum of what a slot holds.
-    pub fn set_seal(&self, slot: u64, seal: u32) {
+    /// Notes the seal of what a slot holds.
+    pub fn set_seal(&self, slot: u64, seal: Seal) {
         let (area, slot) = self.of(slot);
         area.set_seal(slot, seal);
     }
 
-    /// The checksum last noted for a slot.
+    /// The seal last noted for a slot.
     #[must_use]
-    pub fn seal(&self, slot: u64) -> u32 {
+    pub fn seal(&self, slot: u64) -> Seal {
         let (area, slot) = self.of(slot);
         area.seal(slot)
     }

@@ -62,14 +62,14 @@ fn a_slot_leads_back_to_its_own_area() {
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
         areas.write(&mut lanes, run, page).unwrap();
-        areas.set_seal(run.first, u32::from(round));
+        areas.set_seal(run.first, Seal::Checksum(round.into()));
         stored.insert(run.first, round);
     }
     assert!(disks.iter().all(|disk| disk.counts().writes == 3));
     let mut page = [0; PAGE_SIZE];
     for (slot, round) in &stored {
         areas.read_page(&mut lanes, *slot, &mut page).unwrap();
-        assert_eq!((page[0], areas.seal(*slot)), (round + 1, u32::from(*round)));
+        assert_eq!((page[0], areas.seal(*slot)), (round + 1, Seal::Checksum((*round).into())));
         areas.free(*slot, 16);
     }
     assert_eq!(areas.used_slots(), 0);

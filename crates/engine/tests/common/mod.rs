@@ -35,6 +35,7 @@ pub(crate) struct Setup {
     pub(crate) swap_mib: Option<u64>,
     pub(crate) disk_mib: u64,
     pub(crate) codec: Choice,
+    pub(crate) encrypt: bool,
     pub(crate) avoid_move: bool,
     pub(crate) spare_disk_mib: Option<u64>,
     pub(crate) discard: Discard,
@@ -47,6 +48,7 @@ impl Default for Setup {
             swap_mib: None,
             disk_mib: 256,
             codec: Choice::LZ4,
+            encrypt: true,
             avoid_move: false,
             spare_disk_mib: None,
             discard: Discard::None,
@@ -70,6 +72,7 @@ impl World {
         let config = Config {
             memory_bytes: setup.memory_mib << 20,
             codec: setup.codec,
+            encrypt: setup.encrypt,
             avoid_move: setup.avoid_move,
             ..Config::default()
         };

@@ -2,7 +2,7 @@
 //! known about each slot's content.
 //!
 //! On the way out: take a run of slots, note each page's seal, write the run.
-//! On the way in: read from the slot, compare the seal. An area lies either in
+//! On the way in: read from the slot, look the seal up. An area lies either in
 //! a file of its own, which [`growth`] makes longer and shorter, or in a fixed
 //! number of pages that somebody set aside. [`transfer`] moves pages,
 //! [`upkeep`] tells the storage what is not needed and notices when it fails.
@@ -18,9 +18,10 @@ pub use upkeep::Discarded;
 use super::cluster::CLUSTER_SLOTS;
 use super::discard::Discard;
 use super::extent::ExtentMap;
-use super::slot::SlotAllocator;
+use super::slot::{NotInUse, SlotAllocator};
 use crate::io::poll::Polling;
 use crate::io::{Device, Facts, Lane};
+use crate::seal::{Seal, TAG_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
 use softswap_sys::segment::StaticRange;
@@ -93,9 +94,13 @@ pub struct Area {
     config: AreaConfig,
     extents: ExtentMap,
     slots: SlotAllocator,
-    /// Per slot: the checksum of its content, and how often it was handed out.
-    seals: &'static [AtomicU32],
+    /// Per slot: how often it was handed out, and the checksum of its content, or
+    /// instead of that the tag of its encrypted content, in two halves.
     generations: &'static [AtomicU32],
+    checksums: &'static [AtomicU32],
+    tags: &'static [AtomicU64],
+    /// Whether pages have tags: of the two tables one is never touched.
+    has_tags: AtomicBool,
     /// A bit for each part of a packed page that is in use.
     parts: &'static [AtomicU32],
     /// Whether there have been packed pages: without, nothing of that is in DRAM.
@@ -197,8 +202,10 @@ impl Area {
         let area = Self {
             extents: ExtentMap::new(extents)?,
             slots: SlotAllocator::new(clusters as u32, config.cpus)?,
-            seals: reserve_u32(slots)?,
             generations: reserve_u32(slots)?,
+            checksums: reserve_u32(slots)?,
+            tags: reserve_u64(2 * slots)?,
+            has_tags: AtomicBool::new(false),
             parts: reserve_u32(slots)?,
             has_parts: AtomicBool::new(false),
             hollow: reserve_u64((clusters as usize).div_ceil(64))?,
@@ -269,20 +276,42 @@ impl Area {
     /// Gives slots back. Their content may be overwritten at once, unless the
     /// area is frozen.
     pub fn free(&self, first: u64, len: usize) {
-        let result = self.slots.free(first, len);
-        debug_assert!(result.is_ok(), "{result:?}");
+        self.unless_worn_out(first, len, |first, len| self.slots.free(first, len));
     }
 
     /// Gives slots back that were taken and never used, frozen or not.
     pub fn give_back(&self, first: u64, len: usize) {
-        let result = self.slots.give_back(first, len);
-        debug_assert!(result.is_ok(), "{result:?}");
+        self.unless_worn_out(first, len, |first, len| self.slots.give_back(first, len));
     }
 
-    /// Takes slots out of service whose storage failed.
+    /// Frees a run but for slots whose generation cannot rise any more: handed
+    /// out again they would repeat one, and with it the nonce of another page.
+    fn unless_worn_out(
+        &self,
+        first: u64,
+        len: usize,
+        free: impl Fn(u64, usize) -> Result<(), NotInUse>,
+    ) {
+        let end = first + len as u64;
+        let mut start = first;
+        for slot in first..end {
+            if self.generation(slot) < u32::MAX {
+                continue;
+            }
+            if start < slot {
+                expect_in_use(free(start, (slot - start) as usize));
+            }
+            self.retire(slot, 1);
+            start = slot + 1;
+        }
+        if start < end {
+            expect_in_use(free(start, (end - start) as usize));
+        }
+    }
+
+    /// Takes slots out of service, because their storage failed.
     pub fn retire(&self, first: u64, len: usize) {
-        let result = self.slots.retire(first, len);
-        debug_assert!(result.is_ok(), "{result:?}");
+        expect_in_use(self.slots.retire(first, len));
     }
 
     /// Notes which parts of a slot's page are in use, a bit each.
@@ -301,15 +330,27 @@ impl Area {
         }
     }
 
-    /// Notes the checksum of what a slot holds.
-    pub fn set_seal(&self, slot: u64, seal: u32) {
-        self.seals[slot as usize].store(seal, Release);
+    /// Notes the seal of what a slot holds. All of an area are of one kind.
+    pub fn set_seal(&self, slot: u64, seal: Seal) {
+        match seal {
+            Seal::Checksum(sum) => self.checksums[slot as usize].store(sum, Release),
+            Seal::Tag(tag) => {
+                self.has_tags.store(true, Relaxed);
+                let tag = u128::from_ne_bytes(tag);
+                self.tags[2 * slot as usize].store(tag as u64, Release);
+                self.tags[2 * slot as usize + 1].store((tag >> 64) as u64, Release);
+            }
+        }
     }
 
-    /// The checksum last noted for a slot.
+    /// The seal last noted for a slot.
     #[must_use]
-    pub fn seal(&self, slot: u64) -> u32 {
-        self.seals[slot as usize].load(Acquire)
+    pub fn seal(&self, slot: u64) -> Seal {
+        if !self.has_tags.load(Relaxed) {
+            return Seal::Checksum(self.checksums[slot as usize].load(Acquire));
+        }
+        let half = |at: usize| u128::from(self.tags[2 * slot as usize + at].load(Acquire));
+        Seal::Tag((half(1) << 64 | half(0)).to_ne_bytes())
     }
 
     /// How often a slot was handed out. A reader that finds it changed has
@@ -363,9 +404,11 @@ impl Area {
     /// the clusters that were ever in use, since tables are populated on touch.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
-        let tables = 2 + u64::from(self.has_parts.load(Relaxed));
+        const WORD_BYTES: usize = size_of::<u32>();
+        let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };
+        let parts_bytes = if self.has_parts.load(Relaxed) { WORD_BYTES } else { 0 };
         let touched = u64::from(self.slots.touched_clusters()) * CLUSTER_SLOTS as u64;
-        touched * tables * size_of::<u32>() as u64
+        touched * (WORD_BYTES + seal_bytes + parts_bytes) as u64
             + self.slots.metadata_bytes()
             + self.extents.metadata_bytes()
     }
@@ -373,6 +416,11 @@ impl Area {
 
 fn whole_clusters(bytes: u64) -> u64 {
     bytes / CLUSTER_BYTES * CLUSTER_BYTES
+}
+
+/// Freeing what is not in use is a bug that tests are to notice.
+fn expect_in_use(result: Result<(), NotInUse>) {
+    debug_assert!(result.is_ok(), "{result:?}");
 }
 
 fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {

@@ -221,13 +221,63 @@ fn retired_slots_are_not_handed_out_again() {
 fn seals_stay_and_generations_count_allocations() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 2).unwrap();
-    area.set_seal(run.first, 0xdead_beef);
-    assert_eq!((area.seal(run.first), area.seal(run.first + 1)), (0xdead_beef, 0));
+    area.set_seal(run.first, Seal::Checksum(0xdead_beef));
+    let seals = [0, 1].map(|at| area.seal(run.first + at));
+    assert_eq!(seals, [0xdead_beef, 0].map(Seal::Checksum));
     assert_eq!(area.generation(run.first), 1);
     area.free(run.first, run.len);
     assert_eq!(area.generation(run.first), 1);
     let again = area.alloc_run(0, 2).unwrap();
     assert_eq!((again, area.generation(run.first)), (run, 2));
+}
+
+#[test]
+fn tags_stay_and_count_instead_of_checksums() {
+    let (_, area) = simulated(64, config(4));
+    let run = area.alloc_run(0, 2).unwrap();
+    let before_bytes = area.metadata_bytes();
+    let tags = [0, 1].map(|at| Seal::Tag(std::array::from_fn(|byte| (byte + 100 * at) as u8)));
+    area.set_seal(run.first, tags[0]);
+    area.set_seal(run.first + 1, tags[1]);
+    assert_eq!([0, 1].map(|at| area.seal(run.first + at)), tags);
+    let touched = u64::from(area.slots.touched_clusters()) * CLUSTER_SLOTS as u64;
+    let more_bytes = touched * (TAG_BYTES as u64 - 4);
+    assert_eq!(area.metadata_bytes(), before_bytes + more_bytes);
+}
+
+/// A slot handed out for the last time repeats no nonce: it is not used again.
+#[test]
+fn slots_whose_generation_cannot_rise_are_retired() {
+    let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
+    let (_, area) = simulated(64, limits);
+    let run = area.alloc_run(0, 8).unwrap();
+    for at in [0, 3, 4, 7] {
+        area.generations[run.first as usize + at].store(u32::MAX - 1, Relaxed);
+    }
+    area.free(run.first, run.len);
+    assert_eq!(area.retired_slots(), 0, "once more is possible");
+    assert_eq!(area.alloc_run(0, 8).unwrap(), run);
+    assert_eq!(area.generation(run.first), u32::MAX);
+    area.free(run.first, 4);
+    area.freeze();
+    area.give_back(run.first + 4, 4);
+    area.thaw();
+    assert_eq!((area.retired_slots(), area.used_slots()), (4, 0));
+    let (rest, _) = fill_up(&area);
+    assert_eq!(slots_of(&rest), 512 - 1 - 4);
+    assert!((1..512).all(|slot| area.generation(slot) != 0), "a generation was repeated");
+}
+
+#[test]
+fn a_worn_out_slot_keeps_its_content_in_a_frozen_area() {
+    let (_, area) = simulated(64, config(4));
+    let run = area.alloc_run(0, 1).unwrap();
+    area.generations[run.first as usize].store(u32::MAX, Relaxed);
+    area.freeze();
+    area.free(run.first, 1);
+    area.thaw();
+    assert_eq!((area.retired_slots(), area.used_slots()), (1, 0));
+    assert!(area.alloc_run(0, 1).unwrap() != run);
 }
 
 #[test]
