@@ -352,6 +352,33 @@ fn sealing_is_measured_with_and_without_encryption() {
     }
 }
 
+#[test]
+fn bounce_buffers_are_measured_in_both_orders_and_beside_other_allocators() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let options = ["bench", "bounce", "--rounds", "2", "--ms", "5", "--swap"];
+    let found = json_of(softswap().args(options).arg(directory.path()));
+    for workload in ["small", "big", "fourway"] {
+        for against in ["vs_pool_first", "vs_itself"] {
+            for device in ["", "_device"] {
+                let name = format!("{workload}_area_first_{against}{device}");
+                assert!(found[&name].as_f64() > Some(0.0), "{name}: {found}");
+            }
+        }
+    }
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 3 * 2);
+    for row in rows {
+        assert!(row["mib_per_s"].as_f64() > Some(0.0) && row["count"] == 2, "{row}");
+        assert!(row["areas_visited"].as_f64() >= Some(1.0) && row["cov"].is_f64(), "{row}");
+    }
+    for threads in [1, 2, 4, 8] {
+        for name in ["take_ns", "take_mutex_vs_softswap", "take_queue_vs_softswap"] {
+            assert!(found[format!("{name}_t{threads}")].as_f64() > Some(0.0), "{name}");
+        }
+    }
+    assert_empty(directory.path());
+}
+
 fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
     let mut command = softswap();
     command.args(["bench", "swap-in", "--memory", "16M", "--rounds", "1", "--touches", "400"]);

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pages that leave together: one cluster buffer's worth.
+/// Pages that leave together: one bounce buffer's worth.
 pub const BATCH_PAGES: usize = 32;
 
 /// The resources of one walk.

@@ -380,7 +380,7 @@ fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
     }
 }
 
-/// Pages whose copies are in a cluster buffer, on their way to the slots of a
+/// Pages whose copies are in a bounce buffer, on their way to the slots of a
 /// run that has room for all of them.
 pub struct Moves<'m, 't> {
     /// Where they go.
@@ -389,7 +389,7 @@ pub struct Moves<'m, 't> {
     pub moved: &'m mut [Option<Moved<'t>>],
 }
 
-/// A page whose copy is in a cluster buffer.
+/// A page whose copy is in a bounce buffer.
 pub struct Moved<'t> {
     /// The page.
     pub claim: Claim<'t>,

@@ -75,7 +75,7 @@ fn fill_batch(
     count
 }
 
-/// A cluster buffer that is being filled with pages of the pool.
+/// A bounce buffer that is being filled with pages of the pool.
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
     /// Pages begun, and how full the last one is.

@@ -1,0 +1,73 @@
+//! Too few bounce buffers: pages still come in, and go out later.
+
+mod common;
+use common::{Setup, World, assert_holds, random};
+use softswap_engine::bounce::Buffer;
+use softswap_engine::stats::Counter;
+use std::thread;
+use std::time::Duration;
+
+/// Every buffer that is not swap-in's alone.
+fn hold_all(world: &World) -> Vec<Buffer<'_>> {
+    let buffers = world.engine.buffers();
+    let pools = std::iter::from_fn(|| buffers.take(0, 1));
+    let lent = std::iter::from_fn(|| buffers.take_transient(1));
+    let held: Vec<_> = pools.chain(lent).collect();
+    assert!(held.len() > 64 && buffers.take(1, 1).is_none());
+    held
+}
+
+#[test]
+fn pages_come_in_while_others_have_all_buffers() {
+    let world = World::new(&Setup::default());
+    let contents = random(1000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let held = hold_all(&world);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_holds(memory, &contents));
+        }
+    });
+    assert!(world.count(Counter::PagesRead) >= 1000);
+    drop(held);
+    world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn pages_that_find_no_buffer_leave_when_there_is_one() {
+    let world = World::new(&Setup::default());
+    let contents = random(100);
+    let memory = world.map_with(&contents);
+    let held = hold_all(&world);
+    thread::scope(|scope| {
+        let leaving = scope.spawn(|| world.evict(memory));
+        thread::sleep(Duration::from_millis(200));
+        assert!(!leaving.is_finished());
+        assert_eq!(world.count(Counter::PagesWritten), 0);
+        drop(held);
+    });
+    assert_holds(memory, &contents);
+    let message = world.engine.buffers().full_message(1).expect("somebody waited for long");
+    assert!(message.contains("bounce buffers are full"), "{message}");
+}
+
+#[test]
+fn a_pool_that_was_added_counts_against_the_budget() {
+    let world = World::new(&Setup::default());
+    let buffers = world.engine.buffers();
+    let used = || {
+        world.engine.note_peaks();
+        world.count(Counter::UsedPeakBytes)
+    };
+    let before = used();
+    let held: Vec<_> = std::iter::from_fn(|| buffers.take(0, 1)).collect();
+    assert!(buffers.wants_pool() && buffers.grow(usize::MAX, 0));
+    let added = buffers.extra_bytes();
+    assert!(added > 0 && added <= (16 << 20) / 32);
+    assert_eq!(used(), before + added as u64);
+    drop(held);
+    buffers.release_idle(1 << 60);
+    buffers.release_idle(1 << 61);
+    assert_eq!(buffers.extra_bytes(), 0);
+}
