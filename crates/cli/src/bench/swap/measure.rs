@@ -14,6 +14,7 @@ use indicatif::ProgressBar;
 /// The kernel's sides may be killed for memory that could be had: so often it
 /// is tried again. softswap may not: its limit holds all that it needs.
 const ATTEMPTS: u32 = 5;
+const KILLED: &str = "the kernel killed it for outgrowing its control group";
 
 /// A pattern with so many threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,7 @@ pub(super) fn patterns(
     means: &Means<'_>,
     sides: &[Side],
     progress: &ProgressBar,
+    notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let kinds = kinds(args);
     let matters = if args.no_patterns { Vec::new() } else { Matter::of(sides) };
@@ -75,40 +77,51 @@ pub(super) fn patterns(
         for index in rotated(cells.len(), round) {
             let cell = &mut cells[index];
             progress.set_message(format!("round {}: {}", round + 1, cell.matter.name()));
+            progress.inc(1);
+            // What was killed time and again would be killed again.
+            if cell.runs.len() < round {
+                continue;
+            }
             let order: Vec<usize> = rotated(kinds.len(), round).collect();
             let phases: Vec<Phase> = order
                 .iter()
                 .map(|at| phase(args, kinds[*at], cell.matter.share_percent, round))
                 .collect();
-            let mut ran = session_of(args, ground, means, cell, &phases)
+            let ran = session_of(args, ground, means, cell, &phases)
                 .map_err(|refusal| of(&cell.matter.name(), &refusal))?;
+            let Some(mut ran) = ran else {
+                let (name, kills) = (cell.matter.name(), cell.kills);
+                notes.push(format!("{name}: {KILLED}, {kills} times; it is left out"));
+                continue;
+            };
             let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
             placed.sort_by_key(|(at, _)| *at);
             ran.took = placed.into_iter().map(|(_, took)| took).collect();
             cell.runs.push(ran);
-            progress.inc(1);
         }
     }
     Ok(cells)
 }
 
+/// One more run of a cell; nothing where the kernel always kills it.
 fn session_of(
     args: &SwapArgs,
     ground: &mut Ground,
     means: &Means<'_>,
     cell: &mut Cell,
     phases: &[Phase],
-) -> Result<Ran, Refusal> {
-    for _ in 0..attempts(cell.matter.side) {
+) -> Result<Option<Ran>, Refusal> {
+    let side = cell.matter.side;
+    for _ in 0..attempts(side) {
         match session::run(ground, means, cell.matter, args.working_set(), phases)? {
-            Ok(ran) => return Ok(ran),
+            Ok(ran) => return Ok(Some(ran)),
             Err(kills) => cell.kills += kills,
         }
     }
-    Err(Refusal::own(
-        "the kernel killed the task for outgrowing its control group; ask for a larger \
-         --working-set, or for other --sides",
-    ))
+    match side {
+        Side::Softswap => Err(Refusal::own(format!("{KILLED}; ask for a larger --working-set"))),
+        _ => Ok(None),
+    }
 }
 
 fn attempts(side: Side) -> u32 {
@@ -134,7 +147,7 @@ fn phase(args: &SwapArgs, kind: Kind, share_percent: u32, round: usize) -> Phase
     }
 }
 
-/// Runs the programs; those that fail within a limit are noted and left out.
+/// Runs the programs; a way in which one fails is noted and has fewer runs.
 pub(super) fn programs(
     args: &SwapArgs,
     ground: &mut Ground,
@@ -171,7 +184,7 @@ pub(super) fn programs(
                 }
             }
         }
-        found.extend(cells.into_iter().filter(|cell| cell.runs.len() == args.rounds() as usize));
+        found.extend(cells);
     }
     Ok(found)
 }
@@ -217,7 +230,7 @@ fn run(
             Err(Failure::Other(why)) => return Ok(Err(why)),
         }
     }
-    Ok(Err("the kernel killed it for outgrowing its control group".into()))
+    Ok(Err(KILLED.into()))
 }
 
 pub(super) fn how(how: How) -> String {

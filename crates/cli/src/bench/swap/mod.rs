@@ -121,7 +121,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, conflicts_with = "programs")]
     no_programs: bool,
 
-    /// What the programs take, about [default: 192M, with --quick 96M]
+    /// What the programs take, about [default: 128M, with --quick 96M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     program_size: Option<u64>,
 
@@ -171,7 +171,7 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        self.pick(self.program_size, 192 << 20, 96 << 20)
+        self.pick(self.program_size, 128 << 20, 96 << 20)
     }
 
     fn seconds(&self) -> f64 {
@@ -255,7 +255,7 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let ready = if args.no_programs { Vec::new() } else { ready(args, &ground.dir, &mut notes) };
 
     let progress = progress(args, &sides, ready.len());
-    let cells = measure::patterns(args, &mut ground, &means, &sides, &progress)?;
+    let cells = measure::patterns(args, &mut ground, &means, &sides, &progress, &mut notes)?;
     let programs =
         measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
     progress.finish_and_clear();

@@ -28,7 +28,7 @@ pub(super) struct SwapOutcome {
     pub(super) disturbance: Disturbance,
     /// Of softswap: none, or there is no result.
     oom_kills: u64,
-    /// Of the kernel's sides, in runs that were then repeated.
+    /// Of the kernel's sides, in runs that were repeated or left out.
     kernel_oom_kills: u64,
     within_limits: bool,
     #[serde(flatten)]
@@ -114,16 +114,24 @@ impl SwapOutcome {
     pub(super) fn new(found: Found, args: &SwapArgs, machine: Machine) -> SwapOutcome {
         let Found { cells, programs, disturbance, notes } = found;
         let kinds = kinds(args);
+        let killed = |ours: bool| {
+            let is_ours = |how: How| matches!(how, How::Limited { side: Side::Softswap, .. });
+            let of_cells =
+                cells.iter().map(|cell| (cell.matter.side == Side::Softswap, cell.kills));
+            let all = of_cells.chain(programs.iter().map(|cell| (is_ours(cell.how), cell.kills)));
+            all.filter(|(is, _)| *is == ours).map(|(_, kills)| kills).sum()
+        };
+        let (oom_kills, kernel_oom_kills) = (killed(true), killed(false));
+        // Where the kernel's sides were killed time and again nothing can be compared.
+        let rounds = args.rounds() as usize;
+        let cells: Vec<_> = cells.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
+        let programs: Vec<_> =
+            programs.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
         let mut figures = ratios::of_patterns(&cells, &kinds);
         figures.extend(ratios::of_programs(&programs));
         let sessions: Vec<_> = cells.iter().map(|cell| session_row(cell, args)).collect();
         let programs: Vec<_> = programs.iter().map(|cell| program_row(cell, &programs)).collect();
         let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
-        let kills = |ours: bool| {
-            let of_sessions = sessions.iter().map(|row| (row.side, row.oom_kills));
-            let all = of_sessions.chain(programs.iter().map(|row| (row.side, row.oom_kills)));
-            all.filter(|(side, _)| (*side == Side::Softswap.name()) == ours).map(|(_, n)| n).sum()
-        };
         SwapOutcome {
             schema: 1,
             bench: "swap",
@@ -134,8 +142,8 @@ impl SwapOutcome {
             seconds: args.seconds(),
             rounds: args.rounds(),
             disturbance,
-            oom_kills: kills(true),
-            kernel_oom_kills: kills(false),
+            oom_kills,
+            kernel_oom_kills,
             within_limits: sessions.iter().all(|row| within(row.peak_bytes, row.limit_bytes))
                 && programs
                     .iter()
@@ -257,7 +265,11 @@ impl Report for SwapOutcome {
         );
         text += &(pattern_table(&self.rows) + &session_table(&self.sessions));
         text += &program_table(&self.programs);
-        text += &format!("\n{}\n\n", self.disturbance);
+        text += &format!("\n{}\n", self.disturbance);
+        text += &format!(
+            "killed for outgrowing a control group: softswap {} times, the kernel's sides {} times\n\n",
+            self.oom_kills, self.kernel_oom_kills
+        );
         text + &ratios_text(&self.figures) + &lines(&self.notes)
     }
 }

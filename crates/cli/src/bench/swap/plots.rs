@@ -52,7 +52,7 @@ pub(super) fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
             .disable_x_mesh()
             .x_label_formatter(&label)
             .y_label_formatter(&|value| short(*value))
-            .y_desc("touches/s")
+            .y_desc("touches/s, logarithmic")
             .label_style(FONT)
             .draw()?;
         let width = BARS / names.len().max(1) as f64;

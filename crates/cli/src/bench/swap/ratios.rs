@@ -97,7 +97,13 @@ mod tests {
             peak_bytes: 0,
             bounds: Default::default(),
         };
-        ProgramCell { name: "x", how, limit_bytes: None, runs: seconds.iter().map(run).collect() }
+        ProgramCell {
+            name: "x",
+            how,
+            limit_bytes: None,
+            kills: 0,
+            runs: seconds.iter().map(run).collect(),
+        }
     }
 
     #[test]

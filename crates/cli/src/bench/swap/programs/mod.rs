@@ -80,8 +80,8 @@ impl Program {
             }
             Program::GraphWalk => {
                 let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
-                // As many steps as bring most pages back several times.
-                let steps = (bytes / 64).to_string();
+                // Few enough that a disk serves them in seconds.
+                let steps = (bytes / 8192).to_string();
                 ready(path, vec![goal(), steps.into()], None)
             }
         })
@@ -109,18 +109,17 @@ fn gnu_sort() -> Result<PathBuf, String> {
     Ok("sort".into())
 }
 
-/// A line has 64 bytes, and sort takes about 48 more for it.
-const BYTES_PER_LINE: u64 = 112;
+/// A line has 1 KiB, and sort takes about 80 bytes more for it.
+const LINE_BYTES: u64 = 1024;
+const BYTES_PER_LINE: u64 = LINE_BYTES + 80;
 
 /// Numbers without pattern and a text that all lines share.
 fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create_new(path)?);
+    let shared = "and words that all lines share ".repeat(31);
     for number in noise(11).take((bytes / BYTES_PER_LINE) as usize) {
-        writeln!(
-            file,
-            "{number:016x} {:016x} and some words that all share",
-            number.rotate_left(7)
-        )?;
+        let text = format!("{number:016x} {:016x} {shared}", number.rotate_left(7));
+        writeln!(file, "{text:width$.width$}", width = LINE_BYTES as usize - 1)?;
     }
     file.flush()
 }
@@ -163,7 +162,7 @@ mod tests {
         write_lines(&path, 1000 * BYTES_PER_LINE).unwrap();
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.lines().count(), 1000);
-        assert!(text.lines().all(|line| line.len() + 1 == 64), "{}", &text[..80]);
+        assert!(text.lines().all(|line| line.len() as u64 + 1 == LINE_BYTES), "{}", &text[..80]);
     }
 
     #[test]

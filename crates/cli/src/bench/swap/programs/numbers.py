@@ -1,21 +1,24 @@
-# A large numeric sort: with NumPy where it is there, else with arrays.
+# A large numeric sort: rows of numbers, put into the order of their first
+# ones. With NumPy where it is there, else with arrays.
 import array
 import hashlib
 import sys
 
-goal_bytes = int(sys.argv[1])
-# Words that a hash makes of a counter: incompressible, the same in every run.
-noise = lambda count: hashlib.shake_128(b"numbers").digest(8 * count)
-digest = hashlib.sha256()
+ROW = 128  # numbers in a row, of eight bytes
+
+rows = int(sys.argv[1]) // (2 * 8 * ROW)
+# What a hash makes of a word: incompressible, the same in every run.
+noise = hashlib.shake_128(b"numbers").digest(rows * ROW * 8)
 try:
     import numpy
-    # The numbers, their order, and the numbers in that order.
-    numbers = numpy.frombuffer(noise(goal_bytes // 40), dtype=numpy.uint64)
-    order = numpy.argsort(numbers, kind="quicksort")
-    ordered = numbers[order]
-    digest.update(ordered.tobytes())
+    table = numpy.frombuffer(noise, dtype=numpy.uint64).reshape(rows, ROW)
+    ordered = table[numpy.argsort(table[:, 0], kind="stable")]
 except ImportError:
-    numbers = array.array("Q", noise(goal_bytes // 72))
-    ordered = array.array("Q", sorted(numbers))
-    digest.update(memoryview(ordered).cast("B"))
-print(digest.hexdigest())
+    table = array.array("Q")
+    table.frombytes(noise)
+    del noise
+    order = sorted(range(0, rows * ROW, ROW), key=table.__getitem__)
+    ordered = array.array("Q", bytes(0))
+    for at in order:
+        ordered.extend(table[at:at + ROW])
+print(hashlib.sha256(memoryview(ordered).cast("B")).hexdigest())
