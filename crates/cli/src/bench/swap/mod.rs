@@ -33,6 +33,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Cell, ProgramCell};
 use plan::{Matter, Pattern, Side};
 use programs::{Program, Ready};
+use serde_json::{Map, Value};
 use session::Means;
 use softswap_engine::config::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
@@ -190,6 +191,8 @@ struct Found {
     cells: Vec<Cell>,
     programs: Vec<ProgramCell>,
     disturbance: Disturbance,
+    /// As they were meanwhile.
+    settings: Map<String, Value>,
     notes: Vec<String>,
 }
 
@@ -259,7 +262,8 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let programs =
         measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
     progress.finish_and_clear();
-    Ok(Found { cells, programs, disturbance: usage.since(), notes })
+    let (settings, disturbance) = (ground::settings(), usage.since());
+    Ok(Found { cells, programs, disturbance, settings, notes })
 }
 
 fn progress(args: &SwapArgs, sides: &[Side], programs: usize) -> ProgressBar {

@@ -8,7 +8,7 @@ use super::measure::{Cell, How, Kind, ProgramCell, kinds};
 use super::plan::{Matter, Side};
 use super::session::{Ran, budget_within};
 use super::task::Took;
-use super::{Found, SwapArgs, ground, ratios};
+use super::{Found, SwapArgs, ratios};
 use crate::units;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -112,7 +112,7 @@ impl Distribution {
 
 impl SwapOutcome {
     pub(super) fn new(found: Found, args: &SwapArgs, machine: Machine) -> SwapOutcome {
-        let Found { cells, programs, disturbance, notes } = found;
+        let Found { cells, programs, disturbance, settings, notes } = found;
         let kinds = kinds(args);
         let killed = |ours: bool| {
             let is_ours = |how: How| matches!(how, How::Limited { side: Side::Softswap, .. });
@@ -136,7 +136,7 @@ impl SwapOutcome {
             schema: 1,
             bench: "swap",
             machine,
-            settings: ground::settings(),
+            settings,
             working_set_bytes: args.working_set(),
             program_bytes: args.program_size(),
             seconds: args.seconds(),
