@@ -130,7 +130,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
-    /// Less of everything: under a minute, to see that it works
+    /// Less of everything, to see that it works
     #[arg(long)]
     quick: bool,
 
