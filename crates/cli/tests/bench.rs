@@ -1,6 +1,9 @@
 //! `softswap bench`: what it prints, what it refuses, and that nothing stays.
 
 mod common;
+#[path = "bench/swap.rs"]
+mod swap;
+
 use common::{Loop, as_nobody, is_root, softswap, std_softswap};
 use serde_json::Value;
 use std::path::Path;
@@ -547,7 +550,7 @@ fn a_page_that_comes_back_changed_is_noticed_and_no_device_is_left() {
 }
 
 /// Waits until `done`; a hang only has to end some time.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "{what}");

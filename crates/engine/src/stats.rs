@@ -245,7 +245,7 @@ impl StopReason {
 }
 
 /// Latency buckets: 4 per power of two from 1 ns.
-const BUCKETS: usize = 4 * 40;
+pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
 /// Words in the shared statistics area.
 pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + samples::BUCKETS);
@@ -317,6 +317,12 @@ impl Stats {
         quantile_ns(self.histogram(tier as usize), quantile)
     }
 
+    /// How many of the tier's faults fell into each bucket.
+    #[must_use]
+    pub fn fault_counts(&self, tier: Tier) -> Vec<u64> {
+        self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
+    }
+
     /// Records a transfer of an I/O bucket ([`samples::bucket_of`]).
     pub fn record_io(&self, bucket: usize, ns: u64) {
         self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
@@ -357,7 +363,9 @@ fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
     None
 }
 
-fn bucket_of(ns: u64) -> usize {
+/// The bucket of a latency: four to the octave.
+#[must_use]
+pub fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(4);
     let octave = 63 - ns.leading_zeros() as usize;
     let quarter = (ns >> (octave - 2)) as usize & 3;
@@ -365,7 +373,8 @@ fn bucket_of(ns: u64) -> usize {
 }
 
 /// The smallest latency of a bucket, in ns.
-fn bucket_floor(index: usize) -> u64 {
+#[must_use]
+pub fn bucket_floor(index: usize) -> u64 {
     let (octave, quarter) = (index / 4, index as u64 % 4);
     if octave < 2 {
         return octave as u64;

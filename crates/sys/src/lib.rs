@@ -19,6 +19,7 @@
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
 //! | [`simd`]                                       | comparing a page with wide registers   |
+//! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
 //! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
 //! | [`probe`]                                      | trying out what a machine allows       |
 //!
@@ -38,6 +39,7 @@ pub mod futex;
 pub mod holders;
 pub mod inline;
 pub mod kept;
+pub mod kernel_swap;
 pub mod layout;
 pub mod load;
 pub mod lz4;

@@ -6,17 +6,22 @@ mod counts;
 mod extents;
 mod faults;
 mod io;
+mod keeper;
 pub(crate) mod machine;
+mod managed;
 pub(crate) mod noise;
 mod pin;
 mod pool;
+mod region;
 pub(crate) mod report;
 mod samefill;
 pub(crate) mod sample;
 mod seal;
 mod slots;
 mod stage;
+mod swap;
 mod swap_in;
+mod turns;
 
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
@@ -35,15 +40,18 @@ enum Bench {
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
-    Pool(pool::PoolArgs),
     #[command(hide = true)]
-    PoolKeeper(pool::zram::KeeperArgs),
+    Keeper(keeper::KeeperArgs),
+    Pool(pool::PoolArgs),
     Samefill(samefill::SamefillArgs),
     Seal(seal::SealArgs),
     Slots(slots::SlotsArgs),
+    Swap(Box<swap::SwapArgs>),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
     SwapInTask(swap_in::task::TaskArgs),
+    #[command(hide = true)]
+    SwapTask(swap::task::TaskArgs),
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
@@ -53,11 +61,13 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
         Bench::Pool(args) => pool::run(args),
-        Bench::PoolKeeper(args) => pool::zram::keep(args),
+        Bench::Keeper(args) => keeper::keep(args),
         Bench::Samefill(args) => samefill::run(args),
         Bench::Seal(args) => seal::run(args),
         Bench::Slots(args) => slots::run(args),
+        Bench::Swap(args) => swap::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
+        Bench::SwapTask(args) => swap::task::run(args),
     }
 }

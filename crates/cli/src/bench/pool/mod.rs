@@ -5,12 +5,12 @@
 //! take turns in every round. softswap is called as the walks call it; zram is
 //! asked through its block device, one page at a time.
 
-mod contents;
+pub(super) mod contents;
 mod measure;
 mod outcome;
 mod stores;
 mod waste;
-pub(super) mod zram;
+mod zram;
 
 use super::machine::{Disturbance, Usage};
 use super::report::Target as Output;

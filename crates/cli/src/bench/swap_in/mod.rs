@@ -167,7 +167,7 @@ fn measure(
                 damage: args.damage,
             };
             let config = Config { poll: *mode, ..config.clone() };
-            runs.push(child::run(&task, config, library, &signals)?);
+            runs.push(child::run(&task, &config, library, &signals)?);
         }
     }
     Ok(cells)

@@ -1,0 +1,357 @@
+//! The result of `bench swap`.
+
+use super::super::machine::{Disturbance, Machine};
+use super::super::report::{Report, lines, ratios_text};
+use super::super::sample::{median, variation};
+use super::latency::Latencies;
+use super::measure::{Cell, How, Kind, ProgramCell, kinds};
+use super::plan::{Matter, Side};
+use super::session::{Ran, budget_within};
+use super::task::Took;
+use super::{Found, SwapArgs, ratios};
+use crate::units;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use softswap_engine::stats::TIERS;
+
+#[derive(Debug, Serialize)]
+pub(super) struct SwapOutcome {
+    schema: u32,
+    bench: &'static str,
+    pub(super) machine: Machine,
+    pub(super) settings: Map<String, Value>,
+    pub(super) working_set_bytes: u64,
+    program_bytes: u64,
+    seconds: f64,
+    pub(super) rounds: u32,
+    #[serde(flatten)]
+    pub(super) disturbance: Disturbance,
+    /// Of softswap: none, or there is no result.
+    oom_kills: u64,
+    /// Of the kernel's sides, in runs that were repeated or left out.
+    kernel_oom_kills: u64,
+    within_limits: bool,
+    #[serde(flatten)]
+    pub(super) figures: Map<String, Value>,
+    pub(super) rows: Vec<PatternRow>,
+    pub(super) sessions: Vec<SessionRow>,
+    pub(super) programs: Vec<ProgramRow>,
+    /// softswap's faults, by where the page was.
+    pub(super) faults: Vec<Distribution>,
+    /// All touches of one thread at random places.
+    pub(super) touches: Vec<Distribution>,
+    pub(super) notes: Vec<String>,
+}
+
+/// One pattern on one side.
+#[derive(Debug, Serialize)]
+pub(super) struct PatternRow {
+    pub(super) side: &'static str,
+    pub(super) data: &'static str,
+    pub(super) share_percent: u32,
+    pub(super) pattern: &'static str,
+    pub(super) threads: u32,
+    pub(super) touches_per_s: f64,
+    pub(super) cov: f64,
+    cpu_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    count: usize,
+}
+
+/// What the kernel said of one side's groups.
+#[derive(Debug, Serialize)]
+pub(super) struct SessionRow {
+    pub(super) side: &'static str,
+    pub(super) data: &'static str,
+    pub(super) share_percent: u32,
+    pub(super) limit_bytes: u64,
+    /// softswap's budget within it.
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) fill_mb_per_s: f64,
+    pub(super) peak_bytes: Option<u64>,
+    pub(super) oom_kills: u64,
+    pub(super) outside_bytes: u64,
+    pub(super) swapped_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ProgramRow {
+    pub(super) program: &'static str,
+    /// `in_memory`: as it is.
+    pub(super) side: &'static str,
+    pub(super) share_percent: u32,
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) cov: f64,
+    /// Over the program as it is.
+    pub(super) slowdown: f64,
+    cpu_ratio: f64,
+    limit_bytes: Option<u64>,
+    peak_bytes: Option<u64>,
+    oom_kills: u64,
+    pub(super) outside_bytes: u64,
+    count: usize,
+}
+
+/// Latencies: the share that is over by each time.
+#[derive(Debug, Serialize)]
+pub(super) struct Distribution {
+    pub(super) name: String,
+    pub(super) share_percent: u32,
+    pub(super) us: Vec<f64>,
+    pub(super) share: Vec<f64>,
+}
+
+impl Distribution {
+    fn new(name: String, share_percent: u32, latencies: &Latencies) -> Distribution {
+        let (us, share) = latencies.distribution().into_iter().unzip();
+        Distribution { name, share_percent, us, share }
+    }
+}
+
+impl SwapOutcome {
+    pub(super) fn new(found: Found, args: &SwapArgs, machine: Machine) -> SwapOutcome {
+        let Found { cells, programs, disturbance, settings, notes } = found;
+        let kinds = kinds(args);
+        let killed = |ours: bool| {
+            let is_ours = |how: How| matches!(how, How::Limited { side: Side::Softswap, .. });
+            let of_cells =
+                cells.iter().map(|cell| (cell.matter.side == Side::Softswap, cell.kills));
+            let all = of_cells.chain(programs.iter().map(|cell| (is_ours(cell.how), cell.kills)));
+            all.filter(|(is, _)| *is == ours).map(|(_, kills)| kills).sum()
+        };
+        let (oom_kills, kernel_oom_kills) = (killed(true), killed(false));
+        // Where the kernel's sides were killed time and again nothing can be compared.
+        let rounds = args.rounds() as usize;
+        let cells: Vec<_> = cells.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
+        let programs: Vec<_> =
+            programs.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
+        let mut figures = ratios::of_patterns(&cells, &kinds);
+        figures.extend(ratios::of_programs(&programs));
+        let sessions: Vec<_> = cells.iter().map(|cell| session_row(cell, args)).collect();
+        let programs: Vec<_> = programs.iter().map(|cell| program_row(cell, &programs)).collect();
+        let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
+        SwapOutcome {
+            schema: 1,
+            bench: "swap",
+            machine,
+            settings,
+            working_set_bytes: args.working_set(),
+            program_bytes: args.program_size(),
+            seconds: args.seconds(),
+            rounds: args.rounds(),
+            disturbance,
+            oom_kills,
+            kernel_oom_kills,
+            within_limits: sessions.iter().all(|row| within(row.peak_bytes, row.limit_bytes))
+                && programs
+                    .iter()
+                    .all(|row| within(row.peak_bytes, row.limit_bytes.unwrap_or(u64::MAX))),
+            figures,
+            rows: cells.iter().flat_map(|cell| pattern_rows(cell, &kinds)).collect(),
+            sessions,
+            programs,
+            faults: cells.iter().flat_map(faults_of).collect(),
+            touches: cells.iter().filter_map(|cell| touches_of(cell, &kinds)).collect(),
+            notes,
+        }
+    }
+}
+
+fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
+    let row = |(at, kind): (usize, &Kind)| {
+        let of = |figure: &dyn Fn(&Took) -> f64| {
+            cell.runs.iter().map(|ran| figure(&ran.took[at])).collect::<Vec<_>>()
+        };
+        let rates = of(&Took::touches_per_s);
+        PatternRow {
+            side: cell.matter.side.name(),
+            data: cell.matter.data.name(),
+            share_percent: cell.matter.share_percent,
+            pattern: kind.pattern.name(),
+            threads: kind.threads,
+            cov: variation(&rates),
+            touches_per_s: median(rates),
+            cpu_us: median(of(&|took| took.cpu_seconds * 1e6 / took.touches as f64)),
+            p50_us: median(of(&|took| took.latencies.quantile_us(0.5))),
+            p99_us: median(of(&|took| took.latencies.quantile_us(0.99))),
+            count: cell.runs.len(),
+        }
+    };
+    kinds.iter().enumerate().map(row).collect()
+}
+
+fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
+    let Matter { side, data, share_percent } = cell.matter;
+    let limit_bytes = args.working_set() * u64::from(share_percent) / 100;
+    let mb = args.working_set() as f64 / 1e6;
+    let most = |figure: fn(&Ran) -> u64| cell.runs.iter().map(figure).max().unwrap_or(0);
+    SessionRow {
+        side: side.name(),
+        data: data.name(),
+        share_percent,
+        limit_bytes,
+        memory_bytes: (side == Side::Softswap).then(|| budget_within(limit_bytes)),
+        fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.filled.seconds).collect()),
+        peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
+        oom_kills: cell.kills,
+        outside_bytes: most(|ran| ran.bounds.outside_bytes),
+        swapped_bytes: most(|ran| ran.bounds.swapped_bytes),
+    }
+}
+
+fn program_row(cell: &ProgramCell, all: &[ProgramCell]) -> ProgramRow {
+    let plain = all.iter().find(|other| other.name == cell.name && other.how == How::Plain);
+    let (side, share_percent) = match cell.how {
+        How::Plain => ("in_memory", 100),
+        How::Roomy => (Side::Softswap.name(), 100),
+        How::Limited { side, share_percent } => (side.name(), share_percent),
+    };
+    let seconds: Vec<f64> = cell.runs.iter().map(|ran| ran.seconds).collect();
+    let cpu = |cell: &ProgramCell| median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect());
+    ProgramRow {
+        program: cell.name,
+        side,
+        share_percent,
+        cov: variation(&seconds),
+        seconds: median(seconds),
+        cpu_seconds: cpu(cell),
+        slowdown: plain.map_or(f64::NAN, |plain| ratios::over(cell, plain)),
+        cpu_ratio: plain.map_or(f64::NAN, |plain| cpu(cell) / cpu(plain)),
+        limit_bytes: cell.limit_bytes,
+        peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
+        oom_kills: cell.kills,
+        outside_bytes: cell.runs.iter().map(|ran| ran.bounds.outside_bytes).max().unwrap_or(0),
+        count: cell.runs.len(),
+    }
+}
+
+fn faults_of(cell: &Cell) -> Vec<Distribution> {
+    let of_tier = |tier| {
+        let mut all = Latencies::new();
+        let of_tier = cell.runs.iter().flat_map(|ran| &ran.tiers).filter(|(of, _)| *of == tier);
+        of_tier.for_each(|(_, latencies)| all.add_all(latencies));
+        all
+    };
+    let (data, share_percent) = (cell.matter.data.name(), cell.matter.share_percent);
+    let tiers = TIERS.into_iter().map(|tier| (tier, of_tier(tier)));
+    tiers
+        .filter(|(_, latencies)| latencies.count() > 0)
+        .map(|(tier, latencies)| {
+            Distribution::new(format!("{} ({data})", tier.name()), share_percent, &latencies)
+        })
+        .collect()
+}
+
+/// Of the first pattern with the fewest threads.
+fn touches_of(cell: &Cell, kinds: &[Kind]) -> Option<Distribution> {
+    kinds.first()?;
+    let mut all = Latencies::new();
+    cell.runs.iter().for_each(|ran| all.add_all(&ran.took[0].latencies));
+    let Matter { side, data, share_percent } = cell.matter;
+    let name = format!("{} ({})", side.name(), data.name());
+    Some(Distribution::new(name, share_percent, &all))
+}
+
+impl Report for SwapOutcome {
+    fn table(&self) -> String {
+        let mut text = format!(
+            "{}\n{} for the patterns, {} for the programs, {} rounds\n",
+            self.machine.line(),
+            units::bytes(self.working_set_bytes),
+            units::bytes(self.program_bytes),
+            self.rounds
+        );
+        text += &(pattern_table(&self.rows) + &session_table(&self.sessions));
+        text += &program_table(&self.programs);
+        text += &format!("\n{}\n", self.disturbance);
+        text += &format!(
+            "killed for outgrowing a control group: softswap {} times, the kernel's sides {} times\n\n",
+            self.oom_kills, self.kernel_oom_kills
+        );
+        text + &ratios_text(&self.figures) + &lines(&self.notes)
+    }
+}
+
+fn pattern_table(rows: &[PatternRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<12}{:<15}{:>6} {:<17}{:>3}{:>12}{:>8}{:>9}{:>9}{:>10}\n",
+        "side", "data", "fits", "pattern", "t", "touches/s", "CoV", "CPU us", "p50 us", "p99 us"
+    );
+    for row in rows {
+        text += &format!(
+            "{:<12}{:<15}{:>4} % {:<17}{:>3}{:>12}{:>6.1} %{:>9.2}{:>9.2}{:>10.1}\n",
+            row.side,
+            row.data,
+            row.share_percent,
+            row.pattern,
+            row.threads,
+            units::count(row.touches_per_s as u64),
+            row.cov * 100.0,
+            row.cpu_us,
+            row.p50_us,
+            row.p99_us
+        );
+    }
+    text
+}
+
+/// Bytes, or `-` where nobody counted.
+pub(super) fn shown(bytes: Option<u64>) -> String {
+    bytes.map_or("-".into(), units::bytes)
+}
+
+fn session_table(rows: &[SessionRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<12}{:<15}{:>6}{:>11}{:>11}{:>11}{:>7}{:>11}{:>11}\n",
+        "side", "data", "fits", "limit", "peak", "budget", "kills", "outside", "fill MB/s"
+    );
+    for row in rows {
+        text += &format!(
+            "{:<12}{:<15}{:>4} %{:>11}{:>11}{:>11}{:>7}{:>11}{:>11.0}\n",
+            row.side,
+            row.data,
+            row.share_percent,
+            units::bytes(row.limit_bytes),
+            shown(row.peak_bytes),
+            shown(row.memory_bytes),
+            row.oom_kills,
+            units::bytes(row.outside_bytes),
+            row.fill_mb_per_s
+        );
+    }
+    text
+}
+
+fn program_table(rows: &[ProgramRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<14}{:<12}{:>6}{:>9}{:>8}{:>9}{:>10}{:>11}{:>11}{:>11}\n",
+        "program", "side", "fits", "s", "CoV", "CPU s", "slowdown", "limit", "peak", "outside"
+    );
+    for row in rows {
+        text += &format!(
+            "{:<14}{:<12}{:>4} %{:>9.2}{:>6.1} %{:>9.2}{:>10.2}{:>11}{:>11}{:>11}\n",
+            row.program,
+            row.side,
+            row.share_percent,
+            row.seconds,
+            row.cov * 100.0,
+            row.cpu_seconds,
+            row.slowdown,
+            shown(row.limit_bytes),
+            shown(row.peak_bytes),
+            units::bytes(row.outside_bytes)
+        );
+    }
+    text
+}

@@ -1,0 +1,24 @@
+# A large numeric sort: rows of numbers, put into the order of their first
+# ones. With NumPy where it is there, else with arrays.
+import array
+import hashlib
+import sys
+
+ROW = 128  # numbers in a row, of eight bytes
+
+rows = int(sys.argv[1]) // (2 * 8 * ROW)
+# What a hash makes of a word: incompressible, the same in every run.
+noise = hashlib.shake_128(b"numbers").digest(rows * ROW * 8)
+try:
+    import numpy
+    table = numpy.frombuffer(noise, dtype=numpy.uint64).reshape(rows, ROW)
+    ordered = table[numpy.argsort(table[:, 0], kind="stable")]
+except ImportError:
+    table = array.array("Q")
+    table.frombytes(noise)
+    del noise
+    order = sorted(range(0, rows * ROW, ROW), key=table.__getitem__)
+    ordered = array.array("Q", bytes(0))
+    for at in order:
+        ordered.extend(table[at:at + ROW])
+print(hashlib.sha256(memoryview(ordered).cast("B")).hexdigest())

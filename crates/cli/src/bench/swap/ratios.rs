@@ -1,0 +1,124 @@
+//! Figures that compare: medians over the rounds of what both did in a round.
+
+use super::super::sample::median;
+use super::measure::{Cell, How, Kind, ProgramCell};
+use super::plan::{PATTERN_SHARES, PROGRAM_SHARES, Side};
+use serde_json::{Map, Value};
+
+/// The share that figures without a suffix are for.
+const USUAL_SHARE: u32 = 25;
+const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::Zswap];
+
+fn of_share(share_percent: u32) -> String {
+    if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }
+}
+
+fn of_threads(threads: u32) -> String {
+    if threads == 1 { String::new() } else { format!("_t{threads}") }
+}
+
+/// `PATTERN_softswap_vs_SIDE`: of touches a second.
+pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> {
+    let mut figures = Map::new();
+    for share_percent in PATTERN_SHARES {
+        for (at, kind) in kinds.iter().enumerate() {
+            for side in KERNEL {
+                let find = |wanted: Side| {
+                    cells.iter().find(|cell| {
+                        let matter = cell.matter;
+                        matter.side == wanted
+                            && Some(matter.data) == side.data()
+                            && matter.share_percent == share_percent
+                    })
+                };
+                let (Some(ours), Some(theirs)) = (find(Side::Softswap), find(side)) else {
+                    continue;
+                };
+                let pairs = ours.runs.iter().zip(&theirs.runs);
+                let ratio = median(
+                    pairs
+                        .map(|(a, b)| a.took[at].touches_per_s() / b.took[at].touches_per_s())
+                        .collect(),
+                );
+                let (pattern, side) = (kind.pattern.name(), side.name());
+                let (share, threads) = (of_share(share_percent), of_threads(kind.threads));
+                figures
+                    .insert(format!("{pattern}_softswap_vs_{side}{share}{threads}"), ratio.into());
+            }
+        }
+    }
+    figures
+}
+
+/// `PROGRAM_softswap_vs_best_kernel` and `PROGRAM_at_100`: of times.
+pub(super) fn of_programs(cells: &[ProgramCell]) -> Map<String, Value> {
+    let mut figures = Map::new();
+    let mut names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
+    names.dedup();
+    for name in names {
+        let find = |how| cells.iter().find(|cell| cell.name == name && cell.how == how);
+        let mut add = |key: String, ours: Option<&ProgramCell>, theirs: Option<&ProgramCell>| {
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                figures.insert(key, over(ours, theirs).into());
+            }
+        };
+        for share_percent in PROGRAM_SHARES {
+            let on = |side| find(How::Limited { side, share_percent });
+            let best =
+                KERNEL.into_iter().filter_map(on).min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+            let key = format!("{name}_softswap_vs_best_kernel{}", of_share(share_percent));
+            add(key, on(Side::Softswap), best);
+        }
+        add(format!("{name}_at_100"), find(How::Roomy), find(How::Plain));
+    }
+    figures
+}
+
+pub(super) fn seconds(cell: &ProgramCell) -> f64 {
+    median(cell.runs.iter().map(|ran| ran.seconds).collect())
+}
+
+/// How many times as long it took, by rounds.
+pub(super) fn over(one: &ProgramCell, other: &ProgramCell) -> f64 {
+    let pairs = one.runs.iter().zip(&other.runs);
+    median(pairs.map(|(one, other)| one.seconds / other.seconds).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::whole::WholeRan;
+    use super::*;
+
+    fn cell(how: How, seconds: &[f64]) -> ProgramCell {
+        let run = |seconds: &f64| WholeRan {
+            seconds: *seconds,
+            cpu_seconds: 1.0,
+            digest: 0,
+            peak_bytes: 0,
+            bounds: Default::default(),
+        };
+        ProgramCell {
+            name: "x",
+            how,
+            limit_bytes: None,
+            kills: 0,
+            runs: seconds.iter().map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn a_program_is_compared_with_the_fastest_side_of_the_kernels() {
+        let on = |side, seconds: &[f64]| cell(How::Limited { side, share_percent: 50 }, seconds);
+        let cells = [
+            cell(How::Plain, &[1.0, 1.0]),
+            cell(How::Roomy, &[1.1, 1.2]),
+            on(Side::Softswap, &[4.0, 6.0]),
+            on(Side::KernelFile, &[9.0, 9.0]),
+            on(Side::KernelZram, &[2.0, 3.0]),
+        ];
+        let figures = of_programs(&cells);
+        assert_eq!(figures["x_softswap_vs_best_kernel_50"], 2.0);
+        assert!((figures["x_at_100"].as_f64().unwrap() - 1.15).abs() < 1e-9);
+        assert_eq!(figures.len(), 2);
+    }
+}

@@ -1,0 +1,170 @@
+//! One run of the task on one side: filled, walked over in every pattern,
+//! compared.
+
+use super::super::managed::{Counters, without_settings};
+use super::super::turns::Talk;
+use super::ground::{Bounds, Ground, Held};
+use super::latency::Latencies;
+use super::plan::{Matter, Side};
+use super::task::{COMPARE, Filled, Phase, SAME, Took};
+use crate::refusal::{Refusal, plain};
+use crate::units;
+use softswap_engine::config::{AreaSpec, Config};
+use softswap_engine::stats::{TIERS, Tier};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::child::SignalQueue;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+/// What every session is made with.
+pub(super) struct Means<'a> {
+    pub(super) signals: &'a SignalQueue,
+    pub(super) library: PathBuf,
+    pub(super) sample: PathBuf,
+    pub(super) damage: bool,
+}
+
+/// What a session said.
+pub(super) struct Ran {
+    pub(super) filled: Filled,
+    /// In the order of the phases.
+    pub(super) took: Vec<Took>,
+    /// Faults of all phases by where the page was; of softswap only.
+    pub(super) tiers: Vec<(Tier, Latencies)>,
+    pub(super) bounds: Bounds,
+}
+
+/// What a program takes that softswap does not manage, and the kernel for it:
+/// code that is its own, stacks, page tables, the task's own tables.
+const OWN_BYTES: u64 = 3 << 20;
+const OWN_SHARE: u64 = 64;
+
+/// softswap's budget inside of a limit.
+pub(super) fn budget_within(limit_bytes: u64) -> u64 {
+    limit_bytes.saturating_sub(OWN_BYTES + limit_bytes / OWN_SHARE)
+}
+
+/// How softswap is set up: by default, as users have it, but for the reserve.
+pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
+    Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
+}
+
+/// Runs the task on a side; or says how often the kernel killed it for
+/// outgrowing its group.
+pub(super) fn run(
+    ground: &mut Ground,
+    means: &Means<'_>,
+    matter: Matter,
+    working_set_bytes: u64,
+    phases: &[Phase],
+) -> Result<Result<Ran, u64>, Refusal> {
+    let limit_bytes = working_set_bytes * u64::from(matter.share_percent) / 100;
+    let mut held = ground.enter(matter.side, limit_bytes)?;
+    let config =
+        (matter.side == Side::Softswap).then(|| config(budget_within(limit_bytes), &ground.dir));
+    let arguments = arguments(matter, working_set_bytes, means);
+    let said = in_turns(&mut held, means, config.as_ref(), &arguments, phases);
+    let bounds = ground.leave(held)?;
+    if bounds.oom_kills > 0 {
+        return Ok(Err(bounds.oom_kills));
+    }
+    let Said { filled, took, tiers } = said?;
+    check(&bounds, limit_bytes)?;
+    Ok(Ok(Ran { filled, took, tiers, bounds }))
+}
+
+struct Said {
+    filled: Filled,
+    took: Vec<Took>,
+    tiers: Vec<(Tier, Latencies)>,
+}
+
+/// `config` is softswap's; without one, softswap has no part in it.
+fn in_turns(
+    held: &mut Held,
+    means: &Means<'_>,
+    config: Option<&Config>,
+    arguments: &[OsString],
+    phases: &[Phase],
+) -> Result<Said, Refusal> {
+    let counters = Counters::new()?;
+    let environment =
+        config.map_or(Vec::new(), |config| counters.environment(config, &means.library));
+    let mut command = held.command(environment, &this_program()?);
+    without_settings(&mut command);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    means.signals.prepare(&mut command, counters.fd());
+    let child = command
+        .spawn()
+        .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
+
+    let mut talk = Talk::with(child)?;
+    let filled = talk.hear_of()?;
+    held.look();
+    if config.is_some() {
+        counters.expect_engine()?;
+    }
+    let before = counters.values();
+    let mut took = Vec::with_capacity(phases.len());
+    for phase in phases {
+        talk.say(&serde_json::to_string(phase).unwrap_or_default());
+        took.push(talk.hear_of()?);
+        held.look();
+    }
+    let counted = counters.since(&before)?;
+    talk.say(COMPARE);
+    talk.expect(SAME)?;
+    talk.end()?;
+    let tiers = TIERS.iter().map(|tier| (*tier, Latencies::of_counts(counted.fault_counts(*tier))));
+    let tiers = tiers.filter(|(_, latencies)| latencies.count() > 0).collect();
+    Ok(Said { filled, took, tiers })
+}
+
+fn this_program() -> Result<PathBuf, Refusal> {
+    std::env::current_exe()
+        .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))
+}
+
+fn arguments(matter: Matter, working_set_bytes: u64, means: &Means<'_>) -> Vec<OsString> {
+    let pages = working_set_bytes as usize / PAGE_SIZE;
+    let mut all: Vec<OsString> = ["bench", "swap-task", "--pages"].map(Into::into).into();
+    all.push(pages.to_string().into());
+    all.extend(["--data".into(), matter.data.name().into(), "--sample".into()]);
+    all.push(means.sample.clone().into());
+    all.extend(means.damage.then(|| "--damage".into()));
+    all
+}
+
+/// The kernel itself says whether a side kept to its limit.
+pub(super) fn check(bounds: &Bounds, limit_bytes: u64) -> Result<(), Refusal> {
+    match bounds.peak_bytes {
+        Some(peak) if peak > limit_bytes.next_multiple_of(PAGE_SIZE as u64) => {
+            Err(Refusal::own(format!(
+                "the control group of {} held {} at its peak",
+                units::bytes(limit_bytes),
+                units::bytes(peak)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_that_outgrew_its_limit_is_not_reported_as_a_result() {
+        let bounds = |peak_bytes| Bounds { peak_bytes, ..Bounds::default() };
+        assert!(check(&bounds(Some(1 << 20)), 1 << 20).is_ok());
+        assert!(check(&bounds(None), 1 << 20).is_ok());
+        assert!(check(&bounds(Some(2 << 20)), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn the_budget_lies_below_the_limit() {
+        assert_eq!(budget_within(64 << 20), 60 << 20);
+        assert_eq!(budget_within(1 << 20), 0);
+    }
+}

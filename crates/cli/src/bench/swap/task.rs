@@ -1,0 +1,114 @@
+//! The program that is measured: the same one on every side. It fills its
+//! memory, walks over it as it is told, and compares every page at the end.
+
+use super::super::region::{Region, WORDS, on_threads};
+use super::super::turns::{hear, process_cpu_seconds, say, say_json};
+use super::content::Contents;
+use super::latency::Latencies;
+use super::plan::{Data, Pattern};
+use super::walk::Walk;
+use crate::refusal::{Refusal, plain};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Said instead of a phase, it asks for the comparison.
+pub(super) const COMPARE: &str = "compare";
+pub(super) const SAME: &str = "same";
+
+/// The program that `bench swap` runs; of no use by itself.
+#[derive(Args)]
+pub(crate) struct TaskArgs {
+    #[arg(long)]
+    pages: usize,
+    #[arg(long)]
+    data: Data,
+    #[arg(long)]
+    sample: PathBuf,
+    /// Damages a page before the comparison, which must notice.
+    #[arg(long)]
+    damage: bool,
+}
+
+/// What the task is told to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Phase {
+    pub(super) pattern: Pattern,
+    pub(super) threads: usize,
+    /// Not counted, so that what came before does not matter.
+    pub(super) warm_seconds: f64,
+    pub(super) seconds: f64,
+    pub(super) hot_share: f64,
+    pub(super) seed: u64,
+}
+
+/// What filling took.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Filled {
+    pub(super) seconds: f64,
+}
+
+/// What a phase took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Took {
+    pub(super) touches: u64,
+    pub(super) seconds: f64,
+    /// User and system time of the whole process, reclaim included.
+    pub(super) cpu_seconds: f64,
+    pub(super) latencies: Latencies,
+}
+
+impl Took {
+    pub(super) fn touches_per_s(&self) -> f64 {
+        self.touches as f64 / self.seconds
+    }
+}
+
+pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+    let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
+    let start = Instant::now();
+    let region = Region::filled(args.pages, &contents)
+        .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
+    let seconds = start.elapsed().as_secs_f64();
+    say_json(&Filled { seconds })?;
+    loop {
+        let line = hear()?;
+        if line == COMPARE {
+            break;
+        }
+        let phase: Phase = serde_json::from_str(&line)
+            .map_err(|error| Refusal::own(format!("the task was told {line:?}: {error}")))?;
+        say_json(&perform(&phase, &region))?;
+    }
+    if args.damage {
+        region.word(args.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
+    }
+    match region.first_wrong(&contents) {
+        None => say(SAME).map(|()| ExitCode::SUCCESS),
+        Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
+    }
+}
+
+fn perform(phase: &Phase, region: &Region) -> Took {
+    let walk = |thread: usize, warm: bool| Walk {
+        pattern: phase.pattern,
+        hot_share: phase.hot_share,
+        // Who goes from page to page begins at a place of its own.
+        first: (region.pages() * thread / phase.threads) as u64,
+        seed: phase.seed + 2 * thread as u64 + u64::from(warm),
+    };
+    let warm_time = Duration::from_secs_f64(phase.warm_seconds);
+    on_threads(phase.threads, |thread| walk(thread, true).go(region, warm_time));
+    let cpu_before = process_cpu_seconds();
+    let time = Duration::from_secs_f64(phase.seconds);
+    let (seconds, walked) =
+        on_threads(phase.threads, |thread| walk(thread, false).go(region, time));
+    let cpu_seconds = process_cpu_seconds() - cpu_before;
+    let mut latencies = Latencies::new();
+    walked.iter().for_each(|thread| latencies.add_all(&thread.latencies));
+    let touches = walked.iter().map(|thread| thread.touches).sum();
+    Took { touches, seconds, cpu_seconds, latencies }
+}

@@ -1,0 +1,184 @@
+//! `softswap bench swap`: beside the kernel's swap, and nothing of it stays.
+
+use super::common::{self, as_nobody, is_root, softswap, std_softswap};
+use super::{
+    assert_empty, assert_refused, has_zram, json_of, wait_until, zram_alone, zram_devices,
+};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+
+/// What a bench of the kernel's swap changes on the machine.
+#[derive(Debug, PartialEq, Eq)]
+struct Machine {
+    zram: Vec<String>,
+    swaps: String,
+    zswap: Vec<String>,
+    groups: Vec<String>,
+}
+
+impl Machine {
+    fn now() -> Machine {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        let names = |dir: &str| -> Vec<String> {
+            let entries = std::fs::read_dir(dir).into_iter().flatten();
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+        };
+        let zswap = "/sys/module/zswap/parameters";
+        let mut settings = names(zswap);
+        settings.sort();
+        let own = |name: &String| name.starts_with("softswap-bench");
+        // Somebody else may swap meanwhile.
+        let swaps = read(Path::new("/proc/swaps"));
+        Machine {
+            zram: zram_devices(),
+            swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
+            zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
+            groups: names("/sys/fs/cgroup/memory").into_iter().filter(own).collect(),
+        }
+    }
+}
+
+fn swap(dir: &Path, options: &[&str]) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.args(["bench", "swap", "--quick", "--seconds", "0.02", "--working-set", "64M"]);
+    command.args(["--threads", "1,2", "--swap"]).arg(dir).args(options);
+    command
+}
+
+fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
+    assert_eq!((&found["schema"], &found["bench"]), (&1.into(), &"swap".into()));
+    assert_eq!((&found["oom_kills"], &found["within_limits"]), (&0.into(), &true.into()));
+    for row in found["rows"].as_array().unwrap() {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        assert!(sides.contains(&row["side"].as_str().unwrap()), "{row}");
+        assert!(of("touches_per_s") > 0.0 && 0.0 < of("p50_us") && of("p50_us") <= of("p99_us"));
+    }
+    for row in found["sessions"].as_array().unwrap() {
+        let limit = row["limit_bytes"].as_u64().unwrap();
+        assert!(row["peak_bytes"].as_u64().is_none_or(|peak| peak <= limit), "{row}");
+        let ours = row["side"] == "softswap";
+        assert_eq!(row["memory_bytes"].as_u64().is_some_and(|budget| budget < limit), ours);
+        assert!(ours || row["swapped_bytes"].as_u64().unwrap() > 0, "{row}");
+    }
+    assert!(!found["faults"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
+    let _alone = zram_alone();
+    let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+    let page = dir.path().join("page.html");
+    let options = ["--no-programs", "--patterns", "random_read,hot_set", "--html"];
+    let found = json_of(swap(dir.path(), &options).arg(&page));
+    // A bench of somebody else's may be under way.
+    wait_until("something stays", || Machine::now() == before);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("<svg") && html.contains("random_read") && html.ends_with("</html>\n"));
+    assert!(!html.contains("<script") && !html.contains("src="), "it needs something else");
+    std::fs::remove_file(&page).unwrap();
+    assert_empty(dir.path());
+    let notes = found["notes"].to_string();
+    if notes.contains("left out") {
+        assert_swap_figures_are_plausible(
+            &found,
+            &["softswap", "kernel_file", "kernel_zram", "zswap"],
+        );
+        return common::skip(&notes);
+    }
+    assert_swap_figures_are_plausible(&found, &["softswap", "kernel_file", "kernel_zram", "zswap"]);
+    for pattern in ["random_read", "hot_set"] {
+        for side in ["kernel_file", "kernel_zram", "zswap"] {
+            for suffix in ["", "_t2", "_50", "_50_t2"] {
+                let key = format!("{pattern}_softswap_vs_{side}{suffix}");
+                assert!(found[&key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_rights_softswap_is_measured_alone() {
+    let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    common::set_mode(dir.path(), 0o777);
+    let mut command = as_nobody(home.path());
+    if is_root() {
+        // Beside the copy of the command.
+        let library = common::bin_dir().join("libsoftswap.so");
+        std::fs::copy(library, home.path().join("libsoftswap.so")).unwrap();
+    }
+    command.args(["bench", "swap", "--quick", "--seconds", "0.02", "--working-set", "64M"]);
+    command.args(["--threads", "1", "--patterns", "random_write", "--program-size", "64M"]);
+    command.args(["--programs", "hash_join", "--swap"]).arg(dir.path());
+    let found = json_of(&mut command);
+    assert_swap_figures_are_plausible(&found, &["softswap"]);
+    let notes = found["notes"].to_string();
+    assert!(notes.contains("the kernel's sides were left out"), "{notes}");
+    if !notes.contains("hash_join") {
+        assert!(found["hash_join_at_100"].as_f64().unwrap() > 0.0);
+        assert!(found["hash_join_softswap_vs_best_kernel"].is_null());
+    }
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_damaged_page_beside_the_kernels_swap_is_noticed_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
+    let output = swap(dir.path(), &options).assert().code(125);
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("does not hold what was written"), "{text}");
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_swap_that_cannot_be_measured_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
+        (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "ask for less"]),
+        (&["--seconds", "0"], &["--seconds", "0.01"]),
+        (&["--rounds", "0"], &["--rounds", "1..="]),
+        (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),
+        (&["--patterns", "x"], &["--patterns", "random_read"]),
+        (&["--programs", "x"], &["--programs", "gnu_sort"]),
+        (&["--html", "/no/such/dir/x"], &["--html /no/such/dir/x", "cannot be written"]),
+        (&["--json", "/no/such/dir/x"], &["--json /no/such/dir/x", "cannot be written"]),
+    ];
+    for (options, parts) in table {
+        let mut command = softswap();
+        command.args(["bench", "swap", "--quick", "--swap"]).arg(dir.path()).args(*options);
+        assert_refused(&mut command, parts);
+    }
+    assert_refused(&mut swap(Path::new("/no/such/dir"), &[]), &["/no/such/dir", "mkdir -p"]);
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_bench_of_swap_that_is_ended_puts_everything_back() {
+    if !has_zram() {
+        return common::skip("no zram device to be had");
+    }
+    let _alone = zram_alone();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+        let mut command = std_softswap();
+        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,zswap"]);
+        command.arg("--swap").arg(dir.path());
+        let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut ended = None;
+        wait_until("nothing was changed", || {
+            ended = bench.try_wait().unwrap();
+            ended.is_some() || Machine::now().groups.len() > before.groups.len()
+        });
+        if ended.is_some() {
+            return common::skip("no control group of version 1 to be had");
+        }
+        softswap_sys::child::send(bench.id() as i32, signal).unwrap();
+        assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
+        wait_until("something stays", || {
+            Machine::now() == before && std::fs::read_dir(dir.path()).unwrap().count() == 0
+        });
+    }
+}
