@@ -565,9 +565,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Raises the peaks in the statistics to what they are now.
+    /// Brings the statistics up to what is the case now.
     pub fn note_peaks(&self) {
-        self.parts.note_peaks();
+        self.parts.note_all();
     }
 }
 
