@@ -170,8 +170,8 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
             cluster = parts.buffer(staged.count);
         }
         if cluster.is_none() {
-            // With no claim in hand: who touches the page is not to wait for the
-            // disk, and who has a buffer may be waiting for whoever has the page.
+            // With no page of the batch claimed: who touches it is not to wait for
+            // the disk, nor who moves it, for whom the buffer's holder may wait.
             drop(held);
             cluster = Some(parts.wait_for_buffer(staged.count));
             let Some(again) = claim_staged(parts, page, frame) else { continue };
