@@ -565,20 +565,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Raises the peaks in the statistics to what they are now.
+    /// Brings the statistics up to what is the case now.
     pub fn note_peaks(&self) {
-        self.parts.note_peaks();
+        self.parts.note_all();
     }
 }
 
 /// How many bounce buffers there are: in each processor's area for a few batches
-/// on their way out and as many pages on their way in.
+/// on their way out and as many pages on their way in. Where areas for all of
+/// them would take too much of the budget, processors share them.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
     const SINGLE_PAGES: usize = 16;
+    /// All areas together are a budget's so many-th part at most, or one area.
+    const SHARE: usize = 16;
     let batches = (memory_bytes >> 25).clamp(1, 4);
+    let slots_per_area = batches * BATCH_PAGES + SINGLE_PAGES;
+    let most = (memory_bytes / SHARE / (slots_per_area * PAGE_SIZE)).max(1);
     Shape {
-        areas: cpus,
-        slots_per_area: batches * BATCH_PAGES + SINGLE_PAGES,
+        areas: cpus.next_power_of_two().min(1 << most.ilog2()),
+        slots_per_area,
         reserve_slots: contexts,
         extra_bytes: (memory_bytes / 32).min(8 << 20),
     }
@@ -640,4 +645,23 @@ fn publish_facts(parts: &Parts) {
     stats.set(Counter::Encrypts, u64::from(parts.sealer.encrypts()));
     stats.set(Counter::KeyUnlocked, u64::from(parts.sealer.is_key_unlocked()));
     stats.set(Counter::Version, STATS_VERSION);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_a_small_part_of_any_budget_however_many_processors_there_are() {
+        for memory_mib in [8, 16, 32, 64, 100, 128, 1000, 1 << 20] {
+            for cpus in [1, 2, 3, 4, 16, 64, 100, 512] {
+                let shape = shape_of_buffers(memory_mib << 20, cpus, 66);
+                let bytes = shape.areas * shape.slots_per_area * PAGE_SIZE;
+                assert!(bytes <= (memory_mib << 20) / 16, "{memory_mib} MiB, {cpus}: {shape:?}");
+                assert!(shape.areas.is_power_of_two() && shape.areas < 2 * cpus, "{shape:?}");
+            }
+        }
+        assert_eq!(shape_of_buffers(8 << 20, 2, 10).areas, 2);
+        assert_eq!(shape_of_buffers(1 << 30, 64, 66).areas, 64);
+    }
 }

@@ -158,27 +158,46 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
     let mut for_disk: [(PageNo, u32); BATCH_PAGES] = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
     for (page, frame) in staged.frames() {
-        let claim = parts.pages.claim(page);
-        if claim.before().place() != (Place::Staged { frame }) {
-            continue;
-        }
-        let content = frame_of(parts, frame);
-        let place = in_dram(parts, context, page, content.bytes());
-        if let Some(place) = place {
+        let Some(mut held) = claim_staged(parts, page, frame) else { continue };
+        if let Some(place) = in_dram(parts, context, page, held.0.bytes()) {
+            let (content, claim) = held;
             drop(content);
             claim.publish(place);
             outcome.pages_out += 1;
-        } else {
-            let cluster = cluster.get_or_insert_with(|| parts.wait_for_buffer(staged.count));
-            cluster[waiting * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(content.bytes());
-            for_disk[waiting] = (page, frame);
-            waiting += 1;
+            continue;
         }
+        if cluster.is_none() {
+            cluster = parts.buffer(staged.count);
+        }
+        if cluster.is_none() {
+            // With no page of the batch claimed: who touches it is not to wait for
+            // the disk, nor who moves it, for whom the buffer's holder may wait.
+            drop(held);
+            cluster = Some(parts.wait_for_buffer(staged.count));
+            let Some(again) = claim_staged(parts, page, frame) else { continue };
+            held = again;
+        }
+        let Some(cluster) = &mut cluster else { continue };
+        cluster[waiting * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(held.0.bytes());
+        for_disk[waiting] = (page, frame);
+        waiting += 1;
     }
     if let Some(cluster) = &mut cluster {
         write_staged(parts, context, &for_disk[..waiting], cluster, &mut outcome);
     }
     outcome
+}
+
+/// Claims a page that is still staged in that frame. Dropped in this order: the
+/// next one who claims the page finds the frame free.
+fn claim_staged<'p>(
+    parts: &'p Parts,
+    page: PageNo,
+    frame: u32,
+) -> Option<(StagedFrame<'p>, Claim<'p>)> {
+    let claim = parts.pages.claim(page);
+    let is_there = claim.before().place() == (Place::Staged { frame });
+    is_there.then(|| (frame_of(parts, frame), claim))
 }
 
 /// The frame of a page whose claimed entry says that it is staged there.

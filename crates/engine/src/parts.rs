@@ -123,12 +123,17 @@ impl Parts {
             self.bounce.grow(self.budget.limit_bytes().saturating_sub(used), now);
         }
         self.bounce.release_idle(now);
-        if let Some(message) = self.bounce.full_message(now) {
+    }
+
+    /// Says so if somebody has waited long for a buffer.
+    pub fn tell_of_full_buffers(&self) {
+        if let Some(message) = self.bounce.full_message(now_ns()) {
             softswap_sys::raw::write_stderr(message.as_bytes());
         }
     }
 
-    /// Says how the bounce buffers are used.
+    /// Says how the bounce buffers are used. Not in a fault: it looks at what
+    /// every processor writes to.
     fn note_buffers(&self) {
         let usage = self.bounce.usage();
         let figures = [
@@ -163,10 +168,15 @@ impl Parts {
         }
     }
 
+    /// Says all that reports show.
+    pub fn note_all(&self) {
+        self.note_buffers();
+        self.note_peaks();
+    }
+
     /// Raises the peaks that reports show.
     pub fn note_peaks(&self) {
         self.note_areas();
-        self.note_buffers();
         let stats = &self.stats;
         stats.peak(Counter::UsedPeakBytes, self.used_bytes() as u64);
         let pages = self.budget.pages() * PAGE_SIZE;

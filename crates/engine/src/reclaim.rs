@@ -123,7 +123,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut recompressor = Recompressor::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
-        parts.tend_buffers();
+        tend_buffers(parts, contexts);
         if parts.budget.is_comfortable(parts.other_bytes()) {
             let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
             let nap_ns = if more { PACE_NS } else { NAP_NS };
@@ -135,11 +135,21 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         let stuck = !matches!(round(parts, &mut context), Round::Progress);
         shrinker.step(parts, &mut context);
         drop(context);
-        parts.note_peaks();
+        parts.note_all();
         if stuck {
             futex::wait(&parts.kick, seen, Some(PAUSE_NS));
         }
     }
+}
+
+/// Adds and takes away bounce buffers. In a context: a fork waits for that, so
+/// that no child has a pool that is half there and counted in full.
+fn tend_buffers(parts: &Parts, contexts: &Contexts) {
+    let context = contexts.claim_background();
+    parts.tend_buffers();
+    drop(context);
+    // Without one: standard error may block.
+    parts.tell_of_full_buffers();
 }
 
 /// Sleeps until a fault finds memory low, or for so long: peaks are noted then,
@@ -148,5 +158,5 @@ fn sleep_until_low(parts: &Parts, seen: u32, nap_ns: u64) {
     parts.asleep.store(true, Ordering::Release);
     futex::wait(&parts.kick, seen, Some(nap_ns));
     parts.asleep.store(false, Ordering::Relaxed);
-    parts.note_peaks();
+    parts.note_all();
 }
