@@ -167,13 +167,14 @@ impl Pools {
         order: impl Iterator<Item = (usize, usize)>,
     ) -> Option<Buffer<'_>> {
         let (mut visited, mut contended) = (1, 0);
-        for (pool, index) in order.skip(1) {
+        // `find_map` rather than a loop: nested orders are walked faster so.
+        let run = order.skip(1).find_map(|(pool, index)| {
             visited += 1;
-            let area = &self.pools[pool].areas[index];
-            if let Some(run) = area.take(pages, &mut contended) {
-                self.note(cpu, visited - 1, contended);
-                return Some(self.buffer(run));
-            }
+            self.pools[pool].areas[index].take(pages, &mut contended)
+        });
+        if let Some(run) = run {
+            self.note(cpu, visited - 1, contended);
+            return Some(self.buffer(run));
         }
         self.note(cpu, visited, contended);
         self.misses.fetch_add(1, Relaxed);

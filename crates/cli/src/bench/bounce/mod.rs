@@ -17,7 +17,7 @@ use crate::swapdir;
 use clap::Args;
 use outcome::{Alone, Cell, outcome};
 use softswap_engine::bounce::Order;
-use softswap_engine::io::{Device, FileDevice};
+use softswap_engine::io::{Device, FileDevice, IoError};
 use softswap_sys::file::SwapFile;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,10 +85,14 @@ fn measure(args: &BounceArgs) -> Result<outcome::BounceOutcome, Refusal> {
     let dir = swapdir::check("--swap", &args.swap, bytes)?;
     let file = SwapFile::open(&dir.path).map_err(|error| Refusal::usage(error.to_string()))?;
     let device = FileDevice::new(file, false);
-    device.grow(0, bytes).map_err(|error| Refusal::own(error.to_string()))?;
+    let failed = |error: IoError| Refusal::own(error.to_string());
+    device.grow(0, bytes).map_err(failed)?;
     let mut tasks =
         (0..MOST_TASKS as u64).map(Task::new).collect::<Result<Vec<_>, _>>().map_err(memory)?;
-    tasks.iter_mut().for_each(|task| task.attach(&device));
+    for (number, task) in tasks.iter_mut().enumerate() {
+        task.attach(&device);
+        task.fill_part(number, &device).map_err(failed)?;
+    }
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
     let allocators = alone::Allocators::new(areas).map_err(memory)?;
     let mut cells = Cell::all();

@@ -83,6 +83,12 @@ impl Task {
         self.lane = device.open_lane();
     }
 
+    /// Writes all of its part: storage that was only claimed is slower the
+    /// first time.
+    pub(super) fn fill_part(&mut self, number: usize, device: &FileDevice) -> Result<(), IoError> {
+        device.write(&mut self.lane, (number * PART_BYTES) as u64, self.ram)
+    }
+
     /// Sends requests until the time is over; how many.
     fn run(
         &mut self,
