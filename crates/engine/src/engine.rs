@@ -612,6 +612,7 @@ fn assemble(
         space: Space::new(window_pages as u64)?,
         clock: Clock::default(),
         pool,
+        pool_claims: AtomicUsize::new(0),
         bounce,
         sealer,
         budget: Budget::new(memory, fixed),

@@ -223,10 +223,11 @@ fn in_dram(
     }
     let packer = parts.codec.get().0?;
     // Before the work: what the pool does not take need not be packed.
-    if !parts.pool.accepts() || !parts.has_room_for_pool() {
+    let room = parts.room_for_pool().filter(|_| parts.pool.accepts());
+    let Some(_room) = room else {
         parts.stats.add(Counter::PoolRefusals, 1);
         return None;
-    }
+    };
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
     let Some(len) = codec::compress(packer, content, room, scratch) else {

@@ -7,7 +7,7 @@ use crate::codec::Selector;
 use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
-use crate::pool::{Handle, Pool};
+use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::stats::{Counter, Stats};
@@ -22,6 +22,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 /// Waiting longer than this for a buffer is worth a word.
 const LONG_WAIT_NS: u64 = 100_000_000;
 
+/// What tables may take while somebody finds that there is room for a slab.
+const SPARE_BYTES: usize = 2 * SLAB_BYTES;
+
+/// Room for a slab.
+pub struct PoolRoom<'p>(&'p AtomicUsize);
+
+impl Drop for PoolRoom<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Everything an engine is made of, except who runs it.
 pub struct Parts {
     /// The managed window and the staging frames.
@@ -34,6 +46,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Compressed pages.
     pub pool: Pool,
+    /// Stores into the pool under way: each may take a slab.
+    pub pool_claims: AtomicUsize,
     /// The swap areas.
     pub areas: Areas,
     /// I/O buffers.
@@ -79,11 +93,18 @@ impl Parts {
         self.budget.used_bytes(self.other_bytes())
     }
 
-    /// Whether the pool may take another slab without leaving the budget, with
-    /// a little to spare for reclaimers that ask at the same time.
+    /// Room within the budget for one slab that the pool may take, for as long
+    /// as it is held: others who ask at the same time count it.
     #[must_use]
-    pub fn has_room_for_pool(&self) -> bool {
-        self.used_bytes() + 4 * crate::pool::SLAB_BYTES <= self.budget.limit_bytes()
+    pub fn room_for_pool(&self) -> Option<PoolRoom<'_>> {
+        self.pool_claims.fetch_add(1, Ordering::AcqRel);
+        let room = PoolRoom(&self.pool_claims);
+        (self.claimed_bytes() + SPARE_BYTES <= self.budget.limit_bytes()).then_some(room)
+    }
+
+    /// What is used, and may be in a moment, in bytes.
+    fn claimed_bytes(&self) -> usize {
+        self.used_bytes() + self.pool_claims.load(Ordering::Acquire) * SLAB_BYTES
     }
 
     /// A buffer of `pages` pages: where the pools have none, one for this use
@@ -91,7 +112,7 @@ impl Parts {
     #[must_use]
     pub fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         self.bounce.take(current_cpu(), pages).or_else(|| {
-            let fits = self.used_bytes() + pages * PAGE_SIZE <= self.budget.limit_bytes();
+            let fits = self.claimed_bytes() + pages * PAGE_SIZE <= self.budget.limit_bytes();
             if fits { self.bounce.take_transient(pages) } else { None }
         })
     }
@@ -118,7 +139,7 @@ impl Parts {
     pub fn tend_buffers(&self) {
         let now = now_ns();
         if self.bounce.wants_pool() {
-            let spare = 4 * crate::pool::SLAB_BYTES;
+            let spare = 4 * SLAB_BYTES;
             let used = self.used_bytes() + spare;
             self.bounce.grow(self.budget.limit_bytes().saturating_sub(used), now);
         }

@@ -76,9 +76,10 @@ fn repack(
     page: PageNo,
     handle: Handle,
 ) -> Option<()> {
-    if parts.pool.used_bytes() >= parts.pool.limit_bytes() || !parts.has_room_for_pool() {
+    if parts.pool.used_bytes() >= parts.pool.limit_bytes() {
         return None;
     }
+    let _room = parts.room_for_pool()?;
     let claim = claim_pooled(parts, page, handle)?;
     unpack::peeked(parts, context, handle).ok()?;
     let old_bytes = handle.packed_bytes();
