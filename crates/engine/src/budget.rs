@@ -60,7 +60,11 @@ impl Budget {
     /// Bytes in use when `other_bytes` are used beside pages and fixed parts.
     #[must_use]
     pub fn used_bytes(&self, other_bytes: usize) -> usize {
-        let own = self.pages().saturating_sub(self.inherited.load(Relaxed));
+        self.used_with(self.pages(), other_bytes)
+    }
+
+    fn used_with(&self, pages: usize, other_bytes: usize) -> usize {
+        let own = pages.saturating_sub(self.inherited.load(Relaxed));
         self.fixed_bytes + own * PAGE_SIZE + other_bytes
     }
 
@@ -73,12 +77,12 @@ impl Budget {
 
     /// Takes `count` pages if that leaves the reserve free.
     pub fn try_charge(&self, count: usize, other_bytes: usize) -> bool {
-        self.pages.fetch_add(count, Relaxed);
-        if self.used_bytes(other_bytes) + self.reserve_bytes <= self.limit_bytes {
-            return true;
-        }
-        self.pages.fetch_sub(count, Relaxed);
-        false
+        // Not added and taken back: others would take that for used meanwhile.
+        let fits = |pages: usize| {
+            let used_bytes = self.used_with(pages + count, other_bytes);
+            (used_bytes + self.reserve_bytes <= self.limit_bytes).then_some(pages + count)
+        };
+        self.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
     /// Takes `count` pages out of the reserve, for when reclaim must not run.

@@ -22,15 +22,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 /// Waiting longer than this for a buffer is worth a word.
 const LONG_WAIT_NS: u64 = 100_000_000;
 
-/// What tables may take while somebody finds that there is room for a slab.
-const SPARE_BYTES: usize = 2 * SLAB_BYTES;
+/// What tables and transient buffers may take while somebody finds that there
+/// is room for a slab.
+const SPARE_BYTES: usize = 4 * SLAB_BYTES;
 
-/// Room for a slab.
-pub struct PoolRoom<'p>(&'p AtomicUsize);
+/// Room in the budget for what its holder may take.
+pub struct Room<'p> {
+    bytes: usize,
+    claimed_bytes: &'p AtomicUsize,
+}
 
-impl Drop for PoolRoom<'_> {
+impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.claimed_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -46,8 +50,6 @@ pub struct Parts {
     pub clock: Clock,
     /// Compressed pages.
     pub pool: Pool,
-    /// Stores into the pool under way: each may take a slab.
-    pub pool_claims: AtomicUsize,
     /// The swap areas.
     pub areas: Areas,
     /// I/O buffers.
@@ -56,6 +58,9 @@ pub struct Parts {
     pub sealer: Sealer,
     /// The DRAM budget.
     pub budget: Budget,
+    /// What may be taken of it in a moment: by stores into the pool, each of
+    /// which may open a slab, and for transient buffers.
+    pub claimed_bytes: AtomicUsize,
     /// Counters shared with `softswap run`.
     pub stats: Stats,
     /// What packs pages; may be changed at any time.
@@ -96,15 +101,18 @@ impl Parts {
     /// Room within the budget for one slab that the pool may take, for as long
     /// as it is held: others who ask at the same time count it.
     #[must_use]
-    pub fn room_for_pool(&self) -> Option<PoolRoom<'_>> {
-        self.pool_claims.fetch_add(1, Ordering::AcqRel);
-        let room = PoolRoom(&self.pool_claims);
-        (self.claimed_bytes() + SPARE_BYTES <= self.budget.limit_bytes()).then_some(room)
+    pub fn room_for_pool(&self) -> Option<Room<'_>> {
+        self.room(SLAB_BYTES, SPARE_BYTES)
     }
 
-    /// What is used, and may be in a moment, in bytes.
-    fn claimed_bytes(&self) -> usize {
-        self.used_bytes() + self.pool_claims.load(Ordering::Acquire) * SLAB_BYTES
+    /// Room for so many bytes, with so many to spare.
+    fn room(&self, bytes: usize, spare_bytes: usize) -> Option<Room<'_>> {
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        let room = Room { bytes, claimed_bytes: &self.claimed_bytes };
+        // In this order: what is no longer claimed has been taken, or never is.
+        let claimed = self.claimed_bytes.load(Ordering::Acquire);
+        let used = claimed + self.used_bytes();
+        (used + spare_bytes <= self.budget.limit_bytes()).then_some(room)
     }
 
     /// A buffer of `pages` pages: where the pools have none, one for this use
@@ -112,8 +120,8 @@ impl Parts {
     #[must_use]
     pub fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         self.bounce.take(current_cpu(), pages).or_else(|| {
-            let fits = self.claimed_bytes() + pages * PAGE_SIZE <= self.budget.limit_bytes();
-            if fits { self.bounce.take_transient(pages) } else { None }
+            let _room = self.room(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
+            self.bounce.take_transient(pages)
         })
     }
 
@@ -139,8 +147,8 @@ impl Parts {
     pub fn tend_buffers(&self) {
         let now = now_ns();
         if self.bounce.wants_pool() {
-            let spare = 4 * SLAB_BYTES;
-            let used = self.used_bytes() + spare;
+            let claimed = self.claimed_bytes.load(Ordering::Acquire);
+            let used = self.used_bytes() + claimed + SPARE_BYTES;
             self.bounce.grow(self.budget.limit_bytes().saturating_sub(used), now);
         }
         self.bounce.release_idle(now);
