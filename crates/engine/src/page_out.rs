@@ -223,7 +223,7 @@ fn in_dram(
     }
     let packer = parts.codec.get().0?;
     // Before the work: what the pool does not take need not be packed.
-    let room = parts.room_for_pool().filter(|_| parts.pool.accepts());
+    let room = if parts.pool.accepts() { parts.room_for_pool() } else { None };
     let Some(_room) = room else {
         parts.stats.add(Counter::PoolRefusals, 1);
         return None;
