@@ -447,8 +447,9 @@ fn a_swap_in_that_cannot_be_measured_is_refused() {
     assert_empty(swap.path());
 }
 
-/// Tests that look for zram devices, which belong to the whole machine.
-fn zram_alone() -> MutexGuard<'static, ()> {
+/// Tests that make zram devices or control groups, or look whether any stay:
+/// they belong to the whole machine.
+fn machine_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -513,7 +514,7 @@ fn assert_pool_figures_are_plausible(found: &Value, with_zram: bool) {
 
 #[test]
 fn the_pool_is_measured_beside_zram_and_no_device_is_left() {
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     let before = zram_devices();
     let found = json_of(softswap().args(FEW_PAGES));
     assert_eq!(zram_devices(), before);
@@ -524,7 +525,7 @@ fn the_pool_is_measured_beside_zram_and_no_device_is_left() {
 
 #[test]
 fn the_pool_is_measured_without_rights_too() {
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     let (dir, before) = (tempfile::tempdir().unwrap(), zram_devices());
     let found = json_of(as_nobody(dir.path()).args(FEW_PAGES));
     assert_eq!(zram_devices(), before);
@@ -539,7 +540,7 @@ fn the_pool_is_measured_without_rights_too() {
 
 #[test]
 fn a_page_that_comes_back_changed_is_noticed_and_no_device_is_left() {
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     let before = zram_devices();
     let output = softswap().args(FEW_PAGES).arg("--damage").assert().code(125);
     assert_eq!(zram_devices(), before);
@@ -563,7 +564,7 @@ fn a_bench_that_is_ended_leaves_no_device() {
     if !has_zram() {
         return common::skip("no zram device to be had");
     }
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     let before = zram_devices();
     for signal in [libc::SIGINT, libc::SIGKILL] {
         let mut command = std_softswap();

@@ -2,7 +2,7 @@
 
 use super::common::{self, as_nobody, is_root, softswap, std_softswap};
 use super::{
-    assert_empty, assert_refused, has_zram, json_of, wait_until, zram_alone, zram_devices,
+    assert_empty, assert_refused, has_zram, json_of, machine_alone, wait_until, zram_devices,
 };
 use serde_json::Value;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
 
 #[test]
 fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
     let page = dir.path().join("page.html");
     let options = ["--no-programs", "--patterns", "random_read,hot_set", "--html"];
@@ -99,6 +99,7 @@ fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
 
 #[test]
 fn without_rights_softswap_is_measured_alone() {
+    let _alone = machine_alone();
     let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     common::set_mode(dir.path(), 0o777);
     let mut command = as_nobody(home.path());
@@ -123,6 +124,7 @@ fn without_rights_softswap_is_measured_alone() {
 
 #[test]
 fn a_damaged_page_beside_the_kernels_swap_is_noticed_too() {
+    let _alone = machine_alone();
     let dir = tempfile::tempdir().unwrap();
     let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
     let output = swap(dir.path(), &options).assert().code(125);
@@ -160,7 +162,7 @@ fn a_bench_of_swap_that_is_ended_puts_everything_back() {
     if !has_zram() {
         return common::skip("no zram device to be had");
     }
-    let _alone = zram_alone();
+    let _alone = machine_alone();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
         let mut command = std_softswap();
