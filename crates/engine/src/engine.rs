@@ -7,6 +7,7 @@ use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Context, Contexts, OWN_CONTEXTS};
+use crate::copies::{self, Copies};
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
 use crate::io::poll::pressure::Pressure;
@@ -173,6 +174,12 @@ impl Engine {
     #[must_use]
     pub fn buffers(&self) -> &Pools {
         &self.parts.bounce
+    }
+
+    /// Resident pages of which the swap areas have a copy.
+    #[must_use]
+    pub fn copies(&self) -> usize {
+        self.parts.copies.count()
     }
 
     /// The counters.
@@ -559,6 +566,7 @@ impl Engine {
         softswap_sys::shared::make_private(self.parts.stats.words())?;
         self.parts.sealer.lock_again();
         self.contexts.give_up_rings(&mut at_rest.contexts);
+        copies::forget_all(&self.parts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
         self.parts.asleep.store(false, Relaxed);
@@ -611,6 +619,7 @@ fn assemble(
         pages: PageTable::new(reserve_u64(window_pages)?),
         space: Space::new(window_pages as u64)?,
         clock: Clock::default(),
+        copies: Copies::new(window_pages)?,
         pool,
         bounce,
         sealer,

@@ -41,6 +41,8 @@ pub mod context;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+pub mod copies;
+#[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]
 pub mod fill;

@@ -3,10 +3,11 @@
 //! All of this is program context, called with signals blocked: the layout
 //! lock is held throughout, and busy pages are waited for.
 
+use crate::copies;
 use crate::page::{PageNo, Place};
 use crate::parts::Parts;
 use crate::space::Layout;
-use softswap_sys::window::{Protection, READ_WRITE};
+use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
 use std::ops::Range;
 
@@ -184,16 +185,23 @@ pub fn transfer(
 }
 
 /// Moves one page. False when it must be brought in first: the pool knows its
-/// pages' owners, and a staging frame belongs to a batch.
+/// pages' owners, and a staging frame belongs to a batch. Or when it is to be
+/// tried again: what moves is not protected any more, so its copy goes first.
 fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bool> {
     let seen = parts.pages.load(source).place();
     if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
         return Ok(false);
     }
+    for page in [source, target] {
+        copies::before_write(parts, page, parts.pages.claim(page))?;
+    }
     // The target first: whoever has it (a neighbour's first touch running
     // ahead) waits for nobody.
     parts.space.touch(target);
     let arriving = parts.pages.claim(target);
+    if arriving.before().has_copy() {
+        return Ok(false);
+    }
     if arriving.before().is_resident() {
         parts.window.discard(target, 1)?;
         parts.space.sub_resident(target);
@@ -203,14 +211,14 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
     let place = leaving.before().place();
     match place {
         Place::Filled { .. } | Place::Slot { .. } | Place::Packed { .. } => {}
-        Place::Resident { .. } => {
+        Place::Resident { copy: None, .. } => {
             if parts.window.relocate(target, source, 1).pages == 0 {
                 copy_over(parts, source, target)?;
             }
             parts.space.sub_resident(source);
             parts.space.add_resident(target, 1);
         }
-        Place::Pool { .. } | Place::Staged { .. } => {
+        Place::Pool { .. } | Place::Staged { .. } | Place::Resident { copy: Some(_), .. } => {
             arriving.publish(Place::Vacant);
             return Ok(false);
         }
@@ -227,7 +235,7 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
 fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {
     let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
     parts.window.read_page(source, &mut copy)?;
-    if let Some(error) = parts.window.install(target, &copy.0).error {
+    if let Some(error) = parts.window.install(target, &copy.0, Writes::Allowed).error {
         return Err(error);
     }
     parts.window.discard(source, 1)
@@ -275,9 +283,10 @@ fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
             }
             // The frame itself is emptied and uncharged with its batch, which
             // counts the page as rescued: so it is uncharged here.
-            Place::Staged { .. } => {
+            Place::Staged { copy, .. } => {
                 parts.budget.release(1);
                 claim.publish(Place::Vacant);
+                copy.into_iter().for_each(|copy| copies::give_up(parts, copy));
             }
             place => {
                 parts.release_copy(place);
@@ -301,7 +310,9 @@ fn drop_run(
     for (page, claim) in (first..).zip(run.iter_mut()) {
         if let Some(claim) = claim.take() {
             parts.space.sub_resident(page);
+            let copy = claim.before().place().copy();
             claim.publish(Place::Vacant);
+            copy.into_iter().for_each(|copy| copies::give_up(parts, copy));
         }
     }
     parts.budget.release(run.len());

@@ -19,7 +19,7 @@ const LENGTH_BITS: u32 = 12;
 const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 
 /// Parts of a page are numbered below this.
-pub const MAX_PARTS: usize = 16;
+pub const MAX_PARTS: usize = 15;
 /// A longer object does not share its page with one like it.
 pub const MAX_PART_BYTES: usize = (PAGE_BYTES - COUNT_BYTES) / 2 - ENTRY_BYTES;
 

@@ -4,8 +4,9 @@
 //! ahead, all that is needed of several slots is read in one go.
 
 use crate::context::{BATCH_PAGES, Context};
+use crate::copies;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_in::{FaultError, finish, install, open_seal, read_alone};
+use crate::page_in::{FaultError, finish, install, open_seal, read_alone, writes};
 use crate::parts::Parts;
 use crate::policy::PREFETCHED;
 use crate::readahead;
@@ -31,10 +32,10 @@ struct Ahead {
 pub(crate) fn read(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
-    slot: u64,
-    part: u8,
+    touched: (PageNo, u64, u8),
+    keep: bool,
 ) -> Result<(), FaultError> {
+    let (page, slot, _) = touched;
     let mut ahead = [const { None }; readahead::MAX_PAGES - 1];
     let window = readahead::window(&parts.pages, page);
     let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
@@ -44,9 +45,9 @@ pub(crate) fn read(
     ahead[count..].fill_with(|| None);
     let slots = ahead[..count].iter().flatten().map(|it| it.slot - slot + 1).max().unwrap_or(1);
     let arrived = if slots == 1 {
-        read_one(parts, context, (page, slot, part), &mut ahead[..count])
+        read_one(parts, context, touched, &mut ahead[..count], keep)
     } else {
-        read_several(parts, context, (page, slot, part), slots, &mut ahead[..count])
+        read_several(parts, context, touched, slots, &mut ahead[..count], keep)
     };
     parts.budget.release(count - arrived.as_ref().unwrap_or(&0));
     parts.stats.add(Counter::PagesReadAhead, *arrived.as_ref().unwrap_or(&0) as u64);
@@ -83,14 +84,15 @@ fn read_one(
     context: &mut Context,
     (page, slot, part): (PageNo, u64, u8),
     ahead: &mut [Option<Ahead>],
+    keep: bool,
 ) -> Result<usize, FaultError> {
     // The reserve has one for each context.
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
-    install_part(parts, context, page, &buffer, part)?;
-    Ok(install_ahead(parts, context, page, slot, &mut buffer, ahead))
+    install_part(parts, context, page, &buffer, part, keep)?;
+    Ok(install_ahead(parts, context, (page, slot), &mut buffer, ahead, keep))
 }
 
 /// Reads some slots in one go, as [`read_one`] does one.
@@ -100,21 +102,22 @@ fn read_several(
     (page, slot, part): (PageNo, u64, u8),
     slots: u64,
     ahead: &mut [Option<Ahead>],
+    keep: bool,
 ) -> Result<usize, FaultError> {
     let Some(mut buffer) = parts.bounce.take(current_cpu(), slots as usize) else {
         ahead.fill_with(|| None);
-        return read_one(parts, context, (page, slot, part), &mut []);
+        return read_one(parts, context, (page, slot, part), &mut [], keep);
     };
     let bytes = &mut buffer[..];
     if crate::page_in::read(parts, context, slot, bytes).is_err() {
         // Perhaps only a slot further on is bad.
         drop(buffer);
         ahead.fill_with(|| None);
-        return read_one(parts, context, (page, slot, part), &mut []);
+        return read_one(parts, context, (page, slot, part), &mut [], keep);
     }
     open_seal(parts, slot, &mut bytes[..PAGE_SIZE])?;
-    install_part(parts, context, page, &bytes[..PAGE_SIZE], part)?;
-    Ok(install_ahead(parts, context, page, slot, bytes, ahead))
+    install_part(parts, context, page, &bytes[..PAGE_SIZE], part, keep)?;
+    Ok(install_ahead(parts, context, (page, slot), bytes, ahead, keep))
 }
 
 /// Installs the pages that follow, up to the first that cannot be had. Returns
@@ -122,10 +125,10 @@ fn read_several(
 fn install_ahead(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
-    first_slot: u64,
+    (page, first_slot): (PageNo, u64),
     bytes: &mut [u8],
     ahead: &mut [Option<Ahead>],
+    keep: bool,
 ) -> usize {
     // Each slot is opened once: opened again it would be something else.
     let mut opened = first_slot;
@@ -137,11 +140,11 @@ fn install_ahead(
         }
         opened = slot;
         let next = page + 1 + index as u64;
-        if install_part(parts, context, next, copy, part).is_err() {
+        if install_part(parts, context, next, copy, part, keep).is_err() {
             return index;
         }
-        parts.release_copy(claim.before().place());
-        finish(parts, next, claim, PREFETCHED);
+        let copy = copies::arrive(parts, claim.before().place(), keep);
+        finish(parts, next, claim, PREFETCHED, copy);
     }
     ahead.len()
 }
@@ -153,7 +156,8 @@ fn install_part(
     page: PageNo,
     copy: &[u8],
     part: u8,
+    keep: bool,
 ) -> Result<(), FaultError> {
     unpack::part(parts, context, copy, part)?;
-    install(parts, page, &context.page.0)
+    install(parts, page, &context.page.0, writes(keep))
 }

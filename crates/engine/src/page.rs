@@ -4,11 +4,18 @@
 //!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
-//!  bit 6-63 payload      Resident: heat (2 bits), pins (16 bits)
-//!                        Staged: frame    Filled: word code
+//!  bit 6-63 payload      Resident: heat (4 bits), whether a copy is stored, then
+//!                                  pins (16 bits) or, from bit 20 on, the copy
+//!                        Staged: frame (14 bits), the copy or all ones
+//!                        Filled: word code
 //!                        Pool: handle     Slot: slot number
-//!                        Packed: slot number (below bit 60), part
+//!                        Packed: slot number, part
 //! ```
+//!
+//! A resident page whose copy is still stored is write-protected: it can leave
+//! without being stored again, unless it is written first. A page is pinned for
+//! what the kernel may write to it, so a pinned page has no copy, and the two
+//! share their place in the entry.
 //!
 //! A transition is: claim (compare-and-swap that sets busy), act, publish
 //! (store the new entry, wake waiters). Only the claimer acts, so a page has
@@ -23,17 +30,27 @@ const PAYLOAD_SHIFT: u32 = 6;
 /// Payloads are below this.
 pub const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-const HEAT: u64 = 0b11 << HEAT_SHIFT;
-const PIN_SHIFT: u32 = HEAT_SHIFT + 2;
+const HEAT: u64 = 0b1111 << HEAT_SHIFT;
+const HAS_COPY: u64 = 1 << (HEAT_SHIFT + 4);
+const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
+const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
+/// Staging frames' numbers are below this.
+pub const FRAME_LIMIT: u32 = 1 << FRAME_BITS;
+const FRAME_BITS: u32 = 64 - PAYLOAD_SHIFT - COPY_BITS;
+const COPY_BITS: u32 = SLOT_BITS + 4;
+const NO_COPY: u64 = (1 << COPY_BITS) - 1;
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// Slot numbers of packed pages are below this.
-pub const SLOT_LIMIT: u64 = 1 << PART_SHIFT;
-/// Where the part is in a packed page's payload.
-const PART_SHIFT: u32 = 54;
+/// Slot numbers are below this.
+pub const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 40;
+/// Parts of packed pages are below this.
+pub const PART_LIMIT: u8 = 15;
+/// Stands for no part: the slot holds one page.
+const WHOLE: u8 = PART_LIMIT;
 
 /// A page's number in the window.
 pub type PageNo = u64;
@@ -45,13 +62,17 @@ pub enum Place {
     Vacant,
     /// In the program's memory. Heat is what reclaim still grants it.
     Resident {
-        /// 0..=3 rounds of grace.
+        /// 0..=15 rounds of grace.
         heat: u8,
+        /// What is stored of it, while it is unchanged and write-protected.
+        copy: Option<StoredCopy>,
     },
     /// Taken out, waiting in a staging frame.
     Staged {
-        /// Number of the frame.
+        /// Number of the frame, below [`FRAME_LIMIT`].
         frame: u32,
+        /// What is stored of it.
+        copy: Option<StoredCopy>,
     },
     /// All words equal.
     Filled {
@@ -74,9 +95,67 @@ pub enum Place {
     Packed {
         /// Slot number.
         slot: u64,
-        /// Which part of the slot's page, below 16.
+        /// Which part of the slot's page, below [`PART_LIMIT`].
         part: u8,
     },
+}
+
+/// Where in the swap area a page lies that is in DRAM, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredCopy {
+    slot: u64,
+    part: u8,
+}
+
+impl StoredCopy {
+    /// The slot.
+    #[must_use]
+    pub fn slot(self) -> u64 {
+        self.slot
+    }
+
+    /// Where the page is once it has left DRAM.
+    #[must_use]
+    pub fn place(self) -> Place {
+        let StoredCopy { slot, part } = self;
+        if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
+    }
+
+    fn bits(copy: Option<StoredCopy>) -> u64 {
+        copy.map_or(NO_COPY, |StoredCopy { slot, part }| slot | u64::from(part) << SLOT_BITS)
+    }
+
+    fn from_bits(bits: u64) -> Option<StoredCopy> {
+        let copy = StoredCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 };
+        (bits != NO_COPY).then_some(copy)
+    }
+}
+
+impl Place {
+    /// A resident page of which nothing is stored.
+    #[must_use]
+    pub const fn resident(heat: u8) -> Place {
+        Place::Resident { heat, copy: None }
+    }
+
+    /// What is stored of the page beside what is in DRAM.
+    #[must_use]
+    pub fn copy(self) -> Option<StoredCopy> {
+        match self {
+            Place::Resident { copy, .. } | Place::Staged { copy, .. } => copy,
+            _ => None,
+        }
+    }
+
+    /// What a page at this place leaves in the swap area when it comes in.
+    #[must_use]
+    pub fn to_copy(self) -> Option<StoredCopy> {
+        match self {
+            Place::Slot { slot } => Some(StoredCopy { slot, part: WHOLE }),
+            Place::Packed { slot, part } => Some(StoredCopy { slot, part }),
+            _ => None,
+        }
+    }
 }
 
 /// An entry as it was at one moment.
@@ -89,19 +168,31 @@ impl Entry {
     pub fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
-            Place::Resident { heat } => (1, u64::from(heat & 3)),
-            Place::Staged { frame } => (2, u64::from(frame)),
+            Place::Resident { heat, copy } => return Entry::resident(heat, copy),
+            Place::Staged { frame, copy } => {
+                debug_assert!(frame < FRAME_LIMIT);
+                (2, u64::from(frame) | StoredCopy::bits(copy) << FRAME_BITS)
+            }
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
             Place::Slot { slot } => (5, slot),
             Place::Foreign => (6, 0),
             Place::Packed { slot, part } => {
-                debug_assert!(slot < SLOT_LIMIT && part < 16);
-                (7, slot | u64::from(part) << PART_SHIFT)
+                debug_assert!(part < PART_LIMIT);
+                (7, slot | u64::from(part) << SLOT_BITS)
             }
         };
         debug_assert!(payload < PAYLOAD_LIMIT);
         Entry(state | payload << PAYLOAD_SHIFT)
+    }
+
+    fn resident(heat: u8, copy: Option<StoredCopy>) -> Entry {
+        debug_assert!(heat < 16);
+        let copy = match copy {
+            Some(copy) => HAS_COPY | StoredCopy::bits(Some(copy)) << RESIDENT_COPY_SHIFT,
+            None => 0,
+        };
+        Entry(1 | u64::from(heat) << HEAT_SHIFT | copy)
     }
 
     /// Where the page is.
@@ -110,15 +201,25 @@ impl Entry {
         let payload = self.0 >> PAYLOAD_SHIFT;
         match self.0 & STATE {
             0 => Place::Vacant,
-            1 => Place::Resident { heat: (payload & 3) as u8 },
-            2 => Place::Staged { frame: payload as u32 },
+            1 => Place::Resident {
+                heat: ((self.0 & HEAT) >> HEAT_SHIFT) as u8,
+                copy: StoredCopy::from_bits(if self.has_copy() {
+                    self.0 >> RESIDENT_COPY_SHIFT
+                } else {
+                    NO_COPY
+                }),
+            },
+            2 => Place::Staged {
+                frame: payload as u32 & (FRAME_LIMIT - 1),
+                copy: StoredCopy::from_bits(payload >> FRAME_BITS),
+            },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
             5 => Place::Slot { slot: payload },
             6 => Place::Foreign,
             _ => Place::Packed {
                 slot: payload & (SLOT_LIMIT - 1),
-                part: (payload >> PART_SHIFT) as u8,
+                part: (payload >> SLOT_BITS) as u8,
             },
         }
     }
@@ -138,7 +239,14 @@ impl Entry {
     /// How many system calls rely on the page staying where it is.
     #[must_use]
     pub fn pins(self) -> u64 {
-        if self.is_resident() { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
+        let may_be = self.is_resident() && !self.has_copy();
+        if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
+    }
+
+    /// Whether the page is resident and the swap area holds it, too.
+    #[must_use]
+    pub fn has_copy(self) -> bool {
+        self.is_resident() && self.0 & HAS_COPY != 0
     }
 }
 
@@ -215,12 +323,13 @@ impl<'t> PageTable<'t> {
     }
 
     /// Keeps a resident page where it is until [`PageTable::unpin`]. False
-    /// when the page is not resident (or is pinned too often).
+    /// when the page is not resident, is protected because a copy of it is
+    /// stored, or is pinned too often.
     pub fn try_pin(&self, page: PageNo) -> bool {
         let word = &self.words[page as usize];
         loop {
             let seen = self.wait(page);
-            if !seen.is_resident() || seen.0 & PINS == PINS {
+            if !seen.is_resident() || seen.has_copy() || seen.0 & PINS == PINS {
                 return false;
             }
             let pinned = seen.0 + PIN_ONE;
@@ -298,15 +407,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The last slot stands for no copy.
+    fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
+        let stored = (0..SLOT_LIMIT - 1, 0..=WHOLE);
+        proptest::option::of(stored.prop_map(|(slot, part)| StoredCopy { slot, part }))
+    }
+
     fn places() -> impl Strategy<Value = Place> {
         prop_oneof![
             Just(Place::Vacant),
-            (0..4u8).prop_map(|heat| Place::Resident { heat }),
-            any::<u32>().prop_map(|frame| Place::Staged { frame }),
+            (0..16u8, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
+            (0..FRAME_LIMIT, copies()).prop_map(|(frame, copy)| Place::Staged { frame, copy }),
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
-            (0..PAYLOAD_LIMIT).prop_map(|slot| Place::Slot { slot }),
-            (0..SLOT_LIMIT, 0..16u8).prop_map(|(slot, part)| Place::Packed { slot, part }),
+            (0..SLOT_LIMIT).prop_map(|slot| Place::Slot { slot }),
+            (0..SLOT_LIMIT, 0..PART_LIMIT).prop_map(|(slot, part)| Place::Packed { slot, part }),
             Just(Place::Foreign),
         ]
     }
@@ -320,11 +435,27 @@ mod tests {
             prop_assert_eq!(table.load(0).place(), place);
             prop_assert!(!table.load(0).is_busy());
         }
+
+        #[test]
+        fn a_copy_is_where_the_page_goes_again_and_such_a_page_is_not_pinned(
+            copy in copies(), heat in 0..16u8,
+        ) {
+            let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
+            let table = PageTable::new(&words);
+            prop_assert_eq!(table.load(0).has_copy(), copy.is_some());
+            prop_assert_eq!(copy.and_then(|copy| copy.place().to_copy()), copy);
+            prop_assert_eq!(table.load(0).pins(), 0);
+            prop_assert_eq!(table.try_pin(0), copy.is_none());
+            table.unpin(0);
+            // Nothing but its heat changes.
+            while !table.cool(0, table.load(0)) {}
+            prop_assert_eq!(table.load(0).place(), Place::Resident { heat: 0, copy });
+        }
     }
 
     #[test]
     fn a_claim_excludes_other_claims_and_pins_until_it_ends() {
-        let words = [AtomicU64::new(Entry::new(Place::Resident { heat: 1 }).0)];
+        let words = [AtomicU64::new(Entry::new(Place::resident(1)).0)];
         let table = PageTable::new(&words);
         let seen = table.load(0);
         let claim = table.try_claim(0, seen).unwrap();
@@ -343,7 +474,7 @@ mod tests {
 
     #[test]
     fn grace_ends_after_as_many_rounds_as_there_was_heat() {
-        let words = [AtomicU64::new(Entry::new(Place::Resident { heat: 2 }).0)];
+        let words = [AtomicU64::new(Entry::new(Place::resident(2)).0)];
         let table = PageTable::new(&words);
         assert!(!table.cool(0, table.load(0)));
         assert!(!table.cool(0, table.load(0)));
@@ -382,7 +513,7 @@ mod model {
                     assert_eq!(seen.place(), Place::Slot { slot: 7 });
                     if let Some(claim) = table.try_claim(0, seen) {
                         reads.fetch_add(1, Ordering::Relaxed);
-                        claim.publish(Place::Resident { heat: 1 });
+                        claim.publish(Place::resident(1));
                         return;
                     }
                 }
@@ -398,7 +529,7 @@ mod model {
     #[test]
     fn a_page_is_never_both_pinned_and_taken_out() {
         loom::model(|| {
-            let words = one(Place::Resident { heat: 0 });
+            let words = one(Place::resident(0));
             let other = {
                 let words = words.clone();
                 thread::spawn(move || {
@@ -409,7 +540,7 @@ mod model {
                         && seen.pins() == 0
                         && let Some(claim) = table.try_claim(0, seen)
                     {
-                        claim.publish(Place::Staged { frame: 3 });
+                        claim.publish(Place::Staged { frame: 3, copy: None });
                     }
                 })
             };
@@ -418,7 +549,7 @@ mod model {
                 assert!(table.load(0).is_resident());
                 table.unpin(0);
             } else {
-                assert_eq!(table.load(0).place(), Place::Staged { frame: 3 });
+                assert_eq!(table.load(0).place(), Place::Staged { frame: 3, copy: None });
             }
             other.join().unwrap();
         });
@@ -427,13 +558,13 @@ mod model {
     #[test]
     fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
         loom::model(|| {
-            let words = one(Place::Staged { frame: 3 });
+            let words = one(Place::Staged { frame: 3, copy: None });
             let writer = {
                 let words = words.clone();
                 thread::spawn(move || {
                     // The write has completed: publish the slot unless rescued.
                     let table = table(&words);
-                    let staged = Entry::new(Place::Staged { frame: 3 });
+                    let staged = Entry::new(Place::Staged { frame: 3, copy: None });
                     match table.try_claim(0, staged) {
                         Some(claim) => {
                             claim.publish(Place::Slot { slot: 9 });
@@ -445,12 +576,42 @@ mod model {
             };
             let table = table(&words);
             let claim = table.claim(0);
-            let rescued = claim.before().place() == Place::Staged { frame: 3 };
-            claim.publish(Place::Resident { heat: 2 });
+            let rescued = claim.before().place() == Place::Staged { frame: 3, copy: None };
+            claim.publish(Place::resident(2));
             let written = writer.join().unwrap();
             // Exactly one of them decided first, and the page is resident once.
             assert!(!(rescued && written));
             assert!(table.load(0).is_resident());
+        });
+    }
+
+    #[test]
+    fn a_page_that_is_written_never_leaves_as_its_copy() {
+        loom::model(|| {
+            let copy = Place::Slot { slot: 7 }.to_copy();
+            let words = one(Place::Resident { heat: 0, copy });
+            let evictor = {
+                let words = words.clone();
+                thread::spawn(move || {
+                    let table = table(&words);
+                    let seen = table.load(0);
+                    if seen.has_copy()
+                        && let Some(claim) = table.try_claim(0, seen)
+                    {
+                        claim.publish(Place::Slot { slot: 7 });
+                    }
+                })
+            };
+            let table = table(&words);
+            let claim = table.claim(0);
+            let was = claim.before().place();
+            assert!(was.copy() == copy || was == Place::Slot { slot: 7 });
+            // Unprotected, or read for a write: from now on only this is the page.
+            claim.publish(Place::resident(1));
+            assert!(table.try_pin(0));
+            evictor.join().unwrap();
+            assert_eq!(table.load(0).place(), Place::resident(1));
+            assert_eq!(table.load(0).pins(), 1);
         });
     }
 }

@@ -5,10 +5,11 @@
 //! allocation, no logging, no lock held over managed memory.
 
 use crate::context::{Context, Contexts};
+use crate::copies;
 use crate::fill;
 use crate::io::IoError;
 use crate::packed_in;
-use crate::page::{Claim, PageNo, Place};
+use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
 use crate::policy::{FRESH, HOT, PREFETCHED};
@@ -19,6 +20,7 @@ use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::window::Writes;
 use std::io;
 
 /// Fresh pages installed at once when touches run ahead.
@@ -97,7 +99,10 @@ pub fn page_in(
     // The context first: whoever holds all contexts (fork) then knows that no
     // page is half-way in.
     let mut context = contexts.claim(current_cpu());
-    let Some(claim) = claim_missing(parts, page)? else { return Ok(()) };
+    let Some(claim) = claim_missing(parts, page, access)? else { return Ok(()) };
+    if claim.before().is_resident() {
+        return copies::before_write(parts, page, claim).map_err(FaultError::Install);
+    }
     let tier = bring(parts, &mut context, page, claim, access)?;
     drop(context);
     parts.note_peaks();
@@ -105,12 +110,18 @@ pub fn page_in(
     Ok(())
 }
 
-/// Claims the page's entry, or finds that somebody else has brought it in.
-fn claim_missing(parts: &Parts, page: PageNo) -> Result<Option<Claim<'static>>, FaultError> {
+/// Claims the page's entry, or finds that somebody else has brought it in. A
+/// resident page is claimed if it is protected from the write that is due.
+fn claim_missing(
+    parts: &Parts,
+    page: PageNo,
+    access: Access,
+) -> Result<Option<Claim<'static>>, FaultError> {
     loop {
         let seen = parts.pages.wait(page);
         match seen.place() {
             Place::Foreign => return Err(FaultError::Foreign),
+            Place::Resident { copy: Some(_), .. } if access == Access::Write => {}
             Place::Resident { .. } => {
                 let absent = matches!(parts.window.is_present(page), Ok(false));
                 if absent && parts.pages.load(page).is_resident() {
@@ -148,21 +159,23 @@ fn bring(
 ) -> Result<Tier, FaultError> {
     let place = claim.before().place();
     // A staged page never left DRAM, so it is charged already.
-    if let Place::Staged { frame } = place {
+    if let Place::Staged { frame, copy } = place {
         if let Err((_, error)) = frame_of(parts, frame).give_back(page) {
             return Err(FaultError::Install(error));
         }
-        finish(parts, page, claim, HOT);
+        // It is not protected any more.
+        copy.into_iter().for_each(|copy| copies::give_up(parts, copy));
+        finish(parts, page, claim, HOT, None);
         return Ok(Tier::Staged);
     }
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);
     }
     reclaim::make_room(parts, context, 1)?;
-    match install_from(parts, context, page, place, access) {
+    let keep = copies::are_kept(parts, page, place, access);
+    match install_from(parts, context, page, place, access, keep) {
         Ok(tier) => {
-            parts.release_copy(place);
-            finish(parts, page, claim, FRESH);
+            finish(parts, page, claim, FRESH, copies::arrive(parts, place, keep));
             if tier == Tier::Zero && access == Access::Write {
                 run_ahead(parts, page);
             }
@@ -175,18 +188,27 @@ fn bring(
     }
 }
 
-pub(crate) fn finish(parts: &Parts, page: PageNo, claim: Claim<'_>, heat: u8) {
+pub(crate) fn finish(
+    parts: &Parts,
+    page: PageNo,
+    claim: Claim<'_>,
+    heat: u8,
+    copy: Option<StoredCopy>,
+) {
     parts.space.add_resident(page, 1);
-    claim.publish(Place::Resident { heat });
+    claim.publish(Place::Resident { heat, copy });
 }
 
-/// Puts the page's content into the program's memory.
+/// Puts the page's content into the program's memory; `keep`: and leaves what the
+/// swap area has of it, and of those that come with it, for as long as they are
+/// not written.
 fn install_from(
     parts: &Parts,
     context: &mut Context,
     page: PageNo,
     place: Place,
     access: Access,
+    keep: bool,
 ) -> Result<Tier, FaultError> {
     match place {
         Place::Filled { code } => {
@@ -194,24 +216,24 @@ fn install_from(
                 0 => zeroes(parts, page, access)?,
                 word => {
                     fill::fill(&mut context.page.0, word);
-                    install(parts, page, &context.page.0)?;
+                    install(parts, page, &context.page.0, Writes::Allowed)?;
                 }
             }
             Ok(Tier::Filled)
         }
         Place::Pool { handle } => {
             unpack::pooled(parts, context, Handle::from_bits(handle))?;
-            install(parts, page, &context.page.0)?;
+            install(parts, page, &context.page.0, Writes::Allowed)?;
             Ok(Tier::Pool)
         }
         Place::Packed { slot, part } => {
-            packed_in::read(parts, context, page, slot, part)?;
+            packed_in::read(parts, context, (page, slot, part), keep)?;
             Ok(Tier::Disk)
         }
         Place::Slot { slot } => {
             match readahead::window(&parts.pages, page) {
-                1 => read_slot(parts, context, page, slot)?,
-                window => read_slots(parts, context, page, slot, window)?,
+                1 => read_slot(parts, context, page, slot, keep)?,
+                window => read_slots(parts, context, (page, slot), window, keep)?,
             }
             Ok(Tier::Disk)
         }
@@ -226,13 +248,23 @@ fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError>
     // The shared page of zeroes costs a second fault when it is written.
     let done = match access {
         Access::Read => parts.window.install_zero(page, 1),
-        Access::Write => parts.window.install(page, &ZEROES[..PAGE_SIZE]),
+        Access::Write => parts.window.install(page, &ZEROES[..PAGE_SIZE], Writes::Allowed),
     };
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-pub(crate) fn install(parts: &Parts, page: PageNo, bytes: &[u8]) -> Result<(), FaultError> {
-    let done = parts.window.install(page, bytes);
+/// What happens to writes to pages whose copies are kept, or not.
+pub(crate) fn writes(keep: bool) -> Writes {
+    if keep { Writes::Caught } else { Writes::Allowed }
+}
+
+pub(crate) fn install(
+    parts: &Parts,
+    page: PageNo,
+    bytes: &[u8],
+    writes: Writes,
+) -> Result<(), FaultError> {
+    let done = parts.window.install(page, bytes, writes);
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
@@ -242,13 +274,14 @@ fn read_slot(
     context: &mut Context,
     page: PageNo,
     slot: u64,
+    keep: bool,
 ) -> Result<(), FaultError> {
     // The reserve has one for each context.
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
-    install(parts, page, &buffer)
+    install(parts, page, &buffer, writes(keep))
 }
 
 /// Reads the page of one slot, which the calling thread waits for.
@@ -269,9 +302,9 @@ pub(crate) fn read_alone(
 fn read_slots(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
-    slot: u64,
+    (page, slot): (PageNo, u64),
     window: usize,
+    keep: bool,
 ) -> Result<(), FaultError> {
     let mut claims = [const { None }; readahead::MAX_PAGES - 1];
     let last = parts.window.pages() as PageNo - 1;
@@ -280,24 +313,24 @@ fn read_slots(
     // Never at the price of direct reclaim: this is a guess.
     if extra == 0 || !parts.budget.try_charge(extra, parts.other_bytes()) {
         drop(claims);
-        return read_slot(parts, context, page, slot);
+        return read_slot(parts, context, page, slot, keep);
     }
-    let installed = read_cluster(parts, context, page, slot, extra + 1);
+    let installed = read_cluster(parts, context, (page, slot), extra + 1, keep);
     let arrived = *installed.as_ref().unwrap_or(&0);
     parts.budget.release(extra - arrived.saturating_sub(1));
     for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
         if let Some(claim) = claim.take() {
-            parts.release_copy(claim.before().place());
+            let copy = copies::arrive(parts, claim.before().place(), keep);
             // Cold until it is touched... which nobody tells us, so: first to
             // go again if nothing else is colder.
-            finish(parts, page + ahead, claim, PREFETCHED);
+            finish(parts, page + ahead, claim, PREFETCHED, copy);
         }
     }
     parts.stats.add(Counter::PagesReadAhead, arrived.saturating_sub(1) as u64);
     match installed {
         Ok(0) => {
             drop(claims);
-            read_slot(parts, context, page, slot)
+            read_slot(parts, context, page, slot, keep)
         }
         result => result.map(drop),
     }
@@ -309,9 +342,9 @@ fn read_slots(
 fn read_cluster(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
-    slot: u64,
+    (page, slot): (PageNo, u64),
     count: usize,
+    keep: bool,
 ) -> Result<usize, FaultError> {
     let Some(mut buffer) = parts.bounce.take(current_cpu(), count) else { return Ok(0) };
     let bytes = &mut buffer[..];
@@ -327,10 +360,10 @@ fn read_cluster(
             Err(_) => break,
         }
     }
-    let mut done = parts.window.install(page, &bytes[..good * PAGE_SIZE]);
+    let mut done = parts.window.install(page, &bytes[..good * PAGE_SIZE], writes(keep));
     if done.pages == 0 && good > 1 {
         // One call cannot cross a change of protection.
-        done = parts.window.install(page, &bytes[..PAGE_SIZE]);
+        done = parts.window.install(page, &bytes[..PAGE_SIZE], writes(keep));
     }
     match done.error {
         Some(error) if done.pages == 0 => Err(FaultError::Install(error)),
@@ -388,11 +421,12 @@ fn run_ahead(parts: &Parts, page: PageNo) {
     if count == 0 || low || !parts.budget.try_charge(count, parts.other_bytes()) {
         return;
     }
-    let installed = parts.window.install(page + 1, &ZEROES[..count * PAGE_SIZE]).pages;
+    let fresh = &ZEROES[..count * PAGE_SIZE];
+    let installed = parts.window.install(page + 1, fresh, Writes::Allowed).pages;
     parts.budget.release(count - installed);
     for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
-            finish(parts, next, claim, FRESH);
+            finish(parts, next, claim, FRESH, None);
         }
     }
 }

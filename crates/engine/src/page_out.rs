@@ -4,16 +4,19 @@
 //! A batch of victims is moved out of the program's reach into staging frames.
 //! From then on a touch finds them staged and takes them straight back. Same-
 //! filled pages become a word, compressible ones go to the pool, the others are
-//! copied to a bounce buffer, sealed, and written in one go. Only when the
+//! copied to a bounce buffer, sealed, and written in one go; those that are
+//! unchanged since they were written go back to their slots as they are. Only when the
 //! write has succeeded is the slot published. When it fails, its pages are
 //! written one by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::Buffer;
 use crate::codec;
 use crate::context::{BATCH_PAGES, Context};
+use crate::copies;
 use crate::fill;
 use crate::io::IoError;
-use crate::page::{Claim, PageNo, Place};
+use crate::packed;
+use crate::page::{Claim, PART_LIMIT, PageNo, Place, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::HOT;
 use crate::stats::Counter;
@@ -98,7 +101,8 @@ fn stage(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> St
             0
         };
         for victim in &mut victims[next..next + moved] {
-            publish_staged(parts, &mut staged, victim);
+            let copy = copy_of(victim);
+            publish_staged(parts, &mut staged, victim, copy);
         }
         next += moved;
         if moved < run {
@@ -116,9 +120,20 @@ fn run_length(victims: &[Victim<'_>]) -> usize {
     pages.zip(first..).take_while(|(page, expected)| page == expected).count()
 }
 
-fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
+fn copy_of(victim: &Victim<'_>) -> Option<StoredCopy> {
+    victim.as_ref().and_then(|(_, claim)| claim.before().place().copy())
+}
+
+fn publish_staged(
+    parts: &Parts,
+    staged: &mut Staged,
+    victim: &mut Victim<'_>,
+    copy: Option<StoredCopy>,
+) {
+    let copy = copy.and_then(|copy| copies::unless_failed(parts, copy));
     if let Some((page, claim)) = victim.take() {
-        claim.publish(Place::Staged { frame: (staged.first_frame + staged.count) as u32 });
+        let frame = (staged.first_frame + staged.count) as u32;
+        claim.publish(Place::Staged { frame, copy });
         parts.space.sub_resident(page);
         staged.pages[staged.count] = page;
         staged.count += 1;
@@ -129,6 +144,7 @@ fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
 fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
     let Some((page, _)) = victim else { return };
     let (page, frame) = (*page, staged.first_frame + staged.count);
+    let mut copy = copy_of(victim);
     let refused = if parts.window.uses_move() {
         parts.window.take_out(page, 1, frame).error
     } else {
@@ -139,16 +155,28 @@ fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: 
         // Left shared by fork? Then it moves once it is the program's own. A
         // page that a device is reading or writing refuses again, and stays.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            parts.window.unshare(page).is_ok() && parts.window.take_out(page, 1, frame).pages == 1
+            may_be_written(parts, page, &mut copy)
+                && parts.window.unshare(page).is_ok()
+                && parts.window.take_out(page, 1, frame).pages == 1
         }
         // Its protection differs from the frames', or there is no MOVE.
         Some(_) => parts.window.take_out_by_copy(page, frame, context.page).is_ok(),
     };
     if out {
-        publish_staged(parts, staged, victim);
+        publish_staged(parts, staged, victim, copy);
     } else if let Some((_, claim)) = victim.take() {
-        claim.publish(Place::Resident { heat: HOT });
+        claim.publish(Place::Resident { heat: HOT, copy });
     }
+}
+
+/// Gives the copy of a claimed page up, so that the page can be made the
+/// program's own. False where it stays protected.
+fn may_be_written(parts: &Parts, page: PageNo, copy: &mut Option<StoredCopy>) -> bool {
+    if copy.is_some() && parts.window.allow_writes(page).is_err() {
+        return false;
+    }
+    copy.take().into_iter().for_each(|copy| copies::give_up(parts, copy));
+    true
 }
 
 /// Finds every staged page a place to stay.
@@ -159,10 +187,17 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
     let mut waiting = 0;
     for (page, frame) in staged.frames() {
         let Some(mut held) = claim_staged(parts, page, frame) else { continue };
-        if let Some(place) = in_dram(parts, context, page, held.0.bytes()) {
+        let copy = held.1.before().place().copy();
+        let copy_place = copy.map(StoredCopy::place);
+        if let Some(place) = in_dram(parts, context, page, held.0.bytes()).or(copy_place) {
             let (content, claim) = held;
             drop(content);
             claim.publish(place);
+            match copy {
+                Some(_) if copy_place == Some(place) => copies::left_unchanged(parts, page),
+                Some(copy) => copies::give_up(parts, copy),
+                None => {}
+            }
             outcome.pages_out += 1;
             continue;
         }
@@ -196,8 +231,11 @@ fn claim_staged<'p>(
     frame: u32,
 ) -> Option<(StagedFrame<'p>, Claim<'p>)> {
     let claim = parts.pages.claim(page);
-    let is_there = claim.before().place() == (Place::Staged { frame });
-    is_there.then(|| (frame_of(parts, frame), claim))
+    is_staged(&claim, frame).then(|| (frame_of(parts, frame), claim))
+}
+
+fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
+    matches!(claim.before().place(), Place::Staged { frame, .. } if frame == in_frame)
 }
 
 /// The frame of a page whose claimed entry says that it is staged there.
@@ -250,7 +288,7 @@ fn give_back(parts: &Parts, page: PageNo, content: StagedFrame<'_>, claim: Claim
         match content.give_back(page) {
             Ok(()) => {
                 parts.space.add_resident(page, 1);
-                claim.publish(Place::Resident { heat: HOT });
+                claim.publish(Place::resident(HOT));
                 return;
             }
             Err((frame, _)) => content = frame,
@@ -315,6 +353,7 @@ impl Written {
 }
 
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
+const _: () = assert!(packed::MAX_PARTS <= PART_LIMIT as usize);
 
 /// A run of up to `want` slots.
 ///
@@ -380,7 +419,7 @@ fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Resul
 
 fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {
     let claim = parts.pages.claim(page.0);
-    if claim.before().place() == (Place::Staged { frame: page.1 }) {
+    if is_staged(&claim, page.1) {
         claim.publish(Place::Slot { slot });
         outcome.pages_out += 1;
     } else {
@@ -393,7 +432,7 @@ fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Ou
 fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
     for (page, frame) in pages {
         let claim = parts.pages.claim(*page);
-        if claim.before().place() != (Place::Staged { frame: *frame }) {
+        if !is_staged(&claim, *frame) {
             continue;
         }
         give_back(parts, *page, frame_of(parts, *frame), claim);

@@ -4,6 +4,7 @@
 use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
 use crate::codec::Selector;
+use crate::copies::Copies;
 use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
@@ -48,6 +49,8 @@ pub struct Parts {
     pub space: Space,
     /// Which pages are cold.
     pub clock: Clock,
+    /// What resident pages have in the swap areas.
+    pub copies: Copies,
     /// Compressed pages.
     pub pool: Pool,
     /// The swap areas.

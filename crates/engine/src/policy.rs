@@ -81,7 +81,7 @@ mod tests {
         for (page, heat) in resident {
             space.touch(*page);
             space.add_resident(*page, 1);
-            pages.claim(*page).publish(Place::Resident { heat: *heat });
+            pages.claim(*page).publish(Place::resident(*heat));
         }
         (pages, space)
     }

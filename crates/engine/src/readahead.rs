@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_window_grows_with_the_stream_and_is_one_for_a_random_touch() {
-        let resident = Place::Resident { heat: 1 };
+        let resident = Place::resident(1);
         let pages = table(&[resident, Place::Vacant, resident, resident, resident]);
         assert_eq!(window(&pages, 0), 1);
         assert_eq!(window(&pages, 2), 1);

@@ -4,7 +4,8 @@
 //! stops at the high one. A thread that needs a page and finds none free takes
 //! a batch out itself (direct reclaim); that is rare and counted.
 
-use crate::context::{Context, Contexts};
+use crate::context::{BATCH_PAGES, Context, Contexts};
+use crate::copies;
 use crate::page_out::{self, NoSlot};
 use crate::parts::Parts;
 use crate::pool_upkeep::{self, Recompressor, Shrinker};
@@ -15,6 +16,8 @@ use std::sync::atomic::Ordering;
 
 /// Share of its limit at which the pool is written back, in percent.
 const POOL_HIGH_PERCENT: usize = 90;
+/// Copies of unchanged pages given up at once when the areas are full.
+const SHED_PAGES: usize = 4 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
 /// Pauses without any progress after which memory counts as exhausted: 5 s.
@@ -68,9 +71,11 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     }
     let outcome = page_out::page_out(parts, context);
     if outcome.pages_out + written_back > 0 {
-        Round::Progress
-    } else {
-        Round::Stuck(outcome.area_full.or(area_full))
+        return Round::Progress;
+    }
+    match outcome.area_full.or(area_full) {
+        Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
+        why => Round::Stuck(why),
     }
 }
 

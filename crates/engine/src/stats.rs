@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 5;
+pub const STATS_VERSION: u64 = 6;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +193,14 @@ counters! {
     Encrypts,
     /// 1 if there is a key that the kernel might swap out.
     KeyUnlocked,
+    /// Pages that came in from the swap area and left their copy there.
+    CopiesKept,
+    /// Copies given up because the page was written.
+    CopiesWritten,
+    /// Copies given up because the swap areas were full.
+    CopiesShed,
+    /// Pages that left DRAM for their copy: nothing was stored or written.
+    PagesUnchanged,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -6,6 +6,7 @@
 //! that is not needed is given back.
 
 use crate::context::{BATCH_PAGES, Context, Contexts};
+use crate::copies;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::{Moved, Moves};
 use crate::parts::Parts;
@@ -82,6 +83,9 @@ impl Upkeep {
         while self.next < end && count < run.len {
             let page = self.next;
             self.next += 1;
+            if copies::forget(parts, page, |copy| parts.areas.is_leaving(copy.slot())) {
+                self.moved_in_round += 1;
+            }
             let Some(claim) = claim_leaving(parts, page) else { continue };
             let (copies, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
             if read_copy(parts, context, claim.before().place(), &mut copies[count]).is_some() {

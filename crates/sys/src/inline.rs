@@ -11,6 +11,7 @@ use crate::memory::PAGE_SIZE;
 use crate::signals::{self, SIGBUS, SIGSEGV, siginfo_t};
 use crate::{raw, window};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
 /// Brings in the page at an address that was touched (`true`: for writing).
@@ -265,6 +266,16 @@ impl Memory {
         unsafe { softswap_inline_copy(to, bytes.as_ptr() as usize, bytes.len()) == 1 }
     }
 
+    /// Has the kernel fill the view from a descriptor. Returns the bytes read.
+    ///
+    /// # Errors
+    /// The kernel's; EFAULT when a page is not there or may not be written.
+    pub fn read_from(&self, descriptor: &impl AsRawFd) -> io::Result<usize> {
+        let args = [descriptor.as_raw_fd() as usize, self.start, self.len, 0, 0, 0];
+        // SAFETY: the kernel writes managed memory only, as `write` does.
+        raw::check(unsafe { raw::syscall(libc::SYS_read, args) })
+    }
+
     /// The view of `len` bytes of this one.
     ///
     /// # Panics
@@ -278,7 +289,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::window::Window;
+    use crate::window::{Window, Writes};
     use std::sync::Mutex;
 
     static WINDOW: OnceLock<Window> = OnceLock::new();
@@ -293,7 +304,7 @@ mod tests {
         };
         let page = (address - window.base()) / PAGE_SIZE;
         TOUCHES.lock().unwrap().push((page, is_write));
-        page < 16 && window.install(page as u64, &CONTENT).error.is_none()
+        page < 16 && window.install(page as u64, &CONTENT, Writes::Allowed).error.is_none()
     }
 
     // One test, because the resolver is the process's.

@@ -20,6 +20,7 @@ const USER_MODE_ONLY: usize = 1;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const WRITEPROTECT_ON: u64 = 1;
+const COPY_PROTECTED: u64 = 2;
 /// Nobody sleeps on a message in SIGBUS mode, so no wake-up is wanted.
 const DONTWAKE: u64 = 1;
 const WRITEPROTECT_DONTWAKE: u64 = 2;
@@ -40,6 +41,16 @@ pub enum Privilege {
     UserModeOnly,
     /// Also faults taken inside system calls: needs a privilege or a sysctl.
     KernelToo,
+}
+
+/// What a write to a page that was put in does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// It writes.
+    Allowed,
+    /// It faults, until the protection is lifted. One made by the kernel for a
+    /// system call fails.
+    Caught,
 }
 
 /// A userfaultfd with its features agreed.
@@ -148,7 +159,7 @@ impl Uffd {
     }
 
     /// Fills missing pages from `to` with `bytes` (whole pages).
-    pub(crate) fn copy(&self, to: usize, bytes: &[u8]) -> Partial {
+    pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
         #[repr(C)]
         struct Copy {
             dst: u64,
@@ -163,7 +174,7 @@ impl Uffd {
                 dst: (to + done) as u64,
                 src: bytes.as_ptr() as u64 + done as u64,
                 len: (bytes.len() - done) as u64,
-                mode: DONTWAKE,
+                mode: DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 },
                 copied: 0,
             };
             let result = ioctl(&self.fd, IOCTL_COPY, &mut arg);

@@ -18,6 +18,8 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+pub use crate::uffd::Writes;
+
 /// Where the window is put: far below where the kernel places mappings
 /// (top down from 0x7fff_…), far above position-independent programs' heaps.
 pub const WINDOW_BASE: usize = 0x2000_0000_0000;
@@ -195,8 +197,13 @@ impl Window {
     }
 
     /// Puts whole pages of `bytes` in at `page` and after, where nothing is yet.
-    pub fn install(&self, page: u64, bytes: &[u8]) -> Partial {
-        self.uffd.copy(self.address(page, bytes.len() / PAGE_SIZE), bytes)
+    pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
+        self.uffd.copy(self.address(page, bytes.len() / PAGE_SIZE), bytes, writes)
+    }
+
+    /// Lifts [`Writes::Caught`] from a page that is present.
+    pub fn allow_writes(&self, page: u64) -> io::Result<()> {
+        self.uffd.write_protect(self.address(page, 1), PAGE_SIZE, false)
     }
 
     /// Maps `count` pages of zeroes at `page`.
@@ -277,7 +284,7 @@ impl Window {
         self.uffd.write_protect(from, PAGE_SIZE, true)?;
         let copied = self.copy_page(from, scratch).and_then(|()| {
             let to = self.staging + frame * PAGE_SIZE;
-            match self.uffd.copy(to, &scratch.0).error {
+            match self.uffd.copy(to, &scratch.0, Writes::Allowed).error {
                 None => Ok(()),
                 Some(error) => Err(error),
             }
@@ -402,7 +409,7 @@ impl StagedFrame<'_> {
                 return Ok(());
             }
         }
-        match window.install(page, self.bytes()).error {
+        match window.install(page, self.bytes(), Writes::Allowed).error {
             None => Ok(()),
             Some(error) => Err((self, error)),
         }

@@ -2,7 +2,7 @@
 
 use crate::PAGE_SIZE;
 use crate::memory::reserve_pages;
-use crate::window::Window;
+use crate::window::{Window, Writes};
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 4096;
@@ -23,7 +23,7 @@ fn compact_until(end: Instant) -> bool {
 fn fragment(window: &Window, start: u64, content: &[u8]) {
     for round in 0..16 {
         let first = start + round * PAGES as u64;
-        assert_eq!(window.install(first, content).pages, PAGES);
+        assert_eq!(window.install(first, content, Writes::Allowed).pages, PAGES);
         for page in (0..PAGES as u64).filter(|page| page % 4 != 0) {
             window.discard(first + page, 1).unwrap();
         }
@@ -59,7 +59,7 @@ fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
         bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
     }
     let (mut from, mut to) = (0, 2 * PAGES as u64);
-    assert_eq!(window.install(from, &content).pages, PAGES);
+    assert_eq!(window.install(from, &content, Writes::Allowed).pages, PAGES);
     fragment(&window, 4 * PAGES as u64, &content);
     let end = Instant::now() + Duration::from_secs(3);
     std::thread::scope(|scope| {

@@ -18,6 +18,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
 use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
 use softswap_sys::raw::now_ns;
+use softswap_sys::window::Writes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -251,7 +252,11 @@ impl Bench {
                     return touch(self.bare, &self.order, false).ok_or_else(failed);
                 }
                 let copy = |page: usize| {
-                    stage.bare.install((page * STRIDE) as u64, &PATTERN).error.is_none()
+                    stage
+                        .bare
+                        .install((page * STRIDE) as u64, &PATTERN, Writes::Allowed)
+                        .error
+                        .is_none()
                 };
                 time_each(&self.order, copy).ok_or_else(failed)
             }

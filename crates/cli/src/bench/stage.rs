@@ -12,7 +12,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
-use softswap_sys::window::{READ_WRITE, Window};
+use softswap_sys::window::{READ_WRITE, Window, Writes};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -42,7 +42,8 @@ fn resolve(address: usize, is_write: bool) -> bool {
         return stage.engine.fault(address, access).is_ok();
     }
     let page = (address.wrapping_sub(stage.bare.base()) / PAGE_SIZE) as u64;
-    stage.bare.contains(address) && stage.bare.install(page, &PATTERN).error.is_none()
+    stage.bare.contains(address)
+        && stage.bare.install(page, &PATTERN, Writes::Allowed).error.is_none()
 }
 
 /// Sizes of a stage for `pages` pages in each of `ranges` ranges.

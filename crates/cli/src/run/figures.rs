@@ -146,6 +146,14 @@ pub(crate) struct AreaFigures {
     pub(super) retired_slots: u64,
     /// Pages brought from failed areas elsewhere.
     pub(super) pages_moved: u64,
+    /// Pages that left memory unchanged: the areas still had them.
+    pub(super) unchanged_pages: u64,
+    /// Pages that came in and left their copy in the areas.
+    pub(super) copies_kept: u64,
+    /// Of those copies, given up because the page was written.
+    pub(super) copies_written: u64,
+    /// Of those copies, given up because the areas were full.
+    pub(super) copies_shed: u64,
     pub(super) discarded_bytes: u64,
     /// Areas that failed to discard; they are not asked again.
     pub(super) discard_errors: u64,
@@ -302,6 +310,10 @@ impl Figures {
                 failed: get(C::AreasFailed),
                 retired_slots: get(C::SlotsRetired),
                 pages_moved: get(C::PagesMoved),
+                unchanged_pages: get(C::PagesUnchanged),
+                copies_kept: get(C::CopiesKept),
+                copies_written: get(C::CopiesWritten),
+                copies_shed: get(C::CopiesShed),
                 discarded_bytes: get(C::DiscardedBytes),
                 discard_errors: get(C::DiscardErrors),
                 shrunk_bytes: get(C::ShrunkBytes),

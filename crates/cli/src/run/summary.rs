@@ -155,9 +155,13 @@ fn write_pool(out: &mut String, pool: &PoolFigures) -> std::fmt::Result {
 /// What became of the areas' storage, if anything did.
 fn write_areas(out: &mut String, areas: &AreaFigures) -> std::fmt::Result {
     let AreaFigures { count: areas_count, pages_moved, discarded_bytes, shrunk_bytes, .. } = *areas;
+    let unchanged = areas.unchanged_pages;
     let mut parts = Vec::new();
     if areas_count > 1 {
         parts.push(format!("{areas_count} in use"));
+    }
+    if unchanged > 0 {
+        parts.push(format!("{} pages left unchanged, not written again", count(unchanged)));
     }
     if pages_moved > 0 {
         parts.push(format!("{} pages brought from failed ones elsewhere", count(pages_moved)));

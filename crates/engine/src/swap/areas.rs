@@ -341,6 +341,12 @@ impl Areas {
         self.of(slot).0.has_failed()
     }
 
+    /// Whether a slot's area can do without the slots of pages that are in DRAM.
+    #[must_use]
+    pub fn has_spare(&self, slot: u64) -> bool {
+        self.of(slot).0.has_spare()
+    }
+
     /// Whether a slot's area is one whose pages are to be brought elsewhere.
     #[must_use]
     pub fn is_leaving(&self, slot: u64) -> bool {

@@ -382,6 +382,16 @@ impl Area {
         self.slots.used_slots()
     }
 
+    /// Whether less than half of what the area may hold is in use, and it works.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        let most_bytes = match self.is_growing {
+            true => self.config.limit_bytes.unwrap_or(u64::MAX),
+            false => self.size_bytes(),
+        };
+        self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()
+    }
+
     /// Slots out of service.
     #[must_use]
     pub fn retired_slots(&self) -> u64 {

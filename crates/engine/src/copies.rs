@@ -1,0 +1,233 @@
+//! Pages in memory whose copies stay in the swap area: while they are unchanged,
+//! they can leave without being stored again.
+//!
+//! A page that comes in from the swap area to be read keeps its slot and is
+//! write-protected. The first write faults: the protection is lifted, and the
+//! copy, which is out of date from then on, is given up. What nobody wrote is
+//! dropped when it leaves.
+//!
+//! Keeping a copy costs a fault if the page is written after all, and a slot
+//! in any case. So each chunk of pages remembers what became of its copies,
+//! and areas that are half full take their slots back (the kernel's rule for
+//! its swap cache).
+
+use crate::page::{Claim, PageNo, PageTable, Place, StoredCopy};
+use crate::page_in::Access;
+use crate::parts::Parts;
+use crate::space::CHUNK_PAGES;
+use crate::stats::Counter;
+use softswap_sys::memory::reserve_u32;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How likely a chunk's pages are to be written, out of this.
+const CERTAIN: u32 = 256;
+/// Above this, copies are not kept: storing a page costs more than a fault, so
+/// that one of five that stays unchanged pays for the others.
+const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
+/// What one page more changes of it: a 16th of what is missing.
+const WEIGHT_SHIFT: u32 = 4;
+/// One in so many pages is tried all the same: chunks change their use.
+const PROBE_EVERY: u32 = 16;
+const LIKELY_BITS: u32 = 16;
+/// Pages looked at, at most, to give copies up.
+const SHED_SPAN: u64 = 1 << 16;
+
+/// What is known about copies of resident pages.
+pub struct Copies {
+    /// Per chunk: how likely its pages are to be written, above that a count of
+    /// the pages whose copies were not kept.
+    chunks: &'static [AtomicU32],
+    count: AtomicUsize,
+    /// Where the search for copies to give up goes on.
+    next: AtomicU64,
+}
+
+impl Copies {
+    /// For a window of so many pages.
+    ///
+    /// # Errors
+    /// When there is no address space for the table.
+    pub fn new(pages: usize) -> io::Result<Copies> {
+        Ok(Copies {
+            chunks: reserve_u32(pages / CHUNK_PAGES as usize + 1)?,
+            count: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Resident pages that have one.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    fn chunk(&self, page: PageNo) -> &AtomicU32 {
+        &self.chunks[(page / CHUNK_PAGES) as usize]
+    }
+
+    /// Whether the chunk's pages are mostly left as they are, or it is time to
+    /// see whether they still are not.
+    fn is_promising(&self, page: PageNo) -> bool {
+        let chunk = self.chunk(page);
+        if chunk.load(Relaxed) & (CERTAIN * 2 - 1) < TOO_LIKELY {
+            return true;
+        }
+        let skipped = chunk.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
+        skipped % PROBE_EVERY == PROBE_EVERY - 1
+    }
+
+    /// Notes what became of a copy. Threads may overwrite each other's note: it
+    /// is an estimate.
+    fn note(&self, page: PageNo, was_written: bool) {
+        let chunk = self.chunk(page);
+        let seen = chunk.load(Relaxed);
+        let likely = seen & ((1 << LIKELY_BITS) - 1);
+        let moved = match was_written {
+            true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
+            false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
+        };
+        chunk.store(seen - likely + moved, Relaxed);
+    }
+}
+
+/// Whether the copy of a page that comes in from `place` is to stay.
+#[must_use]
+pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bool {
+    let Some(copy) = place.to_copy() else { return false };
+    access == Access::Read && parts.areas.has_spare(copy.slot()) && parts.copies.is_promising(page)
+}
+
+/// What an arriving page keeps of `place`, if copies are kept; else it is freed.
+pub fn arrive(parts: &Parts, place: Place, kept: bool) -> Option<StoredCopy> {
+    let copy = if kept { place.to_copy() } else { None };
+    if copy.is_some() {
+        parts.copies.count.fetch_add(1, Relaxed);
+        parts.stats.add(Counter::CopiesKept, 1);
+    } else {
+        parts.release_copy(place);
+    }
+    copy
+}
+
+/// The page of a claimed entry is about to be written: lifts the protection and
+/// gives its copy up.
+///
+/// # Errors
+/// The kernel's refusal; then nothing is changed.
+pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
+    if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
+        parts.window.allow_writes(page)?;
+        claim.publish(Place::resident(heat));
+        give_up(parts, copy);
+        parts.copies.note(page, true);
+        parts.stats.add(Counter::CopiesWritten, 1);
+    }
+    Ok(())
+}
+
+/// A page is leaving DRAM for its copy.
+pub fn left_unchanged(parts: &Parts, page: PageNo) {
+    parts.copies.count.fetch_sub(1, Relaxed);
+    parts.copies.note(page, false);
+    parts.stats.add(Counter::PagesUnchanged, 1);
+}
+
+/// Frees the copy of a page that is no longer the same, or goes elsewhere.
+pub fn give_up(parts: &Parts, copy: StoredCopy) {
+    parts.copies.count.fetch_sub(1, Relaxed);
+    parts.release_copy(copy.place());
+}
+
+/// A leaving page's copy, if it is in an area that works; else it is given up, and
+/// the page is stored elsewhere.
+pub fn unless_failed(parts: &Parts, copy: StoredCopy) -> Option<StoredCopy> {
+    if !parts.areas.has_failed(copy.slot()) {
+        return Some(copy);
+    }
+    give_up(parts, copy);
+    None
+}
+
+/// Gives the copy of a resident page up, if it has one that `unwanted` names and
+/// nobody has the page. True when it did.
+pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
+    let seen = parts.pages.load(page);
+    if !seen.has_copy() || seen.is_busy() || !seen.place().copy().is_some_and(unwanted) {
+        return false;
+    }
+    let Some(claim) = parts.pages.try_claim(page, seen) else { return false };
+    let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
+    if parts.window.allow_writes(page).is_err() {
+        return false;
+    }
+    claim.publish(Place::resident(heat));
+    give_up(parts, copy);
+    true
+}
+
+/// Gives up to `want` copies up, because the areas are full. Returns how many.
+pub fn shed(parts: &Parts, want: usize) -> usize {
+    let (copies, high) = (&parts.copies, parts.space.high());
+    let mut shed = 0;
+    let mut left = high.min(SHED_SPAN);
+    while left > 0 && shed < want && copies.count() > 0 {
+        left -= 1;
+        let page = copies.next.fetch_add(1, Relaxed) % high;
+        if parts.space.has_resident(page) {
+            shed += usize::from(forget(parts, page, |_| true));
+        } else {
+            copies.next.fetch_add(CHUNK_PAGES - page % CHUNK_PAGES - 1, Relaxed);
+        }
+    }
+    parts.stats.add(Counter::CopiesShed, shed as u64);
+    shed
+}
+
+/// In a forked child, whose pages lost their protection: no copy is known to be
+/// like its page any more. Nothing else runs.
+pub fn forget_all(parts: &Parts) {
+    let pages: PageTable<'_> = parts.pages;
+    let mut page = 0;
+    while page < parts.space.high() && parts.copies.count() > 0 {
+        if !parts.space.has_resident(page) {
+            page += CHUNK_PAGES - page % CHUNK_PAGES;
+            continue;
+        }
+        let claim = pages.claim(page);
+        if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
+            claim.publish(Place::resident(heat));
+            give_up(parts, copy);
+        }
+        page += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept_of(copies: &Copies, count: usize) -> usize {
+        (0..count).filter(|_| copies.is_promising(3)).count()
+    }
+
+    #[test]
+    fn copies_of_a_chunk_whose_pages_are_written_are_kept_seldom_until_they_are_not() {
+        let copies = Copies::new(4096).unwrap();
+        assert_eq!(kept_of(&copies, 100), 100);
+        (0..100).for_each(|_| copies.note(3, true));
+        assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
+        assert!(copies.is_promising(CHUNK_PAGES), "another chunk's pages are its own");
+        (0..10).for_each(|_| copies.note(3, false));
+        assert_eq!(kept_of(&copies, 100), 100);
+    }
+
+    #[test]
+    fn one_unchanged_page_in_four_is_enough() {
+        let copies = Copies::new(4096).unwrap();
+        (0..1000).for_each(|at| copies.note(3, at % 4 != 0));
+        assert!(kept_of(&copies, 100) == 100);
+        (0..1000).for_each(|at| copies.note(3, at % 20 != 0));
+        assert!(kept_of(&copies, 100) < 20);
+    }
+}
