@@ -31,8 +31,8 @@ pub struct Context {
     pub may_reclaim: bool,
 }
 
-/// All contexts of an engine: those shared by faults, then two with one user
-/// each, background reclaim and the thread that forks.
+/// All contexts of an engine: those shared by faults, then three with one user
+/// each, background reclaim, what is brought in ahead and the thread that forks.
 pub struct Contexts {
     slots: Box<[Mutex<Context>]>,
     /// The thread that has claimed all others to fork; 0 when there is none.
@@ -41,7 +41,7 @@ pub struct Contexts {
 }
 
 /// Contexts that faults do not share.
-pub const OWN_CONTEXTS: usize = 2;
+pub const OWN_CONTEXTS: usize = 3;
 
 /// DRAM of one context beside its I/O ring, in bytes.
 pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
@@ -70,7 +70,7 @@ impl Contexts {
     pub fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
         let shared = self.slots.len() - OWN_CONTEXTS;
         if self.is_forker() {
-            return lock(&self.slots[shared + 1]);
+            return lock(&self.slots[self.slots.len() - 1]);
         }
         for step in 0..shared {
             if let Ok(context) = self.slots[(cpu + step) % shared].try_lock() {
@@ -96,6 +96,11 @@ impl Contexts {
     /// Claims background reclaim's context.
     pub fn claim_background(&self) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
+    }
+
+    /// Claims the context of what is brought in ahead of touches.
+    pub fn claim_prefetch(&self) -> MutexGuard<'_, Context> {
+        lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1])
     }
 
     /// Whether the calling thread is the one that forks. Without a fork under

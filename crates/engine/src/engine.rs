@@ -18,6 +18,8 @@ use crate::parts::Parts;
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
 use crate::pool_upkeep::Recompressor;
+use crate::prefetch;
+use crate::readahead::Streams;
 use crate::reclaim;
 use crate::seal::{NoKey, Sealer};
 use crate::space::{Layout, Space};
@@ -476,6 +478,12 @@ impl Engine {
         reclaim::run(&self.parts, &self.contexts, go_on);
     }
 
+    /// Brings in what streams are about to touch, in the calling thread, while
+    /// `go_on` says so.
+    pub fn run_prefetch(&self, go_on: impl Fn() -> bool) {
+        prefetch::run(&self.parts, &self.contexts, go_on);
+    }
+
     /// Takes up to `pages` pages out now; for tests and benches. Returns how
     /// many rounds made progress.
     pub fn reclaim_now(&self, rounds: usize) -> usize {
@@ -569,6 +577,7 @@ impl Engine {
         copies::forget_all(&self.parts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
+        self.parts.streams.serve(false);
         self.parts.asleep.store(false, Relaxed);
         Ok(())
     }
@@ -619,6 +628,7 @@ fn assemble(
         pages: PageTable::new(reserve_u64(window_pages)?),
         space: Space::new(window_pages as u64)?,
         clock: Clock::default(),
+        streams: Streams::new(memory / PAGE_SIZE),
         copies: Copies::new(window_pages)?,
         pool,
         bounce,

@@ -67,6 +67,8 @@ pub mod pool;
 #[cfg(not(loom))]
 pub mod pool_upkeep;
 #[cfg(not(loom))]
+pub mod prefetch;
+#[cfg(not(loom))]
 pub mod readahead;
 #[cfg(not(loom))]
 pub mod reclaim;

@@ -6,7 +6,7 @@
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_in::{FaultError, finish, install, open_seal, read_alone, writes};
+use crate::page_in::{FaultError, Wanted, finish, install, open_seal, read_alone, writes};
 use crate::parts::Parts;
 use crate::policy::PREFETCHED;
 use crate::readahead;
@@ -26,18 +26,19 @@ struct Ahead {
 }
 
 /// Reads a slot that several compressed pages share, and installs one of them.
-/// Where touches run ahead, those after it come, too, as long as they lie in
-/// this slot and the next ones. Only the touched page counts: trouble with the
-/// others leaves them where they are.
+/// Those after it come, too, as many as may and as long as they lie in this slot
+/// and the next ones. Only the wanted page counts: trouble with the others leaves
+/// them where they are. Returns how many came with it.
 pub(crate) fn read(
     parts: &Parts,
     context: &mut Context,
-    touched: (PageNo, u64, u8),
-    keep: bool,
-) -> Result<(), FaultError> {
-    let (page, slot, _) = touched;
+    wanted: Wanted,
+    slot: u64,
+    part: u8,
+) -> Result<usize, FaultError> {
+    let Wanted { page, keep, window, .. } = wanted;
+    let touched = (page, slot, part);
     let mut ahead = [const { None }; readahead::MAX_PAGES - 1];
-    let window = readahead::window(&parts.pages, page);
     let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
     // Never at the price of direct reclaim: this is a guess.
     let count = if parts.budget.try_charge(count, parts.other_bytes()) { count } else { 0 };
@@ -51,7 +52,7 @@ pub(crate) fn read(
     };
     parts.budget.release(count - arrived.as_ref().unwrap_or(&0));
     parts.stats.add(Counter::PagesReadAhead, *arrived.as_ref().unwrap_or(&0) as u64);
-    arrived.map(drop)
+    arrived
 }
 
 /// Claims the pages after `page` that lie in its slot and the following ones,

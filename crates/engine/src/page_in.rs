@@ -14,7 +14,7 @@ use crate::page_out::frame_of;
 use crate::parts::Parts;
 use crate::policy::{FRESH, HOT, PREFETCHED};
 use crate::pool::Handle;
-use crate::readahead;
+use crate::readahead::{self, Touch};
 use crate::reclaim::{self, Exhausted};
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
@@ -173,11 +173,19 @@ fn bring(
     }
     reclaim::make_room(parts, context, 1)?;
     let keep = copies::are_kept(parts, page, place, access);
-    match install_from(parts, context, page, place, access, keep) {
-        Ok(tier) => {
+    let touch = parts.streams.reach(page);
+    let window = match touch {
+        Touch::Alone => readahead::neighbours(&parts.pages, page),
+        // What follows is on its way.
+        Touch::Marker(_) => 1,
+    };
+    match install_from(parts, context, place, Wanted { page, access, keep, window }) {
+        Ok(Came { tier, pages }) => {
             finish(parts, page, claim, FRESH, copies::arrive(parts, place, keep));
-            if tier == Tier::Zero && access == Access::Write {
-                run_ahead(parts, page);
+            match tier {
+                Tier::Zero if access == Access::Write => run_ahead(parts, page),
+                Tier::Pool | Tier::Disk => follow(parts, page, touch, pages),
+                _ => {}
             }
             Ok(tier)
         }
@@ -185,6 +193,17 @@ fn bring(
             parts.budget.release(1);
             Err(error)
         }
+    }
+}
+
+/// Has what comes next brought in in the background, where touches run on.
+fn follow(parts: &Parts, page: PageNo, touch: Touch, arrived: usize) {
+    let end = parts.window.pages() as PageNo;
+    if touch != Touch::Alone {
+        parts.stats.add(Counter::WindowsReached, 1);
+    }
+    if parts.streams.follow(&parts.pages, page, end, touch, arrived) {
+        parts.stats.add(Counter::WindowsLost, 1);
     }
 }
 
@@ -199,17 +218,38 @@ pub(crate) fn finish(
     claim.publish(Place::Resident { heat, copy });
 }
 
-/// Puts the page's content into the program's memory; `keep`: and leaves what the
-/// swap area has of it, and of those that come with it, for as long as they are
-/// not written.
-fn install_from(
+/// What is to come in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The page.
+    pub(crate) page: PageNo,
+    /// What for.
+    pub(crate) access: Access,
+    /// Whether what the swap area has of it, and of those that come with it,
+    /// stays for as long as they are not written.
+    pub(crate) keep: bool,
+    /// How many pages may come from the swap area, it included.
+    pub(crate) window: usize,
+}
+
+/// What came in.
+pub(crate) struct Came {
+    /// From where.
+    pub(crate) tier: Tier,
+    /// How many pages.
+    pub(crate) pages: usize,
+}
+
+/// Puts a page's content into the program's memory, and that of others after it
+/// that are at hand then. Those are published; the page itself is the caller's.
+pub(crate) fn install_from(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
     place: Place,
-    access: Access,
-    keep: bool,
-) -> Result<Tier, FaultError> {
+    wanted: Wanted,
+) -> Result<Came, FaultError> {
+    let Wanted { page, access, keep, .. } = wanted;
+    let alone = |tier| Ok(Came { tier, pages: 1 });
     match place {
         Place::Filled { code } => {
             match fill::decode(code) {
@@ -219,27 +259,27 @@ fn install_from(
                     install(parts, page, &context.page.0, Writes::Allowed)?;
                 }
             }
-            Ok(Tier::Filled)
+            alone(Tier::Filled)
         }
         Place::Pool { handle } => {
             unpack::pooled(parts, context, Handle::from_bits(handle))?;
             install(parts, page, &context.page.0, Writes::Allowed)?;
-            Ok(Tier::Pool)
+            alone(Tier::Pool)
         }
         Place::Packed { slot, part } => {
-            packed_in::read(parts, context, (page, slot, part), keep)?;
-            Ok(Tier::Disk)
+            let ahead = packed_in::read(parts, context, wanted, slot, part)?;
+            Ok(Came { tier: Tier::Disk, pages: ahead + 1 })
         }
         Place::Slot { slot } => {
-            match readahead::window(&parts.pages, page) {
+            let pages = match wanted.window {
                 1 => read_slot(parts, context, page, slot, keep)?,
-                window => read_slots(parts, context, (page, slot), window, keep)?,
-            }
-            Ok(Tier::Disk)
+                _ => read_slots(parts, context, wanted, slot)?,
+            };
+            Ok(Came { tier: Tier::Disk, pages })
         }
         _ => {
             zeroes(parts, page, access)?;
-            Ok(Tier::Zero)
+            alone(Tier::Zero)
         }
     }
 }
@@ -268,20 +308,21 @@ pub(crate) fn install(
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Reads a slot through a bounce buffer, opens its seal and installs it.
+/// Reads a slot through a bounce buffer, opens its seal and installs it: one page.
 fn read_slot(
     parts: &Parts,
     context: &mut Context,
     page: PageNo,
     slot: u64,
     keep: bool,
-) -> Result<(), FaultError> {
+) -> Result<usize, FaultError> {
     // The reserve has one for each context.
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
-    install(parts, page, &buffer, writes(keep))
+    install(parts, page, &buffer, writes(keep))?;
+    Ok(1)
 }
 
 /// Reads the page of one slot, which the calling thread waits for.
@@ -296,16 +337,16 @@ pub(crate) fn read_alone(
     open_seal(parts, slot, buffer)
 }
 
-/// Reads a slot and those after it that hold the pages after `page`, up to
-/// `window` in all. Only the touched page counts: trouble with the others
-/// leaves them where they are.
+/// Reads a slot and those after it that hold the pages after the wanted one, as
+/// many as may come. Only that one counts: trouble with the others leaves them
+/// where they are. Returns how many came.
 fn read_slots(
     parts: &Parts,
     context: &mut Context,
-    (page, slot): (PageNo, u64),
-    window: usize,
-    keep: bool,
-) -> Result<(), FaultError> {
+    wanted: Wanted,
+    slot: u64,
+) -> Result<usize, FaultError> {
+    let Wanted { page, keep, window, .. } = wanted;
     let mut claims = [const { None }; readahead::MAX_PAGES - 1];
     let last = parts.window.pages() as PageNo - 1;
     let wanted = &mut claims[..window - 1];
@@ -332,7 +373,7 @@ fn read_slots(
             drop(claims);
             read_slot(parts, context, page, slot, keep)
         }
-        result => result.map(drop),
+        result => result,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool, SLAB_BYTES};
+use crate::readahead::Streams;
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::stats::{Counter, Stats};
@@ -49,6 +50,8 @@ pub struct Parts {
     pub space: Space,
     /// Which pages are cold.
     pub clock: Clock,
+    /// Which pages are touched one after the other.
+    pub streams: Streams,
     /// What resident pages have in the swap areas.
     pub copies: Copies,
     /// Compressed pages.

@@ -201,6 +201,10 @@ counters! {
     CopiesShed,
     /// Pages that left DRAM for their copy: nothing was stored or written.
     PagesUnchanged,
+    /// Windows asked for in the background that their stream has reached.
+    WindowsReached,
+    /// Windows asked for whose stream was lost.
+    WindowsLost,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -67,7 +67,7 @@ extern "C" fn on_load() {
     STATE.store(state, Ordering::Release);
     if state == MANAGED {
         // The guard last: from here on calls with managed pointers trap.
-        let started = start_reclaim().map(|()| control::start());
+        let started = start_background().map(|()| control::start());
         if let Err(why) = started.and_then(|()| install_guard()) {
             fail(&why);
         }
@@ -113,15 +113,28 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     Ok(true)
 }
 
-fn start_reclaim() -> Result<(), String> {
-    threads::start_own(reclaim_thread, std::ptr::null_mut())
-        .map_err(|e| format!("cannot start the reclaim thread: {e}"))
+fn start_background() -> Result<(), String> {
+    for (name, start) in
+        [("reclaim", reclaim_thread as threads::Start), ("read-ahead", prefetch_thread)]
+    {
+        threads::start_own(start, std::ptr::null_mut())
+            .map_err(|e| format!("cannot start the {name} thread: {e}"))?;
+    }
+    Ok(())
 }
 
 extern "C" fn reclaim_thread(_argument: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap");
     if let Some(engine) = engine() {
         engine.run_reclaim(|| reclaim_goes_on(engine));
+    }
+    std::ptr::null_mut()
+}
+
+extern "C" fn prefetch_thread(_argument: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap-ahead");
+    if let Some(engine) = engine() {
+        engine.run_prefetch(|| true);
     }
     std::ptr::null_mut()
 }

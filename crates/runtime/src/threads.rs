@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// What a new thread is to run; in engine memory.
 #[repr(C)]

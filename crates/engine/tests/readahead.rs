@@ -1,0 +1,172 @@
+//! Streams are followed in the background: what they touch is there before, it
+//! is what was written, and what only looks like a stream does no harm.
+
+mod common;
+use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
+use softswap_engine::stats::{Counter, Tier};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PAGES: usize = 1500;
+
+/// Runs `body` while streams are followed.
+fn with_prefetch(world: &World, body: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
+        body();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Touches pages in the given order, and waits for what is asked for in between:
+/// the test is about what comes, not when.
+fn touch_all(
+    world: &World,
+    memory: Memory,
+    contents: &[Content],
+    order: impl Iterator<Item = usize>,
+) {
+    for page in order {
+        let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
+        assert!(found == contents[page].bytes(), "page {page}");
+        settle(world);
+    }
+}
+
+/// Waits until nothing has come in for a moment.
+fn settle(world: &World) {
+    let came = || world.count(Counter::PagesReadAhead);
+    let mut seen = came();
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        thread::sleep(Duration::from_micros(200));
+        let now = came();
+        if now == seen || Instant::now() > end {
+            return;
+        }
+        seen = now;
+    }
+}
+
+fn faults(world: &World) -> u64 {
+    [Tier::Pool, Tier::Disk].into_iter().map(|tier| world.engine.stats().faults(tier)).sum()
+}
+
+/// Every kind of tier: on the disk, in the pool.
+fn kinds() -> [fn(u64) -> Content; 2] {
+    [Content::Random, Content::Text]
+}
+
+#[test]
+fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
+    for kind in kinds() {
+        for down in [false, true] {
+            let world = World::new(&Setup::default());
+            let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
+            let memory = world.map_with(&contents);
+            world.evict(memory);
+            with_prefetch(&world, || {
+                let at = |step: usize| if down { PAGES - 1 - step } else { step };
+                touch_all(&world, memory, &contents, (0..PAGES).map(at));
+            });
+            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+            assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
+            assert!(reached >= 5, "{reached} windows");
+            world.assert_survives(memory, &contents);
+            world.assert_within_budget();
+        }
+    }
+}
+
+#[test]
+fn streams_side_by_side_are_followed_each() {
+    let world = World::new(&Setup::default());
+    let contents = random(1600);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || {
+        // A merge of eight runs.
+        let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
+        touch_all(&world, memory, &contents, order);
+    });
+    assert!(faults(&world) < 500, "{} faults", faults(&world));
+    assert!(world.count(Counter::WindowsReached) >= 24);
+    world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn touches_at_random_bring_hardly_anything_ahead() {
+    let world = World::new(&Setup::default());
+    let contents = random(PAGES as u64);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || {
+        let order = (0..200).map(|step| scramble(step) as usize % PAGES);
+        touch_all(&world, memory, &contents, order);
+    });
+    let ahead = world.count(Counter::PagesReadAhead);
+    assert!(ahead < 60, "{ahead} pages came ahead of 200 touches");
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup::default());
+        let contents = random(400);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        // Whatever is read from the second read on, for a while.
+        world.disk.fail(Operation::Read, 6, 8, fault);
+        with_prefetch(&world, || {
+            for (page, content) in contents.iter().enumerate() {
+                let found = page_of(memory, page);
+                assert!(found.is_none_or(|bytes| bytes == content.bytes()), "page {page}");
+            }
+        });
+        world.disk.heal();
+        assert_holds(memory, &contents);
+    }
+}
+
+#[test]
+fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
+    let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
+    let done = AtomicBool::new(false);
+    let pass = |number: u64| {
+        let kind = kinds()[number as usize % 2];
+        let mut contents: Vec<_> = (0..1200).map(|page| kind(number << 20 | page)).collect();
+        let memory = world.map_with(&contents);
+        for round in 1..5 {
+            for (page, content) in contents.iter_mut().enumerate() {
+                let found = page_of(memory, page);
+                assert!(found.is_some_and(|bytes| bytes == content.bytes()), "page {page}");
+                if (page as u64).is_multiple_of(round + 1) {
+                    *content = kind(number << 20 | round << 16 | page as u64);
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+                }
+            }
+        }
+        assert_holds(memory, &contents);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
+        thread::scope(|inner| {
+            let pass = &pass;
+            for number in 0..6 {
+                inner.spawn(move || pass(number));
+            }
+        });
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(world.count(Counter::WindowsReached) > 0);
+    world.assert_within_budget();
+}
