@@ -51,6 +51,10 @@ pub(crate) struct Figures {
     pub(super) pages_written: u64,
     pub(super) pages_read: u64,
     pub(super) pages_read_ahead: u64,
+    /// Windows of pages brought in in the background that their stream has reached.
+    pub(super) windows_reached: u64,
+    /// Those whose stream never came so far.
+    pub(super) windows_lost: u64,
     /// Same-filled pages over pages out; `null` when none went out.
     pub(super) same_filled_share: Option<f64>,
     /// Bytes before over bytes after compression; `null` without compression.
@@ -259,6 +263,8 @@ impl Figures {
             pages_written: get(C::PagesWritten),
             pages_read: get(C::PagesRead),
             pages_read_ahead: get(C::PagesReadAhead),
+            windows_reached: get(C::WindowsReached),
+            windows_lost: get(C::WindowsLost),
             same_filled_share: share(get(C::PagesSameFilled), get(C::PagesOut)),
             compression_ratio: share(get(C::PagesPooled) * PAGE_BYTES, get(C::PooledBytes)),
             faults: TIERS.iter().map(|&tier| (tier.name(), tier_figures(stats, tier))).collect(),
