@@ -42,6 +42,12 @@ fn faults_are_reported_as_one_json_object() {
         "copy",
         "device_read",
         "kernel_anonymous",
+        "step_signal_entry",
+        "step_entry",
+        "step_fill",
+        "step_unpack",
+        "step_install_protected",
+        "step_signal_return",
     ];
     assert_eq!(names, expected);
     for row in rows {
@@ -63,7 +69,7 @@ fn with_a_file_for_the_json_the_table_is_printed_too() {
     let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
     assert!(table.contains("fault_same_filled") && table.contains("p99 us"), "{table}");
     let found: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(found["rows"].as_array().unwrap().len(), 9);
+    assert_eq!(found["rows"].as_array().unwrap().len(), 15);
     assert_empty(swap.path());
 }
 

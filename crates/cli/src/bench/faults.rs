@@ -9,6 +9,7 @@ use super::noise::{fill_with_noise, shuffled};
 use super::report::{Outcome, Row, Target};
 use super::sample::Samples;
 use super::stage::{self, PATTERN, Sizes, Stage};
+use super::steps::{STEPS, Steps};
 use crate::refusal::Refusal;
 use crate::{machine as memory, swapdir, units};
 use clap::Args;
@@ -40,7 +41,8 @@ Variants: fault_* is a touch of memory managed by softswap: never touched before
 whose words are all equal (same_filled), compressed in memory (pool), in the swap file (disk).
 sigbus_copy is a userfaultfd fault by SIGBUS whose handler does nothing but copy a page in, copy
 that copy alone, device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the
-kernel's own first touch.
+kernel's own first touch. step_* are the steps of a fault: the way into the handler, claiming and
+publishing an entry, filling or unpacking a page, installing it write-protected, the way back.
 
 With --json: {\"schema\": 1, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
 \"p99_us\", \"cov\", \"count\"}], \"ratios\": {...}}.")]
@@ -141,17 +143,18 @@ struct Bench {
     buffer: &'static mut [Page],
     faults: [Samples; FAULTS.len()],
     parts: [Samples; PARTS.len()],
+    steps: Steps,
+    step_samples: [Samples; STEPS.len()],
     /// Mean size of the pool's pages when packed, as a share of a page.
     packed_share: f64,
 }
 
 fn measure(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
     let mut bench = Bench::new(stage, pages)?;
-    bench.fill_ranges()?;
     for round in 0..=ROUNDS {
         // What a variant leaves in the caches is different for each, so none
         // may always come after the same one.
-        for index in shuffled(FAULTS.len() + PARTS.len(), round as u64) {
+        for index in shuffled(FAULTS.len() + PARTS.len() + STEPS.len(), round as u64) {
             bench.measure_one(index, round > 0)?;
         }
     }
@@ -163,25 +166,29 @@ impl Bench {
         let no_memory = |error: std::io::Error| Refusal::own(format!("no memory: {error}"));
         let ranges: Result<_, _> = FAULTS.iter().map(|_| stage.map(pages * STRIDE)).collect();
         let bare = stage.bare_memory(pages * STRIDE);
-        Ok(Bench {
+        let bare = bare.ok_or_else(|| Refusal::own("the second window has no room"))?;
+        let (texts, packed_share) = packable_pages(pages)?;
+        let mut bench = Bench {
             stage,
             pages,
             order: shuffled(pages, 0),
             ranges: ranges?,
-            bare: bare.ok_or_else(|| Refusal::own("the second window has no room"))?,
+            bare,
             plain: reserve_bytes(pages * STRIDE * PAGE_SIZE).map_err(no_memory)?,
             buffer: reserve_pages(CLUSTER_PAGES).map_err(no_memory)?,
             faults: Default::default(),
             parts: Default::default(),
-            packed_share: 0.0,
-        })
+            steps: Steps::new(stage, bare, STRIDE, &texts).map_err(no_memory)?,
+            step_samples: Default::default(),
+            packed_share,
+        };
+        bench.fill_ranges(&texts)?;
+        Ok(bench)
     }
 
     /// Puts into each range what makes its pages leave the way they should.
-    fn fill_ranges(&mut self) -> Result<(), Refusal> {
-        let (text, share) = packable_pages(self.pages)?;
-        self.packed_share = share;
-        for (page, text) in text.iter().cycle().take(self.pages).enumerate() {
+    fn fill_ranges(&mut self, texts: &[[u8; PAGE_SIZE]]) -> Result<(), Refusal> {
+        for (page, text) in texts.iter().cycle().take(self.pages).enumerate() {
             let offset = page * STRIDE * PAGE_SIZE;
             let mut noise = [0; PAGE_SIZE];
             fill_with_noise(&mut noise, page as u64);
@@ -199,9 +206,16 @@ impl Bench {
     fn measure_one(&mut self, index: usize, counts: bool) -> Result<(), Refusal> {
         let (latencies_ns, samples) = match FAULTS.get(index) {
             Some((name, fault)) => (self.time_faults(name, *fault)?, &mut self.faults[index]),
-            None => {
+            None if index < FAULTS.len() + PARTS.len() => {
                 let part = index - FAULTS.len();
                 (self.time_part(PARTS[part].1)?, &mut self.parts[part])
+            }
+            None => {
+                let at = index - FAULTS.len() - PARTS.len();
+                let (name, step) = STEPS[at];
+                let timed = self.steps.time(step, &self.order);
+                let failed = || Refusal::own(format!("{name} failed"));
+                (timed.ok_or_else(failed)?, &mut self.step_samples[at])
             }
         };
         if counts {
@@ -297,7 +311,9 @@ impl Bench {
     fn outcome(&self, machine: Machine) -> Outcome {
         let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
         let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
-        let rows = faults.chain(parts).map(|(name, s)| Row::new(name, s.figures())).collect();
+        let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
+        let rows =
+            faults.chain(parts).chain(steps).map(|(name, s)| Row::new(name, s.figures())).collect();
         let device = &self.parts[Part::DeviceRead as usize];
         let bare = &self.parts[Part::SigbusCopy as usize];
         let ratios = [

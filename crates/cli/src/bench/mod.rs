@@ -19,6 +19,7 @@ pub(crate) mod sample;
 mod seal;
 mod slots;
 mod stage;
+mod steps;
 mod swap;
 mod swap_in;
 mod turns;

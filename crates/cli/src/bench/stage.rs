@@ -12,8 +12,10 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
+use softswap_sys::raw::now_ns;
 use softswap_sys::window::{READ_WRITE, Window, Writes};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// The engine's swap file grows by clusters of this many bytes.
@@ -41,9 +43,21 @@ fn resolve(address: usize, is_write: bool) -> bool {
         let access = if is_write { Access::Write } else { Access::Read };
         return stage.engine.fault(address, access).is_ok();
     }
+    ENTERED_NS.store(now_ns(), Relaxed);
     let page = (address.wrapping_sub(stage.bare.base()) / PAGE_SIZE) as u64;
-    stage.bare.contains(address)
-        && stage.bare.install(page, &PATTERN, Writes::Allowed).error.is_none()
+    let done = stage.bare.contains(address)
+        && stage.bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
+    LEFT_NS.store(now_ns(), Relaxed);
+    done
+}
+
+/// When the handler began and ended last for the bare region.
+static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
+static LEFT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// When the handler's last visit for the bare region began and ended.
+pub(super) fn visit() -> (u64, u64) {
+    (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
 
 /// Sizes of a stage for `pages` pages in each of `ranges` ranges.

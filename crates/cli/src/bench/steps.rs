@@ -1,0 +1,134 @@
+//! The steps of a fault, each by itself: the way into the handler and back, the
+//! entry, what a tier has to do, the installation.
+//!
+//! Steps that take less than looking at the clock are repeated on the same page
+//! between two looks.
+
+use super::stage::{PATTERN, Stage, visit};
+use softswap_engine::codec::{self, Codec, Packer, Scratch};
+use softswap_engine::fill;
+use softswap_engine::page::{PageTable, Place};
+use softswap_sys::inline::Memory;
+use softswap_sys::memory::{Page, reserve_u64};
+use softswap_sys::raw::now_ns;
+use softswap_sys::window::Writes;
+use std::io;
+
+/// Times a short step is repeated for one figure.
+const REPEATS: u64 = 16;
+
+/// A step of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// From the touch to the handler's first line.
+    SignalEntry,
+    /// From the handler's last line to the end of the touch.
+    SignalReturn,
+    /// Claiming a page's entry and publishing where it is.
+    Entry,
+    /// Writing one word throughout a page.
+    Fill,
+    /// Unpacking a page by LZ4.
+    Unpack,
+    /// Putting a page into the program's memory, with its protection.
+    Install,
+}
+
+pub(super) const STEPS: [(&str, Step); 6] = [
+    ("step_signal_entry", Step::SignalEntry),
+    ("step_entry", Step::Entry),
+    ("step_fill", Step::Fill),
+    ("step_unpack", Step::Unpack),
+    ("step_install_protected", Step::Install),
+    ("step_signal_return", Step::SignalReturn),
+];
+
+/// What the steps work on.
+pub(super) struct Steps {
+    stage: &'static Stage,
+    bare: Memory,
+    stride: usize,
+    table: PageTable<'static>,
+    packed: Vec<Vec<u8>>,
+    page: Box<Page>,
+    scratch: Scratch,
+}
+
+impl Steps {
+    /// Over every so many-th page of the bare region; `texts` can be packed.
+    pub(super) fn new(
+        stage: &'static Stage,
+        bare: Memory,
+        stride: usize,
+        texts: &[[u8; softswap_sys::PAGE_SIZE]],
+    ) -> io::Result<Steps> {
+        let mut scratch = Scratch::new(Default::default())?;
+        let mut room = vec![0; codec::MAX_PACKED_BYTES];
+        let packed = texts.iter().filter_map(|text| {
+            let len = codec::compress(Packer::Lz4, text, &mut room, &mut scratch)?;
+            Some(room[..len].to_vec())
+        });
+        let packed = packed.collect();
+        let table = PageTable::new(reserve_u64(bare.pages())?);
+        let page = Box::new(Page([0; softswap_sys::PAGE_SIZE]));
+        Ok(Steps { stage, bare, stride, table, packed, page, scratch })
+    }
+
+    /// How long a step takes for each page of `order`, in ns; `None` when one
+    /// fails.
+    pub(super) fn time(&mut self, step: Step, order: &[usize]) -> Option<Vec<u64>> {
+        if matches!(step, Step::SignalEntry | Step::SignalReturn | Step::Install) {
+            self.stage.bare.discard(0, self.bare.pages()).ok()?;
+        }
+        order.iter().map(|page| self.time_one(step, *page)).collect()
+    }
+
+    fn time_one(&mut self, step: Step, page: usize) -> Option<u64> {
+        let at = page * self.stride;
+        match step {
+            Step::SignalEntry | Step::SignalReturn => {
+                let start = now_ns();
+                self.bare.read(at * softswap_sys::PAGE_SIZE)?;
+                let end = now_ns();
+                let (entered, left) = visit();
+                let ns = if step == Step::SignalEntry {
+                    entered.checked_sub(start)
+                } else {
+                    end.checked_sub(left)
+                };
+                // A touch that took no fault would say something else.
+                ns.filter(|_| entered > start && left < end)
+            }
+            Step::Install => {
+                let start = now_ns();
+                let done = self.stage.bare.install(at as u64, &PATTERN, Writes::Caught);
+                let ns = now_ns() - start;
+                done.error.is_none().then_some(ns)
+            }
+            Step::Entry => repeated(|| {
+                let claim = self.table.claim(at as u64);
+                claim.publish(Place::resident(1));
+                true
+            }),
+            Step::Fill => repeated(|| {
+                fill::fill(&mut self.page.0, page as u64 | 1);
+                std::hint::black_box(&self.page.0);
+                true
+            }),
+            Step::Unpack => {
+                let packed = &self.packed[page % self.packed.len()];
+                repeated(|| {
+                    codec::decompress(Codec::Lz4, packed, &mut self.page.0, &mut self.scratch)
+                        .is_ok()
+                })
+            }
+        }
+    }
+}
+
+/// The mean time of `body`; `None` when it says no.
+fn repeated(mut body: impl FnMut() -> bool) -> Option<u64> {
+    let start = now_ns();
+    let done = (0..REPEATS).all(|_| body());
+    done.then(|| (now_ns() - start) / REPEATS)
+}
