@@ -82,13 +82,16 @@ fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
     if notes.contains("left out") {
         assert_swap_figures_are_plausible(
             &found,
-            &["softswap", "kernel_file", "kernel_zram", "zswap"],
+            &["softswap", "kernel_file", "kernel_zram", "kernel_zswap"],
         );
         return common::skip(&notes);
     }
-    assert_swap_figures_are_plausible(&found, &["softswap", "kernel_file", "kernel_zram", "zswap"]);
+    assert_swap_figures_are_plausible(
+        &found,
+        &["softswap", "kernel_file", "kernel_zram", "kernel_zswap"],
+    );
     for pattern in ["random_read", "hot_set"] {
-        for side in ["kernel_file", "kernel_zram", "zswap"] {
+        for side in ["kernel_file", "kernel_zram", "kernel_zswap"] {
             for suffix in ["", "_t2", "_50", "_50_t2"] {
                 let key = format!("{pattern}_softswap_vs_{side}{suffix}");
                 assert!(found[&key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}");
@@ -166,7 +169,7 @@ fn a_bench_of_swap_that_is_ended_puts_everything_back() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
         let mut command = std_softswap();
-        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,zswap"]);
+        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,kernel_zswap"]);
         command.arg("--swap").arg(dir.path());
         let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut ended = None;

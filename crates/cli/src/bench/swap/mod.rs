@@ -18,6 +18,7 @@ mod ratios;
 mod session;
 pub(super) mod task;
 mod walk;
+mod watch;
 mod whole;
 
 use super::machine::{Disturbance, Machine, Usage};
@@ -262,7 +263,7 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let programs =
         measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
     progress.finish_and_clear();
-    let (settings, disturbance) = (ground::settings(), usage.since());
+    let (settings, disturbance) = (ground.settings(), usage.since());
     Ok(Found { cells, programs, disturbance, settings, notes })
 }
 

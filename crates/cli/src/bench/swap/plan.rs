@@ -12,19 +12,20 @@ pub(super) enum Side {
     Softswap,
     KernelFile,
     KernelZram,
-    Zswap,
+    #[value(alias = "zswap")]
+    KernelZswap,
 }
 
 impl Side {
     pub(super) const ALL: [Side; 4] =
-        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::Zswap];
+        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::Softswap => "softswap",
             Side::KernelFile => "kernel_file",
             Side::KernelZram => "kernel_zram",
-            Side::Zswap => "zswap",
+            Side::KernelZswap => "kernel_zswap",
         }
     }
 
@@ -35,7 +36,7 @@ impl Side {
             Side::Softswap => None,
             Side::KernelFile => Some(Data::Incompressible),
             Side::KernelZram => Some(Data::Compressible),
-            Side::Zswap => Some(Data::Mixed),
+            Side::KernelZswap => Some(Data::Mixed),
         }
     }
 }
@@ -153,6 +154,6 @@ mod tests {
     #[test]
     fn alone_softswap_gets_every_content() {
         assert_eq!(Matter::of(&[Side::Softswap]).len(), 2 * 3);
-        assert_eq!(Matter::of(&[Side::Zswap]).len(), 2);
+        assert_eq!(Matter::of(&[Side::KernelZswap]).len(), 2);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// The share that figures without a suffix are for.
 const USUAL_SHARE: u32 = 25;
-const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::Zswap];
+const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
 fn of_share(share_percent: u32) -> String {
     if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }

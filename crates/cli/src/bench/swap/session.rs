@@ -60,11 +60,11 @@ pub(super) fn run(
     phases: &[Phase],
 ) -> Result<Result<Ran, u64>, Refusal> {
     let limit_bytes = working_set_bytes * u64::from(matter.share_percent) / 100;
-    let mut held = ground.enter(matter.side, limit_bytes)?;
+    let held = ground.enter(matter.side, limit_bytes)?;
     let config =
         (matter.side == Side::Softswap).then(|| config(budget_within(limit_bytes), &ground.dir));
     let arguments = arguments(matter, working_set_bytes, means);
-    let said = in_turns(&mut held, means, config.as_ref(), &arguments, phases);
+    let said = in_turns(&held, means, config.as_ref(), &arguments, phases);
     let bounds = ground.leave(held)?;
     if bounds.oom_kills > 0 {
         return Ok(Err(bounds.oom_kills));
@@ -82,7 +82,7 @@ struct Said {
 
 /// `config` is softswap's; without one, softswap has no part in it.
 fn in_turns(
-    held: &mut Held,
+    held: &Held,
     means: &Means<'_>,
     config: Option<&Config>,
     arguments: &[OsString],
@@ -101,7 +101,6 @@ fn in_turns(
 
     let mut talk = Talk::with(child)?;
     let filled = talk.hear_of()?;
-    held.look();
     if config.is_some() {
         counters.expect_engine()?;
     }
@@ -110,7 +109,6 @@ fn in_turns(
     for phase in phases {
         talk.say(&serde_json::to_string(phase).unwrap_or_default());
         took.push(talk.hear_of()?);
-        held.look();
     }
     let counted = counters.since(&before)?;
     talk.say(COMPARE);
