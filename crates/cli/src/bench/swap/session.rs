@@ -32,6 +32,7 @@ pub(super) struct Ran {
     pub(super) took: Vec<Took>,
     /// Faults of all phases by where the page was; of softswap only.
     pub(super) tiers: Vec<(Tier, Latencies)>,
+    pub(super) limit_bytes: u64,
     pub(super) bounds: Bounds,
 }
 
@@ -50,16 +51,16 @@ pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
     Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
 }
 
-/// Runs the task on a side; or says how often the kernel killed it for
-/// outgrowing its group.
+/// Runs the task on a side, in a group of `limit_bytes`; or says how often the
+/// kernel killed it for outgrowing that.
 pub(super) fn run(
     ground: &mut Ground,
     means: &Means<'_>,
     matter: Matter,
     working_set_bytes: u64,
+    limit_bytes: u64,
     phases: &[Phase],
 ) -> Result<Result<Ran, u64>, Refusal> {
-    let limit_bytes = working_set_bytes * u64::from(matter.share_percent) / 100;
     let held = ground.enter(matter.side, limit_bytes)?;
     let config =
         (matter.side == Side::Softswap).then(|| config(budget_within(limit_bytes), &ground.dir));
@@ -71,7 +72,7 @@ pub(super) fn run(
     }
     let Said { filled, took, tiers } = said?;
     check(&bounds, limit_bytes)?;
-    Ok(Ok(Ran { filled, took, tiers, bounds }))
+    Ok(Ok(Ran { filled, took, tiers, limit_bytes, bounds }))
 }
 
 struct Said {

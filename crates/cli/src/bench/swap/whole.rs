@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often the peak of a program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
+/// What takes longer is no result.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Of a tick of /proc.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -136,6 +138,11 @@ fn finish(mut started: Started) -> Result<WholeRan, String> {
     let status = loop {
         peak_bytes = peak_bytes.max(peak_of(child.id()));
         match child.try_wait() {
+            Ok(None) if started.since.elapsed() > LONGEST => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it took more than {} s", LONGEST.as_secs()));
+            }
             Ok(None) => std::thread::sleep(LOOK),
             Ok(Some(status)) => break status,
             Err(error) => return Err(plain(&error)),
