@@ -116,7 +116,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     working_set: Option<u64>,
 
-    /// How long each pattern is measured [default: 0.25, with --quick 0.05]
+    /// How long each pattern is measured [default: 0.2, with --quick 0.04]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<f64>,
 
@@ -129,7 +129,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, conflicts_with = "programs")]
     no_programs: bool,
 
-    /// What the programs take, about [default: 96M, with --quick 64M]
+    /// What the programs take, about [default: 48M, with --quick 32M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     program_size: Option<u64>,
 
@@ -179,11 +179,11 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        self.pick(self.program_size, 96 << 20, 64 << 20)
+        self.pick(self.program_size, 48 << 20, 32 << 20)
     }
 
     fn seconds(&self) -> f64 {
-        self.pick(self.seconds, 0.25, 0.05)
+        self.pick(self.seconds, 0.2, 0.04)
     }
 
     /// How much of its memory fits in a program's limit, in percent.
