@@ -8,13 +8,31 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 
+/// Who is a side, and what is softswap by another budget.
+const SIDES: [&str; 5] =
+    ["softswap", "softswap_same_dram", "kernel_file", "kernel_zram", "kernel_zswap"];
+
 /// What a bench of the kernel's swap changes on the machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Machine {
     zram: Vec<String>,
     swaps: String,
     zswap: Vec<String>,
-    groups: Vec<String>,
+    page_cluster: String,
+    /// Those whose keeper has ended; somebody else's bench may be under way.
+    left_groups: Vec<String>,
+}
+
+/// The groups of all benches.
+fn groups() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/fs/cgroup/memory").into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("softswap-bench-")).collect()
+}
+
+fn keeper_has_ended(group: &str) -> bool {
+    let pid = group.split('-').nth(2).unwrap_or_default();
+    !Path::new("/proc").join(pid).exists()
 }
 
 impl Machine {
@@ -27,14 +45,14 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        let own = |name: &String| name.starts_with("softswap-bench");
         // Somebody else may swap meanwhile.
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
             swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
             zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
-            groups: names("/sys/fs/cgroup/memory").into_iter().filter(own).collect(),
+            page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
+            left_groups: groups().into_iter().filter(|group| keeper_has_ended(group)).collect(),
         }
     }
 }
@@ -57,8 +75,12 @@ fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
     for row in found["sessions"].as_array().unwrap() {
         let limit = row["limit_bytes"].as_u64().unwrap();
         assert!(row["peak_bytes"].as_u64().is_none_or(|peak| peak <= limit), "{row}");
-        let ours = row["side"] == "softswap";
+        let ours = row["side"].as_str().unwrap().starts_with("softswap");
+        let outside = row["outside_bytes"].as_u64().unwrap();
+        let in_all = row["dram_bytes"].as_u64();
+        assert_eq!(in_all, row["peak_bytes"].as_u64().map(|peak| peak + outside), "{row}");
         assert_eq!(row["memory_bytes"].as_u64().is_some_and(|budget| budget < limit), ours);
+        assert_eq!(row["came_through"], true, "{row}");
         assert!(ours || row["swapped_bytes"].as_u64().unwrap() > 0, "{row}");
     }
     assert!(!found["faults"].as_array().unwrap().is_empty());
@@ -78,21 +100,35 @@ fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
     assert!(!html.contains("<script") && !html.contains("src="), "it needs something else");
     std::fs::remove_file(&page).unwrap();
     assert_empty(dir.path());
+    assert_swap_figures_are_plausible(&found, &SIDES);
     let notes = found["notes"].to_string();
     if notes.contains("left out") {
-        assert_swap_figures_are_plausible(
-            &found,
-            &["softswap", "kernel_file", "kernel_zram", "zswap"],
-        );
         return common::skip(&notes);
     }
-    assert_swap_figures_are_plausible(&found, &["softswap", "kernel_file", "kernel_zram", "zswap"]);
     for pattern in ["random_read", "hot_set"] {
-        for side in ["kernel_file", "kernel_zram", "zswap"] {
+        for pair in [
+            "softswap_vs_kernel_file",
+            "softswap_vs_kernel_zram",
+            "softswap_vs_kernel_zswap",
+            "softswap_same_dram_vs_kernel_zram",
+            "softswap_same_dram_vs_kernel_zswap",
+        ] {
             for suffix in ["", "_t2", "_50", "_50_t2"] {
-                let key = format!("{pattern}_softswap_vs_{side}{suffix}");
+                let key = format!("{pattern}_{pair}{suffix}");
                 assert!(found[&key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}");
             }
+        }
+    }
+    for rival in found["sessions"].as_array().unwrap() {
+        let of = |row: &Value, name: &str| row[name].as_u64().unwrap();
+        if of(rival, "outside_bytes") > 0 {
+            let same = found["sessions"].as_array().unwrap().iter().find(|row| {
+                row["side"] == "softswap_same_dram"
+                    && (&row["data"], &row["share_percent"])
+                        == (&rival["data"], &rival["share_percent"])
+            });
+            let limit = of(rival, "limit_bytes") + of(rival, "outside_bytes");
+            assert_eq!(of(same.unwrap(), "limit_bytes"), limit / 4096 * 4096);
         }
     }
 }
@@ -165,14 +201,15 @@ fn a_bench_of_swap_that_is_ended_puts_everything_back() {
     let _alone = machine_alone();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+        let groups_before = groups();
         let mut command = std_softswap();
-        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,zswap"]);
+        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,kernel_zswap"]);
         command.arg("--swap").arg(dir.path());
         let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut ended = None;
         wait_until("nothing was changed", || {
             ended = bench.try_wait().unwrap();
-            ended.is_some() || Machine::now().groups.len() > before.groups.len()
+            ended.is_some() || groups().iter().any(|group| !groups_before.contains(group))
         });
         if ended.is_some() {
             return common::skip("no control group of version 1 to be had");

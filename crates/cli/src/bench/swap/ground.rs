@@ -4,6 +4,7 @@
 
 use super::super::keeper::{Act, Keeper, zram};
 use super::plan::Side;
+use super::watch::{Outside, Watch};
 use crate::refusal::{Refusal, plain};
 use std::ffi::OsString;
 use std::fs;
@@ -11,6 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
+const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
+/// For zswap. What it unpacks is dirty, and there are kernels (6.18 for one) in
+/// which dirty pages that were read ahead and never touched cannot leave: the
+/// group fills with them until the program is killed.
+const ZSWAP_PAGE_CLUSTER: &str = "0";
 
 pub(super) struct Ground {
     keeper: Keeper,
@@ -18,6 +24,8 @@ pub(super) struct Ground {
     pub(super) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
+    /// As it was; all sides but zswap's run with it.
+    page_cluster: String,
     /// Softswap runs without a group when there can be none.
     has_groups: bool,
 }
@@ -26,18 +34,7 @@ pub(super) struct Ground {
 pub(super) struct Held {
     group: Option<PathBuf>,
     swap: Option<PathBuf>,
-    outside: Outside,
-    /// What lay outside before.
-    before_bytes: u64,
-    outside_peak_bytes: u64,
-    swapped_peak_bytes: u64,
-}
-
-/// Where the kernel keeps packed pages that it does not count.
-enum Outside {
-    Nowhere,
-    Zram(String),
-    Zswap,
+    watch: Watch,
 }
 
 /// How a run kept to its limit, by the kernel's account.
@@ -65,7 +62,8 @@ impl Ground {
         let dir = keeper.ask(&Act::MakeDirectory { under: under.into() }).map_err(Refusal::own)?;
         let dir = PathBuf::from(dir);
         let file = dir.join("swapfile");
-        let mut ground = Ground { keeper, dir, file, zram: None, has_groups: false };
+        let page_cluster = read_setting(PAGE_CLUSTER);
+        let mut ground = Ground { keeper, dir, file, zram: None, page_cluster, has_groups: false };
         match ground.try_a_group() {
             Ok(()) => ground.has_groups = true,
             Err(why) => {
@@ -105,12 +103,12 @@ impl Ground {
                 self.keeper.ask(&Act::Format { path })?;
                 self.zram = Some(name);
             }
-            Side::KernelFile | Side::Zswap => {
+            Side::KernelFile | Side::KernelZswap => {
                 if !self.file.exists() {
                     let path = self.file.clone();
                     self.keeper.ask(&Act::MakeSwapFile { path, bytes })?;
                 }
-                if side == Side::Zswap {
+                if side == Side::KernelZswap {
                     self.ask_zswap("enabled", "N")?;
                     // Where it has no lz4 it packs with what it is set to.
                     let _ = self.ask_zswap("compressor", zram::ALGORITHM);
@@ -128,21 +126,32 @@ impl Ground {
         self.keeper.ask(&Act::Set { path, value: value.into() }).map(drop)
     }
 
+    fn ask_page_cluster(&mut self, side: Side) -> Result<(), String> {
+        let value = match side {
+            Side::KernelZswap => ZSWAP_PAGE_CLUSTER.into(),
+            _ => self.page_cluster.clone(),
+        };
+        self.keeper.ask(&Act::Set { path: PAGE_CLUSTER.into(), value }).map(drop)
+    }
+
     /// Makes `side` the one that swaps, and a group of `limit_bytes`.
     pub(super) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
         if side != Side::Softswap && Path::new(ZSWAP).exists() {
-            let value = if side == Side::Zswap { "Y" } else { "N" };
+            let value = if side == Side::KernelZswap { "Y" } else { "N" };
             self.ask_zswap("enabled", value).map_err(failed)?;
+        }
+        if side != Side::Softswap {
+            self.ask_page_cluster(side).map_err(failed)?;
         }
         let swap = match side {
             Side::Softswap => None,
-            Side::KernelFile | Side::Zswap => Some(self.file.clone()),
+            Side::KernelFile | Side::KernelZswap => Some(self.file.clone()),
             Side::KernelZram => self.zram.as_ref().map(|name| Path::new("/dev").join(name)),
         };
         let outside = match (side, &self.zram) {
             (Side::KernelZram, Some(name)) => Outside::Zram(name.clone()),
-            (Side::Zswap, _) => Outside::Zswap,
+            (Side::KernelZswap, _) => Outside::Zswap,
             _ => Outside::Nowhere,
         };
         if let Some(path) = swap.clone() {
@@ -155,55 +164,45 @@ impl Ground {
         } else {
             None
         };
-        let before_bytes = outside.bytes();
-        Ok(Held {
-            group,
-            swap,
-            outside,
-            before_bytes,
-            outside_peak_bytes: 0,
-            swapped_peak_bytes: 0,
-        })
+        let watch = Watch::start(group.clone(), swap.clone(), outside);
+        Ok(Held { group, swap, watch })
     }
 
     /// Takes both away; what the kernel counted.
     pub(super) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
-        let bounds = held.bounds()?;
-        if let Some(path) = held.group {
+        let Held { group, swap, watch } = held;
+        let peaks = watch.end();
+        let mut bounds = group.as_deref().map_or(Ok(Bounds::default()), counted)?;
+        (bounds.outside_bytes, bounds.swapped_bytes) = (peaks.outside_bytes, peaks.swapped_bytes);
+        if let Some(path) = group {
             self.keeper.ask(&Act::RemoveGroup { path }).map_err(Refusal::own)?;
         }
-        if let Some(path) = held.swap {
+        if let Some(path) = swap {
             self.keeper.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
         }
         Ok(bounds)
     }
-}
 
-impl Outside {
-    fn bytes(&self) -> u64 {
-        match self {
-            Outside::Nowhere => 0,
-            Outside::Zram(name) => zram::kept(name).map_or(0, |kept| kept.used_bytes),
-            Outside::Zswap => {
-                let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-                let line = meminfo.lines().find_map(|line| line.strip_prefix("Zswap:"));
-                let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-                kib.unwrap_or(0) << 10
-            }
-        }
+    /// Settings of the machine that the kernel's sides work with.
+    pub(super) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+        let as_is = |(name, path): (&str, &str)| (name.to_string(), read_setting(path).into());
+        let ours = |(name, value): (&str, &str)| (name.to_string(), value.into());
+        let read = [
+            ("swappiness", "/proc/sys/vm/swappiness"),
+            ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
+            ("zswap_compressor", "/sys/module/zswap/parameters/compressor"),
+            ("zswap_max_pool_percent", "/sys/module/zswap/parameters/max_pool_percent"),
+        ];
+        let set = [
+            ("page_cluster", self.page_cluster.as_str()),
+            ("page_cluster_zswap", ZSWAP_PAGE_CLUSTER),
+            ("zram_algorithm", zram::ALGORITHM),
+        ];
+        read.into_iter().map(as_is).chain(set.into_iter().map(ours)).collect()
     }
 }
 
 impl Held {
-    /// Looks at what lies elsewhere now.
-    pub(super) fn look(&mut self) {
-        let now = self.outside.bytes().saturating_sub(self.before_bytes);
-        self.outside_peak_bytes = self.outside_peak_bytes.max(now);
-        if let Some(path) = &self.swap {
-            self.swapped_peak_bytes = self.swapped_peak_bytes.max(used_of(path));
-        }
-    }
-
     /// A command that runs `program` in the group, with more in its environment.
     pub(super) fn command(
         &self,
@@ -229,52 +228,25 @@ impl Held {
         command.arg(program);
         command
     }
-
-    fn bounds(&self) -> Result<Bounds, Refusal> {
-        let swapped_bytes = self.swapped_peak_bytes;
-        let outside_bytes = self.outside_peak_bytes;
-        let Some(group) = &self.group else {
-            return Ok(Bounds { outside_bytes, swapped_bytes, ..Bounds::default() });
-        };
-        let read = |file: &str| {
-            fs::read_to_string(group.join(file))
-                .map_err(|error| Refusal::own(format!("{file} of a group: {}", plain(&error))))
-        };
-        let kills = read("memory.oom_control")?;
-        let kills = kills.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        Ok(Bounds {
-            peak_bytes: read("memory.max_usage_in_bytes")?.trim().parse().ok(),
-            oom_kills: kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0),
-            outside_bytes,
-            swapped_bytes,
-        })
-    }
 }
 
-/// What of an area is in use, by /proc/swaps.
-fn used_of(path: &Path) -> u64 {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let line = swaps.lines().find(|line| line.split_whitespace().next() == path.to_str());
-    // Name, kind, size, used.
-    let kib = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+/// What the kernel counted in a group.
+fn counted(group: &Path) -> Result<Bounds, Refusal> {
+    let read = |file: &str| {
+        fs::read_to_string(group.join(file))
+            .map_err(|error| Refusal::own(format!("{file} of a group: {}", plain(&error))))
+    };
+    let kills = read("memory.oom_control")?;
+    let kills = kills.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    Ok(Bounds {
+        peak_bytes: read("memory.max_usage_in_bytes")?.trim().parse().ok(),
+        oom_kills: kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0),
+        ..Bounds::default()
+    })
 }
 
-/// Settings of the machine that all sides of the kernel's work with.
-pub(super) fn settings() -> serde_json::Map<String, serde_json::Value> {
-    let read =
-        |path: &str| fs::read_to_string(path).map_or("-".into(), |text| text.trim().to_string());
-    [
-        ("page_cluster", "/proc/sys/vm/page-cluster"),
-        ("swappiness", "/proc/sys/vm/swappiness"),
-        ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
-        ("zswap_compressor", "/sys/module/zswap/parameters/compressor"),
-        ("zswap_max_pool_percent", "/sys/module/zswap/parameters/max_pool_percent"),
-    ]
-    .into_iter()
-    .map(|(name, path)| (name.to_string(), read(path).into()))
-    .chain([("zram_algorithm".to_string(), zram::ALGORITHM.into())])
-    .collect()
+fn read_setting(path: &str) -> String {
+    fs::read_to_string(path).map_or("-".into(), |text| text.trim().to_string())
 }
 
 #[cfg(test)]
@@ -283,14 +255,8 @@ mod tests {
 
     #[test]
     fn the_preloaded_library_comes_after_the_shell() {
-        let held = Held {
-            group: Some("/group".into()),
-            swap: None,
-            outside: Outside::Nowhere,
-            before_bytes: 0,
-            outside_peak_bytes: 0,
-            swapped_peak_bytes: 0,
-        };
+        let watch = Watch::start(None, None, Outside::Nowhere);
+        let held = Held { group: Some("/group".into()), swap: None, watch };
         let command = held.command(vec![("LD_PRELOAD".into(), "x".into())], Path::new("/prog"));
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(words[2..], ["/group/cgroup.procs", "LD_PRELOAD=x", "/prog"]);

@@ -1,14 +1,16 @@
 //! The result as one page that needs nothing else.
 
 use super::super::report::Report;
-use super::outcome::{PatternRow, ProgramRow, SwapOutcome};
+use super::outcome::{PatternRow, ProgramRow, SwapOutcome, shown};
 use super::plots;
 use crate::refusal::{Refusal, plain};
+use crate::units;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 const STYLE: &str = "body{font:15px sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
-pre{overflow-x:auto;font-size:12px;background:#f6f6f6;padding:1em}svg{max-width:100%;height:auto}";
+pre{overflow-x:auto;font-size:12px;background:#f6f6f6;padding:1em}svg{max-width:100%;height:auto}\
+th,td{text-align:left;padding:.1em 1em .1em 0}";
 
 /// Where the page goes, if anywhere.
 pub(super) struct Page(Option<Place>);
@@ -67,7 +69,8 @@ fn text(outcome: &SwapOutcome) -> Result<String, Box<dyn std::error::Error>> {
     body += &format!("<p>{}; {}</p>\n", escaped(&settings.join(", ")), outcome.disturbance);
     body += "<p>Every side is held to the same limit by a memory control group. The kernel does \
              not count zram's and zswap's packed pages in it; <em>outside</em> is what these took \
-             beyond the limit.</p>\n";
+             beyond the limit. <em>softswap_same_dram</em> is softswap with that much more.</p>\n";
+    body += &dram(outcome);
     body += &throughputs(outcome)?;
     body += &latencies(outcome)?;
     body += &slowdowns(outcome)?;
@@ -76,6 +79,32 @@ fn text(outcome: &SwapOutcome) -> Result<String, Box<dyn std::error::Error>> {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>softswap bench swap</title><style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
     ))
+}
+
+/// What each side had of DRAM.
+fn dram(outcome: &SwapOutcome) -> String {
+    let cells = |tag: &str, all: &[String]| {
+        let cells: String = all.iter().map(|text| format!("<{tag}>{text}</{tag}>")).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let heads = ["side", "data", "fits", "limit", "outside", "DRAM in all", "kills"];
+    let rows = outcome.sessions.iter().map(|row| {
+        let all = [
+            row.side.into(),
+            row.data.into(),
+            format!("{} %", row.share_percent),
+            units::bytes(row.limit_bytes),
+            units::bytes(row.outside_bytes),
+            shown(row.dram_bytes),
+            row.oom_kills.to_string(),
+        ];
+        cells("td", &all)
+    });
+    let rows: String = rows.collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    headed("DRAM", format!("<table>\n{}{rows}</table>", cells("th", &heads.map(String::from))))
 }
 
 type Part = Result<String, Box<dyn std::error::Error>>;
@@ -131,7 +160,7 @@ fn slowdowns(outcome: &SwapOutcome) -> Part {
     names.dedup();
     for name in names {
         let rows: Vec<&ProgramRow> =
-            outcome.programs.iter().filter(|row| row.program == name).collect();
+            outcome.programs.iter().filter(|row| row.program == name && row.came_through).collect();
         text += &plots::slowdown(name, &rows)?;
     }
     Ok(headed("Slowdown by share of memory", text))

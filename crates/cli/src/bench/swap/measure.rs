@@ -2,7 +2,7 @@
 
 use super::super::sample::rotated;
 use super::ground::Ground;
-use super::plan::{Matter, PROGRAM_SHARES, Pattern, Side};
+use super::plan::{Matter, Pattern, Side};
 use super::programs::Ready;
 use super::session::{self, Means, Ran};
 use super::task::Phase;
@@ -10,10 +10,13 @@ use super::whole::{self, Failure, WholeRan};
 use super::{HOT_SHARE, LEAST_HOT_OF_LIMIT, SwapArgs};
 use crate::refusal::Refusal;
 use indicatif::ProgressBar;
+use softswap_sys::PAGE_SIZE;
 
 /// The kernel's sides may be killed for memory that could be had: so often it
 /// is tried again. softswap may not: its limit holds all that it needs.
 const ATTEMPTS: u32 = 5;
+/// Of the time that is measured, the most that may go before it.
+const MOST_WARM: f64 = 4.0;
 const KILLED: &str = "the kernel killed it for outgrowing its control group";
 
 /// A pattern with so many threads.
@@ -70,57 +73,76 @@ pub(super) fn patterns(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let kinds = kinds(args);
-    let matters = if args.no_patterns { Vec::new() } else { Matter::of(sides) };
-    let cell = |matter: &Matter| Cell { matter: *matter, runs: Vec::new(), kills: 0 };
-    let mut cells: Vec<Cell> = matters.iter().map(cell).collect();
+    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides) };
+    let cell = |matter: Matter| Cell { matter, runs: Vec::new(), kills: 0 };
+    let mut sets: Vec<Vec<Cell>> =
+        sets.into_iter().map(|set| set.into_iter().map(cell).collect()).collect();
     for round in 0..args.rounds() as usize {
-        for index in rotated(cells.len(), round) {
-            let cell = &mut cells[index];
-            progress.set_message(format!("round {}: {}", round + 1, cell.matter.name()));
-            progress.inc(1);
-            // What was killed time and again would be killed again.
-            if cell.runs.len() < round {
-                continue;
+        for index in rotated(sets.len(), round) {
+            let set = &mut sets[index];
+            // Either begins in turn; the last one always comes after its rival.
+            for at in rotated(set.len(), round % 2) {
+                let matter = set[at].matter;
+                progress.set_message(format!("round {}: {}", round + 1, matter.name()));
+                progress.inc(1);
+                // What was killed time and again would be killed again.
+                let limit_bytes = limit_of(args, set, matter, round);
+                let Some(limit_bytes) = limit_bytes.filter(|_| set[at].runs.len() == round) else {
+                    continue;
+                };
+                let cell = &mut set[at];
+                if !round_of(args, ground, means, cell, &kinds, limit_bytes, round)? {
+                    let (name, kills) = (matter.name(), cell.kills);
+                    notes.push(format!("{name}: {KILLED}, {kills} times; it has no figures"));
+                }
             }
-            let order: Vec<usize> = rotated(kinds.len(), round).collect();
-            let phases: Vec<Phase> = order
-                .iter()
-                .map(|at| phase(args, kinds[*at], cell.matter.share_percent, round))
-                .collect();
-            let ran = session_of(args, ground, means, cell, &phases)
-                .map_err(|refusal| of(&cell.matter.name(), &refusal))?;
-            let Some(mut ran) = ran else {
-                let (name, kills) = (cell.matter.name(), cell.kills);
-                notes.push(format!("{name}: {KILLED}, {kills} times; it is left out"));
-                continue;
-            };
-            let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
-            placed.sort_by_key(|(at, _)| *at);
-            ran.took = placed.into_iter().map(|(_, took)| took).collect();
-            cell.runs.push(ran);
         }
     }
-    Ok(cells)
+    Ok(sets.into_iter().flatten().collect())
 }
 
-/// One more run of a cell; nothing where the kernel always kills it.
-fn session_of(
+/// What a run is held to; nothing where it goes by a run that there is not.
+fn limit_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Option<u64> {
+    let Some(beside) = matter.beside else {
+        return Some(args.working_set() * u64::from(matter.share_percent) / 100);
+    };
+    let rival = set.iter().find(|cell| cell.matter.side == beside)?.runs.get(round)?;
+    Some((rival.limit_bytes + rival.bounds.outside_bytes) / PAGE_SIZE as u64 * PAGE_SIZE as u64)
+}
+
+/// One more run of a cell; false where the kernel always kills it.
+fn round_of(
     args: &SwapArgs,
     ground: &mut Ground,
     means: &Means<'_>,
     cell: &mut Cell,
-    phases: &[Phase],
-) -> Result<Option<Ran>, Refusal> {
-    let side = cell.matter.side;
-    for _ in 0..attempts(side) {
-        match session::run(ground, means, cell.matter, args.working_set(), phases)? {
-            Ok(ran) => return Ok(Some(ran)),
+    kinds: &[Kind],
+    limit_bytes: u64,
+    round: usize,
+) -> Result<bool, Refusal> {
+    let matter = cell.matter;
+    let order: Vec<usize> = rotated(kinds.len(), round).collect();
+    let phase = |at: &usize| phase(args, kinds[*at], matter.share_percent, limit_bytes, round);
+    let phases: Vec<Phase> = order.iter().map(phase).collect();
+    for _ in 0..attempts(matter.side) {
+        let ran = session::run(ground, means, matter, args.working_set(), limit_bytes, &phases);
+        match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
+            Ok(mut ran) => {
+                let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
+                placed.sort_by_key(|(at, _)| *at);
+                ran.took = placed.into_iter().map(|(_, took)| took).collect();
+                cell.runs.push(ran);
+                return Ok(true);
+            }
             Err(kills) => cell.kills += kills,
         }
     }
-    match side {
-        Side::Softswap => Err(Refusal::own(format!("{KILLED}; ask for a larger --working-set"))),
-        _ => Ok(None),
+    match matter.side {
+        Side::Softswap => {
+            let why = format!("{}: {KILLED}; ask for a larger --working-set", matter.name());
+            Err(Refusal::own(why))
+        }
+        _ => Ok(false),
     }
 }
 
@@ -132,14 +154,14 @@ fn of(what: &str, refusal: &Refusal) -> Refusal {
     Refusal::new(refusal.status, format!("{what}: {refusal}"))
 }
 
-fn phase(args: &SwapArgs, kind: Kind, share_percent: u32, round: usize) -> Phase {
+fn phase(args: &SwapArgs, kind: Kind, share_percent: u32, limit_bytes: u64, round: usize) -> Phase {
     let seconds = args.seconds();
-    // A hot set has to come in first.
-    let warm = if kind.pattern == Pattern::HotSet { 1.0 } else { 0.2 };
     Phase {
         pattern: kind.pattern,
         threads: kind.threads as usize,
-        warm_seconds: seconds * warm,
+        // As many as pages fit, so that those in memory are this pattern's.
+        warm_touches: limit_bytes / PAGE_SIZE as u64,
+        warm_seconds: seconds * MOST_WARM,
         seconds,
         hot_share: HOT_SHARE.max(LEAST_HOT_OF_LIMIT * f64::from(share_percent) / 100.0),
         // The same touches for every side in a round.
@@ -162,7 +184,7 @@ pub(super) fn programs(
         let name = ready.program.name();
         let first = whole::plain_run(ready, means)
             .map_err(|why| Refusal::own(format!("{name} as it is: {why}")))?;
-        let mut cells = cells_of(name, sides, first.peak_bytes);
+        let mut cells = cells_of(args, name, sides, first.peak_bytes);
         for round in 0..args.rounds() as usize {
             for index in rotated(cells.len(), round) {
                 let cell = &mut cells[index];
@@ -190,21 +212,26 @@ pub(super) fn programs(
 }
 
 /// How many runs [`programs`] makes of each program in a round.
-pub(super) fn ways(sides: &[Side]) -> usize {
-    cells_of("", sides, 0).len()
+pub(super) fn ways(args: &SwapArgs, sides: &[Side]) -> usize {
+    cells_of(args, "", sides, 0).len()
 }
 
-fn cells_of(name: &'static str, sides: &[Side], peak_bytes: u64) -> Vec<ProgramCell> {
+fn cells_of(
+    args: &SwapArgs,
+    name: &'static str,
+    sides: &[Side],
+    peak_bytes: u64,
+) -> Vec<ProgramCell> {
     let cell =
         |how, limit_bytes| ProgramCell { name, how, limit_bytes, runs: Vec::new(), kills: 0 };
     let mut cells = vec![cell(How::Plain, None)];
     if sides.contains(&Side::Softswap) {
         cells.push(cell(How::Roomy, None));
     }
-    for share_percent in PROGRAM_SHARES {
+    for share_percent in args.program_shares() {
         cells.extend(sides.iter().map(|side| {
-            let limit_bytes = peak_bytes * u64::from(share_percent) / 100 / 4096 * 4096;
-            cell(How::Limited { side: *side, share_percent }, Some(limit_bytes))
+            let limit_bytes = peak_bytes * u64::from(*share_percent) / 100 / 4096 * 4096;
+            cell(How::Limited { side: *side, share_percent: *share_percent }, Some(limit_bytes))
         }));
     }
     cells

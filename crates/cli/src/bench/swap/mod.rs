@@ -18,6 +18,7 @@ mod ratios;
 mod session;
 pub(super) mod task;
 mod walk;
+mod watch;
 mod whole;
 
 use super::machine::{Disturbance, Machine, Usage};
@@ -65,26 +66,32 @@ const LEAST_HOT_OF_LIMIT: f64 = 0.3;
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
 room for what it does not manage: 3 MiB and 1/64 of the limit less. Its group may not swap. For the
-kernel's sides page-cluster and swappiness are as they are on the machine, the swap file has all its
-storage ahead and lies beside softswap's. The kernel does not count zram's and zswap's packed pages
-in a group of version 1: outside says how much DRAM these had beyond the limit.
+kernel's sides swappiness and page-cluster are as they are on the machine, but for zswap, whose
+page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's.
+
+The kernel does not count zram's and zswap's packed pages in a group of version 1: outside says how
+much DRAM these had beyond the limit. softswap_same_dram is softswap with that much more: right after
+such a side, its limit is the side's and what was outside at the side's peak.
 
 A touch reads or writes one word of a page. random_* go anywhere; sequential_* from page to page,
 each thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % where half of
-them fit), and one in four writes. A phase lasts a fixed time after a warm-up. softswap meets
-kernel_zram on compressible data (pages of a Python process), kernel_file on incompressible, zswap
-on half of each.
+them fit), and one in four writes. A phase lasts a fixed time; before it as many pages are touched as
+fit, for four times as long at most. softswap meets kernel_zram on compressible data (pages of a
+Python process), kernel_file on incompressible, kernel_zswap on half of each.
 
 With --json: {\"schema\": 1, \"bench\": \"swap\", \"machine\": {...}, \"settings\", figures, \"rows\": [{\"side\",
 \"data\", \"share_percent\", \"pattern\", \"threads\", \"touches_per_s\", \"cov\", \"cpu_us\", \"p50_us\",
 \"p99_us\", \"count\"}], \"sessions\": [{\"side\", \"data\", \"share_percent\", \"limit_bytes\",
-\"memory_bytes\", \"fill_mb_per_s\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"swapped_bytes\"}],
-\"programs\": [{\"program\", \"side\", \"share_percent\", \"seconds\", \"cpu_seconds\", \"cov\", \"slowdown\",
-\"cpu_ratio\", \"limit_bytes\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"count\"}], \"faults\",
-\"touches\"}. Figures are medians over the rounds of what softswap did over what the other did in the
-same round: PATTERN_softswap_vs_SIDE of touches a second, with _50 for 50 %, _tN for N threads.
-PROGRAM_softswap_vs_best_kernel is softswap's time over that of the fastest of the kernel's sides
-(_50, _75 likewise); PROGRAM_at_100 over the program's own with everything fitting.")]
+\"memory_bytes\", \"fill_mb_per_s\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"dram_bytes\",
+\"swapped_bytes\", \"count\", \"came_through\"}], \"programs\": [{\"program\", \"side\", \"share_percent\",
+\"seconds\", \"cpu_seconds\", \"cov\", \"slowdown\", \"cpu_ratio\", \"limit_bytes\", \"peak_bytes\",
+\"oom_kills\", \"outside_bytes\", \"dram_bytes\", \"count\", \"came_through\"}], \"faults\", \"touches\"}. A side
+that the kernel kills five times in a row has not come through and has no other figures. Figures are medians
+over the rounds of what softswap did over what the other did in the same round:
+PATTERN_softswap_vs_SIDE of touches a second, with _50 for 50 %, _tN for N threads;
+PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_best_kernel is softswap's time over
+that of the fastest of the kernel's sides (_50, _75 likewise); PROGRAM_at_100 over the program's own with
+everything fitting.")]
 pub(crate) struct SwapArgs {
     /// Who swaps; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
@@ -105,11 +112,11 @@ pub(crate) struct SwapArgs {
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_THREADS)))]
     threads: Vec<u32>,
 
-    /// What the pattern program works on [default: 256M, with --quick 128M]
+    /// What the pattern program works on [default: 128M, with --quick 64M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     working_set: Option<u64>,
 
-    /// How long each pattern is measured [default: 0.4, with --quick 0.1]
+    /// How long each pattern is measured [default: 0.2, with --quick 0.04]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<f64>,
 
@@ -122,7 +129,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, conflicts_with = "programs")]
     no_programs: bool,
 
-    /// What the programs take, about [default: 128M, with --quick 96M]
+    /// What the programs take, about [default: 48M, with --quick 32M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     program_size: Option<u64>,
 
@@ -168,15 +175,20 @@ impl SwapArgs {
     }
 
     fn working_set(&self) -> u64 {
-        self.pick(self.working_set, 256 << 20, 128 << 20)
+        self.pick(self.working_set, 128 << 20, 64 << 20)
     }
 
     fn program_size(&self) -> u64 {
-        self.pick(self.program_size, 128 << 20, 96 << 20)
+        self.pick(self.program_size, 48 << 20, 32 << 20)
     }
 
     fn seconds(&self) -> f64 {
-        self.pick(self.seconds, 0.4, 0.1)
+        self.pick(self.seconds, 0.2, 0.04)
+    }
+
+    /// How much of its memory fits in a program's limit, in percent.
+    fn program_shares(&self) -> &'static [u32] {
+        if self.quick { &plan::QUICK_PROGRAM_SHARES } else { &plan::PROGRAM_SHARES }
     }
 
     /// What the largest of all needs of the kernel's swap, and more.
@@ -218,10 +230,11 @@ pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
 }
 
 fn check(args: &SwapArgs) -> Result<(), Refusal> {
-    for (name, bytes) in
-        [("--working-set", args.working_set()), ("--program-size", args.program_size())]
-    {
-        let smallest = plan::PATTERN_SHARES[0];
+    for (name, bytes, shares) in [
+        ("--working-set", args.working_set(), plan::PATTERN_SHARES.as_slice()),
+        ("--program-size", args.program_size(), args.program_shares()),
+    ] {
+        let smallest = shares.iter().copied().min().unwrap_or(100);
         if session::budget_within(bytes * u64::from(smallest) / 100) < MIN_MEMORY_BYTES {
             return Err(Refusal::usage(format!(
                 "{name} {}: too little: within {smallest} % of it the engine needs at least {}; \
@@ -262,13 +275,13 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let programs =
         measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
     progress.finish_and_clear();
-    let (settings, disturbance) = (ground::settings(), usage.since());
+    let (settings, disturbance) = (ground.settings(), usage.since());
     Ok(Found { cells, programs, disturbance, settings, notes })
 }
 
 fn progress(args: &SwapArgs, sides: &[Side], programs: usize) -> ProgressBar {
-    let sessions = if args.no_patterns { 0 } else { Matter::of(sides).len() };
-    let runs = sessions + programs * measure::ways(sides);
+    let sessions = if args.no_patterns { 0 } else { Matter::sets(sides).iter().flatten().count() };
+    let runs = sessions + programs * measure::ways(args, sides);
     let bar = ProgressBar::new(runs as u64 * u64::from(args.rounds()));
     let style = ProgressStyle::with_template("{bar:30} {eta} to go  {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))

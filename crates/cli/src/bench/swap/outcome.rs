@@ -8,11 +8,16 @@ use super::measure::{Cell, How, Kind, ProgramCell, kinds};
 use super::plan::{Matter, Side};
 use super::session::{Ran, budget_within};
 use super::task::Took;
+use super::whole::WholeRan;
 use super::{Found, SwapArgs, ratios};
 use crate::units;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_engine::stats::TIERS;
+use softswap_sys::PAGE_SIZE;
+
+/// Instead of figures.
+const KILLED: &str = "no result";
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapOutcome {
@@ -72,7 +77,12 @@ pub(super) struct SessionRow {
     pub(super) peak_bytes: Option<u64>,
     pub(super) oom_kills: u64,
     pub(super) outside_bytes: u64,
+    /// In all: in the group and outside.
+    pub(super) dram_bytes: Option<u64>,
     pub(super) swapped_bytes: u64,
+    count: usize,
+    /// In every round; the kernel may kill its own sides time and again.
+    pub(super) came_through: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,7 +101,10 @@ pub(super) struct ProgramRow {
     peak_bytes: Option<u64>,
     oom_kills: u64,
     pub(super) outside_bytes: u64,
+    /// In all: in the group and outside; without a group, of the process.
+    dram_bytes: Option<u64>,
     count: usize,
+    pub(super) came_through: bool,
 }
 
 /// Latencies: the share that is over by each time.
@@ -122,15 +135,16 @@ impl SwapOutcome {
             all.filter(|(is, _)| *is == ours).map(|(_, kills)| kills).sum()
         };
         let (oom_kills, kernel_oom_kills) = (killed(true), killed(false));
-        // Where the kernel's sides were killed time and again nothing can be compared.
+        // What did not come through is told of, and compared with nothing.
         let rounds = args.rounds() as usize;
+        let sessions: Vec<_> = cells.iter().map(|cell| session_row(cell, args)).collect();
+        let rows_of = |cell| program_row(cell, &programs, rounds);
+        let program_rows: Vec<_> = programs.iter().map(rows_of).collect();
         let cells: Vec<_> = cells.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
-        let programs: Vec<_> =
-            programs.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
+        let programs: Vec<_> = programs.iter().filter(|cell| cell.runs.len() == rounds).collect();
         let mut figures = ratios::of_patterns(&cells, &kinds);
         figures.extend(ratios::of_programs(&programs));
-        let sessions: Vec<_> = cells.iter().map(|cell| session_row(cell, args)).collect();
-        let programs: Vec<_> = programs.iter().map(|cell| program_row(cell, &programs)).collect();
+        let notes = notes.into_iter().chain(short_warm_ups(&cells, &kinds)).collect();
         let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
         SwapOutcome {
             schema: 1,
@@ -145,13 +159,13 @@ impl SwapOutcome {
             oom_kills,
             kernel_oom_kills,
             within_limits: sessions.iter().all(|row| within(row.peak_bytes, row.limit_bytes))
-                && programs
+                && program_rows
                     .iter()
                     .all(|row| within(row.peak_bytes, row.limit_bytes.unwrap_or(u64::MAX))),
             figures,
             rows: cells.iter().flat_map(|cell| pattern_rows(cell, &kinds)).collect(),
             sessions,
-            programs,
+            programs: program_rows,
             faults: cells.iter().flat_map(faults_of).collect(),
             touches: cells.iter().filter_map(|cell| touches_of(cell, &kinds)).collect(),
             notes,
@@ -166,7 +180,7 @@ fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
         };
         let rates = of(&Took::touches_per_s);
         PatternRow {
-            side: cell.matter.side.name(),
+            side: cell.matter.who(),
             data: cell.matter.data.name(),
             share_percent: cell.matter.share_percent,
             pattern: kind.pattern.name(),
@@ -182,13 +196,34 @@ fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
     kinds.iter().enumerate().map(row).collect()
 }
 
+/// Phases that were measured before as many pages had been touched as fit.
+fn short_warm_ups(cells: &[Cell], kinds: &[Kind]) -> Option<String> {
+    let short_of = |cell: &Cell| {
+        let short = |ran: &Ran| {
+            let wanted = ran.limit_bytes / PAGE_SIZE as u64;
+            ran.took.iter().filter(|took| took.warm_touches < wanted).count()
+        };
+        cell.runs.iter().map(short).sum::<usize>()
+    };
+    let short: usize = cells.iter().map(short_of).sum();
+    let all = cells.iter().map(|cell| cell.runs.len()).sum::<usize>() * kinds.len();
+    (short > 0).then(|| {
+        format!(
+            "{short} of {all} phases were measured before as many pages had been touched as fit; \
+             longer --seconds let them"
+        )
+    })
+}
+
 fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
-    let Matter { side, data, share_percent } = cell.matter;
-    let limit_bytes = args.working_set() * u64::from(share_percent) / 100;
+    let Matter { side, data, share_percent, .. } = cell.matter;
+    let asked_bytes = args.working_set() * u64::from(share_percent) / 100;
     let mb = args.working_set() as f64 / 1e6;
-    let most = |figure: fn(&Ran) -> u64| cell.runs.iter().map(figure).max().unwrap_or(0);
+    let most = |figure: fn(&Ran) -> u64| cell.runs.iter().map(figure).max();
+    let limit_bytes = most(|ran| ran.limit_bytes).unwrap_or(asked_bytes);
+    let dram = |ran: &Ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes);
     SessionRow {
-        side: side.name(),
+        side: cell.matter.who(),
         data: data.name(),
         share_percent,
         limit_bytes,
@@ -196,12 +231,15 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
         fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.filled.seconds).collect()),
         peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
-        outside_bytes: most(|ran| ran.bounds.outside_bytes),
-        swapped_bytes: most(|ran| ran.bounds.swapped_bytes),
+        outside_bytes: most(|ran| ran.bounds.outside_bytes).unwrap_or(0),
+        dram_bytes: cell.runs.iter().filter_map(dram).max(),
+        swapped_bytes: most(|ran| ran.bounds.swapped_bytes).unwrap_or(0),
+        count: cell.runs.len(),
+        came_through: cell.runs.len() == args.rounds() as usize,
     }
 }
 
-fn program_row(cell: &ProgramCell, all: &[ProgramCell]) -> ProgramRow {
+fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> ProgramRow {
     let plain = all.iter().find(|other| other.name == cell.name && other.how == How::Plain);
     let (side, share_percent) = match cell.how {
         How::Plain => ("in_memory", 100),
@@ -210,6 +248,10 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell]) -> ProgramRow {
     };
     let seconds: Vec<f64> = cell.runs.iter().map(|ran| ran.seconds).collect();
     let cpu = |cell: &ProgramCell| median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect());
+    let dram = |ran: &WholeRan| {
+        let in_group = ran.bounds.peak_bytes.unwrap_or(ran.peak_bytes);
+        in_group + ran.bounds.outside_bytes
+    };
     ProgramRow {
         program: cell.name,
         side,
@@ -223,7 +265,9 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell]) -> ProgramRow {
         peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
         outside_bytes: cell.runs.iter().map(|ran| ran.bounds.outside_bytes).max().unwrap_or(0),
+        dram_bytes: cell.runs.iter().map(dram).max(),
         count: cell.runs.len(),
+        came_through: cell.runs.len() == rounds,
     }
 }
 
@@ -235,11 +279,12 @@ fn faults_of(cell: &Cell) -> Vec<Distribution> {
         all
     };
     let (data, share_percent) = (cell.matter.data.name(), cell.matter.share_percent);
+    let more = if cell.matter.beside.is_some() { ", same DRAM" } else { "" };
     let tiers = TIERS.into_iter().map(|tier| (tier, of_tier(tier)));
     tiers
         .filter(|(_, latencies)| latencies.count() > 0)
         .map(|(tier, latencies)| {
-            Distribution::new(format!("{} ({data})", tier.name()), share_percent, &latencies)
+            Distribution::new(format!("{} ({data}{more})", tier.name()), share_percent, &latencies)
         })
         .collect()
 }
@@ -249,8 +294,8 @@ fn touches_of(cell: &Cell, kinds: &[Kind]) -> Option<Distribution> {
     kinds.first()?;
     let mut all = Latencies::new();
     cell.runs.iter().for_each(|ran| all.add_all(&ran.took[0].latencies));
-    let Matter { side, data, share_percent } = cell.matter;
-    let name = format!("{} ({})", side.name(), data.name());
+    let Matter { data, share_percent, .. } = cell.matter;
+    let name = format!("{} ({})", cell.matter.who(), data.name());
     Some(Distribution::new(name, share_percent, &all))
 }
 
@@ -279,12 +324,12 @@ fn pattern_table(rows: &[PatternRow]) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n{:<12}{:<15}{:>6} {:<17}{:>3}{:>12}{:>8}{:>9}{:>9}{:>10}\n",
+        "\n{:<20}{:<15}{:>6} {:<17}{:>3}{:>12}{:>8}{:>9}{:>9}{:>10}\n",
         "side", "data", "fits", "pattern", "t", "touches/s", "CoV", "CPU us", "p50 us", "p99 us"
     );
     for row in rows {
         text += &format!(
-            "{:<12}{:<15}{:>4} % {:<17}{:>3}{:>12}{:>6.1} %{:>9.2}{:>9.2}{:>10.1}\n",
+            "{:<20}{:<15}{:>4} % {:<17}{:>3}{:>12}{:>6.1} %{:>9.2}{:>9.2}{:>10.1}\n",
             row.side,
             row.data,
             row.share_percent,
@@ -310,12 +355,21 @@ fn session_table(rows: &[SessionRow]) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n{:<12}{:<15}{:>6}{:>11}{:>11}{:>11}{:>7}{:>11}{:>11}\n",
-        "side", "data", "fits", "limit", "peak", "budget", "kills", "outside", "fill MB/s"
+        "\n{:<20}{:<15}{:>6}{:>11}{:>11}{:>11}{:>7}{:>11}{:>13}{:>11}\n",
+        "side",
+        "data",
+        "fits",
+        "limit",
+        "peak",
+        "budget",
+        "kills",
+        "outside",
+        "DRAM in all",
+        "fill MB/s"
     );
     for row in rows {
         text += &format!(
-            "{:<12}{:<15}{:>4} %{:>11}{:>11}{:>11}{:>7}{:>11}{:>11.0}\n",
+            "{:<20}{:<15}{:>4} %{:>11}{:>11}{:>11}{:>7}{:>11}{:>13}{:>11}\n",
             row.side,
             row.data,
             row.share_percent,
@@ -324,7 +378,8 @@ fn session_table(rows: &[SessionRow]) -> String {
             shown(row.memory_bytes),
             row.oom_kills,
             units::bytes(row.outside_bytes),
-            row.fill_mb_per_s
+            shown(row.dram_bytes),
+            if row.came_through { format!("{:.0}", row.fill_mb_per_s) } else { KILLED.into() }
         );
     }
     text
@@ -335,22 +390,40 @@ fn program_table(rows: &[ProgramRow]) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n{:<14}{:<12}{:>6}{:>9}{:>8}{:>9}{:>10}{:>11}{:>11}{:>11}\n",
-        "program", "side", "fits", "s", "CoV", "CPU s", "slowdown", "limit", "peak", "outside"
+        "\n{:<14}{:<13}{:>6}{:>9}{:>8}{:>9}{:>10}{:>11}{:>11}{:>11}{:>13}\n",
+        "program",
+        "side",
+        "fits",
+        "s",
+        "CoV",
+        "CPU s",
+        "slowdown",
+        "limit",
+        "peak",
+        "outside",
+        "DRAM in all"
     );
     for row in rows {
+        let times = if row.came_through {
+            format!(
+                "{:>9.2}{:>6.1} %{:>9.2}{:>10.2}",
+                row.seconds,
+                row.cov * 100.0,
+                row.cpu_seconds,
+                row.slowdown
+            )
+        } else {
+            format!("{:>9}{:27}", KILLED, "")
+        };
         text += &format!(
-            "{:<14}{:<12}{:>4} %{:>9.2}{:>6.1} %{:>9.2}{:>10.2}{:>11}{:>11}{:>11}\n",
+            "{:<14}{:<13}{:>4} %{times}{:>11}{:>11}{:>11}{:>13}\n",
             row.program,
             row.side,
             row.share_percent,
-            row.seconds,
-            row.cov * 100.0,
-            row.cpu_seconds,
-            row.slowdown,
             shown(row.limit_bytes),
             shown(row.peak_bytes),
-            units::bytes(row.outside_bytes)
+            units::bytes(row.outside_bytes),
+            shown(row.dram_bytes)
         );
     }
     text

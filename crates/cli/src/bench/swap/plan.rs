@@ -12,20 +12,26 @@ pub(super) enum Side {
     Softswap,
     KernelFile,
     KernelZram,
-    Zswap,
+    #[value(alias = "zswap")]
+    KernelZswap,
 }
 
 impl Side {
     pub(super) const ALL: [Side; 4] =
-        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::Zswap];
+        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::Softswap => "softswap",
             Side::KernelFile => "kernel_file",
             Side::KernelZram => "kernel_zram",
-            Side::Zswap => "zswap",
+            Side::KernelZswap => "kernel_zswap",
         }
+    }
+
+    /// Whether it has DRAM for packed pages that the kernel counts to nobody.
+    pub(super) fn keeps_outside(self) -> bool {
+        matches!(self, Side::KernelZram | Side::KernelZswap)
     }
 
     /// The content on which a pattern is compared with this one of the
@@ -35,7 +41,7 @@ impl Side {
             Side::Softswap => None,
             Side::KernelFile => Some(Data::Incompressible),
             Side::KernelZram => Some(Data::Compressible),
-            Side::Zswap => Some(Data::Mixed),
+            Side::KernelZswap => Some(Data::Mixed),
         }
     }
 }
@@ -97,6 +103,7 @@ impl Data {
 /// How much of the working set fits in the limit, in percent.
 pub(super) const PATTERN_SHARES: [u32; 2] = [25, 50];
 pub(super) const PROGRAM_SHARES: [u32; 3] = [75, 50, 25];
+pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
 
 /// What one run of the task is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,34 +111,47 @@ pub(super) struct Matter {
     pub(super) side: Side,
     pub(super) data: Data,
     pub(super) share_percent: u32,
+    /// softswap with all the DRAM that this one of the kernel's had in the same
+    /// round: its limit, and what was kept outside of it.
+    pub(super) beside: Option<Side>,
 }
 
 impl Matter {
     /// All that `sides` have to be compared in: softswap with each of the
-    /// others on that one's content, side by side.
-    pub(super) fn of(sides: &[Side]) -> Vec<Matter> {
-        let mut all = Vec::new();
+    /// others on that one's content, in sets that run one after the other. In a
+    /// set softswap with the same DRAM follows the side that it is equal to.
+    pub(super) fn sets(sides: &[Side]) -> Vec<Vec<Matter>> {
+        let ours = sides.contains(&Side::Softswap).then_some(Side::Softswap);
         let rivals: Vec<(Option<Side>, Data)> = match sides.iter().filter_map(|s| s.data()).count()
         {
             0 => [Data::Compressible, Data::Incompressible, Data::Mixed].map(|d| (None, d)).into(),
             _ => sides.iter().filter_map(|side| Some((Some(*side), side.data()?))).collect(),
         };
-        for share_percent in PATTERN_SHARES {
-            for (rival, data) in &rivals {
-                let ours = sides.contains(&Side::Softswap).then_some(Side::Softswap);
-                all.extend(ours.into_iter().chain(*rival).map(|side| Matter {
-                    side,
-                    data: *data,
-                    share_percent,
-                }));
-            }
-        }
-        all
+        let set = |share_percent: u32, (rival, data): (Option<Side>, Data)| {
+            let matter = |side, beside| Matter { side, data, share_percent, beside };
+            let beside =
+                rival.filter(|side| side.keeps_outside()).and(ours).map(|side| (side, rival));
+            let plain = ours.into_iter().chain(rival).map(|side| (side, None));
+            plain.chain(beside).map(|(side, beside)| matter(side, beside)).collect()
+        };
+        PATTERN_SHARES
+            .into_iter()
+            .flat_map(|share| rivals.iter().map(move |rival| set(share, *rival)))
+            .collect()
+    }
+
+    /// The side, as rows and plots name it.
+    pub(super) fn who(&self) -> &'static str {
+        if self.beside.is_some() { "softswap_same_dram" } else { self.side.name() }
     }
 
     pub(super) fn name(&self) -> String {
-        let Matter { side, data, share_percent } = self;
-        format!("{}, {} data, {share_percent} %", side.name(), data.name())
+        let Matter { data, share_percent, .. } = self;
+        let who = match self.beside {
+            None => self.side.name().into(),
+            Some(side) => format!("softswap with the DRAM of {}", side.name()),
+        };
+        format!("{who}, {} data, {share_percent} %", data.name())
     }
 }
 
@@ -141,18 +161,30 @@ mod tests {
 
     #[test]
     fn softswap_is_beside_each_of_the_kernels_sides() {
-        let all = Matter::of(&Side::ALL);
-        assert_eq!(all.len(), 2 * 6);
-        for pair in all.chunks(2) {
-            assert_eq!(pair[0].side, Side::Softswap);
-            assert_eq!(pair[1].side.data(), Some(pair[0].data));
-            assert_eq!(pair[0].share_percent, pair[1].share_percent);
+        let sets = Matter::sets(&Side::ALL);
+        assert_eq!(sets.len(), 2 * 3);
+        for set in sets {
+            assert_eq!((set[0].side, set[0].beside), (Side::Softswap, None));
+            assert_eq!(set[1].side.data(), Some(set[0].data));
+            assert!(set.iter().all(|one| one.share_percent == set[0].share_percent));
+        }
+    }
+
+    #[test]
+    fn who_keeps_pages_outside_is_met_with_the_same_dram_next() {
+        for set in Matter::sets(&Side::ALL) {
+            let rival = set[1].side;
+            let same: Vec<_> = set[2..].iter().map(|one| (one.side, one.beside)).collect();
+            match rival {
+                Side::KernelFile => assert!(same.is_empty()),
+                _ => assert_eq!(same, [(Side::Softswap, Some(rival))]),
+            }
         }
     }
 
     #[test]
     fn alone_softswap_gets_every_content() {
-        assert_eq!(Matter::of(&[Side::Softswap]).len(), 2 * 3);
-        assert_eq!(Matter::of(&[Side::Zswap]).len(), 2);
+        assert_eq!(Matter::sets(&[Side::Softswap]).concat().len(), 2 * 3);
+        assert_eq!(Matter::sets(&[Side::KernelZswap]).concat().len(), 2);
     }
 }

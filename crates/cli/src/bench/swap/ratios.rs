@@ -2,12 +2,13 @@
 
 use super::super::sample::median;
 use super::measure::{Cell, How, Kind, ProgramCell};
-use super::plan::{PATTERN_SHARES, PROGRAM_SHARES, Side};
+use super::plan::{Matter, PATTERN_SHARES, PROGRAM_SHARES, Side};
+use super::session::Ran;
 use serde_json::{Map, Value};
 
 /// The share that figures without a suffix are for.
 const USUAL_SHARE: u32 = 25;
-const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::Zswap];
+const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
 fn of_share(share_percent: u32) -> String {
     if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }
@@ -17,46 +18,48 @@ fn of_threads(threads: u32) -> String {
     if threads == 1 { String::new() } else { format!("_t{threads}") }
 }
 
-/// `PATTERN_softswap_vs_SIDE`: of touches a second.
+/// `PATTERN_softswap_vs_SIDE` and `PATTERN_softswap_same_dram_vs_SIDE`: of
+/// touches a second.
 pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> {
     let mut figures = Map::new();
     for share_percent in PATTERN_SHARES {
         for (at, kind) in kinds.iter().enumerate() {
-            for side in KERNEL {
-                let find = |wanted: Side| {
+            for rival in KERNEL {
+                let find = |side: Side, beside: Option<Side>| {
                     cells.iter().find(|cell| {
-                        let matter = cell.matter;
-                        matter.side == wanted
-                            && Some(matter.data) == side.data()
-                            && matter.share_percent == share_percent
+                        let Matter { data, .. } = cell.matter;
+                        let wanted = Matter { side, data, share_percent, beside };
+                        cell.matter == wanted && Some(data) == rival.data()
                     })
                 };
-                let (Some(ours), Some(theirs)) = (find(Side::Softswap), find(side)) else {
-                    continue;
-                };
-                let pairs = ours.runs.iter().zip(&theirs.runs);
-                let ratio = median(
-                    pairs
-                        .map(|(a, b)| a.took[at].touches_per_s() / b.took[at].touches_per_s())
-                        .collect(),
-                );
-                let (pattern, side) = (kind.pattern.name(), side.name());
-                let (share, threads) = (of_share(share_percent), of_threads(kind.threads));
-                figures
-                    .insert(format!("{pattern}_softswap_vs_{side}{share}{threads}"), ratio.into());
+                for beside in [None, Some(rival)] {
+                    let ours = find(Side::Softswap, beside);
+                    let (Some(ours), Some(theirs)) = (ours, find(rival, None)) else { continue };
+                    let (pattern, who) = (kind.pattern.name(), ours.matter.who());
+                    let (share, threads) = (of_share(share_percent), of_threads(kind.threads));
+                    let key = format!("{pattern}_{who}_vs_{}{share}{threads}", rival.name());
+                    figures.insert(key, faster(ours, theirs, at).into());
+                }
             }
         }
     }
     figures
 }
 
+/// How many times as many touches a second, by rounds.
+fn faster(ours: &Cell, theirs: &Cell, at: usize) -> f64 {
+    let pairs = ours.runs.iter().zip(&theirs.runs);
+    let rate = |ran: &Ran| ran.took[at].touches_per_s();
+    median(pairs.map(|(ours, theirs)| rate(ours) / rate(theirs)).collect())
+}
+
 /// `PROGRAM_softswap_vs_best_kernel` and `PROGRAM_at_100`: of times.
-pub(super) fn of_programs(cells: &[ProgramCell]) -> Map<String, Value> {
+pub(super) fn of_programs(cells: &[&ProgramCell]) -> Map<String, Value> {
     let mut figures = Map::new();
     let mut names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
     names.dedup();
     for name in names {
-        let find = |how| cells.iter().find(|cell| cell.name == name && cell.how == how);
+        let find = |how| cells.iter().copied().find(|cell| cell.name == name && cell.how == how);
         let mut add = |key: String, ours: Option<&ProgramCell>, theirs: Option<&ProgramCell>| {
             if let (Some(ours), Some(theirs)) = (ours, theirs) {
                 figures.insert(key, over(ours, theirs).into());
@@ -116,7 +119,7 @@ mod tests {
             on(Side::KernelFile, &[9.0, 9.0]),
             on(Side::KernelZram, &[2.0, 3.0]),
         ];
-        let figures = of_programs(&cells);
+        let figures = of_programs(&cells.iter().collect::<Vec<_>>());
         assert_eq!(figures["x_softswap_vs_best_kernel_50"], 2.0);
         assert!((figures["x_at_100"].as_f64().unwrap() - 1.15).abs() < 1e-9);
         assert_eq!(figures.len(), 2);

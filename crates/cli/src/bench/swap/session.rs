@@ -32,6 +32,7 @@ pub(super) struct Ran {
     pub(super) took: Vec<Took>,
     /// Faults of all phases by where the page was; of softswap only.
     pub(super) tiers: Vec<(Tier, Latencies)>,
+    pub(super) limit_bytes: u64,
     pub(super) bounds: Bounds,
 }
 
@@ -50,28 +51,28 @@ pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
     Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
 }
 
-/// Runs the task on a side; or says how often the kernel killed it for
-/// outgrowing its group.
+/// Runs the task on a side, in a group of `limit_bytes`; or says how often the
+/// kernel killed it for outgrowing that.
 pub(super) fn run(
     ground: &mut Ground,
     means: &Means<'_>,
     matter: Matter,
     working_set_bytes: u64,
+    limit_bytes: u64,
     phases: &[Phase],
 ) -> Result<Result<Ran, u64>, Refusal> {
-    let limit_bytes = working_set_bytes * u64::from(matter.share_percent) / 100;
-    let mut held = ground.enter(matter.side, limit_bytes)?;
+    let held = ground.enter(matter.side, limit_bytes)?;
     let config =
         (matter.side == Side::Softswap).then(|| config(budget_within(limit_bytes), &ground.dir));
     let arguments = arguments(matter, working_set_bytes, means);
-    let said = in_turns(&mut held, means, config.as_ref(), &arguments, phases);
+    let said = in_turns(&held, means, config.as_ref(), &arguments, phases);
     let bounds = ground.leave(held)?;
     if bounds.oom_kills > 0 {
         return Ok(Err(bounds.oom_kills));
     }
     let Said { filled, took, tiers } = said?;
     check(&bounds, limit_bytes)?;
-    Ok(Ok(Ran { filled, took, tiers, bounds }))
+    Ok(Ok(Ran { filled, took, tiers, limit_bytes, bounds }))
 }
 
 struct Said {
@@ -82,7 +83,7 @@ struct Said {
 
 /// `config` is softswap's; without one, softswap has no part in it.
 fn in_turns(
-    held: &mut Held,
+    held: &Held,
     means: &Means<'_>,
     config: Option<&Config>,
     arguments: &[OsString],
@@ -101,7 +102,6 @@ fn in_turns(
 
     let mut talk = Talk::with(child)?;
     let filled = talk.hear_of()?;
-    held.look();
     if config.is_some() {
         counters.expect_engine()?;
     }
@@ -110,7 +110,6 @@ fn in_turns(
     for phase in phases {
         talk.say(&serde_json::to_string(phase).unwrap_or_default());
         took.push(talk.hear_of()?);
-        held.look();
     }
     let counted = counters.since(&before)?;
     talk.say(COMPARE);

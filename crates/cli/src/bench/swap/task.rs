@@ -6,7 +6,7 @@ use super::super::turns::{hear, process_cpu_seconds, say, say_json};
 use super::content::Contents;
 use super::latency::Latencies;
 use super::plan::{Data, Pattern};
-use super::walk::Walk;
+use super::walk::{Walk, Walked};
 use crate::refusal::{Refusal, plain};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,9 @@ pub(crate) struct TaskArgs {
 pub(super) struct Phase {
     pub(super) pattern: Pattern,
     pub(super) threads: usize,
-    /// Not counted, so that what came before does not matter.
+    /// Touches that are not counted, so that what came before does not matter.
+    pub(super) warm_touches: u64,
+    /// They may take so long.
     pub(super) warm_seconds: f64,
     pub(super) seconds: f64,
     pub(super) hot_share: f64,
@@ -55,6 +57,8 @@ pub(super) struct Filled {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Took {
     pub(super) touches: u64,
+    /// Before what is counted.
+    pub(super) warm_touches: u64,
     pub(super) seconds: f64,
     /// User and system time of the whole process, reclaim included.
     pub(super) cpu_seconds: f64,
@@ -101,14 +105,17 @@ fn perform(phase: &Phase, region: &Region) -> Took {
         seed: phase.seed + 2 * thread as u64 + u64::from(warm),
     };
     let warm_time = Duration::from_secs_f64(phase.warm_seconds);
-    on_threads(phase.threads, |thread| walk(thread, true).go(region, warm_time));
+    let each = phase.warm_touches.div_ceil(phase.threads as u64);
+    let (_, warm) =
+        on_threads(phase.threads, |thread| walk(thread, true).go(region, warm_time, each));
     let cpu_before = process_cpu_seconds();
     let time = Duration::from_secs_f64(phase.seconds);
     let (seconds, walked) =
-        on_threads(phase.threads, |thread| walk(thread, false).go(region, time));
+        on_threads(phase.threads, |thread| walk(thread, false).go(region, time, u64::MAX));
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();
     walked.iter().for_each(|thread| latencies.add_all(&thread.latencies));
-    let touches = walked.iter().map(|thread| thread.touches).sum();
-    Took { touches, seconds, cpu_seconds, latencies }
+    let touches_of = |all: &[Walked]| all.iter().map(|thread| thread.touches).sum();
+    let (touches, warm_touches) = (touches_of(&walked), touches_of(&warm));
+    Took { touches, warm_touches, seconds, cpu_seconds, latencies }
 }

@@ -33,8 +33,9 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Touches one page after the other, one word of each, until time is up.
-    pub(super) fn go(&self, region: &Region, time: Duration) -> Walked {
+    /// Touches one page after the other, one word of each, until time is up or
+    /// so many have been touched.
+    pub(super) fn go(&self, region: &Region, time: Duration, most_touches: u64) -> Walked {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
         let mut walked = Walked { touches: 0, latencies: Latencies::new() };
@@ -50,7 +51,7 @@ impl Walk {
             let now = Instant::now();
             walked.latencies.add(now.duration_since(before).as_nanos() as u64);
             walked.touches += 1;
-            if now.duration_since(start) >= time {
+            if now.duration_since(start) >= time || walked.touches >= most_touches {
                 break;
             }
             before = now;
@@ -113,10 +114,17 @@ mod tests {
     }
 
     #[test]
+    fn enough_touches_end_a_walk_before_its_time() {
+        let region = Region::filled(50, &Noise).unwrap();
+        let walked = walk(Pattern::RandomRead).go(&region, Duration::from_secs(600), 1000);
+        assert_eq!(walked.touches, 1000);
+    }
+
+    #[test]
     fn only_patterns_that_write_do() {
         for pattern in Pattern::ALL {
             let region = Region::filled(50, &Noise).unwrap();
-            let walked = walk(pattern).go(&region, Duration::from_millis(2));
+            let walked = walk(pattern).go(&region, Duration::from_millis(2), u64::MAX);
             let written = region.written();
             assert_eq!(walked.latencies.count(), walked.touches);
             match pattern {

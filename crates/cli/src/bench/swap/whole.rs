@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often the peak of a program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
+/// What takes longer is no result.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Of a tick of /proc.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -36,7 +38,7 @@ pub(super) fn plain_run(ready: &Ready, means: &Means<'_>) -> Result<WholeRan, St
     let mut command = Command::new(&ready.path);
     without_settings(&mut command);
     let ran = start(command, ready, means, io::stderr().as_fd())?;
-    finish(ran, |_| ())
+    finish(ran)
 }
 
 /// Runs it under softswap with a budget that everything fits in.
@@ -53,7 +55,7 @@ pub(super) fn roomy_run(
     let mut command = Command::new(&ready.path);
     without_settings(&mut command);
     command.envs(counters.environment(&config, &means.library));
-    let ran = finish(start(command, ready, means, counters.fd())?, |_| ())?;
+    let ran = finish(start(command, ready, means, counters.fd())?)?;
     counters.expect_engine().map_err(|error| error.to_string())?;
     Ok(ran)
 }
@@ -85,7 +87,7 @@ pub(super) fn limited_run(
         let why = "the limit leaves less than the 8.0 MiB that the engine needs";
         return Ok(Err(Failure::Other(why.into())));
     }
-    let mut held = ground.enter(side, limit_bytes)?;
+    let held = ground.enter(side, limit_bytes)?;
     let counters = Counters::new()?;
     let environment = match side {
         Side::Softswap => counters.environment(&config(memory_bytes, &ground.dir), &means.library),
@@ -94,7 +96,7 @@ pub(super) fn limited_run(
     let mut command = held.command(environment, &ready.path);
     without_settings(&mut command);
     let started = start(command, ready, means, counters.fd());
-    let ran = started.and_then(|started| finish(started, |_| held.look()));
+    let ran = started.and_then(finish);
     let bounds = ground.leave(held)?;
     if bounds.oom_kills > 0 {
         return Ok(Err(Failure::Killed(bounds.oom_kills)));
@@ -127,16 +129,20 @@ fn start(
     Ok(Started { child, since, cpu_before })
 }
 
-/// Waits until it has ended; `look` is called now and then.
-fn finish(mut started: Started, mut look: impl FnMut(&mut Child)) -> Result<WholeRan, String> {
+/// Waits until it has ended.
+fn finish(mut started: Started) -> Result<WholeRan, String> {
     let child = &mut started.child;
     let mut output = child.stdout.take().ok_or("it has no output")?;
     let reader = std::thread::spawn(move || digest_of(&mut output));
     let mut peak_bytes = 0;
     let status = loop {
         peak_bytes = peak_bytes.max(peak_of(child.id()));
-        look(child);
         match child.try_wait() {
+            Ok(None) if started.since.elapsed() > LONGEST => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it took more than {} s", LONGEST.as_secs()));
+            }
             Ok(None) => std::thread::sleep(LOOK),
             Ok(Some(status)) => break status,
             Err(error) => return Err(plain(&error)),
