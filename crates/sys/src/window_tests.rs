@@ -1,8 +1,10 @@
-//! Pages that move while the kernel migrates them for compaction.
+//! Pages that move while the kernel migrates them for compaction, and protection
+//! that stays for as long as nobody lifts it.
 
 use crate::PAGE_SIZE;
+use crate::inline::Memory;
 use crate::memory::reserve_pages;
-use crate::window::{Window, Writes};
+use crate::window::{READ_WRITE, Window, Writes};
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 4096;
@@ -77,4 +79,28 @@ fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
         window.read_page(from + number, page).unwrap();
         assert_eq!(page.0[..8], number.to_le_bytes());
     }
+}
+
+/// Whether the kernel may write to a page, for a system call.
+fn takes_writes(window: &Window, page: u64) -> bool {
+    let zeroes = std::fs::File::open("/dev/zero").unwrap();
+    let view = Memory::new(window.base() + page as usize * PAGE_SIZE, PAGE_SIZE).unwrap();
+    view.read_from(&zeroes).is_ok()
+}
+
+#[test]
+fn a_page_that_cannot_be_taken_out_by_copy_catches_writes_as_it_did() {
+    let mut window = Window::reserve(1, true).unwrap();
+    // Without it a page that may not be read cannot be copied.
+    window.memory = None;
+    let scratch = &mut reserve_pages(1).unwrap()[0];
+    for (page, writes) in [(0, Writes::Caught), (1, Writes::Allowed)] {
+        assert_eq!(window.install(page, &[0x5a; PAGE_SIZE], writes).pages, 1);
+        window.protect(page, 1, 0).unwrap();
+        window.take_out_by_copy(page, 0, scratch, writes).unwrap_err();
+        window.protect(page, 1, READ_WRITE).unwrap();
+        assert_eq!(takes_writes(&window, page), writes == Writes::Allowed, "{writes:?}");
+    }
+    window.allow_writes(0).unwrap();
+    assert!(takes_writes(&window, 0));
 }
