@@ -163,6 +163,9 @@ impl Window {
         // swapped out would be missing from it anyway.
         self.advise(start, len, libc::MADV_DONTDUMP)?;
         self.advise(start, len, libc::MADV_DONTFORK)?;
+        // Where all of a process is merged (prctl): pages that are lose their
+        // protection (Linux 6.18). Refused only where nothing can be merged.
+        let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
         Ok(())
     }
 

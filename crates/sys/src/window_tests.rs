@@ -104,3 +104,35 @@ fn a_page_that_cannot_be_taken_out_by_copy_catches_writes_as_it_did() {
     window.allow_writes(0).unwrap();
     assert!(takes_writes(&window, 0));
 }
+
+/// What the kernel notes about the mapping that an address lies in (`VmFlags`).
+fn flags_of_mapping(address: usize) -> Vec<String> {
+    let range = |line: &str| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(start)?..number(end)?)
+    };
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_it = |line: &&str| range(line).is_some_and(|range| range.contains(&address));
+    let mut lines = maps.lines().skip_while(|line| !of_it(line));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    flags.split_whitespace().map(String::from).collect()
+}
+
+#[test]
+fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
+    const PR_SET_MEMORY_MERGE: i32 = 67;
+    // SAFETY: from now on equal pages of this process are shared, unseen.
+    if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
+        eprintln!("skipped: only root may have memory merged, where the kernel can");
+        return;
+    }
+    let window = Window::reserve(1, false).unwrap();
+    window.restore(16, 16).unwrap();
+    let flags = [0, 16].map(|page| flags_of_mapping(window.base() + page * PAGE_SIZE));
+    // SAFETY: as above, and no longer.
+    unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
+    for flags in flags {
+        assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");
+    }
+}
