@@ -500,6 +500,32 @@ static void many_forks(void) {
     verify_data();
 }
 
+/* The C library's streams are kept in memory over a fork, wherever they are. */
+static void fork_with_streams_out(void) {
+    enum { STREAMS = 16, BETWEEN = 10, BLOCK = 600, BLOCKS = STREAMS * BETWEEN };
+    FILE *streams[STREAMS];
+    char *blocks[BLOCKS]; /* beside them, so that nothing packs their pages */
+    for (size_t i = 0; i < BLOCKS; i++) {
+        if (i % BETWEEN == 0) {
+            streams[i / BETWEEN] = fopen("/dev/null", "w");
+            CHECK(streams[i / BETWEEN], "fopen: %s", strerror(errno));
+        }
+        blocks[i] = allocate(BLOCK);
+        fill_random(blocks[i], BLOCK, 700 + i);
+    }
+    for (int round = 0; round < 3; round++) {
+        push_out_data(blocks[0], BLOCK);
+        pid_t child = CALL(fork());
+        if (child == 0) _exit(0);
+        expect_success(child);
+    }
+    for (size_t i = 0; i < STREAMS; i++) EXPECT(0, fclose(streams[i]));
+    for (size_t i = 0; i < BLOCKS; i++) {
+        verify_random("beside a stream", blocks[i], BLOCK, 700 + i);
+        free(blocks[i]);
+    }
+}
+
 /* ---- fork while other threads work ------------------------------------------------------------ */
 
 static atomic_bool threads_stop;
@@ -604,6 +630,7 @@ static const struct check_case cases[] = {
     {"refused-exec", refused_exec},
     {"shells-under-churn", shells_under_churn},
     {"many-forks", many_forks},
+    {"fork-with-streams-out", fork_with_streams_out},
     {"fork-among-threads", fork_among_threads},
     {"fork-reads-all", fork_reads_all},
     {"fork-both-write", fork_both_write},

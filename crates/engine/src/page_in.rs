@@ -163,10 +163,15 @@ fn bring(
         if let Err((_, error)) = frame_of(parts, frame).give_back(page) {
             return Err(FaultError::Install(error));
         }
-        // It is not protected any more.
-        copy.into_iter().for_each(|copy| copies::give_up(parts, copy));
+        // It is not protected any more, unless the kernel had swapped it out: an
+        // entry of its swap is moved with its protection (Linux 6.18).
+        let mut lifted = Ok(());
+        if let Some(copy) = copy {
+            lifted = parts.window.allow_writes(page);
+            copies::give_up(parts, copy);
+        }
         finish(parts, page, claim, HOT, None);
-        return Ok(Tier::Staged);
+        return lifted.map(|()| Tier::Staged).map_err(FaultError::Install);
     }
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);

@@ -23,7 +23,7 @@ use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
-use softswap_sys::window::StagedFrame;
+use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -160,7 +160,10 @@ fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: 
                 && parts.window.take_out(page, 1, frame).pages == 1
         }
         // Its protection differs from the frames', or there is no MOVE.
-        Some(_) => parts.window.take_out_by_copy(page, frame, context.page).is_ok(),
+        Some(_) => {
+            let writes = if copy.is_some() { Writes::Caught } else { Writes::Allowed };
+            parts.window.take_out_by_copy(page, frame, context.page, writes).is_ok()
+        }
     };
     if out {
         publish_staged(parts, staged, victim, copy);

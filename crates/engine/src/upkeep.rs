@@ -83,7 +83,9 @@ impl Upkeep {
         while self.next < end && count < run.len {
             let page = self.next;
             self.next += 1;
-            if copies::forget(parts, page, |copy| parts.areas.is_leaving(copy.slot())) {
+            if parts.space.has_resident(page)
+                && copies::forget(parts, page, |copy| parts.areas.is_leaving(copy.slot()))
+            {
                 self.moved_in_round += 1;
             }
             let Some(claim) = claim_leaving(parts, page) else { continue };

@@ -2,13 +2,16 @@
 //! ends that, whoever makes it, and no copy outlives its page.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, assert_zero, page_of, random, until, write_all};
+use common::{
+    Content, Setup, World, assert_holds, assert_zero, page_of, random, scramble, until, write_all,
+};
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGES: usize = 300;
 
@@ -180,4 +183,63 @@ fn a_chunk_that_is_always_written_stops_keeping_copies() {
         }
     }
     world.assert_survives(memory, &contents);
+}
+
+/// What one thread keeps in each page: a line that it alone writes, itself or by
+/// the kernel.
+const LINE: usize = 64;
+
+fn share(world: &World, memory: Memory, thread: usize) {
+    let zeroes = std::fs::File::open("/dev/zero").unwrap();
+    let mut expected = vec![0; memory.pages()];
+    for step in 0..15_000 {
+        let chance = scramble((thread << 32 | step) as u64);
+        let page = (chance >> 8) as usize % memory.pages();
+        let at = page * PAGE_SIZE + thread * LINE;
+        let wanted = &mut expected[page];
+        assert!(*wanted == 0 || memory.read(at) == Some(*wanted), "page {page}");
+        match chance % 16 {
+            0..3 => {
+                *wanted = chance | 1;
+                assert!(memory.write(at, *wanted));
+            }
+            3 => {
+                let start = memory.address() + at;
+                assert_eq!(world.engine.pin(start, LINE, usize::MAX).unwrap(), LINE);
+                assert_eq!(memory.part(at, LINE).read_from(&zeroes).unwrap(), LINE);
+                assert_eq!(memory.read(at), Some(0));
+                world.engine.unpin(start, LINE);
+                *wanted = 0;
+            }
+            _ => {}
+        }
+    }
+    for (page, wanted) in expected.into_iter().enumerate().filter(|(_, wanted)| *wanted != 0) {
+        assert_eq!(memory.read(page * PAGE_SIZE + thread * LINE), Some(wanted), "page {page}");
+    }
+}
+
+#[test]
+fn threads_that_share_pages_lose_no_write() {
+    // With room for all copies, and with so little that they are given up.
+    for (avoid_move, swap_mib) in [(false, None), (true, None), (false, Some(14))] {
+        let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };
+        let world = World::new(&setup);
+        let memory = world.map_with(&random(3500));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+            let world = &world;
+            let share = |thread| scope.spawn(move || share(world, memory, thread));
+            let threads: Vec<_> = (0..8).map(share).collect();
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            done.store(true, Ordering::Release);
+            ended.into_iter().for_each(|ended| ended.unwrap());
+        });
+        assert!(world.count(Counter::PagesUnchanged) > 100);
+        assert!(world.count(Counter::CopiesWritten) > 100);
+        world.engine.unmap(memory.address(), memory.len()).unwrap();
+        assert_eq!(world.engine.copies(), 0);
+        world.assert_within_budget();
+    }
 }

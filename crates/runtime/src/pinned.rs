@@ -4,6 +4,8 @@
 use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 
+const POPULATE: usize = libc::MADV_POPULATE_WRITE as usize;
+
 /// Ranges that stay resident until this is dropped.
 pub(crate) struct Pinned<'e> {
     engine: &'e Engine,
@@ -17,8 +19,10 @@ impl<'e> Pinned<'e> {
 
     /// Brings in and keeps `len` bytes, as far as they are managed and mapped.
     ///
-    /// The bytes are touched rather than fetched: whatever stack this runs on,
-    /// managed memory perhaps, the fault is served on the engine's.
+    /// The pages are asked for rather than fetched: whatever stack this runs on,
+    /// managed memory perhaps, the guard serves the call on the engine's. For
+    /// writing, because a page that is only read may stay protected, and such
+    /// pages are not pinned; not by a write, because it may be read-only.
     pub(crate) fn add(&mut self, address: usize, len: usize) {
         if !self.engine.contains(address) || self.is_last(address, len) {
             return;
@@ -27,8 +31,9 @@ impl<'e> Pinned<'e> {
         while done < len && self.engine.is_mapped((address + done) & !(PAGE_SIZE - 1), PAGE_SIZE) {
             let at = address + done;
             while !self.engine.pin_resident(at) {
-                // SAFETY: mapped; the callers' ranges are readable.
-                unsafe { std::ptr::read_volatile(at as *const u8) };
+                let page = at & !(PAGE_SIZE - 1);
+                // SAFETY: no byte of the program's changes.
+                unsafe { libc::syscall(libc::SYS_madvise, page, PAGE_SIZE, POPULATE) };
             }
             done += PAGE_SIZE - at % PAGE_SIZE;
         }

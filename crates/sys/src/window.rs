@@ -147,16 +147,25 @@ impl Window {
 
     fn prepare(&self) -> io::Result<()> {
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
-            // A huge page would bring back pages that were never restored.
-            self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
-            // A core dump would walk the whole reservation, and what is
-            // swapped out would be missing from it anyway.
-            self.advise(start, len, libc::MADV_DONTDUMP)?;
-            self.advise(start, len, libc::MADV_DONTFORK)?;
+            self.advise_whole(start, len)?;
             // SAFETY: both ranges were reserved for this purpose; Rust code
             // refers to neither except through `StagedFrame`.
             unsafe { self.uffd.register(start, len)? };
         }
+        Ok(())
+    }
+
+    /// What holds for all managed memory that was mapped just now.
+    fn advise_whole(&self, start: usize, len: usize) -> io::Result<()> {
+        // A huge page would bring back pages that were never restored.
+        self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
+        // A core dump would walk the whole reservation, and what is
+        // swapped out would be missing from it anyway.
+        self.advise(start, len, libc::MADV_DONTDUMP)?;
+        self.advise(start, len, libc::MADV_DONTFORK)?;
+        // Where all of a process is merged (prctl): pages that are lose their
+        // protection (Linux 6.18). Refused only where nothing can be merged.
+        let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
         Ok(())
     }
 
@@ -228,9 +237,7 @@ impl Window {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
         // SAFETY: the range lies in the window, to which no Rust code refers.
         unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
-        self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
-        self.advise(start, len, libc::MADV_DONTDUMP)?;
-        self.advise(start, len, libc::MADV_DONTFORK)?;
+        self.advise_whole(start, len)?;
         // SAFETY: as in `prepare`.
         unsafe { self.uffd.register(start, len) }
     }
@@ -275,8 +282,15 @@ impl Window {
     }
 
     /// Takes one page out by write-protecting and copying it: for kernels
-    /// without MOVE, and for pages that MOVE refuses (other protection).
-    pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
+    /// without MOVE, and for pages that MOVE refuses (other protection). `writes`
+    /// says what they do there, and will do if the page stays.
+    pub fn take_out_by_copy(
+        &self,
+        page: u64,
+        frame: usize,
+        scratch: &mut Page,
+        writes: Writes,
+    ) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
         let from = self.address(page, 1);
@@ -289,12 +303,17 @@ impl Window {
                 Some(error) => Err(error),
             }
         });
+        let stays = || {
+            if writes == Writes::Allowed {
+                let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            }
+        };
         if let Err(error) = copied {
-            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            stays();
             return Err(error);
         }
         if let Err(error) = self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED) {
-            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            stays();
             self.advise(self.staging + frame * PAGE_SIZE, PAGE_SIZE, libc::MADV_DONTNEED)?;
             return Err(error);
         }

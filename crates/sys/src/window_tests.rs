@@ -1,8 +1,10 @@
-//! Pages that move while the kernel migrates them for compaction.
+//! Pages that move while the kernel migrates them for compaction, and protection
+//! that stays for as long as nobody lifts it.
 
 use crate::PAGE_SIZE;
+use crate::inline::Memory;
 use crate::memory::reserve_pages;
-use crate::window::{Window, Writes};
+use crate::window::{READ_WRITE, Window, Writes};
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 4096;
@@ -76,5 +78,61 @@ fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
     for number in 0..PAGES as u64 {
         window.read_page(from + number, page).unwrap();
         assert_eq!(page.0[..8], number.to_le_bytes());
+    }
+}
+
+/// Whether the kernel may write to a page, for a system call.
+fn takes_writes(window: &Window, page: u64) -> bool {
+    let zeroes = std::fs::File::open("/dev/zero").unwrap();
+    let view = Memory::new(window.base() + page as usize * PAGE_SIZE, PAGE_SIZE).unwrap();
+    view.read_from(&zeroes).is_ok()
+}
+
+#[test]
+fn a_page_that_cannot_be_taken_out_by_copy_catches_writes_as_it_did() {
+    let mut window = Window::reserve(1, true).unwrap();
+    // Without it a page that may not be read cannot be copied.
+    window.memory = None;
+    let scratch = &mut reserve_pages(1).unwrap()[0];
+    for (page, writes) in [(0, Writes::Caught), (1, Writes::Allowed)] {
+        assert_eq!(window.install(page, &[0x5a; PAGE_SIZE], writes).pages, 1);
+        window.protect(page, 1, 0).unwrap();
+        window.take_out_by_copy(page, 0, scratch, writes).unwrap_err();
+        window.protect(page, 1, READ_WRITE).unwrap();
+        assert_eq!(takes_writes(&window, page), writes == Writes::Allowed, "{writes:?}");
+    }
+    window.allow_writes(0).unwrap();
+    assert!(takes_writes(&window, 0));
+}
+
+/// What the kernel notes about the mapping that an address lies in (`VmFlags`).
+fn flags_of_mapping(address: usize) -> Vec<String> {
+    let range = |line: &str| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(start)?..number(end)?)
+    };
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_it = |line: &&str| range(line).is_some_and(|range| range.contains(&address));
+    let mut lines = maps.lines().skip_while(|line| !of_it(line));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    flags.split_whitespace().map(String::from).collect()
+}
+
+#[test]
+fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
+    const PR_SET_MEMORY_MERGE: i32 = 67;
+    // SAFETY: from now on equal pages of this process are shared, unseen.
+    if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
+        eprintln!("skipped: only root may have memory merged, where the kernel can");
+        return;
+    }
+    let window = Window::reserve(1, false).unwrap();
+    window.restore(16, 16).unwrap();
+    let flags = [0, 16].map(|page| flags_of_mapping(window.base() + page * PAGE_SIZE));
+    // SAFETY: as above, and no longer.
+    unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
+    for flags in flags {
+        assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");
     }
 }
