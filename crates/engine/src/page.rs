@@ -4,7 +4,7 @@
 //!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
-//!  bit 6-63 payload      Resident: heat (2 bits), pins (16 bits)
+//!  bit 6-63 payload      Resident: heat (4 bits), pins (16 bits)
 //!                        Staged: frame    Filled: word code
 //!                        Pool: handle     Slot: slot number
 //!                        Packed: slot number (below bit 60), part
@@ -23,8 +23,10 @@ const PAYLOAD_SHIFT: u32 = 6;
 /// Payloads are below this.
 pub const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-const HEAT: u64 = 0b11 << HEAT_SHIFT;
-const PIN_SHIFT: u32 = HEAT_SHIFT + 2;
+/// Heat is at most this.
+pub const MAX_HEAT: u8 = 15;
+const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
+const PIN_SHIFT: u32 = HEAT_SHIFT + 4;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
@@ -45,7 +47,7 @@ pub enum Place {
     Vacant,
     /// In the program's memory. Heat is what reclaim still grants it.
     Resident {
-        /// 0..=3 rounds of grace.
+        /// 0 to [`MAX_HEAT`] rounds of grace.
         heat: u8,
     },
     /// Taken out, waiting in a staging frame.
@@ -89,7 +91,7 @@ impl Entry {
     pub fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
-            Place::Resident { heat } => (1, u64::from(heat & 3)),
+            Place::Resident { heat } => (1, u64::from(heat.min(MAX_HEAT))),
             Place::Staged { frame } => (2, u64::from(frame)),
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
@@ -110,7 +112,7 @@ impl Entry {
         let payload = self.0 >> PAYLOAD_SHIFT;
         match self.0 & STATE {
             0 => Place::Vacant,
-            1 => Place::Resident { heat: (payload & 3) as u8 },
+            1 => Place::Resident { heat: payload as u8 & MAX_HEAT },
             2 => Place::Staged { frame: payload as u32 },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
@@ -301,7 +303,7 @@ mod tests {
     fn places() -> impl Strategy<Value = Place> {
         prop_oneof![
             Just(Place::Vacant),
-            (0..4u8).prop_map(|heat| Place::Resident { heat }),
+            (0..=MAX_HEAT).prop_map(|heat| Place::Resident { heat }),
             any::<u32>().prop_map(|frame| Place::Staged { frame }),
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
