@@ -7,7 +7,6 @@ use crate::context::{BATCH_PAGES, Context};
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{FaultError, finish, install, open_seal, read_alone};
 use crate::parts::Parts;
-use crate::policy::PREFETCHED;
 use crate::readahead;
 use crate::stats::Counter;
 use crate::unpack;
@@ -129,6 +128,7 @@ fn install_ahead(
 ) -> usize {
     // Each slot is opened once: opened again it would be something else.
     let mut opened = first_slot;
+    let window = readahead::window(&parts.pages, page);
     for (index, place) in ahead.iter_mut().enumerate() {
         let Some(Ahead { claim, slot, part }) = place.take() else { return index };
         let copy = &mut bytes[(slot - first_slot) as usize * PAGE_SIZE..][..PAGE_SIZE];
@@ -141,7 +141,7 @@ fn install_ahead(
             return index;
         }
         parts.release_copy(claim.before().place());
-        finish(parts, next, claim, PREFETCHED);
+        finish(parts, next, claim, parts.grace_ahead(next, window));
     }
     ahead.len()
 }

@@ -11,10 +11,11 @@ use crate::packed_in;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
-use crate::policy::{FRESH, HOT, PREFETCHED};
+use crate::policy::HOT;
 use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
+use crate::refault::FRESH;
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
@@ -162,7 +163,7 @@ fn bring(
     match install_from(parts, context, page, place, access) {
         Ok(tier) => {
             parts.release_copy(place);
-            finish(parts, page, claim, FRESH);
+            finish(parts, page, claim, parts.grace(page, tier));
             if tier == Tier::Zero && access == Access::Write {
                 run_ahead(parts, page);
             }
@@ -288,9 +289,7 @@ fn read_slots(
     for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
         if let Some(claim) = claim.take() {
             parts.release_copy(claim.before().place());
-            // Cold until it is touched... which nobody tells us, so: first to
-            // go again if nothing else is colder.
-            finish(parts, page + ahead, claim, PREFETCHED);
+            finish(parts, page + ahead, claim, parts.grace_ahead(page + ahead, window));
         }
     }
     parts.stats.add(Counter::PagesReadAhead, arrived.saturating_sub(1) as u64);

@@ -118,6 +118,7 @@ fn run_length(victims: &[Victim<'_>]) -> usize {
 
 fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
     if let Some((page, claim)) = victim.take() {
+        parts.clock.note_leaving(page);
         claim.publish(Place::Staged { frame: (staged.first_frame + staged.count) as u32 });
         parts.space.sub_resident(page);
         staged.pages[staged.count] = page;

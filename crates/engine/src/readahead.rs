@@ -11,6 +11,15 @@ use crate::page::{Claim, PageNo, PageTable, Place};
 /// Largest window in pages, the touched one included.
 pub const MAX_PAGES: usize = 32;
 
+/// Windows from this on are a stream's.
+const STREAM_PAGES: usize = 8;
+
+/// Whether touches go on so long that those to come can be relied on.
+#[must_use]
+pub fn is_stream(window: usize) -> bool {
+    window >= STREAM_PAGES
+}
+
 /// How many pages to read at once when `page` is touched.
 #[must_use]
 pub fn window(pages: &PageTable<'_>, page: PageNo) -> usize {
