@@ -15,7 +15,6 @@ use crate::policy::HOT;
 use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Exhausted};
-use crate::refault::FRESH;
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
@@ -391,7 +390,7 @@ fn run_ahead(parts: &Parts, page: PageNo) {
     parts.budget.release(count - installed);
     for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
-            finish(parts, next, claim, FRESH);
+            finish(parts, next, claim, parts.clock.welcome(next));
         }
     }
 }

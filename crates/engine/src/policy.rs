@@ -13,7 +13,7 @@
 //! because then fewer victims are found in a round; the others meanwhile pass
 //! through what is left, as through the small queue of 2Q and S3-FIFO.
 
-use crate::page::{Claim, MAX_HEAT, PageNo, PageTable, Place};
+use crate::page::{Claim, PageNo, PageTable, Place};
 use crate::refault::{FRESH, Refaults};
 use crate::space::{CHUNK_PAGES, Space};
 use std::io;
@@ -105,9 +105,9 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // Enough passes to use up all the grace there can be.
-        let mut left = high * (u64::from(MAX_HEAT) + 1);
-        while found < victims.len() && left > 0 {
+        // A whole round in which no page could be cooled or claimed: there is none.
+        let mut idle = 0;
+        while found < victims.len() && idle < high {
             if hand.at >= high {
                 self.begin_round(&mut hand);
             }
@@ -115,11 +115,11 @@ impl Clock {
             if !space.has_resident(page) {
                 let skip = CHUNK_PAGES - page % CHUNK_PAGES;
                 hand.at = page + skip;
-                left = left.saturating_sub(skip);
+                idle += skip;
                 continue;
             }
             hand.at = page + 1;
-            left -= 1;
+            idle += 1;
             let seen = pages.load(page);
             let Place::Resident { heat, .. } = seen.place() else { continue };
             if seen.is_busy() || seen.pins() > 0 {
@@ -127,9 +127,11 @@ impl Clock {
             }
             if !pages.cool(page, seen) {
                 self.note_cooled(&mut hand, heat);
+                idle = 0;
             } else if let Some(claim) = pages.try_claim(page, seen) {
                 victims[found] = Some((page, claim));
                 found += 1;
+                idle = 0;
             }
         }
         found
@@ -156,7 +158,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Place;
+    use crate::page::MAX_HEAT;
     use softswap_sys::memory::reserve_u64;
 
     fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, Space) {

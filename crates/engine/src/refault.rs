@@ -20,13 +20,14 @@ use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 
 /// Grace of a page that comes in for the first time.
 pub const FRESH: u8 = 1;
-/// Grace by how often in a row a page was back soon; none after long.
-const GRANTS: [u8; 3] = [0, 3, MAX_HEAT];
+/// Grace by a page's standing, which rises by one when it is back soon and falls
+/// by one when it is not.
+const GRANTS: [u8; 4] = [0, 3, 7, MAX_HEAT];
 /// Soon is before so many times the resident pages that are not warm have left.
-const REACH: usize = 3;
+const REACH: usize = 2;
 
 /// Bits of a mark that say when a page left: units, modulo their number. The
-/// others say which grant it had.
+/// others say what standing it has.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
 /// Units in what can be resident at most. Time goes round after 64 times as much.
@@ -35,10 +36,10 @@ const UNITS: usize = 256;
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
-/// When pages left, and what they had been granted.
+/// When pages left, and their standing.
 #[derive(Debug)]
 pub struct Refaults {
-    /// Time in the lower bits, index of the grant above. Only who has claimed the
+    /// Time in the lower bits, standing above. Only who has claimed the
     /// page writes its mark.
     marks: &'static [AtomicU16],
     /// A bit for each page of marks that has been written to, and how many have.
@@ -82,12 +83,12 @@ impl Refaults {
         let distance = now.wrapping_sub(seen) % TIMES * self.unit_pages;
         let is_soon = distance < (REACH * resident.saturating_sub(warm)) as u64;
         let had = (seen >> TIME_BITS) as usize;
-        let index = if is_soon { (had + 1).min(GRANTS.len() - 1) } else { 0 };
-        if index != had {
+        let has = if is_soon { (had + 1).min(GRANTS.len() - 1) } else { had.saturating_sub(1) };
+        if has != had {
             self.touch(page);
-            mark.store((seen % TIMES) as u16 | (index as u16) << TIME_BITS, Relaxed);
+            mark.store((seen % TIMES) as u16 | (has as u16) << TIME_BITS, Relaxed);
         }
-        GRANTS[index]
+        GRANTS[has]
     }
 
     /// Forgets a page: another one has its number now.
@@ -131,18 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_back_soon_is_granted_more_and_after_long_nothing() {
+    fn a_page_that_is_back_soon_is_granted_more_each_time_and_after_long_less() {
         let refaults = refaults();
-        for expected in [3, MAX_HEAT, MAX_HEAT] {
+        for (left, expected) in
+            [(1000, 3), (1000, 7), (5000, MAX_HEAT), (0, MAX_HEAT), (6000, 7), (6000, 3), (6000, 0)]
+        {
             refaults.note_leaving(7);
-            leave(&refaults, 1000);
+            leave(&refaults, left);
             assert_eq!(refaults.grant(7, RESIDENT, 0), expected);
         }
-        refaults.note_leaving(7);
-        leave(&refaults, 8000);
-        assert_eq!(refaults.grant(7, RESIDENT, 0), 0);
-        refaults.note_leaving(7);
-        assert_eq!(refaults.grant(7, RESIDENT, 0), 3);
     }
 
     #[test]
@@ -154,8 +152,8 @@ mod tests {
             leave(&refaults, left);
             refaults.grant(7, RESIDENT, warm)
         };
-        assert_eq!((back_after(3800, 1280), back_after(3900, 1280)), (3, 0));
-        assert_eq!((back_after(700, 2304), back_after(800, 2304)), (3, 0));
+        assert_eq!((back_after(2500, 1280), back_after(2600, 1280)), (3, 0));
+        assert_eq!((back_after(450, 2304), back_after(550, 2304)), (3, 0));
         assert_eq!((back_after(0, RESIDENT), back_after(0, 2 * RESIDENT)), (0, 0));
     }
 
@@ -191,7 +189,8 @@ mod tests {
         fn grant(&mut self, page: PageNo, resident: usize, warm: usize) -> u8 {
             let (when, soon) = self.pages.entry(page).or_default();
             let limit = (REACH * resident.saturating_sub(warm)) as u64;
-            *soon = if self.left - *when < limit { (*soon + 1).min(2) } else { 0 };
+            *soon =
+                if self.left - *when < limit { (*soon + 1).min(3) } else { soon.saturating_sub(1) };
             GRANTS[*soon]
         }
     }
@@ -241,10 +240,10 @@ mod tests {
         let refaults = refaults();
         leave(&refaults, TIMES * 10 - 50);
         refaults.note_leaving(7);
-        leave(&refaults, 200);
+        leave(&refaults, 150);
         assert_eq!(refaults.grant(7, 100, 0), 3);
         refaults.note_leaving(7);
         leave(&refaults, 400);
-        assert_eq!(refaults.grant(7, 100, 0), 0);
+        assert_eq!(refaults.grant(7, 100, 0), 0, "not before it went round");
     }
 }
