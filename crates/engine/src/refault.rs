@@ -24,7 +24,7 @@ pub const FRESH: u8 = 1;
 /// by one when it is not.
 const GRANTS: [u8; 4] = [0, 3, 7, MAX_HEAT];
 /// Soon is before so many times the resident pages that are not warm have left.
-const REACH: usize = 2;
+const REACH: usize = 4;
 
 /// Bits of a mark that say when a page left: units, modulo their number. The
 /// others say what standing it has.
@@ -134,9 +134,15 @@ mod tests {
     #[test]
     fn a_page_that_is_back_soon_is_granted_more_each_time_and_after_long_less() {
         let refaults = refaults();
-        for (left, expected) in
-            [(1000, 3), (1000, 7), (5000, MAX_HEAT), (0, MAX_HEAT), (6000, 7), (6000, 3), (6000, 0)]
-        {
+        for (left, expected) in [
+            (1000, 3),
+            (1000, 7),
+            (5000, MAX_HEAT),
+            (0, MAX_HEAT),
+            (11_000, 7),
+            (11_000, 3),
+            (11_000, 0),
+        ] {
             refaults.note_leaving(7);
             leave(&refaults, left);
             assert_eq!(refaults.grant(7, RESIDENT, 0), expected);
@@ -152,8 +158,8 @@ mod tests {
             leave(&refaults, left);
             refaults.grant(7, RESIDENT, warm)
         };
-        assert_eq!((back_after(2500, 1280), back_after(2600, 1280)), (3, 0));
-        assert_eq!((back_after(450, 2304), back_after(550, 2304)), (3, 0));
+        assert_eq!((back_after(5000, 1280), back_after(5200, 1280)), (3, 0));
+        assert_eq!((back_after(1000, 2304), back_after(1100, 2304)), (3, 0));
         assert_eq!((back_after(0, RESIDENT), back_after(0, 2 * RESIDENT)), (0, 0));
     }
 
@@ -243,7 +249,7 @@ mod tests {
         leave(&refaults, 150);
         assert_eq!(refaults.grant(7, 100, 0), 3);
         refaults.note_leaving(7);
-        leave(&refaults, 400);
+        leave(&refaults, 600);
         assert_eq!(refaults.grant(7, 100, 0), 0, "not before it went round");
     }
 }
