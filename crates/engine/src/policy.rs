@@ -9,9 +9,9 @@
 //!
 //! The scheme is the CLOCK of F. J. Corbató (1968) with a small counter
 //! instead of one bit. A page with more grace than a fresh one is *warm*. The
-//! rounds make the warm ones' time last the longer the more of them there are,
-//! because then fewer victims are found in a round; the others meanwhile pass
-//! through what is left, as through the small queue of 2Q and S3-FIFO.
+//! others pass through what warm pages leave of memory, as through the small
+//! queue of 2Q and S3-FIFO. The more are warm, the fewer victims a round finds
+//! and the sooner it is over, so that warm pages no longer used cool faster then.
 
 use crate::page::{Claim, PageNo, PageTable, Place};
 use crate::refault::{FRESH, Refaults};
