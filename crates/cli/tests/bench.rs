@@ -1,6 +1,8 @@
 //! `softswap bench`: what it prints, what it refuses, and that nothing stays.
 
 mod common;
+#[path = "bench/policy.rs"]
+mod policy;
 #[path = "bench/swap.rs"]
 mod swap;
 

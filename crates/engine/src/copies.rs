@@ -116,13 +116,14 @@ pub fn arrive(parts: &Parts, place: Place, kept: bool) -> Option<StoredCopy> {
 /// # Errors
 /// The kernel's refusal; then nothing is changed.
 pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
-    if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
-        parts.window.allow_writes(page)?;
-        claim.publish(Place::resident(heat));
-        give_up(parts, copy);
-        parts.copies.note(page, true);
-        parts.stats.add(Counter::CopiesWritten, 1);
-    }
+    let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
+    // Also without a copy: should a protection ever be left over, it goes here.
+    parts.window.allow_writes(page)?;
+    let Some(copy) = copy else { return Ok(()) };
+    claim.publish(Place::resident(heat));
+    give_up(parts, copy);
+    parts.copies.note(page, true);
+    parts.stats.add(Counter::CopiesWritten, 1);
     Ok(())
 }
 

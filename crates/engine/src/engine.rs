@@ -627,7 +627,7 @@ fn assemble(
     Ok(Parts {
         pages: PageTable::new(reserve_u64(window_pages)?),
         space: Space::new(window_pages as u64)?,
-        clock: Clock::default(),
+        clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         copies: Copies::new(window_pages)?,
         pool,

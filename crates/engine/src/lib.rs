@@ -73,6 +73,8 @@ pub mod readahead;
 #[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
+pub mod refault;
+#[cfg(not(loom))]
 pub mod seal;
 #[cfg(not(loom))]
 pub mod settings;

@@ -193,7 +193,9 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
         return Ok(false);
     }
     for page in [source, target] {
-        copies::before_write(parts, page, parts.pages.claim(page))?;
+        if parts.pages.load(page).has_copy() {
+            copies::before_write(parts, page, parts.pages.claim(page))?;
+        }
     }
     // The target first: whoever has it (a neighbour's first touch running
     // ahead) waits for nobody.

@@ -8,7 +8,6 @@ use crate::copies;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{FaultError, Wanted, finish, install, open_seal, read_alone, writes};
 use crate::parts::Parts;
-use crate::policy::PREFETCHED;
 use crate::readahead;
 use crate::stats::Counter;
 use crate::unpack;
@@ -36,8 +35,7 @@ pub(crate) fn read(
     slot: u64,
     part: u8,
 ) -> Result<usize, FaultError> {
-    let Wanted { page, keep, window, .. } = wanted;
-    let touched = (page, slot, part);
+    let Wanted { page, window, .. } = wanted;
     let mut ahead = [const { None }; readahead::MAX_PAGES - 1];
     let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
     // Never at the price of direct reclaim: this is a guess.
@@ -46,9 +44,9 @@ pub(crate) fn read(
     ahead[count..].fill_with(|| None);
     let slots = ahead[..count].iter().flatten().map(|it| it.slot - slot + 1).max().unwrap_or(1);
     let arrived = if slots == 1 {
-        read_one(parts, context, touched, &mut ahead[..count], keep)
+        read_one(parts, context, wanted, (slot, part), &mut ahead[..count])
     } else {
-        read_several(parts, context, touched, slots, &mut ahead[..count], keep)
+        read_several(parts, context, wanted, (slot, part), slots, &mut ahead[..count])
     };
     parts.budget.release(count - arrived.as_ref().unwrap_or(&0));
     parts.stats.add(Counter::PagesReadAhead, *arrived.as_ref().unwrap_or(&0) as u64);
@@ -83,42 +81,42 @@ fn claim_ahead(parts: &Parts, page: PageNo, first_slot: u64, ahead: &mut [Option
 fn read_one(
     parts: &Parts,
     context: &mut Context,
-    (page, slot, part): (PageNo, u64, u8),
+    wanted: Wanted,
+    (slot, part): (u64, u8),
     ahead: &mut [Option<Ahead>],
-    keep: bool,
 ) -> Result<usize, FaultError> {
     // The reserve has one for each context.
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
     read_alone(parts, context, slot, &mut buffer)?;
-    install_part(parts, context, page, &buffer, part, keep)?;
-    Ok(install_ahead(parts, context, (page, slot), &mut buffer, ahead, keep))
+    install_part(parts, context, wanted.page, &buffer, part, wanted.keep)?;
+    Ok(install_ahead(parts, context, wanted, slot, &mut buffer, ahead))
 }
 
 /// Reads some slots in one go, as [`read_one`] does one.
 fn read_several(
     parts: &Parts,
     context: &mut Context,
-    (page, slot, part): (PageNo, u64, u8),
+    wanted: Wanted,
+    (slot, part): (u64, u8),
     slots: u64,
     ahead: &mut [Option<Ahead>],
-    keep: bool,
 ) -> Result<usize, FaultError> {
     let Some(mut buffer) = parts.bounce.take(current_cpu(), slots as usize) else {
         ahead.fill_with(|| None);
-        return read_one(parts, context, (page, slot, part), &mut [], keep);
+        return read_one(parts, context, wanted, (slot, part), &mut []);
     };
     let bytes = &mut buffer[..];
     if crate::page_in::read(parts, context, slot, bytes).is_err() {
         // Perhaps only a slot further on is bad.
         drop(buffer);
         ahead.fill_with(|| None);
-        return read_one(parts, context, (page, slot, part), &mut [], keep);
+        return read_one(parts, context, wanted, (slot, part), &mut []);
     }
     open_seal(parts, slot, &mut bytes[..PAGE_SIZE])?;
-    install_part(parts, context, page, &bytes[..PAGE_SIZE], part, keep)?;
-    Ok(install_ahead(parts, context, (page, slot), bytes, ahead, keep))
+    install_part(parts, context, wanted.page, &bytes[..PAGE_SIZE], part, wanted.keep)?;
+    Ok(install_ahead(parts, context, wanted, slot, bytes, ahead))
 }
 
 /// Installs the pages that follow, up to the first that cannot be had. Returns
@@ -126,11 +124,12 @@ fn read_several(
 fn install_ahead(
     parts: &Parts,
     context: &mut Context,
-    (page, first_slot): (PageNo, u64),
+    wanted: Wanted,
+    first_slot: u64,
     bytes: &mut [u8],
     ahead: &mut [Option<Ahead>],
-    keep: bool,
 ) -> usize {
+    let Wanted { page, keep, window, .. } = wanted;
     // Each slot is opened once: opened again it would be something else.
     let mut opened = first_slot;
     for (index, place) in ahead.iter_mut().enumerate() {
@@ -145,7 +144,7 @@ fn install_ahead(
             return index;
         }
         let copy = copies::arrive(parts, claim.before().place(), keep);
-        finish(parts, next, claim, PREFETCHED, copy);
+        finish(parts, next, claim, parts.grace_ahead(next, window), copy);
     }
     ahead.len()
 }

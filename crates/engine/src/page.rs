@@ -30,7 +30,9 @@ const PAYLOAD_SHIFT: u32 = 6;
 /// Payloads are below this.
 pub const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-const HEAT: u64 = 0b1111 << HEAT_SHIFT;
+/// Heat is at most this.
+pub const MAX_HEAT: u8 = 15;
+const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
 const HAS_COPY: u64 = 1 << (HEAT_SHIFT + 4);
 const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
@@ -62,7 +64,7 @@ pub enum Place {
     Vacant,
     /// In the program's memory. Heat is what reclaim still grants it.
     Resident {
-        /// 0..=15 rounds of grace.
+        /// 0 to [`MAX_HEAT`] rounds of grace.
         heat: u8,
         /// What is stored of it, while it is unchanged and write-protected.
         copy: Option<StoredCopy>,
@@ -187,7 +189,7 @@ impl Entry {
     }
 
     fn resident(heat: u8, copy: Option<StoredCopy>) -> Entry {
-        debug_assert!(heat < 16);
+        debug_assert!(heat <= MAX_HEAT);
         let copy = match copy {
             Some(copy) => HAS_COPY | StoredCopy::bits(Some(copy)) << RESIDENT_COPY_SHIFT,
             None => 0,
@@ -416,7 +418,7 @@ mod tests {
     fn places() -> impl Strategy<Value = Place> {
         prop_oneof![
             Just(Place::Vacant),
-            (0..16u8, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
+            (0..=MAX_HEAT, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
             (0..FRAME_LIMIT, copies()).prop_map(|(frame, copy)| Place::Staged { frame, copy }),
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
@@ -438,7 +440,7 @@ mod tests {
 
         #[test]
         fn a_copy_is_where_the_page_goes_again_and_such_a_page_is_not_pinned(
-            copy in copies(), heat in 0..16u8,
+            copy in copies(), heat in 0..=MAX_HEAT,
         ) {
             let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
             let table = PageTable::new(&words);

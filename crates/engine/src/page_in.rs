@@ -12,7 +12,7 @@ use crate::packed_in;
 use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
-use crate::policy::{FRESH, HOT, PREFETCHED};
+use crate::policy::HOT;
 use crate::pool::Handle;
 use crate::readahead::{self, Touch};
 use crate::reclaim::{self, Exhausted};
@@ -111,7 +111,7 @@ pub fn page_in(
 }
 
 /// Claims the page's entry, or finds that somebody else has brought it in. A
-/// resident page is claimed if it is protected from the write that is due.
+/// resident page is claimed if it may be protected from the write that is due.
 fn claim_missing(
     parts: &Parts,
     page: PageNo,
@@ -121,13 +121,15 @@ fn claim_missing(
         let seen = parts.pages.wait(page);
         match seen.place() {
             Place::Foreign => return Err(FaultError::Foreign),
-            Place::Resident { copy: Some(_), .. } if access == Access::Write => {}
-            Place::Resident { .. } => {
-                let absent = matches!(parts.window.is_present(page), Ok(false));
+            Place::Resident { copy, .. } => {
+                let is_protected = copy.is_some() && access == Access::Write;
+                let absent = !is_protected && matches!(parts.window.is_present(page), Ok(false));
                 if absent && parts.pages.load(page).is_resident() {
                     return still_lost(parts, page);
                 }
-                return Ok(None);
+                if access == Access::Read {
+                    return Ok(None);
+                }
             }
             Place::Vacant => parts.space.touch(page),
             _ => {}
@@ -186,7 +188,8 @@ fn bring(
     };
     match install_from(parts, context, place, Wanted { page, access, keep, window }) {
         Ok(Came { tier, pages }) => {
-            finish(parts, page, claim, FRESH, copies::arrive(parts, place, keep));
+            let copy = copies::arrive(parts, place, keep);
+            finish(parts, page, claim, parts.grace(page, tier), copy);
             match tier {
                 Tier::Zero if access == Access::Write => run_ahead(parts, page),
                 Tier::Pool | Tier::Disk => follow(parts, page, touch, pages),
@@ -367,9 +370,8 @@ fn read_slots(
     for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
         if let Some(claim) = claim.take() {
             let copy = copies::arrive(parts, claim.before().place(), keep);
-            // Cold until it is touched... which nobody tells us, so: first to
-            // go again if nothing else is colder.
-            finish(parts, page + ahead, claim, PREFETCHED, copy);
+            let heat = parts.grace_ahead(page + ahead, window);
+            finish(parts, page + ahead, claim, heat, copy);
         }
     }
     parts.stats.add(Counter::PagesReadAhead, arrived.saturating_sub(1) as u64);
@@ -472,7 +474,7 @@ fn run_ahead(parts: &Parts, page: PageNo) {
     parts.budget.release(count - installed);
     for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
-            finish(parts, next, claim, FRESH, None);
+            finish(parts, next, claim, parts.clock.welcome(next), None);
         }
     }
 }

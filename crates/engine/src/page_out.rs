@@ -132,6 +132,7 @@ fn publish_staged(
 ) {
     let copy = copy.and_then(|copy| copies::unless_failed(parts, copy));
     if let Some((page, claim)) = victim.take() {
+        parts.clock.note_leaving(page);
         let frame = (staged.first_frame + staged.count) as u32;
         claim.publish(Place::Staged { frame, copy });
         parts.space.sub_resident(page);

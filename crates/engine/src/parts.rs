@@ -7,12 +7,12 @@ use crate::codec::Selector;
 use crate::copies::Copies;
 use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
-use crate::policy::Clock;
+use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
-use crate::readahead::Streams;
+use crate::readahead::{self, Streams};
 use crate::seal::Sealer;
 use crate::space::Space;
-use crate::stats::{Counter, Stats};
+use crate::stats::{Counter, Stats, Tier};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
@@ -94,6 +94,7 @@ impl Parts {
         self.pool.used_bytes()
             + self.areas.metadata_bytes() as usize
             + self.space.metadata_bytes()
+            + self.clock.metadata_bytes()
             + self.bounce.extra_bytes()
             + self.codec_bytes.load(Ordering::Relaxed)
     }
@@ -223,7 +224,8 @@ impl Parts {
         stats.set(Counter::PoolLimitBytes, self.pool.limit_bytes() as u64);
         let disk = self.areas.used_slots() * PAGE_SIZE as u64;
         stats.peak(Counter::DiskPeakBytes, disk);
-        stats.peak(Counter::MetadataPeakBytes, self.space.metadata_bytes() as u64);
+        let metadata = self.space.metadata_bytes() + self.clock.metadata_bytes();
+        stats.peak(Counter::MetadataPeakBytes, metadata as u64);
         stats.peak(Counter::MappedPeakBytes, self.space.mapped_bytes() as u64);
         stats.set(Counter::SwapFileBytes, self.areas.size_bytes());
     }
@@ -254,6 +256,23 @@ impl Parts {
     pub fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
         let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
         self.sealer.open(slot, generation, page, seal)
+    }
+
+    /// Heat of a page that was touched and has come in from `tier`.
+    #[must_use]
+    pub fn grace(&self, page: PageNo, tier: Tier) -> u8 {
+        match tier {
+            Tier::Zero => self.clock.welcome(page),
+            _ => self.clock.welcome_back(page, self.budget.pages()),
+        }
+    }
+
+    /// Heat of a page that has come in with another one, as one of so many. In a
+    /// stream it will be touched; elsewhere it is the first to go again, unless it
+    /// is touched... which nobody tells us.
+    #[must_use]
+    pub fn grace_ahead(&self, page: PageNo, window: usize) -> u8 {
+        if readahead::is_stream(window) { self.grace(page, Tier::Disk) } else { PREFETCHED }
     }
 
     /// Frees what a place outside the program's memory occupies.

@@ -1,32 +1,99 @@
 //! Which pages are cold: a clock over the window.
 //!
-//! No accessed bits are available, so a page's heat comes from its history: a
-//! page starts with one round of grace, one that was rescued from staging or
-//! could not leave gets more. Each pass of the hand takes one round away; a
+//! No accessed bits are available, so a page's grace comes from its history: a
+//! fresh page has one round, one that was rescued from staging or could not
+//! leave has more, and one that comes back has what it earned by coming soon
+//! ([`refault`](crate::refault)). Each pass of the hand takes one round away; a
 //! page without any is a victim. Victims come in address order, so that runs
 //! of neighbours leave, and are written, together.
 //!
 //! The scheme is the CLOCK of F. J. Corbató (1968) with a small counter
-//! instead of one bit.
+//! instead of one bit. A page with more grace than a fresh one is *warm*. The
+//! others pass through what warm pages leave of memory, as through the small
+//! queue of 2Q and S3-FIFO. The more are warm, the fewer victims a round finds
+//! and the sooner it is over, so that warm pages no longer used cool faster then.
 
-use crate::page::{Claim, PageNo, PageTable};
+use crate::page::{Claim, PageNo, PageTable, Place};
+use crate::refault::{FRESH, Refaults};
 use crate::space::{CHUNK_PAGES, Space};
+use std::io;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 /// Heat of a page that came in without being touched.
 pub const PREFETCHED: u8 = 0;
-/// Heat of a page that has just come in.
-pub const FRESH: u8 = 1;
 /// Heat of a page that was touched while it was leaving, or refused to leave.
 pub const HOT: u8 = 3;
 
-/// The hand.
-#[derive(Debug, Default)]
+/// The hand, and what is known of pages that left.
+#[derive(Debug)]
 pub struct Clock {
-    hand: Mutex<PageNo>,
+    hand: Mutex<Hand>,
+    refaults: Refaults,
+    /// About how many resident pages are warm.
+    warm: AtomicUsize,
+    /// How many became so since the hand began its round.
+    warmed: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Hand {
+    at: PageNo,
+    /// Warm pages met, and left warm, in this round.
+    warm: usize,
 }
 
 impl Clock {
+    /// For a window of `pages` pages, of which at most `most_resident` are
+    /// resident.
+    ///
+    /// # Errors
+    /// When there is no address space for its tables.
+    pub fn new(pages: usize, most_resident: usize) -> io::Result<Clock> {
+        Ok(Clock {
+            hand: Mutex::default(),
+            refaults: Refaults::new(pages, most_resident)?,
+            warm: AtomicUsize::new(0),
+            warmed: AtomicUsize::new(0),
+        })
+    }
+
+    /// Heat of a page that comes in for the first time.
+    pub fn welcome(&self, page: PageNo) -> u8 {
+        self.refaults.forget(page);
+        FRESH
+    }
+
+    /// Heat of a page that comes back while so many are resident. Whoever asks
+    /// has claimed it.
+    pub fn welcome_back(&self, page: PageNo, resident: usize) -> u8 {
+        let heat = self.refaults.grant(page, resident, self.warm());
+        if heat > FRESH {
+            self.warm.fetch_add(1, Relaxed);
+            self.warmed.fetch_add(1, Relaxed);
+        }
+        heat
+    }
+
+    /// Notes that a page, which is claimed, leaves.
+    pub fn note_leaving(&self, page: PageNo) {
+        self.refaults.note_leaving(page);
+    }
+
+    /// About how many resident pages came back soon and have kept more grace than
+    /// a fresh page has.
+    #[must_use]
+    pub fn warm(&self) -> usize {
+        self.warm.load(Relaxed)
+    }
+
+    /// DRAM that its tables have taken so far, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.refaults.metadata_bytes()
+    }
+
     /// Claims up to `victims.len()` cold resident pages, in ascending order
     /// except where the hand wraps. Returns how many.
     pub fn claim_victims<'t>(
@@ -38,40 +105,60 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // Enough passes to use up all the grace there can be.
-        let mut left = high * (u64::from(HOT) + 1);
-        while found < victims.len() && left > 0 {
-            if *hand >= high {
-                *hand = 0;
+        // A whole round in which no page could be cooled or claimed: there is none.
+        let mut idle = 0;
+        while found < victims.len() && idle < high {
+            if hand.at >= high {
+                self.begin_round(&mut hand);
             }
-            let page = *hand;
+            let page = hand.at;
             if !space.has_resident(page) {
                 let skip = CHUNK_PAGES - page % CHUNK_PAGES;
-                *hand = page + skip;
-                left = left.saturating_sub(skip);
+                hand.at = page + skip;
+                idle += skip;
                 continue;
             }
-            *hand = page + 1;
-            left -= 1;
+            hand.at = page + 1;
+            idle += 1;
             let seen = pages.load(page);
-            if seen.is_resident()
-                && !seen.is_busy()
-                && seen.pins() == 0
-                && pages.cool(page, seen)
-                && let Some(claim) = pages.try_claim(page, seen)
-            {
+            let Place::Resident { heat, .. } = seen.place() else { continue };
+            if seen.is_busy() || seen.pins() > 0 {
+                continue;
+            }
+            if !pages.cool(page, seen) {
+                self.note_cooled(&mut hand, heat);
+                idle = 0;
+            } else if let Some(claim) = pages.try_claim(page, seen) {
                 victims[found] = Some((page, claim));
                 found += 1;
+                idle = 0;
             }
         }
         found
+    }
+
+    /// A page that the hand passed has one round less.
+    fn note_cooled(&self, hand: &mut Hand, heat: u8) {
+        if heat > FRESH + 1 {
+            hand.warm += 1;
+        } else if heat == FRESH + 1 {
+            let _ = self.warm.fetch_update(Relaxed, Relaxed, |warm| warm.checked_sub(1));
+        }
+    }
+
+    /// The round tells how many warm pages there are at least, and at most: some
+    /// were unmapped, rescued ones were never counted, and looks may race.
+    fn begin_round(&self, hand: &mut Hand) {
+        let most = hand.warm + self.warmed.swap(0, Relaxed);
+        self.warm.store(self.warm().clamp(hand.warm, most), Relaxed);
+        *hand = Hand::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Place;
+    use crate::page::MAX_HEAT;
     use softswap_sys::memory::reserve_u64;
 
     fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, Space) {
@@ -84,6 +171,10 @@ mod tests {
             pages.claim(*page).publish(Place::resident(*heat));
         }
         (pages, space)
+    }
+
+    fn clock() -> Clock {
+        Clock::new(4096, 2048).unwrap()
     }
 
     fn victims(
@@ -100,7 +191,7 @@ mod tests {
     #[test]
     fn cold_pages_go_first_in_address_order() {
         let (pages, space) = setup(&[(3, 1), (5, 0), (6, 0), (700, 0), (900, 3)]);
-        let clock = Clock::default();
+        let clock = clock();
         assert_eq!(victims(&clock, &pages, &space, 3), [5, 6, 700]);
     }
 
@@ -109,15 +200,61 @@ mod tests {
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
         assert!(pages.try_pin(1));
         let busy = pages.claim(2);
-        assert_eq!(victims(&Clock::default(), &pages, &space, 3), [3]);
+        assert_eq!(victims(&clock(), &pages, &space, 3), [3]);
         drop(busy);
     }
 
     #[test]
     fn a_hot_page_is_found_in_the_end_and_nothing_is_found_in_an_empty_space() {
-        let (pages, space) = setup(&[(1000, 3)]);
-        assert_eq!(victims(&Clock::default(), &pages, &space, 1), [1000]);
+        let (pages, space) = setup(&[(1000, MAX_HEAT)]);
+        assert_eq!(victims(&clock(), &pages, &space, 1), [1000]);
         let (pages, space) = setup(&[]);
-        assert!(victims(&Clock::default(), &pages, &space, 1).is_empty());
+        assert!(victims(&clock(), &pages, &space, 1).is_empty());
+    }
+
+    /// The page leaves and comes back at once.
+    fn come_back(clock: &Clock, pages: &PageTable<'static>, space: &Space, page: PageNo) -> u8 {
+        clock.note_leaving(page);
+        let heat = clock.welcome_back(page, 100);
+        space.add_resident(page, 1);
+        pages.claim(page).publish(Place::resident(heat));
+        heat
+    }
+
+    #[test]
+    fn pages_that_are_back_soon_outlast_fresh_ones_and_cool_in_the_end() {
+        let (pages, space) = setup(&[(3, 1), (5, 1), (6, 1)]);
+        let clock = clock();
+        assert_eq!(clock.welcome(4), 1);
+        assert_eq!(come_back(&clock, &pages, &space, 4), 3);
+        assert_eq!(clock.warm(), 1);
+        assert_eq!(victims(&clock, &pages, &space, 3), [3, 5, 6]);
+        for page in [3, 5, 6] {
+            pages.claim(page).publish(Place::Vacant);
+        }
+        assert_eq!(victims(&clock, &pages, &space, 3), [4]);
+        assert_eq!(clock.warm(), 0);
+    }
+
+    #[test]
+    fn the_count_of_warm_pages_is_put_right_by_the_rounds() {
+        let (pages, space) = setup(&[]);
+        let clock = clock();
+        for at in 0..100 {
+            come_back(&clock, &pages, &space, 10 + at % 50);
+        }
+        assert_eq!(clock.warm(), 100, "each was counted twice");
+        for page in 10..40 {
+            pages.claim(page).publish(Place::Vacant);
+            space.sub_resident(page);
+        }
+        for _ in 0..3 {
+            // A page without grace at the end lets the hand go round once.
+            space.add_resident(2000, 1);
+            pages.claim(2000).publish(Place::resident(PREFETCHED));
+            assert_eq!(victims(&clock, &pages, &space, 1), [2000]);
+            space.sub_resident(2000);
+        }
+        assert_eq!(clock.warm(), 20);
     }
 }

@@ -10,7 +10,6 @@ use crate::copies;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{self, Access, Wanted};
 use crate::parts::Parts;
-use crate::policy::PREFETCHED;
 use crate::pool::Handle;
 use crate::readahead::{Direction, MAX_PAGES, Window};
 use crate::stats::Counter;
@@ -95,7 +94,8 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
                 parts.budget.release(1);
                 return None;
             };
-            page_in::finish(parts, page, claim, PREFETCHED, copies::arrive(parts, place, keep));
+            let copy = copies::arrive(parts, place, keep);
+            page_in::finish(parts, page, claim, parts.grace_ahead(page, MAX_PAGES), copy);
             Some(came.pages)
         }
         // There already, or nothing that could be read.
@@ -131,7 +131,7 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some((claim, handle)) = claim.take() {
             parts.pool.free(handle);
-            page_in::finish(parts, next, claim, PREFETCHED, None);
+            page_in::finish(parts, next, claim, parts.grace_ahead(next, MAX_PAGES), None);
         }
     }
     (came > 0).then_some(came)

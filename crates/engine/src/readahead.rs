@@ -29,6 +29,8 @@ const MAX_WINDOW: usize = 128;
 const BUDGET_SHARE: usize = 128;
 /// So many resident pages behind a touched one make a stream.
 const STREAM_PAGES: usize = 4;
+/// From this on, what a window brings in can be relied on to be touched.
+const RELIABLE_PAGES: usize = 8;
 /// A stream's first window in the background.
 const FIRST_WINDOW: usize = 8;
 /// Streams that are followed at the same time, at most: each has its place by
@@ -235,6 +237,12 @@ fn beginning(pages: &PageTable<'_>, page: PageNo, end: PageNo, arrived: usize) -
 
 fn run(most: usize, holds: impl Fn(u64) -> bool) -> usize {
     (0..most as u64).take_while(|step| holds(*step)).count()
+}
+
+/// Whether touches go on so long that those to come can be relied on.
+#[must_use]
+pub fn is_stream(window: usize) -> bool {
+    window >= RELIABLE_PAGES
 }
 
 /// How many pages to read at once when `page` is touched.

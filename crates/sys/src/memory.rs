@@ -8,7 +8,7 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Bytes in a page. The engine handles 4 KiB pages only.
 pub const PAGE_SIZE: usize = 4096;
@@ -39,6 +39,13 @@ pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
     let base = map_anonymous((len * 4).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))?;
     // SAFETY: as in `reserve_u64`, with 4-byte elements.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU32>(), len) })
+}
+
+/// Reserves a table of `len` zeroed 16-bit atomics.
+pub fn reserve_u16(len: usize) -> io::Result<&'static [AtomicU16]> {
+    let base = map_anonymous((len * 2).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))?;
+    // SAFETY: as in `reserve_u64`, with 2-byte elements.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU16>(), len) })
 }
 
 /// Reserves `count` zeroed pages as separately ownable frames.

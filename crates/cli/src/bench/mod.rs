@@ -11,6 +11,7 @@ pub(crate) mod machine;
 mod managed;
 pub(crate) mod noise;
 mod pin;
+mod policy;
 mod pool;
 mod region;
 pub(crate) mod report;
@@ -43,6 +44,7 @@ enum Bench {
     Io(io::IoArgs),
     #[command(hide = true)]
     Keeper(keeper::KeeperArgs),
+    Policy(policy::PolicyArgs),
     Pool(pool::PoolArgs),
     Samefill(samefill::SamefillArgs),
     Seal(seal::SealArgs),
@@ -61,6 +63,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Keeper(args) => keeper::keep(args),
         Bench::Samefill(args) => samefill::run(args),
