@@ -30,6 +30,8 @@ const WEIGHT_SHIFT: u32 = 4;
 /// One in so many pages is tried all the same: chunks change their use.
 const PROBE_EVERY: u32 = 16;
 const LIKELY_BITS: u32 = 16;
+/// Below this, unchanged pages are not offered to the pool.
+const WORTH_PACKING: u32 = CERTAIN / 8;
 /// Pages looked at, at most, to give copies up.
 const SHED_SPAN: u64 = 1 << 16;
 
@@ -39,6 +41,9 @@ pub struct Copies {
     /// the pages whose copies were not kept.
     chunks: &'static [AtomicU32],
     count: AtomicUsize,
+    /// How likely the pool takes a page that has a copy, above that a count of
+    /// those that it was not offered.
+    packed: AtomicU32,
     /// Where the search for copies to give up goes on.
     next: AtomicU64,
 }
@@ -52,6 +57,7 @@ impl Copies {
         Ok(Copies {
             chunks: reserve_u32(pages / CHUNK_PAGES as usize + 1)?,
             count: AtomicUsize::new(0),
+            packed: AtomicU32::new(CERTAIN),
             next: AtomicU64::new(0),
         })
     }
@@ -70,25 +76,47 @@ impl Copies {
     /// see whether they still are not.
     fn is_promising(&self, page: PageNo) -> bool {
         let chunk = self.chunk(page);
-        if chunk.load(Relaxed) & (CERTAIN * 2 - 1) < TOO_LIKELY {
-            return true;
-        }
-        let skipped = chunk.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
-        skipped % PROBE_EVERY == PROBE_EVERY - 1
+        likelihood(chunk) < TOO_LIKELY || is_probe(chunk)
     }
 
-    /// Notes what became of a copy. Threads may overwrite each other's note: it
-    /// is an estimate.
-    fn note(&self, page: PageNo, was_written: bool) {
-        let chunk = self.chunk(page);
-        let seen = chunk.load(Relaxed);
-        let likely = seen & ((1 << LIKELY_BITS) - 1);
-        let moved = match was_written {
-            true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
-            false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
-        };
-        chunk.store(seen - likely + moved, Relaxed);
+    /// Whether an unchanged page is to be offered to the pool. What has a copy
+    /// mostly has it because the pool did not take it, and finding that out again
+    /// costs more than all else about a page that leaves unchanged.
+    #[must_use]
+    pub fn may_be_packed(&self) -> bool {
+        likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed)
     }
+
+    /// Notes whether the pool took an unchanged page.
+    pub fn note_packed(&self, was_packed: bool) {
+        note(&self.packed, was_packed);
+    }
+
+    /// Notes what became of a copy.
+    fn note(&self, page: PageNo, was_written: bool) {
+        note(self.chunk(page), was_written);
+    }
+}
+
+fn likelihood(estimate: &AtomicU32) -> u32 {
+    estimate.load(Relaxed) & ((1 << LIKELY_BITS) - 1)
+}
+
+/// Whether it is time to see whether an estimate still holds.
+fn is_probe(estimate: &AtomicU32) -> bool {
+    let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
+    skipped % PROBE_EVERY == PROBE_EVERY - 1
+}
+
+/// Moves an estimate. Threads may overwrite each other's note: it is an estimate.
+fn note(estimate: &AtomicU32, happened: bool) {
+    let seen = estimate.load(Relaxed);
+    let likely = seen & ((1 << LIKELY_BITS) - 1);
+    let moved = match happened {
+        true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
+        false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
+    };
+    estimate.store(seen - likely + moved, Relaxed);
 }
 
 /// Whether the copy of a page that comes in from `place` is to stay.
@@ -230,5 +258,16 @@ mod tests {
         assert!(kept_of(&copies, 100) == 100);
         (0..1000).for_each(|at| copies.note(3, at % 20 != 0));
         assert!(kept_of(&copies, 100) < 20);
+    }
+
+    #[test]
+    fn what_the_pool_never_takes_is_offered_seldom_until_it_does() {
+        let copies = Copies::new(4096).unwrap();
+        let offered = |copies: &Copies| (0..160).filter(|_| copies.may_be_packed()).count();
+        assert_eq!(offered(&copies), 160);
+        (0..100).for_each(|_| copies.note_packed(false));
+        assert_eq!(offered(&copies), 10);
+        (0..3).for_each(|_| copies.note_packed(true));
+        assert_eq!(offered(&copies), 160);
     }
 }

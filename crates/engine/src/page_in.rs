@@ -181,10 +181,14 @@ fn bring(
     reclaim::make_room(parts, context, 1)?;
     let keep = copies::are_kept(parts, page, place, access);
     let touch = parts.streams.reach(page);
+    go_on(parts, touch);
     let window = match touch {
-        Touch::Alone => readahead::neighbours(&parts.pages, page),
         // What follows is on its way.
-        Touch::Marker(_) => 1,
+        Touch::Marker(window) if window.is_asked_for() => 1,
+        _ => {
+            let most = readahead::neighbours(&parts.pages, page);
+            parts.streams.up_to_marker(page, most)
+        }
     };
     match install_from(parts, context, place, Wanted { page, access, keep, window }) {
         Ok(Came { tier, pages }) => {
@@ -192,7 +196,7 @@ fn bring(
             finish(parts, page, claim, parts.grace(page, tier), copy);
             match tier {
                 Tier::Zero if access == Access::Write => run_ahead(parts, page),
-                Tier::Pool | Tier::Disk => follow(parts, page, touch, pages),
+                Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),
                 _ => {}
             }
             Ok(tier)
@@ -204,13 +208,19 @@ fn bring(
     }
 }
 
-/// Has what comes next brought in in the background, where touches run on.
-fn follow(parts: &Parts, page: PageNo, touch: Touch, arrived: usize) {
+/// Has the next window brought in where a stream has reached one.
+fn go_on(parts: &Parts, touch: Touch) {
+    let Some(displaced) = parts.streams.go_on(touch, parts.window.pages() as PageNo) else {
+        return;
+    };
+    parts.stats.add(Counter::WindowsReached, 1);
+    parts.stats.add(Counter::WindowsLost, u64::from(displaced));
+}
+
+/// Notes what would be touched next, and has it brought in where touches go on.
+fn expect(parts: &Parts, page: PageNo, touch: Touch, arrived: usize) {
     let end = parts.window.pages() as PageNo;
-    if touch != Touch::Alone {
-        parts.stats.add(Counter::WindowsReached, 1);
-    }
-    if parts.streams.follow(&parts.pages, page, end, touch, arrived) {
+    if parts.streams.expect(page, end, touch, arrived) {
         parts.stats.add(Counter::WindowsLost, 1);
     }
 }
@@ -384,7 +394,7 @@ fn read_slots(
     }
 }
 
-/// Reads `count` slots in one go and installs the pages whose seals are
+/// Reads up to `count` slots in one go, as many as there is a buffer for, and installs the pages whose seals are
 /// right, up to the first that is not. Returns how many; an error only when
 /// the first page itself cannot be had.
 fn read_cluster(
@@ -394,7 +404,11 @@ fn read_cluster(
     count: usize,
     keep: bool,
 ) -> Result<usize, FaultError> {
-    let Some(mut buffer) = parts.bounce.take(current_cpu(), count) else { return Ok(0) };
+    // Fewer pages rather than one alone.
+    let sizes = std::iter::successors(Some(count), |count| Some(count / 2));
+    let mut buffers = sizes.take_while(|count| *count > 1);
+    let buffer = buffers.find_map(|count| parts.bounce.take(current_cpu(), count));
+    let Some(mut buffer) = buffer else { return Ok(0) };
     let bytes = &mut buffer[..];
     if read(parts, context, slot, bytes).is_err() {
         // Perhaps only a page further on is bad: the caller reads this one alone.

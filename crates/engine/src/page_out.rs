@@ -193,7 +193,11 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
         let Some(mut held) = claim_staged(parts, page, frame) else { continue };
         let copy = held.1.before().place().copy();
         let copy_place = copy.map(StoredCopy::place);
-        if let Some(place) = in_dram(parts, context, page, held.0.bytes()).or(copy_place) {
+        let in_dram = match copy {
+            Some(_) => again_in_dram(parts, context, page, held.0.bytes()),
+            None => in_dram(parts, context, page, held.0.bytes()),
+        };
+        if let Some(place) = in_dram.or(copy_place) {
             let (content, claim) = held;
             drop(content);
             claim.publish(place);
@@ -248,6 +252,21 @@ pub fn frame_of(parts: &Parts, frame: u32) -> StagedFrame<'_> {
         Some(content) => content,
         None => parts.die("a staging frame is empty although its page is staged"),
     }
+}
+
+/// As [`in_dram`], for a page that the swap area has as it is.
+fn again_in_dram(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+) -> Option<Place> {
+    if !parts.copies.may_be_packed() {
+        return None;
+    }
+    let place = in_dram(parts, context, page, content);
+    parts.copies.note_packed(place.is_some());
+    place
 }
 
 /// Where the page can stay without leaving DRAM, if it can.

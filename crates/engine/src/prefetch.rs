@@ -2,7 +2,7 @@
 //!
 //! A thread of its own does it, so that the device and another processor work
 //! while the program goes over what is there. All of it is a guess: it takes
-//! what is free of the budget and reclaims nothing, waits for nobody's claim,
+//! what is free of the budget or soon will be, waits for nobody's claim,
 //! and leaves whatever is wrong to the fault that may never come.
 
 use crate::context::{Context, Contexts};
@@ -15,12 +15,17 @@ use crate::readahead::{Direction, MAX_PAGES, Window};
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::futex;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::window::Writes;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// How long the thread sleeps when nothing is asked for: it is woken before.
 const NAP_NS: u64 = 1_000_000_000;
+/// How long background reclaim is given to make room, and how often.
+const ROOM_PAUSE_NS: u64 = 50_000;
+const ROOM_PAUSES: u32 = 20;
 /// Pages brought in before the context is given up for a moment, for a fork
 /// that waits for it.
 const STRETCH_PAGES: u64 = MAX_PAGES as u64;
@@ -69,7 +74,6 @@ fn bring_stretch(parts: &Parts, context: &mut Context, stretch: Range<PageNo>) -
     let mut page = stretch.start;
     while page < end {
         let Some(came) = bring_at(parts, context, page, end) else { return false };
-        parts.stats.add(Counter::PagesReadAhead, came as u64);
         page += came.max(1) as u64;
     }
     true
@@ -83,17 +87,20 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
     match seen.place() {
         Place::Pool { .. } => from_pool(parts, context, page, most),
         place @ (Place::Slot { .. } | Place::Packed { .. }) => {
-            let Some(claim) = parts.pages.try_claim(page, seen) else { return Some(0) };
-            if !parts.budget.try_charge(1, parts.other_bytes()) {
-                parts.wake_reclaim();
-                return None;
-            }
+            // The others' share is charged where they are read.
+            charge(parts, most)?;
+            parts.budget.release(most - 1);
+            let Some(claim) = parts.pages.try_claim(page, seen) else {
+                parts.budget.release(1);
+                return Some(0);
+            };
             let keep = copies::are_kept(parts, page, place, Access::Read);
             let wanted = Wanted { page, access: Access::Read, keep, window: most };
             let Ok(came) = page_in::install_from(parts, context, place, wanted) else {
                 parts.budget.release(1);
                 return None;
             };
+            parts.stats.add(Counter::PagesReadAhead, 1);
             let copy = copies::arrive(parts, place, keep);
             page_in::finish(parts, page, claim, parts.grace_ahead(page, MAX_PAGES), copy);
             Some(came.pages)
@@ -107,15 +114,12 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
 /// together. As [`bring_at`].
 fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let mut claims: [Option<(Claim<'static>, Handle)>; MAX_PAGES] = [const { None }; MAX_PAGES];
+    let sizes = std::iter::successors(Some(most), |most| Some(most / 2));
+    let mut buffers = sizes.take_while(|most| *most > 0);
+    let mut buffer = buffers.find_map(|most| parts.bounce.take(current_cpu(), most))?;
+    let most = buffer.len() / PAGE_SIZE;
+    charge(parts, most)?;
     let count = claim_pooled(parts, page, &mut claims[..most]);
-    if count == 0 {
-        return Some(0);
-    }
-    let mut buffer = parts.bounce.take(current_cpu(), count)?;
-    if !parts.budget.try_charge(count, parts.other_bytes()) {
-        parts.wake_reclaim();
-        return None;
-    }
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;
     for ((_, handle), copy) in claims.iter().flatten().zip(copies) {
@@ -127,14 +131,31 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     }
     let bytes = &buffer[..good * PAGE_SIZE];
     let came = if good == 0 { 0 } else { parts.window.install(page, bytes, Writes::Allowed).pages };
-    parts.budget.release(count - came);
+    parts.budget.release(most - came);
+    parts.stats.add(Counter::PagesReadAhead, came as u64);
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some((claim, handle)) = claim.take() {
             parts.pool.free(handle);
             page_in::finish(parts, next, claim, parts.grace_ahead(next, MAX_PAGES), None);
         }
     }
-    (came > 0).then_some(came)
+    (came == count).then_some(came)
+}
+
+/// Charges pages to the budget, if it has room for them soon. With no claim in
+/// hand: whoever touches a page is not to wait for others' room.
+fn charge(parts: &Parts, pages: usize) -> Option<()> {
+    for _ in 0..ROOM_PAUSES {
+        if parts.budget.try_charge(pages, parts.other_bytes()) {
+            if parts.budget.is_low(parts.other_bytes()) {
+                parts.wake_reclaim();
+            }
+            return Some(());
+        }
+        parts.wake_reclaim();
+        futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(ROOM_PAUSE_NS));
+    }
+    None
 }
 
 /// Claims pages from `page` on that are in the pool and that nobody has. Returns

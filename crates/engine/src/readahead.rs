@@ -7,13 +7,15 @@
 //! stream leaves resident pages behind it, so its window doubles with each
 //! read, up to [`MAX_NEIGHBOURS`]; a random touch reads its page alone.
 //!
-//! A stream that goes on is followed: its next window is asked for in the
-//! background, all but the page that the stream reaches first. That page is the
-//! marker: touching it is a fault like any other, and tells that the window has
-//! been reached, so that the next one, twice as long, can be asked for. A
-//! marker that is never touched costs what was brought in for nothing, once:
-//! the stream is forgotten with it. (The marker is that of Linux's readahead,
-//! there a flag of a cached page.)
+//! A stream that goes on is followed. Each fault leaves a marker on the pages
+//! that would be touched next if it were part of one; two faults on markers in a
+//! row make a stream. Its next window is asked for in the background, all but the
+//! page that the stream reaches first, which is the window's marker: touching it
+//! is a fault like any other, and tells that the window has been reached, so
+//! that the next one, twice as long, can be asked for. A marker that is not
+//! reached while so many other faults happen costs what was brought in for
+//! nothing, once: touched later, by chance, it is a page like any other. (The
+//! marker is that of Linux's readahead, there a flag of a cached page.)
 
 use crate::page::{Claim, PageNo, PageTable, Place};
 use softswap_sys::futex;
@@ -27,15 +29,17 @@ pub const MAX_PAGES: usize = 64;
 const MAX_WINDOW: usize = 128;
 /// Of a budget of so many pages, a window takes one.
 const BUDGET_SHARE: usize = 128;
-/// So many resident pages behind a touched one make a stream.
-const STREAM_PAGES: usize = 4;
+/// So many faults in a row make a stream.
+const STREAM_FAULTS: usize = 3;
 /// From this on, what a window brings in can be relied on to be touched.
 const RELIABLE_PAGES: usize = 8;
 /// A stream's first window in the background.
 const FIRST_WINDOW: usize = 8;
-/// Streams that are followed at the same time, at most: each has its place by
-/// its marker's number.
-const MARKERS: usize = 64;
+/// Markers at the same time, at most: each has its place by its page's number.
+const MARKERS: usize = 256;
+/// A marker is old after so many faults.
+const LIFE_FAULTS: u64 = 1024;
+const BORN_BITS: u32 = 14;
 /// Windows asked for and not yet begun.
 const QUEUE: usize = 16;
 
@@ -53,7 +57,8 @@ pub enum Direction {
 pub struct Window {
     /// The marker: the page that the stream reaches first.
     pub marker: PageNo,
-    /// How many pages, the marker included.
+    /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
+    /// asked for yet, and these are the faults that led here.
     pub pages: usize,
     /// Which way the stream goes.
     pub direction: Direction,
@@ -63,9 +68,8 @@ impl Window {
     /// The window after this one, twice as long up to `most`. `None` at the end
     /// of `pages`.
     fn next(self, most: usize, pages: PageNo) -> Option<Window> {
-        let marker = self.onward(self.pages as u64)?;
-        let longer = (2 * self.pages).min(most).max(1);
-        (marker < pages).then_some(Window { marker, pages: longer, ..self })
+        let marker = self.onward(self.pages as u64).filter(|marker| *marker < pages)?;
+        Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
     }
 
     /// The page so many steps on from the marker.
@@ -77,15 +81,26 @@ impl Window {
         }
     }
 
-    fn to_bits(self) -> u64 {
+    /// Whether it was asked for, not only expected.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        self.pages >= FIRST_WINDOW
+    }
+
+    fn to_bits(self, born: u64) -> u64 {
         let down = u64::from(self.direction == Direction::Down);
-        self.marker << 16 | (self.pages as u64) << 2 | down << 1 | 1
+        let born = born & ((1 << BORN_BITS) - 1);
+        self.marker << 24 | (self.pages as u64) << 16 | born << 2 | down << 1 | 1
     }
 
     fn from_bits(bits: u64) -> Option<Window> {
         let direction = if bits & 2 == 0 { Direction::Up } else { Direction::Down };
-        let pages = (bits >> 2) as usize & 0x3fff;
-        (bits & 1 == 1).then_some(Window { marker: bits >> 16, pages, direction })
+        let pages = (bits >> 16) as usize & 0xff;
+        (bits & 1 == 1).then_some(Window { marker: bits >> 24, pages, direction })
+    }
+
+    fn age(bits: u64, now: u64) -> u64 {
+        now.wrapping_sub(bits >> 2) & ((1 << BORN_BITS) - 1)
     }
 }
 
@@ -103,6 +118,8 @@ pub enum Touch {
 pub struct Streams {
     markers: [AtomicU64; MARKERS],
     queue: [AtomicU64; QUEUE],
+    /// Faults so far, for the age of markers.
+    faults: AtomicU64,
     /// Whether somebody brings in what is asked for.
     is_served: AtomicBool,
     /// Bumped to wake whoever does.
@@ -118,6 +135,7 @@ impl Streams {
         Streams {
             markers: [const { AtomicU64::new(0) }; MARKERS],
             queue: [const { AtomicU64::new(0) }; QUEUE],
+            faults: AtomicU64::new(0),
             is_served: AtomicBool::new(false),
             kick: AtomicU32::new(0),
             is_asleep: AtomicBool::new(false),
@@ -132,44 +150,72 @@ impl Streams {
 
     /// Whether the touched page is a marker; it is none from then on.
     pub fn reach(&self, page: PageNo) -> Touch {
+        if !self.is_served.load(Ordering::Relaxed) {
+            return Touch::Alone;
+        }
+        let now = self.faults.fetch_add(1, Ordering::Relaxed);
         let place = &self.markers[place_of(page)];
         let bits = place.load(Ordering::Relaxed);
-        match Window::from_bits(bits) {
-            Some(window)
-                if window.marker == page
-                    && place
-                        .compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed)
-                        .is_ok() =>
-            {
-                Touch::Marker(window)
-            }
-            _ => Touch::Alone,
+        let Some(window) = Window::from_bits(bits) else { return Touch::Alone };
+        let is_it = window.marker == page
+            && place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_it && Window::age(bits, now) < LIFE_FAULTS {
+            Touch::Marker(window)
+        } else {
+            Touch::Alone
         }
     }
 
-    /// Asks for what follows a touched page that has come in with `arrived` pages
-    /// (itself included), where it goes on as a stream. Returns whether another
-    /// stream's marker had to go, untouched.
-    pub fn follow(
-        &self,
-        pages: &PageTable<'_>,
-        page: PageNo,
-        end: PageNo,
-        touch: Touch,
-        arrived: usize,
-    ) -> bool {
+    /// How many of the pages from `page` on, up to `most`, come before a marker
+    /// that is yet to be reached: brought in with others, it would never be.
+    #[must_use]
+    pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
+        let is_marker = |page: PageNo| {
+            let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
+            Window::from_bits(bits)
+                .is_some_and(|window| window.marker == page && window.is_asked_for())
+        };
+        (1..most).find(|ahead| is_marker(page + *ahead as u64)).unwrap_or(most)
+    }
+
+    /// Asks for what comes after a window that its stream has reached, before
+    /// anything else is done for the touched page. Returns whether another
+    /// stream's marker had to go for it, untouched; `None` when the touched page
+    /// belongs to no window that was asked for.
+    pub fn go_on(&self, touch: Touch, end: PageNo) -> Option<bool> {
+        let Touch::Marker(window) = touch else { return None };
+        if !window.is_asked_for() {
+            return None;
+        }
+        Some(window.next(self.most, end).is_some_and(|next| self.ask(next)))
+    }
+
+    /// Marks what would be touched next after `page` that has come in with
+    /// `arrived` pages (itself included), if it is a stream's; where it is known
+    /// to be one, asks for it. Returns as [`Streams::go_on`].
+    pub fn expect(&self, page: PageNo, end: PageNo, touch: Touch, arrived: usize) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
         }
-        let next = match touch {
-            Touch::Marker(window) => window.next(self.most, end),
-            Touch::Alone => beginning(pages, page, end, arrived),
+        let up = (page + arrived as u64, Direction::Up);
+        let down = (page.wrapping_sub(1), Direction::Down);
+        let (led_here, ways): (usize, &[_]) = match touch {
+            Touch::Alone => (0, &[up, down]),
+            Touch::Marker(window) if window.is_asked_for() => return false,
+            Touch::Marker(Window { pages, direction: Direction::Up, .. }) => (pages, &[up]),
+            Touch::Marker(Window { pages, .. }) => (pages, &[down]),
         };
-        next.is_some_and(|window| self.ask(window))
+        let mut displaced = false;
+        for (marker, direction) in ways.iter().copied().filter(|(marker, _)| *marker < end) {
+            let pages = if led_here < STREAM_FAULTS - 1 { led_here + 1 } else { FIRST_WINDOW };
+            let window = Window { marker, pages, direction };
+            displaced |= if window.is_asked_for() { self.ask(window) } else { self.mark(window) };
+        }
+        displaced
     }
 
     fn ask(&self, window: Window) -> bool {
-        let bits = window.to_bits();
+        let bits = window.to_bits(0);
         let free = |place: &AtomicU64| {
             place.compare_exchange(0, bits, Ordering::Release, Ordering::Relaxed).is_ok()
         };
@@ -177,12 +223,27 @@ impl Streams {
         if !self.queue.iter().any(free) {
             return false;
         }
-        let displaced = self.markers[place_of(window.marker)].swap(bits, Ordering::Relaxed);
+        let displaced = self.mark(window);
         self.kick.fetch_add(1, Ordering::AcqRel);
         if self.is_asleep.swap(false, Ordering::AcqRel) {
             futex::wake_all(&self.kick);
         }
-        displaced != 0
+        displaced
+    }
+
+    /// Sets a window's marker. Whether one of another window that was asked for
+    /// had to go: for one that was not, only when it is old.
+    fn mark(&self, window: Window) -> bool {
+        let now = self.faults.load(Ordering::Relaxed);
+        let place = &self.markers[place_of(window.marker)];
+        let bits = place.load(Ordering::Relaxed);
+        let was_asked_for = Window::from_bits(bits).is_some_and(Window::is_asked_for);
+        let is_young = Window::age(bits, now) < LIFE_FAULTS;
+        if was_asked_for && is_young && !window.is_asked_for() {
+            return false;
+        }
+        place.store(window.to_bits(now), Ordering::Relaxed);
+        was_asked_for
     }
 
     /// What changes when something is asked for.
@@ -211,32 +272,6 @@ impl Streams {
 fn place_of(page: PageNo) -> usize {
     // Streams often start at multiples of large powers of two.
     (page ^ page >> 6 ^ page >> 12 ^ page >> 18) as usize % MARKERS
-}
-
-/// The first window to bring in in the background, where a touched page goes on
-/// from resident ones behind it.
-fn beginning(pages: &PageTable<'_>, page: PageNo, end: PageNo, arrived: usize) -> Option<Window> {
-    let is_resident = |page: PageNo| page < end && pages.load(page).is_resident();
-    let (below, above) = (page.wrapping_sub(1), page + arrived as u64);
-    let direction = match (is_resident(below), is_resident(above)) {
-        (true, false) => Direction::Up,
-        (false, true) => Direction::Down,
-        _ => return None,
-    };
-    let pages_behind = match direction {
-        Direction::Up => run(STREAM_PAGES, |step| is_resident(page.wrapping_sub(step + 1))),
-        Direction::Down => run(STREAM_PAGES, |step| is_resident(above + step)),
-    };
-    let marker = if direction == Direction::Up { above } else { below };
-    (pages_behind == STREAM_PAGES && marker < end).then_some(Window {
-        marker,
-        pages: FIRST_WINDOW,
-        direction,
-    })
-}
-
-fn run(most: usize, holds: impl Fn(u64) -> bool) -> usize {
-    (0..most as u64).take_while(|step| holds(*step)).count()
 }
 
 /// Whether touches go on so long that those to come can be relied on.
@@ -337,39 +372,56 @@ mod tests {
         assert_eq!(claim_following(&pages, 0, 10, 1, &mut claims), 1);
     }
 
+    /// A fault on a page that comes in alone, as the walk serves it.
+    fn fault(streams: &Streams, page: PageNo, end: PageNo) -> Touch {
+        let touch = streams.reach(page);
+        if streams.go_on(touch, end).is_none() {
+            streams.expect(page, end, touch, 1);
+        }
+        touch
+    }
+
     #[test]
     fn a_stream_is_followed_up_and_down_and_each_marker_doubles_the_window() {
-        for (touched, step) in [(10, 1_i64), (20, -1)] {
-            let mut places = vec![Place::Vacant; 100];
-            let behind = if step > 0 { 6..11 } else { 20..25 };
-            places[behind].fill(RESIDENT);
-            let (pages, streams) = (table(&places), served());
-            assert!(!streams.follow(&pages, touched, END, Touch::Alone, 1));
-            let direction = if step > 0 { Direction::Up } else { Direction::Down };
-            let mut expected = window(touched.wrapping_add_signed(step), FIRST_WINDOW, direction);
-            for round in 0..2 {
+        for (direction, step) in [(Direction::Up, 1_i64), (Direction::Down, -1)] {
+            let streams = served();
+            assert_eq!(fault(&streams, 500, END), Touch::Alone);
+            assert_ne!(fault(&streams, 500_u64.wrapping_add_signed(step), END), Touch::Alone);
+            assert_eq!(streams.take(), None, "two faults are no stream");
+            assert_ne!(fault(&streams, 500_u64.wrapping_add_signed(2 * step), END), Touch::Alone);
+            let marker = 500_u64.wrapping_add_signed(3 * step);
+            let mut expected = window(marker, FIRST_WINDOW, direction);
+            for round in 0..4 {
                 assert_eq!(streams.take(), Some(expected), "round {round}");
-                let reached = streams.reach(expected.marker);
-                assert_eq!(reached, Touch::Marker(expected));
+                assert_eq!(fault(&streams, expected.marker, END), Touch::Marker(expected));
                 assert_eq!(streams.reach(expected.marker), Touch::Alone, "reached once");
-                streams.follow(&pages, expected.marker, END, reached, 1);
-                let Some(marker) = expected.onward(expected.pages as u64) else {
-                    assert_eq!(streams.take(), None, "the stream has come to the first page");
-                    break;
-                };
+                let marker = expected.onward(expected.pages as u64).unwrap();
                 expected = window(marker, 2 * expected.pages, direction);
             }
         }
     }
 
     #[test]
+    fn a_stream_ends_with_the_first_page_or_the_last() {
+        let streams = served();
+        for page in [2, 1, 0] {
+            fault(&streams, page, END);
+        }
+        assert_eq!(streams.take(), None, "nothing lies before the first page");
+        for page in [END - 3, END - 2, END - 1] {
+            fault(&streams, page, END);
+        }
+        assert_eq!(streams.take(), None, "nothing lies beyond the end");
+    }
+
+    #[test]
     fn a_window_is_never_longer_than_the_budget_allows() {
-        let (pages, streams) = (table(&[RESIDENT]), Streams::new(20 * BUDGET_SHARE));
+        let streams = Streams::new(20 * BUDGET_SHARE);
         streams.serve(true);
         let mut next = window(50, 8, Direction::Up);
         let mut lengths = Vec::new();
         for _ in 0..4 {
-            streams.follow(&pages, next.marker, END, Touch::Marker(next), 1);
+            streams.go_on(Touch::Marker(next), END);
             next = streams.take().unwrap();
             lengths.push(next.pages);
         }
@@ -377,29 +429,51 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_is_not_followed_nor_is_any_when_nobody_serves() {
-        let mut places = vec![Place::Vacant; 100];
-        places[7..10].fill(RESIDENT);
-        places[20..50].fill(RESIDENT);
-        let (pages, streams) = (table(&places), served());
-        // Too little behind; nothing; in the middle of resident pages.
-        for touched in [10, 60, 30] {
-            streams.follow(&pages, touched, END, Touch::Alone, 1);
-            assert_eq!(streams.take(), None, "{touched}");
+    fn a_marker_reached_after_many_other_faults_is_a_page_like_any_other() {
+        for (between, is_marker) in [(LIFE_FAULTS - 2, true), (LIFE_FAULTS + 1, false)] {
+            let streams = served();
+            fault(&streams, 500, END);
+            fault(&streams, 501, END);
+            fault(&streams, 502, END);
+            // These leave no markers.
+            (0..between).for_each(|_| assert_eq!(streams.reach(700), Touch::Alone));
+            assert_eq!(streams.reach(503) != Touch::Alone, is_marker, "{between}");
         }
-        streams.follow(&pages, 50, 51, Touch::Alone, 1);
-        assert_eq!(streams.take(), None, "nothing lies beyond the end");
+    }
+
+    #[test]
+    fn what_is_no_stream_is_not_followed_nor_is_any_when_nobody_serves() {
+        let streams = served();
+        for page in [10, 60, 30, 32, 900, 61, 31, 33, 62] {
+            fault(&streams, page, END);
+            let asked = streams.take();
+            assert_eq!(asked.is_some(), page == 62, "62 comes after 60 and 61");
+        }
         streams.serve(false);
-        streams.follow(&pages, 50, END, Touch::Alone, 1);
+        for page in 100..110 {
+            assert_eq!(fault(&streams, page, END), Touch::Alone);
+        }
         assert_eq!(streams.take(), None);
     }
 
     #[test]
+    fn no_page_comes_along_that_is_a_marker_yet_to_be_reached() {
+        let streams = served();
+        for page in 500..503 {
+            fault(&streams, page, END);
+        }
+        assert_eq!(streams.up_to_marker(490, 32), 13);
+        assert_eq!(streams.up_to_marker(490, 10), 10);
+        assert_eq!(streams.up_to_marker(503, 32), 32, "it is the touched page itself");
+        streams.reach(503);
+        assert_eq!(streams.up_to_marker(490, 32), 32);
+    }
+
+    #[test]
     fn a_full_queue_asks_for_no_more() {
-        let (pages, streams) = (table(&[RESIDENT]), served());
+        let streams = served();
         for at in 0..QUEUE as u64 + 5 {
-            let reached = window(at * 8, 4, Direction::Up);
-            streams.follow(&pages, reached.marker, END, Touch::Marker(reached), 1);
+            streams.go_on(Touch::Marker(window(at * 8, 8, Direction::Up)), END);
         }
         assert_eq!(std::iter::from_fn(|| streams.take()).count(), QUEUE);
     }
@@ -409,7 +483,8 @@ mod tests {
         fn a_window_is_what_it_was(marker in 0..1_u64 << 40, pages in 1..=MAX_WINDOW, up: bool) {
             let direction = if up { Direction::Up } else { Direction::Down };
             let it = window(marker, pages, direction);
-            prop_assert_eq!(Window::from_bits(it.to_bits()), Some(it));
+            prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
+            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 700), 700);
         }
     }
 }
