@@ -89,7 +89,7 @@ fn read_one(
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    read_alone(parts, context, slot, &mut buffer)?;
+    read_alone(parts, context, slot, &mut buffer, wanted.waits)?;
     install_part(parts, context, wanted.page, &buffer, part, wanted.keep)?;
     Ok(install_ahead(parts, context, wanted, slot, &mut buffer, ahead))
 }
@@ -129,7 +129,7 @@ fn install_ahead(
     bytes: &mut [u8],
     ahead: &mut [Option<Ahead>],
 ) -> usize {
-    let Wanted { page, keep, window, .. } = wanted;
+    let Wanted { page, keep, is_stream, .. } = wanted;
     // Each slot is opened once: opened again it would be something else.
     let mut opened = first_slot;
     for (index, place) in ahead.iter_mut().enumerate() {
@@ -144,7 +144,7 @@ fn install_ahead(
             return index;
         }
         let copy = copies::arrive(parts, claim.before().place(), keep);
-        finish(parts, next, claim, parts.grace_ahead(next, window), copy);
+        finish(parts, next, claim, parts.grace_ahead(next, is_stream), copy);
     }
     ahead.len()
 }

@@ -178,19 +178,20 @@ fn bring(
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);
     }
-    reclaim::make_room(parts, context, 1)?;
-    let keep = copies::are_kept(parts, page, place, access);
+    // First of all: what comes next takes its time, too.
     let touch = parts.streams.reach(page);
     go_on(parts, touch);
-    let window = match touch {
+    reclaim::make_room(parts, context, 1)?;
+    let keep = copies::are_kept(parts, page, place, access);
+    let behind = match touch {
         // What follows is on its way.
         Touch::Marker(window) if window.is_asked_for() => 1,
-        _ => {
-            let most = readahead::neighbours(&parts.pages, page);
-            parts.streams.up_to_marker(page, most)
-        }
+        _ => readahead::neighbours(&parts.pages, page),
     };
-    match install_from(parts, context, place, Wanted { page, access, keep, window }) {
+    let (window, is_stream) =
+        (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
+    let wanted = Wanted { page, access, keep, window, is_stream, waits: true };
+    match install_from(parts, context, place, wanted) {
         Ok(Came { tier, pages }) => {
             let copy = copies::arrive(parts, place, keep);
             finish(parts, page, claim, parts.grace(page, tier), copy);
@@ -248,6 +249,10 @@ pub(crate) struct Wanted {
     pub(crate) keep: bool,
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
+    /// Whether those that come with it can be relied on to be touched.
+    pub(crate) is_stream: bool,
+    /// Whether somebody waits for it with nothing else to do.
+    pub(crate) waits: bool,
 }
 
 /// What came in.
@@ -266,7 +271,7 @@ pub(crate) fn install_from(
     place: Place,
     wanted: Wanted,
 ) -> Result<Came, FaultError> {
-    let Wanted { page, access, keep, .. } = wanted;
+    let Wanted { page, access, .. } = wanted;
     let alone = |tier| Ok(Came { tier, pages: 1 });
     match place {
         Place::Filled { code } => {
@@ -290,7 +295,7 @@ pub(crate) fn install_from(
         }
         Place::Slot { slot } => {
             let pages = match wanted.window {
-                1 => read_slot(parts, context, page, slot, keep)?,
+                1 => read_slot(parts, context, wanted, slot)?,
                 _ => read_slots(parts, context, wanted, slot)?,
             };
             Ok(Came { tier: Tier::Disk, pages })
@@ -330,27 +335,31 @@ pub(crate) fn install(
 fn read_slot(
     parts: &Parts,
     context: &mut Context,
-    page: PageNo,
+    wanted: Wanted,
     slot: u64,
-    keep: bool,
 ) -> Result<usize, FaultError> {
     // The reserve has one for each context.
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    read_alone(parts, context, slot, &mut buffer)?;
-    install(parts, page, &buffer, writes(keep))?;
+    read_alone(parts, context, slot, &mut buffer, wanted.waits)?;
+    install(parts, wanted.page, &buffer, writes(wanted.keep))?;
     Ok(1)
 }
 
-/// Reads the page of one slot, which the calling thread waits for.
+/// Reads the page of one slot, which the calling thread has nothing to do without
+/// if it `waits`: then it may poll.
 pub(crate) fn read_alone(
     parts: &Parts,
     context: &mut Context,
     slot: u64,
     buffer: &mut [u8],
+    waits: bool,
 ) -> Result<(), FaultError> {
-    let result = parts.areas.read_page(&mut context.lanes, slot, buffer);
+    let result = match waits {
+        true => parts.areas.read_page(&mut context.lanes, slot, buffer),
+        false => parts.areas.read(&mut context.lanes, slot, buffer),
+    };
     count_read(parts, PAGE_SIZE, result)?;
     open_seal(parts, slot, buffer)
 }
@@ -367,12 +376,12 @@ fn read_slots(
     let Wanted { page, keep, window, .. } = wanted;
     let mut claims = [const { None }; readahead::MAX_PAGES - 1];
     let last = parts.window.pages() as PageNo - 1;
-    let wanted = &mut claims[..window - 1];
-    let extra = readahead::claim_following(&parts.pages, page, slot, last, wanted);
+    let free = &mut claims[..window - 1];
+    let extra = readahead::claim_following(&parts.pages, page, slot, last, free);
     // Never at the price of direct reclaim: this is a guess.
     if extra == 0 || !parts.budget.try_charge(extra, parts.other_bytes()) {
         drop(claims);
-        return read_slot(parts, context, page, slot, keep);
+        return read_slot(parts, context, wanted, slot);
     }
     let installed = read_cluster(parts, context, (page, slot), extra + 1, keep);
     let arrived = *installed.as_ref().unwrap_or(&0);
@@ -380,7 +389,7 @@ fn read_slots(
     for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
         if let Some(claim) = claim.take() {
             let copy = copies::arrive(parts, claim.before().place(), keep);
-            let heat = parts.grace_ahead(page + ahead, window);
+            let heat = parts.grace_ahead(page + ahead, wanted.is_stream);
             finish(parts, page + ahead, claim, heat, copy);
         }
     }
@@ -388,14 +397,14 @@ fn read_slots(
     match installed {
         Ok(0) => {
             drop(claims);
-            read_slot(parts, context, page, slot, keep)
+            read_slot(parts, context, wanted, slot)
         }
         result => result,
     }
 }
 
-/// Reads up to `count` slots in one go, as many as there is a buffer for, and installs the pages whose seals are
-/// right, up to the first that is not. Returns how many; an error only when
+/// Reads up to `count` slots in one go, as many as there is a buffer for, and
+/// installs the pages whose seals are right, up to the first that is not. Returns how many; an error only when
 /// the first page itself cannot be had.
 fn read_cluster(
     parts: &Parts,

@@ -9,7 +9,7 @@ use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
-use crate::readahead::{self, Streams};
+use crate::readahead::Streams;
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::stats::{Counter, Stats, Tier};
@@ -267,12 +267,11 @@ impl Parts {
         }
     }
 
-    /// Heat of a page that has come in with another one, as one of so many. In a
-    /// stream it will be touched; elsewhere it is the first to go again, unless it
+    /// Heat of a page that has come in with another one. In a stream it will be touched; elsewhere it is the first to go again, unless it
     /// is touched... which nobody tells us.
     #[must_use]
-    pub fn grace_ahead(&self, page: PageNo, window: usize) -> u8 {
-        if readahead::is_stream(window) { self.grace(page, Tier::Disk) } else { PREFETCHED }
+    pub fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
+        if is_stream { self.grace(page, Tier::Disk) } else { PREFETCHED }
     }
 
     /// Frees what a place outside the program's memory occupies.

@@ -106,8 +106,11 @@ impl Clock {
         let high = space.high();
         let mut found = 0;
         // A whole round in which no page could be cooled or claimed: there is none.
+        // Chunks are skipped as a whole, and the one that it begins in, in the
+        // middle perhaps, it also ends in.
+        let round = high.next_multiple_of(CHUNK_PAGES) + CHUNK_PAGES;
         let mut idle = 0;
-        while found < victims.len() && idle < high {
+        while found < victims.len() && idle < round {
             if hand.at >= high {
                 self.begin_round(&mut hand);
             }
@@ -175,6 +178,18 @@ mod tests {
 
     fn clock() -> Clock {
         Clock::new(4096, 2048).unwrap()
+    }
+
+    #[test]
+    fn a_page_behind_the_hand_is_found_wherever_the_hand_is() {
+        for page in [0, 100, 511, 512, 600, 1500] {
+            for at in [0, 1, 300, 511, 512, 599, 600, 601, 1023, 1024, 2047] {
+                let (pages, space) = setup(&[(page, 0)]);
+                let clock = clock();
+                clock.hand.lock().unwrap().at = at;
+                assert_eq!(victims(&clock, &pages, &space, 1), [page], "the hand at {at}");
+            }
+        }
     }
 
     fn victims(

@@ -87,6 +87,9 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
     match seen.place() {
         Place::Pool { .. } => from_pool(parts, context, page, most),
         place @ (Place::Slot { .. } | Place::Packed { .. }) => {
+            if seen.is_busy() {
+                return Some(0);
+            }
             // The others' share is charged where they are read.
             charge(parts, most)?;
             parts.budget.release(most - 1);
@@ -95,14 +98,15 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
                 return Some(0);
             };
             let keep = copies::are_kept(parts, page, place, Access::Read);
-            let wanted = Wanted { page, access: Access::Read, keep, window: most };
+            let (access, waits) = (Access::Read, false);
+            let wanted = Wanted { page, access, keep, window: most, is_stream: true, waits };
             let Ok(came) = page_in::install_from(parts, context, place, wanted) else {
                 parts.budget.release(1);
                 return None;
             };
             parts.stats.add(Counter::PagesReadAhead, 1);
             let copy = copies::arrive(parts, place, keep);
-            page_in::finish(parts, page, claim, parts.grace_ahead(page, MAX_PAGES), copy);
+            page_in::finish(parts, page, claim, parts.grace_ahead(page, true), copy);
             Some(came.pages)
         }
         // There already, or nothing that could be read.
@@ -114,12 +118,24 @@ fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> 
 /// together. As [`bring_at`].
 fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let mut claims: [Option<(Claim<'static>, Handle)>; MAX_PAGES] = [const { None }; MAX_PAGES];
-    let sizes = std::iter::successors(Some(most), |most| Some(most / 2));
-    let mut buffers = sizes.take_while(|most| *most > 0);
-    let mut buffer = buffers.find_map(|most| parts.bounce.take(current_cpu(), most))?;
-    let most = buffer.len() / PAGE_SIZE;
-    charge(parts, most)?;
-    let count = claim_pooled(parts, page, &mut claims[..most]);
+    let is_pooled = |next: &PageNo| {
+        let seen = parts.pages.load(*next);
+        matches!(seen.place(), Place::Pool { .. }) && !seen.is_busy()
+    };
+    let wanted = (page..page + most as u64).take_while(is_pooled).count();
+    if wanted == 0 {
+        return Some(0);
+    }
+    // Before there is a buffer: who has one waits for nobody but the disk.
+    charge(parts, wanted)?;
+    let sizes = std::iter::successors(Some(wanted), |wanted| Some(wanted / 2));
+    let mut buffers = sizes.take_while(|wanted| *wanted > 0);
+    let buffer = buffers.find_map(|wanted| parts.bounce.take(current_cpu(), wanted));
+    let Some(mut buffer) = buffer else {
+        parts.budget.release(wanted);
+        return None;
+    };
+    let count = claim_pooled(parts, page, &mut claims[..buffer.len() / PAGE_SIZE]);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;
     for ((_, handle), copy) in claims.iter().flatten().zip(copies) {
@@ -130,16 +146,21 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
         good += 1;
     }
     let bytes = &buffer[..good * PAGE_SIZE];
-    let came = if good == 0 { 0 } else { parts.window.install(page, bytes, Writes::Allowed).pages };
-    parts.budget.release(most - came);
+    let mut came =
+        if good == 0 { 0 } else { parts.window.install(page, bytes, Writes::Allowed).pages };
+    if came == 0 && good > 1 {
+        // One call cannot cross a change of protection.
+        came = parts.window.install(page, &bytes[..PAGE_SIZE], Writes::Allowed).pages;
+    }
+    parts.budget.release(wanted - came);
     parts.stats.add(Counter::PagesReadAhead, came as u64);
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some((claim, handle)) = claim.take() {
             parts.pool.free(handle);
-            page_in::finish(parts, next, claim, parts.grace_ahead(next, MAX_PAGES), None);
+            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), None);
         }
     }
-    (came == count).then_some(came)
+    (came > 0 || count == 0).then_some(came)
 }
 
 /// Charges pages to the budget, if it has room for them soon. With no claim in

@@ -170,10 +170,15 @@ impl Streams {
     /// that is yet to be reached: brought in with others, it would never be.
     #[must_use]
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
+        if !self.is_served.load(Ordering::Relaxed) {
+            return most;
+        }
+        let now = self.faults.load(Ordering::Relaxed);
         let is_marker = |page: PageNo| {
             let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
+            let is_young = Window::age(bits, now) < LIFE_FAULTS;
             Window::from_bits(bits)
-                .is_some_and(|window| window.marker == page && window.is_asked_for())
+                .is_some_and(|window| window.marker == page && window.is_asked_for() && is_young)
         };
         (1..most).find(|ahead| is_marker(page + *ahead as u64)).unwrap_or(most)
     }
