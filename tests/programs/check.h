@@ -358,7 +358,8 @@ HELPER void check_start(int argc, char **argv) {
 HELPER int check_end(size_t cases) {
     unsigned long out = atomic_load(&pages_seen_out), seen = atomic_load(&pages_looked_at);
     check_current = "";
-    CHECK(!option_flag("require-out") || out * 2 > seen,
+    /* Streams are brought in before they are used, so half would be too many. */
+    CHECK(!option_flag("require-out") || out * 4 > seen,
           "only %lu of %lu pages had left DRAM when they were used: nothing was tested", out,
           seen);
     printf("ok %s: %zu cases, %lu of %lu pages were out\n", check_program, cases, out, seen);

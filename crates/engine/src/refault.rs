@@ -32,6 +32,10 @@ const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
 /// Units in what can be resident at most. Time goes round after 64 times as much.
 const UNITS: usize = 256;
+/// Marks take one page of memory for so many that can be resident, at most, so
+/// that a page in each corner of a sparse mapping costs no more than its table.
+/// Where pages lie side by side that is enough for 64 times as many.
+const MARKS_SHARE: usize = 32;
 /// Marks in a page of memory.
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
@@ -45,6 +49,7 @@ pub struct Refaults {
     /// A bit for each page of marks that has been written to, and how many have.
     touched: &'static [AtomicU64],
     touched_pages: AtomicUsize,
+    most_touched: usize,
     left: AtomicU64,
     unit_pages: u64,
 }
@@ -60,6 +65,7 @@ impl Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
             touched_pages: AtomicUsize::new(0),
+            most_touched: (most_resident / MARKS_SHARE).max(16),
             left: AtomicU64::new(0),
             unit_pages: (most_resident / UNITS).max(1) as u64,
         })
@@ -68,15 +74,20 @@ impl Refaults {
     /// Notes that a page leaves.
     pub fn note_leaving(&self, page: PageNo) {
         let now = self.left.fetch_add(1, Relaxed) / self.unit_pages % TIMES;
-        self.touch(page);
+        if !self.touch(page) {
+            return;
+        }
         let mark = &self.marks[page as usize];
         mark.store(mark.load(Relaxed) & !(TIMES as u16 - 1) | now as u16, Relaxed);
     }
 
     /// The grace of a page that comes back while so many pages are resident, and
-    /// so many of them warm.
+    /// so many of them warm. A page without a mark is like a fresh one.
     #[must_use]
     pub fn grant(&self, page: PageNo, resident: usize, warm: usize) -> u8 {
+        if !self.has_mark(page) {
+            return FRESH;
+        }
         let mark = &self.marks[page as usize];
         let seen = u64::from(mark.load(Relaxed));
         let now = self.left.load(Relaxed) / self.unit_pages;
@@ -85,7 +96,6 @@ impl Refaults {
         let had = (seen >> TIME_BITS) as usize;
         let has = if is_soon { (had + 1).min(GRANTS.len() - 1) } else { had.saturating_sub(1) };
         if has != had {
-            self.touch(page);
             mark.store((seen % TIMES) as u16 | (has as u16) << TIME_BITS, Relaxed);
         }
         GRANTS[has]
@@ -94,8 +104,8 @@ impl Refaults {
     /// Forgets a page: another one has its number now.
     pub fn forget(&self, page: PageNo) {
         let mark = &self.marks[page as usize];
-        // Looked at first: writing would take memory for a page that never left.
-        if mark.load(Relaxed) != 0 {
+        // Writing would take memory for a page that never left.
+        if self.has_mark(page) && mark.load(Relaxed) != 0 {
             mark.store(0, Relaxed);
         }
     }
@@ -106,12 +116,25 @@ impl Refaults {
         self.touched_pages.load(Relaxed) * PAGE_SIZE
     }
 
-    fn touch(&self, page: PageNo) {
+    fn has_mark(&self, page: PageNo) -> bool {
         let number = page as usize / MARKS;
-        let (word, bit) = (&self.touched[number / 64], 1 << (number % 64));
-        if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0 {
+        self.touched[number / 64].load(Relaxed) & 1 << (number % 64) != 0
+    }
+
+    /// Makes sure that the page has a mark; false where there is no room for it.
+    fn touch(&self, page: PageNo) -> bool {
+        if self.has_mark(page) {
+            return true;
+        }
+        if self.touched_pages.load(Relaxed) >= self.most_touched {
+            return false;
+        }
+        let number = page as usize / MARKS;
+        if self.touched[number / 64].fetch_or(1 << (number % 64), Relaxed) & 1 << (number % 64) == 0
+        {
             self.touched_pages.fetch_add(1, Relaxed);
         }
+        true
     }
 }
 
@@ -184,6 +207,17 @@ mod tests {
         assert_eq!(refaults.metadata_bytes(), 2 * PAGE_SIZE);
     }
 
+    #[test]
+    fn marks_of_a_sparse_mapping_take_no_more_than_their_share() {
+        let refaults = Refaults::new(1 << 20, RESIDENT).unwrap();
+        let far = |at: u64| at * MARKS as u64;
+        (0..500).for_each(|at| refaults.note_leaving(far(at)));
+        assert_eq!(refaults.metadata_bytes(), RESIDENT / MARKS_SHARE * PAGE_SIZE);
+        assert_eq!(refaults.grant(far(10), RESIDENT, 0), 3);
+        assert_eq!(refaults.grant(far(400), RESIDENT, 0), FRESH);
+        refaults.forget(far(400));
+    }
+
     /// What is noted, without units and without going round.
     #[derive(Default)]
     struct Model {
@@ -221,6 +255,9 @@ mod tests {
         fn marks_agree_with_a_table_of_times(steps in prop::collection::vec(steps(), 0..400)) {
             // Units of one page, and fewer steps than there are times.
             let (refaults, mut model) = (Refaults::new(64, 60).unwrap(), Model::default());
+            // From here on all have marks.
+            refaults.note_leaving(63);
+            model.left += 1;
             for step in steps {
                 match step {
                     Step::Leave(page) => {
