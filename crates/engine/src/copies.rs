@@ -11,7 +11,7 @@
 //! and areas that are half full take their slots back (the kernel's rule for
 //! its swap cache).
 
-use crate::page::{Claim, PageNo, PageTable, Place, StoredCopy};
+use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::page_in::Access;
 use crate::parts::Parts;
 use crate::space::CHUNK_PAGES;
@@ -216,14 +216,13 @@ pub fn shed(parts: &Parts, want: usize) -> usize {
 /// In a forked child, whose pages lost their protection: no copy is known to be
 /// like its page any more. Nothing else runs.
 pub fn forget_all(parts: &Parts) {
-    let pages: PageTable<'_> = parts.pages;
     let mut page = 0;
     while page < parts.space.high() && parts.copies.count() > 0 {
         if !parts.space.has_resident(page) {
             page += CHUNK_PAGES - page % CHUNK_PAGES;
             continue;
         }
-        let claim = pages.claim(page);
+        let claim = parts.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
             claim.publish(Place::resident(heat));
             give_up(parts, copy);

@@ -186,6 +186,8 @@ fn bring(
     let behind = match touch {
         // What follows is on its way.
         Touch::Marker(window) if window.is_asked_for() => 1,
+        // Nothing comes along from elsewhere, and looking costs what it costs.
+        _ if place.to_copy().is_none() => 1,
         _ => readahead::neighbours(&parts.pages, page),
     };
     let (window, is_stream) =
@@ -404,8 +406,8 @@ fn read_slots(
 }
 
 /// Reads up to `count` slots in one go, as many as there is a buffer for, and
-/// installs the pages whose seals are right, up to the first that is not. Returns how many; an error only when
-/// the first page itself cannot be had.
+/// installs the pages whose seals are right, up to the first that is not. Returns
+/// how many; an error only when the first page itself cannot be had.
 fn read_cluster(
     parts: &Parts,
     context: &mut Context,
