@@ -1,19 +1,21 @@
-//! Pages in memory whose copies stay in the swap area: while they are unchanged,
-//! they can leave without being stored again.
+//! Pages in memory whose copies stay stored: while they are unchanged, they can
+//! leave without being stored again.
 //!
-//! A page that comes in from the swap area to be read keeps its slot and is
-//! write-protected. The first write faults: the protection is lifted, and the
-//! copy, which is out of date from then on, is given up. What nobody wrote is
-//! dropped when it leaves.
+//! A page that comes in from the swap area or from the pool to be read leaves
+//! its slot or its object there and is write-protected. The first write faults:
+//! the protection is lifted, and the copy, which is out of date from then on, is
+//! given up. What nobody wrote is dropped when it leaves.
 //!
-//! Keeping a copy costs a fault if the page is written after all, and a slot
-//! in any case. So each chunk of pages remembers what became of its copies,
-//! and areas that are half full take their slots back (the kernel's rule for
-//! its swap cache).
+//! Keeping a copy costs a fault if the page is written after all, and a slot or
+//! some DRAM in any case. So each chunk of pages remembers what became of its
+//! copies, areas that are half full take their slots back (the kernel's rule for
+//! its swap cache), and copies in the pool have a share of the budget and no
+//! place in a pool that is nearly full.
 
-use crate::page::{Claim, PageNo, Place, StoredCopy};
+use crate::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::page_in::Access;
 use crate::parts::Parts;
+use crate::pool::Handle;
 use crate::space::CHUNK_PAGES;
 use crate::stats::Counter;
 use softswap_sys::memory::reserve_u32;
@@ -34,13 +36,24 @@ const LIKELY_BITS: u32 = 16;
 const WORTH_PACKING: u32 = CERTAIN / 8;
 /// Pages looked at, at most, to give copies up.
 const SHED_SPAN: u64 = 1 << 16;
+/// Copies in the pool take at most one in so many bytes of the budget: it is
+/// taken from resident pages.
+const BUDGET_SHARE: usize = 8;
+/// A pool that uses more of its limit than this, in percent, keeps none.
+const POOL_PERCENT: usize = 85;
+
+const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
 /// What is known about copies of resident pages.
 pub struct Copies {
     /// Per chunk: how likely its pages are to be written, above that a count of
     /// the pages whose copies were not kept.
     chunks: &'static [AtomicU32],
+    /// Those in the swap area.
     count: AtomicUsize,
+    /// Those in the pool, and their bytes.
+    pooled: AtomicUsize,
+    pooled_bytes: AtomicUsize,
     /// How likely the pool takes a page that has a copy, above that a count of
     /// those that it was not offered.
     packed: AtomicU32,
@@ -57,15 +70,23 @@ impl Copies {
         Ok(Copies {
             chunks: reserve_u32(pages / CHUNK_PAGES as usize + 1)?,
             count: AtomicUsize::new(0),
+            pooled: AtomicUsize::new(0),
+            pooled_bytes: AtomicUsize::new(0),
             packed: AtomicU32::new(CERTAIN),
             next: AtomicU64::new(0),
         })
     }
 
-    /// Resident pages that have one.
+    /// Resident pages that have one in the swap area.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
+    }
+
+    /// Resident pages that have one in the pool.
+    #[must_use]
+    pub fn pooled(&self) -> usize {
+        self.pooled.load(Relaxed)
     }
 
     fn chunk(&self, page: PageNo) -> &AtomicU32 {
@@ -122,20 +143,59 @@ fn note(estimate: &AtomicU32, happened: bool) {
 /// Whether the copy of a page that comes in from `place` is to stay.
 #[must_use]
 pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bool {
-    let Some(copy) = place.to_copy() else { return false };
-    access == Access::Read && parts.areas.has_spare(copy.slot()) && parts.copies.is_promising(page)
+    if access == Access::Write {
+        return false;
+    }
+    let is_room = match place {
+        Place::Slot { slot } | Place::Packed { slot, .. } => parts.areas.has_spare(slot),
+        Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),
+        _ => return false,
+    };
+    is_room && parts.copies.is_promising(page)
+}
+
+/// Whether DRAM can be spared for a copy in the pool.
+fn may_stay(parts: &Parts, handle: Handle) -> bool {
+    let bytes = parts.copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
+    let (used, limit) = (parts.pool.used_bytes(), parts.pool.limit_bytes());
+    bytes * BUDGET_SHARE <= parts.budget.limit_bytes() && used * 100 <= limit * POOL_PERCENT
 }
 
 /// What an arriving page keeps of `place`, if copies are kept; else it is freed.
 pub fn arrive(parts: &Parts, place: Place, kept: bool) -> Option<StoredCopy> {
     let copy = if kept { place.to_copy() } else { None };
-    if copy.is_some() {
-        parts.copies.count.fetch_add(1, Relaxed);
-        parts.stats.add(Counter::CopiesKept, 1);
-    } else {
-        parts.release_copy(place);
+    match (copy, place) {
+        (Some(_), Place::Pool { handle }) => {
+            let bytes = Handle::from_bits(handle).packed_bytes();
+            parts.copies.pooled.fetch_add(1, Relaxed);
+            parts.copies.pooled_bytes.fetch_add(bytes, Relaxed);
+            parts.stats.add(Counter::PoolCopiesKept, 1);
+        }
+        (Some(_), _) => {
+            parts.copies.count.fetch_add(1, Relaxed);
+            parts.stats.add(Counter::CopiesKept, 1);
+        }
+        (None, _) => parts.release_copy(place),
     }
     copy
+}
+
+/// A resident page has its copy no more: where that is from now on.
+fn part_from(parts: &Parts, copy: StoredCopy) -> Place {
+    match copy {
+        StoredCopy::Slot(copy) => {
+            parts.copies.count.fetch_sub(1, Relaxed);
+            copy.place()
+        }
+        StoredCopy::Pool { object } => {
+            let Some(handle) = parts.pool.handle_of(object) else {
+                parts.die("the pool has lost the copy of a page");
+            };
+            parts.copies.pooled.fetch_sub(1, Relaxed);
+            parts.copies.pooled_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
+            Place::Pool { handle: handle.to_bits() }
+        }
+    }
 }
 
 /// The page of a claimed entry is about to be written: lifts the protection and
@@ -151,31 +211,50 @@ pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result
     claim.publish(Place::resident(heat));
     give_up(parts, copy);
     parts.copies.note(page, true);
-    parts.stats.add(Counter::CopiesWritten, 1);
+    parts.stats.add(counter(copy, Counter::CopiesWritten, Counter::PoolCopiesWritten), 1);
     Ok(())
 }
 
-/// A page is leaving DRAM for its copy.
-pub fn left_unchanged(parts: &Parts, page: PageNo) {
-    parts.copies.count.fetch_sub(1, Relaxed);
+/// What is counted of a copy, by where it is.
+fn counter(copy: StoredCopy, in_slot: Counter, in_pool: Counter) -> Counter {
+    if copy.in_slot().is_some() { in_slot } else { in_pool }
+}
+
+/// A page is leaving DRAM for its copy. Returns where that is.
+pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
     parts.copies.note(page, false);
-    parts.stats.add(Counter::PagesUnchanged, 1);
+    parts.stats.add(counter(copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged), 1);
+    part_from(parts, copy)
 }
 
 /// Frees the copy of a page that is no longer the same, or goes elsewhere.
 pub fn give_up(parts: &Parts, copy: StoredCopy) {
-    parts.copies.count.fetch_sub(1, Relaxed);
-    parts.release_copy(copy.place());
+    let place = part_from(parts, copy);
+    parts.release_copy(place);
 }
 
 /// A leaving page's copy, if it is in an area that works; else it is given up, and
 /// the page is stored elsewhere.
-pub fn unless_failed(parts: &Parts, copy: StoredCopy) -> Option<StoredCopy> {
-    if !parts.areas.has_failed(copy.slot()) {
-        return Some(copy);
+pub fn unless_failed(parts: &Parts, copy: StoredCopy) -> Option<SlotCopy> {
+    if let Some(in_slot) = copy.in_slot()
+        && !parts.areas.has_failed(in_slot.slot())
+    {
+        return Some(in_slot);
     }
     give_up(parts, copy);
     None
+}
+
+/// The object in the pool that is a page's copy, or the page itself, is another
+/// one from now on. `at` is where the page was claimed.
+#[must_use]
+pub fn renamed(at: Place, new: Handle) -> Place {
+    match at {
+        Place::Resident { heat, .. } => {
+            Place::Resident { heat, copy: Some(StoredCopy::pooled(new.to_bits())) }
+        }
+        _ => Place::Pool { handle: new.to_bits() },
+    }
 }
 
 /// Gives the copy of a resident page up, if it has one that `unwanted` names and
@@ -197,19 +276,39 @@ pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool
 
 /// Gives up to `want` copies up, because the areas are full. Returns how many.
 pub fn shed(parts: &Parts, want: usize) -> usize {
+    let is_it = |copy: StoredCopy| copy.in_slot().is_some();
+    let shed = shed_those(parts, want, &parts.copies.count, is_it);
+    parts.stats.add(Counter::CopiesShed, shed as u64);
+    shed
+}
+
+/// As [`shed`], of those in the pool, because that is nearly full.
+pub fn shed_pooled(parts: &Parts, want: usize) -> usize {
+    let is_it = |copy: StoredCopy| copy.in_slot().is_none();
+    let shed = shed_those(parts, want, &parts.copies.pooled, is_it);
+    parts.stats.add(Counter::PoolCopiesShed, shed as u64);
+    shed
+}
+
+/// Gives up to `want` copies of a kind up, of which there are `count`.
+fn shed_those(
+    parts: &Parts,
+    want: usize,
+    count: &AtomicUsize,
+    is_it: impl Fn(StoredCopy) -> bool,
+) -> usize {
     let (copies, high) = (&parts.copies, parts.space.high());
     let mut shed = 0;
     let mut left = high.min(SHED_SPAN);
-    while left > 0 && shed < want && copies.count() > 0 {
+    while left > 0 && shed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;
         if parts.space.has_resident(page) {
-            shed += usize::from(forget(parts, page, |_| true));
+            shed += usize::from(forget(parts, page, &is_it));
         } else {
             copies.next.fetch_add(CHUNK_PAGES - page % CHUNK_PAGES - 1, Relaxed);
         }
     }
-    parts.stats.add(Counter::CopiesShed, shed as u64);
     shed
 }
 
@@ -217,7 +316,7 @@ pub fn shed(parts: &Parts, want: usize) -> usize {
 /// like its page any more. Nothing else runs.
 pub fn forget_all(parts: &Parts) {
     let mut page = 0;
-    while page < parts.space.high() && parts.copies.count() > 0 {
+    while page < parts.space.high() && parts.copies.count() + parts.copies.pooled() > 0 {
         if !parts.space.has_resident(page) {
             page += CHUNK_PAGES - page % CHUNK_PAGES;
             continue;

@@ -184,6 +184,12 @@ impl Engine {
         self.parts.copies.count()
     }
 
+    /// Resident pages of which the pool has a copy.
+    #[must_use]
+    pub fn pooled_copies(&self) -> usize {
+        self.parts.copies.pooled()
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {

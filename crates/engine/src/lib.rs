@@ -92,6 +92,8 @@ pub mod swap {
     pub mod slot;
 }
 #[cfg(not(loom))]
+mod unchanged;
+#[cfg(not(loom))]
 pub mod unpack;
 #[cfg(not(loom))]
 pub mod upkeep;

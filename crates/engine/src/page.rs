@@ -5,8 +5,10 @@
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
 //!  bit 6-63 payload      Resident: heat (4 bits), whether a copy is stored, then
-//!                                  pins (16 bits) or, from bit 20 on, the copy
-//!                        Staged: frame (14 bits), the copy or all ones
+//!                                  pins (16 bits) or whether the copy is in the
+//!                                  pool and, from bit 20 on, where
+//!                        Staged: frame (14 bits), where in the swap area there
+//!                                is a copy, or all ones
 //!                        Filled: word code
 //!                        Pool: handle     Slot: slot number
 //!                        Packed: slot number, part
@@ -34,6 +36,7 @@ const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
 pub const MAX_HEAT: u8 = 15;
 const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
 const HAS_COPY: u64 = 1 << (HEAT_SHIFT + 4);
+const COPY_IN_POOL: u64 = HAS_COPY << 1;
 const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
@@ -45,6 +48,11 @@ const COPY_BITS: u32 = SLOT_BITS + 4;
 const NO_COPY: u64 = (1 << COPY_BITS) - 1;
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// The upper bits of a handle of the pool's, so many, say which object it is.
+pub const OBJECT_BITS: u32 = 34;
+const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
+const _: () = assert!(OBJECT_BITS <= COPY_BITS);
 
 /// Slot numbers are below this.
 pub const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
@@ -73,8 +81,8 @@ pub enum Place {
     Staged {
         /// Number of the frame, below [`FRAME_LIMIT`].
         frame: u32,
-        /// What is stored of it.
-        copy: Option<StoredCopy>,
+        /// What the swap area has of it.
+        copy: Option<SlotCopy>,
     },
     /// All words equal.
     Filled {
@@ -102,14 +110,26 @@ pub enum Place {
     },
 }
 
-/// Where in the swap area a page lies that is in DRAM, too.
+/// Where a page is stored that is in DRAM as it is, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredCopy {
+pub enum StoredCopy {
+    /// In the swap area.
+    Slot(SlotCopy),
+    /// Compressed in the pool.
+    Pool {
+        /// Which object: a handle's upper [`OBJECT_BITS`] bits.
+        object: u64,
+    },
+}
+
+/// Where in the swap area a copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotCopy {
     slot: u64,
     part: u8,
 }
 
-impl StoredCopy {
+impl SlotCopy {
     /// The slot.
     #[must_use]
     pub fn slot(self) -> u64 {
@@ -119,17 +139,51 @@ impl StoredCopy {
     /// Where the page is once it has left DRAM.
     #[must_use]
     pub fn place(self) -> Place {
-        let StoredCopy { slot, part } = self;
+        let SlotCopy { slot, part } = self;
         if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
     }
 
-    fn bits(copy: Option<StoredCopy>) -> u64 {
-        copy.map_or(NO_COPY, |StoredCopy { slot, part }| slot | u64::from(part) << SLOT_BITS)
+    fn bits(copy: Option<SlotCopy>) -> u64 {
+        copy.map_or(NO_COPY, |SlotCopy { slot, part }| slot | u64::from(part) << SLOT_BITS)
+    }
+
+    fn from_bits(bits: u64) -> Option<SlotCopy> {
+        let copy = SlotCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 };
+        (bits != NO_COPY).then_some(copy)
+    }
+}
+
+impl StoredCopy {
+    /// The copy in the pool that a handle names.
+    #[must_use]
+    pub fn pooled(handle: u64) -> StoredCopy {
+        StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
+    }
+
+    /// The copy, if it is in the swap area.
+    #[must_use]
+    pub fn in_slot(self) -> Option<SlotCopy> {
+        match self {
+            StoredCopy::Slot(copy) => Some(copy),
+            StoredCopy::Pool { .. } => None,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        let (mark, bits) = match self {
+            StoredCopy::Slot(copy) => (HAS_COPY, SlotCopy::bits(Some(copy))),
+            StoredCopy::Pool { object } => (HAS_COPY | COPY_IN_POOL, object),
+        };
+        mark | bits << RESIDENT_COPY_SHIFT
     }
 
     fn from_bits(bits: u64) -> Option<StoredCopy> {
-        let copy = StoredCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 };
-        (bits != NO_COPY).then_some(copy)
+        let copy = bits >> RESIDENT_COPY_SHIFT;
+        match bits & (HAS_COPY | COPY_IN_POOL) {
+            HAS_COPY => SlotCopy::from_bits(copy).map(StoredCopy::Slot),
+            marks if marks & HAS_COPY != 0 => Some(StoredCopy::Pool { object: copy }),
+            _ => None,
+        }
     }
 }
 
@@ -140,21 +194,31 @@ impl Place {
         Place::Resident { heat, copy: None }
     }
 
-    /// What is stored of the page beside what is in DRAM.
+    /// What is stored of a resident page.
     #[must_use]
     pub fn copy(self) -> Option<StoredCopy> {
         match self {
-            Place::Resident { copy, .. } | Place::Staged { copy, .. } => copy,
+            Place::Resident { copy, .. } => copy,
             _ => None,
         }
     }
 
-    /// What a page at this place leaves in the swap area when it comes in.
+    /// What the swap area has of a staged page.
+    #[must_use]
+    pub fn staged_copy(self) -> Option<SlotCopy> {
+        match self {
+            Place::Staged { copy, .. } => copy,
+            _ => None,
+        }
+    }
+
+    /// What a page at this place leaves there when it comes in.
     #[must_use]
     pub fn to_copy(self) -> Option<StoredCopy> {
         match self {
-            Place::Slot { slot } => Some(StoredCopy { slot, part: WHOLE }),
-            Place::Packed { slot, part } => Some(StoredCopy { slot, part }),
+            Place::Slot { slot } => Some(StoredCopy::Slot(SlotCopy { slot, part: WHOLE })),
+            Place::Packed { slot, part } => Some(StoredCopy::Slot(SlotCopy { slot, part })),
+            Place::Pool { handle } => Some(StoredCopy::pooled(handle)),
             _ => None,
         }
     }
@@ -173,7 +237,7 @@ impl Entry {
             Place::Resident { heat, copy } => return Entry::resident(heat, copy),
             Place::Staged { frame, copy } => {
                 debug_assert!(frame < FRAME_LIMIT);
-                (2, u64::from(frame) | StoredCopy::bits(copy) << FRAME_BITS)
+                (2, u64::from(frame) | SlotCopy::bits(copy) << FRAME_BITS)
             }
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
@@ -190,11 +254,7 @@ impl Entry {
 
     fn resident(heat: u8, copy: Option<StoredCopy>) -> Entry {
         debug_assert!(heat <= MAX_HEAT);
-        let copy = match copy {
-            Some(copy) => HAS_COPY | StoredCopy::bits(Some(copy)) << RESIDENT_COPY_SHIFT,
-            None => 0,
-        };
-        Entry(1 | u64::from(heat) << HEAT_SHIFT | copy)
+        Entry(1 | u64::from(heat) << HEAT_SHIFT | copy.map_or(0, StoredCopy::bits))
     }
 
     /// Where the page is.
@@ -205,15 +265,11 @@ impl Entry {
             0 => Place::Vacant,
             1 => Place::Resident {
                 heat: ((self.0 & HEAT) >> HEAT_SHIFT) as u8,
-                copy: StoredCopy::from_bits(if self.has_copy() {
-                    self.0 >> RESIDENT_COPY_SHIFT
-                } else {
-                    NO_COPY
-                }),
+                copy: StoredCopy::from_bits(self.0),
             },
             2 => Place::Staged {
                 frame: payload as u32 & (FRAME_LIMIT - 1),
-                copy: StoredCopy::from_bits(payload >> FRAME_BITS),
+                copy: SlotCopy::from_bits(payload >> FRAME_BITS),
             },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
@@ -245,7 +301,7 @@ impl Entry {
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
     }
 
-    /// Whether the page is resident and the swap area holds it, too.
+    /// Whether the page is resident and stored, too.
     #[must_use]
     pub fn has_copy(self) -> bool {
         self.is_resident() && self.0 & HAS_COPY != 0
@@ -410,16 +466,23 @@ mod tests {
     use proptest::prelude::*;
 
     /// The last slot stands for no copy.
+    fn slot_copies() -> impl Strategy<Value = SlotCopy> {
+        (0..SLOT_LIMIT - 1, 0..=WHOLE).prop_map(|(slot, part)| SlotCopy { slot, part })
+    }
+
     fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
-        let stored = (0..SLOT_LIMIT - 1, 0..=WHOLE);
-        proptest::option::of(stored.prop_map(|(slot, part)| StoredCopy { slot, part }))
+        proptest::option::of(prop_oneof![
+            slot_copies().prop_map(StoredCopy::Slot),
+            (0..PAYLOAD_LIMIT).prop_map(StoredCopy::pooled),
+        ])
     }
 
     fn places() -> impl Strategy<Value = Place> {
         prop_oneof![
             Just(Place::Vacant),
             (0..=MAX_HEAT, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
-            (0..FRAME_LIMIT, copies()).prop_map(|(frame, copy)| Place::Staged { frame, copy }),
+            (0..FRAME_LIMIT, proptest::option::of(slot_copies()))
+                .prop_map(|(frame, copy)| Place::Staged { frame, copy }),
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
             (0..SLOT_LIMIT).prop_map(|slot| Place::Slot { slot }),
@@ -445,7 +508,9 @@ mod tests {
             let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
             let table = PageTable::new(&words);
             prop_assert_eq!(table.load(0).has_copy(), copy.is_some());
-            prop_assert_eq!(copy.and_then(|copy| copy.place().to_copy()), copy);
+            if let Some(slot) = copy.and_then(StoredCopy::in_slot) {
+                prop_assert_eq!(slot.place().to_copy(), copy);
+            }
             prop_assert_eq!(table.load(0).pins(), 0);
             prop_assert_eq!(table.try_pin(0), copy.is_none());
             table.unpin(0);

@@ -170,7 +170,7 @@ fn bring(
         let mut lifted = Ok(());
         if let Some(copy) = copy {
             lifted = parts.window.allow_writes(page);
-            copies::give_up(parts, copy);
+            copies::give_up(parts, StoredCopy::Slot(copy));
         }
         finish(parts, page, claim, HOT, None);
         return lifted.map(|()| Tier::Staged).map_err(FaultError::Install);
@@ -187,7 +187,7 @@ fn bring(
         // What follows is on its way.
         Touch::Marker(window) if window.is_asked_for() => 1,
         // Nothing comes along from elsewhere, and looking costs what it costs.
-        _ if place.to_copy().is_none() => 1,
+        _ if !matches!(place, Place::Slot { .. } | Place::Packed { .. }) => 1,
         _ => readahead::neighbours(&parts.pages, page),
     };
     let (window, is_stream) =
@@ -246,8 +246,8 @@ pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     /// What for.
     pub(crate) access: Access,
-    /// Whether what the swap area has of it, and of those that come with it,
-    /// stays for as long as they are not written.
+    /// Whether what is stored of it, and of those that come with it, stays for as
+    /// long as they are not written.
     pub(crate) keep: bool,
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
@@ -288,7 +288,7 @@ pub(crate) fn install_from(
         }
         Place::Pool { handle } => {
             unpack::pooled(parts, context, Handle::from_bits(handle))?;
-            install(parts, page, &context.page.0, Writes::Allowed)?;
+            install(parts, page, &context.page.0, writes(wanted.keep))?;
             alone(Tier::Pool)
         }
         Place::Packed { slot, part } => {

@@ -1,8 +1,9 @@
 //! Walk 1, a page goes out: victim -> unmap -> fill -> codec -> pool | slot ->
 //! extent -> bounce -> io -> publish.
 //!
-//! A batch of victims is moved out of the program's reach into staging frames.
-//! From then on a touch finds them staged and takes them straight back. Same-
+//! Victims that are unchanged since they were stored are dropped where they are
+//! ([`unchanged`]). The others are moved out of the program's reach into staging
+//! frames. From then on a touch finds them staged and takes them straight back. Same-
 //! filled pages become a word, compressible ones go to the pool, the others are
 //! copied to a bounce buffer, sealed, and written in one go; those that are
 //! unchanged since they were written go back to their slots as they are. Only when the
@@ -16,11 +17,12 @@ use crate::copies;
 use crate::fill;
 use crate::io::IoError;
 use crate::packed;
-use crate::page::{Claim, PART_LIMIT, PageNo, Place, StoredCopy};
+use crate::page::{Claim, PART_LIMIT, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
-use crate::policy::HOT;
+use crate::policy::{HOT, Victim};
 use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
+use crate::unchanged;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::window::{StagedFrame, Writes};
@@ -71,14 +73,14 @@ impl Staged {
 pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let mut victims = [const { None }; BATCH_PAGES];
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
-    if found == 0 {
-        return Outcome::default();
-    }
-    let staged = stage(parts, context, &mut victims[..found]);
-    let mut outcome = store(parts, context, &staged);
-    parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
+    let dropped = unchanged::drop_where_they_are(parts, &mut victims[..found]);
+    let mut outcome = match found - dropped {
+        0 => Outcome::default(),
+        changed => take_out(parts, context, &mut victims[..changed]),
+    };
+    parts.stats.add(Counter::PagesOut, dropped as u64);
+    outcome.pages_out += dropped;
     parts.budget.release(outcome.pages_out);
-    parts.stats.add(Counter::PagesOut, staged.count as u64);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;
@@ -86,7 +88,14 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     outcome
 }
 
-type Victim<'t> = Option<(PageNo, Claim<'t>)>;
+/// Moves victims into staging frames and finds each a place to stay.
+fn take_out(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> Outcome {
+    let staged = stage(parts, context, victims);
+    let outcome = store(parts, context, &staged);
+    parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
+    parts.stats.add(Counter::PagesOut, staged.count as u64);
+    outcome
+}
 
 /// Moves the victims into staging frames, neighbours in one call.
 fn stage(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> Staged {
@@ -191,8 +200,8 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
     let mut waiting = 0;
     for (page, frame) in staged.frames() {
         let Some(mut held) = claim_staged(parts, page, frame) else { continue };
-        let copy = held.1.before().place().copy();
-        let copy_place = copy.map(StoredCopy::place);
+        let copy = held.1.before().place().staged_copy();
+        let copy_place = copy.map(SlotCopy::place);
         let in_dram = match copy {
             Some(_) => again_in_dram(parts, context, page, held.0.bytes()),
             None => in_dram(parts, context, page, held.0.bytes()),
@@ -201,8 +210,10 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
             let (content, claim) = held;
             drop(content);
             claim.publish(place);
-            match copy {
-                Some(_) if copy_place == Some(place) => copies::left_unchanged(parts, page),
+            match copy.map(StoredCopy::Slot) {
+                Some(copy) if copy_place == Some(place) => {
+                    copies::leave_for(parts, page, copy);
+                }
                 Some(copy) => copies::give_up(parts, copy),
                 None => {}
             }
@@ -261,9 +272,6 @@ fn again_in_dram(
     page: PageNo,
     content: &[u8; PAGE_SIZE],
 ) -> Option<Place> {
-    if !parts.copies.may_be_packed() {
-        return None;
-    }
     let place = in_dram(parts, context, page, content);
     parts.copies.note_packed(place.is_some());
     place

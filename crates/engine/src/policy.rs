@@ -26,6 +26,9 @@ pub const PREFETCHED: u8 = 0;
 /// Heat of a page that was touched while it was leaving, or refused to leave.
 pub const HOT: u8 = 3;
 
+/// A page that is to leave, claimed; `None` once somebody took it.
+pub type Victim<'t> = Option<(PageNo, Claim<'t>)>;
+
 /// The hand, and what is known of pages that left.
 #[derive(Debug)]
 pub struct Clock {
@@ -100,7 +103,7 @@ impl Clock {
         &self,
         pages: &PageTable<'t>,
         space: &Space,
-        victims: &mut [Option<(PageNo, Claim<'t>)>],
+        victims: &mut [Victim<'t>],
     ) -> usize {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 /// Share of its limit at which the pool is written back, in percent.
 const POOL_HIGH_PERCENT: usize = 90;
-/// Copies of unchanged pages given up at once when the areas are full.
+/// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
@@ -63,7 +63,9 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     let mut written_back = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
     pool_upkeep::compact(parts, context);
-    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
+    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT
+        && copies::shed_pooled(parts, SHED_PAGES) == 0
+    {
         match pool_upkeep::write_back(parts, context) {
             Ok(count) => written_back = count,
             Err(full) => area_full = Some(full),

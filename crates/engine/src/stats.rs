@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 6;
+pub const STATS_VERSION: u64 = 7;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,6 +205,14 @@ counters! {
     WindowsReached,
     /// Windows asked for whose stream was lost.
     WindowsLost,
+    /// Pages that came in from the pool and left their copy there.
+    PoolCopiesKept,
+    /// Copies in the pool given up because the page was written.
+    PoolCopiesWritten,
+    /// Copies in the pool given up because it was nearly full.
+    PoolCopiesShed,
+    /// Pages that left DRAM for their copy in the pool: nothing was packed.
+    PoolPagesUnchanged,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

@@ -84,7 +84,9 @@ impl Upkeep {
             let page = self.next;
             self.next += 1;
             if parts.space.has_resident(page)
-                && copies::forget(parts, page, |copy| parts.areas.is_leaving(copy.slot()))
+                && copies::forget(parts, page, |copy| {
+                    copy.in_slot().is_some_and(|copy| parts.areas.is_leaving(copy.slot()))
+                })
             {
                 self.moved_in_round += 1;
             }

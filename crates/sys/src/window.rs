@@ -32,6 +32,9 @@ const SLOTS: usize = 4;
 pub(crate) const RESERVABLE: std::ops::Range<usize> =
     WINDOW_BASE..WINDOW_BASE + SLOTS * WINDOW_SIZES[0];
 
+/// Runs of pages that are dropped in one call.
+const DISCARD_RUNS: usize = 64;
+
 const EMPTY: u8 = 0;
 const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
@@ -223,6 +226,60 @@ impl Window {
     /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
+    }
+
+    /// Drops the content of pages in ascending order, wherever they lie: in one
+    /// call, after which other processors forget all of them at once (Linux
+    /// 6.16), or run by run where a process may not give itself such advice.
+    /// Returns how many of them, from the first on, are gone.
+    pub fn discard_each(&self, pages: &[u64]) -> usize {
+        let mut gone = 0;
+        for pages in pages.chunks(DISCARD_RUNS) {
+            let (runs, count) = self.runs(pages);
+            let dropped = match self.advise_runs(&runs[..count]) {
+                Ok(bytes) => bytes / PAGE_SIZE,
+                Err(_) => self.discard_runs(&runs[..count]),
+            };
+            gone += dropped;
+            if dropped < pages.len() {
+                break;
+            }
+        }
+        gone
+    }
+
+    /// What a list of pages comes to in runs of neighbours, and how many.
+    pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_RUNS], usize) {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (mut runs, mut count) = ([none; DISCARD_RUNS], 0);
+        for (at, page) in pages.iter().enumerate() {
+            if at > 0 && pages[at - 1] + 1 == *page {
+                runs[count - 1].iov_len += PAGE_SIZE;
+            } else {
+                let iov_base = self.address(*page, 1) as *mut _;
+                runs[count] = libc::iovec { iov_base, iov_len: PAGE_SIZE };
+                count += 1;
+            }
+        }
+        (runs, count)
+    }
+
+    fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
+        // The calling thread by a number of its own (Linux 6.14): a descriptor
+        // would name the parent in a forked child.
+        const PIDFD_SELF: isize = -10000;
+        let advice = libc::MADV_DONTNEED as usize;
+        let args = [PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
+        // SAFETY: `runs` lie in the window, to which no Rust code refers.
+        raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
+    }
+
+    /// Run by run. Returns how many pages are gone.
+    pub(crate) fn discard_runs(&self, runs: &[libc::iovec]) -> usize {
+        let drop_run = |run: &&libc::iovec| {
+            self.advise(run.iov_base as usize, run.iov_len, libc::MADV_DONTNEED).is_ok()
+        };
+        runs.iter().take_while(drop_run).map(|run| run.iov_len / PAGE_SIZE).sum()
     }
 
     /// Changes what the program may do with `count` pages.

@@ -136,3 +136,28 @@ fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
         assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");
     }
 }
+
+#[test]
+fn just_the_pages_that_are_named_are_discarded() {
+    let window = Window::reserve(BATCH, false).unwrap();
+    // More runs than one call takes, of one to three pages.
+    let named: Vec<u64> = (0..600).filter(|page| page % 5 < 1 + page / 5 % 3).collect();
+    let content = vec![7; 600 * PAGE_SIZE];
+    for by_call in [true, false] {
+        assert_eq!(window.install(100, &content, Writes::Caught).pages, 600);
+        let pages: Vec<u64> = named.iter().map(|page| 100 + page).collect();
+        if by_call {
+            assert_eq!(window.discard_each(&pages), pages.len());
+        } else {
+            let few = &pages[..40];
+            let (runs, count) = window.runs(few);
+            assert_eq!(window.discard_runs(&runs[..count]), few.len());
+        }
+        let gone = if by_call { &named[..] } else { &named[..40] };
+        for page in 0..600 {
+            let is_there = window.is_present(100 + page).unwrap();
+            assert_eq!(is_there, !gone.contains(&page), "page {page}");
+        }
+        window.discard(100, 600).unwrap();
+    }
+}

@@ -113,6 +113,14 @@ pub(crate) struct PoolFigures {
     pub(super) compacted_pages: u64,
     pub(super) recompressed_pages: u64,
     pub(super) recompressed_saved_bytes: u64,
+    /// Pages that left memory unchanged: the pool still had them.
+    pub(super) unchanged_pages: u64,
+    /// Pages whose copy stayed in the pool when they came in.
+    pub(super) copies_kept: u64,
+    /// Of those copies, given up because the page was written.
+    pub(super) copies_written: u64,
+    /// Of those copies, given up because the pool was nearly full.
+    pub(super) copies_shed: u64,
 }
 
 /// The bounce buffers. Slots have a page each.
@@ -310,6 +318,10 @@ impl Figures {
                 compacted_pages: get(C::PagesCompacted),
                 recompressed_pages: get(C::PagesRecompressed),
                 recompressed_saved_bytes: get(C::RecompressedSavedBytes),
+                unchanged_pages: get(C::PoolPagesUnchanged),
+                copies_kept: get(C::PoolCopiesKept),
+                copies_written: get(C::PoolCopiesWritten),
+                copies_shed: get(C::PoolCopiesShed),
             },
             areas: AreaFigures {
                 count: get(C::Areas),

@@ -46,6 +46,10 @@ impl Handle {
         Handle(bits)
     }
 
+    /// The upper bits of a handle, so many, say which object it is; the others,
+    /// what it is like, which the pool knows as well.
+    pub const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
+
     /// The object's length.
     #[must_use]
     pub fn packed_bytes(self) -> usize {

@@ -219,6 +219,16 @@ impl Pool {
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
+    /// The handle of a live object, of which only the upper bits were kept. Its
+    /// page goes back to it: the slab is used.
+    #[must_use]
+    pub fn handle_of(&self, object: u64) -> Option<Handle> {
+        let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
+        let mut guard = self.slabs.get(slab as usize)?.lock();
+        guard.note_use();
+        guard.handle(slab as u32, slot as u16)
+    }
+
     /// Frees the object; a stale handle has no effect.
     pub fn free(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else {

@@ -194,6 +194,15 @@ impl Slab {
         true
     }
 
+    /// The handle of the object in a slot, if one is there.
+    pub(super) fn handle(&self, slab: u32, slot: u16) -> Option<Handle> {
+        if self.class.is_none() || slot >= self.untouched_from {
+            return None;
+        }
+        let Header { stamp, len, tag, .. } = Header::unpack(self.header(slot));
+        (len > 0).then(|| Handle::new(slab, Object { slot, stamp, len, tag }))
+    }
+
     /// Writes owners and handles of live objects to `out`, going on where the
     /// last call ended; returns how many. Afterwards `listed_to` is zero when
     /// the slab has been gone through, and the next call starts over.

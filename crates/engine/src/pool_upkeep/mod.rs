@@ -8,8 +8,9 @@ pub use recompress::Recompressor;
 pub use shrinker::Shrinker;
 
 use crate::context::{BATCH_PAGES, Context};
+use crate::copies;
 use crate::packed::{MAX_PART_BYTES, Packer};
-use crate::page::{Claim, PageNo, Place};
+use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::page_out::{Moved, Moves, NoSlot, allocate};
 use crate::parts::Parts;
 use crate::pool::Handle;
@@ -148,6 +149,20 @@ fn copy_packed<'c>(parts: &Parts, context: &'c mut Context, handle: Handle) -> O
     Some(room)
 }
 
+/// Claims a page whose object, or copy, this still is.
+fn claim_stored(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    // A damaged header may name any owner.
+    if page >= parts.window.pages() as u64 {
+        return None;
+    }
+    let seen = parts.pages.load(page);
+    let is_copy = seen.place().copy() == Some(StoredCopy::pooled(handle.to_bits()));
+    if !is_copy {
+        return claim_pooled(parts, page, handle);
+    }
+    parts.pages.try_claim(page, seen)
+}
+
 /// Claims a page if it is still where the pool says and nobody else has it.
 fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     // A damaged header may name any owner.
@@ -175,11 +190,12 @@ pub fn compact(parts: &Parts, context: &mut Context) -> usize {
 /// Moves one page's object; false where it stays, because somebody has the page
 /// or there is no gap. What is damaged stays, too: whoever touches it is told.
 fn move_object(parts: &Parts, context: &mut Context, page: PageNo, handle: Handle) -> bool {
-    let Some(claim) = claim_pooled(parts, page, handle) else { return false };
+    let Some(claim) = claim_stored(parts, page, handle) else { return false };
     let packed = copy_packed(parts, context, handle);
     let moved = packed.map(|packed| parts.pool.store_in_gap(packed, page, handle.tag()));
     let Some(Ok(new)) = moved else { return false };
-    claim.publish(Place::Pool { handle: new.to_bits() });
+    let at = claim.before().place();
+    claim.publish(copies::renamed(at, new));
     parts.pool.free(handle);
     true
 }
