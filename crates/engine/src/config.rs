@@ -72,6 +72,8 @@ impl AreaSpec {
 /// What compressed pages may take of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
+    /// As much as gains most, from [`PoolLimit::START`] to [`PoolLimit::LARGEST`].
+    Auto,
     /// A share of it.
     Percent(u8),
     /// So many bytes.
@@ -81,8 +83,8 @@ pub enum PoolLimit {
 /// A text that is no limit of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no limit for the pool; give a share from 0% to {LARGEST_POOL_PERCENT}% of the \
-     budget, or a size such as 64M"
+    "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
+     the budget, or a size such as 64M"
 )]
 pub struct BadPoolLimit(pub String);
 
@@ -92,12 +94,15 @@ const LARGEST_POOL_PERCENT: u8 = 80;
 impl PoolLimit {
     /// The largest there may be.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    /// What [`PoolLimit::Auto`] begins with, and never goes below.
+    pub const START: PoolLimit = PoolLimit::Percent(40);
 
     /// The limit with so large a budget. A size is cut to the largest share.
     #[must_use]
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
+            PoolLimit::Auto => PoolLimit::START.bytes_of(memory_bytes),
             PoolLimit::Percent(percent) => share(percent),
             PoolLimit::Bytes(bytes) => {
                 usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
@@ -109,6 +114,7 @@ impl PoolLimit {
 impl std::fmt::Display for PoolLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            PoolLimit::Auto => f.write_str("auto"),
             PoolLimit::Percent(percent) => write!(f, "{percent}%"),
             PoolLimit::Bytes(bytes) => write!(f, "{bytes}B"),
         }
@@ -118,11 +124,14 @@ impl std::fmt::Display for PoolLimit {
 impl std::str::FromStr for PoolLimit {
     type Err = BadPoolLimit;
 
-    /// Reads `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
+    /// Reads `auto`, `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
     fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
         const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
         let bad = || BadPoolLimit(text.to_string());
         let given = text.trim();
+        if given == "auto" {
+            return Ok(PoolLimit::Auto);
+        }
         let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
         let number: u64 = digits.parse().map_err(|_| bad())?;
         let unit = given[digits.len()..].trim();
@@ -182,7 +191,7 @@ impl Default for Config {
             memory_bytes: 1 << 30,
             areas: vec![AreaSpec::new("/var/tmp")],
             reserve_bytes: 512 << 20,
-            pool: PoolLimit::Percent(40),
+            pool: PoolLimit::Auto,
             shrink_pool: false,
             recompress: false,
             encrypt: true,

@@ -2,6 +2,7 @@
 //!
 //! Addresses come in here and become page numbers; nothing below knows them.
 
+use crate::balance::Balance;
 use crate::bounce::{Pools, Shape};
 use crate::budget::Budget;
 use crate::codec::Selector;
@@ -149,15 +150,19 @@ impl Engine {
         Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
     }
 
-    /// Sets what the pool may take of the budget.
+    /// Sets what the pool may take of the budget, or lets the engine choose.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
+        self.parts.balance.set_on(limit == PoolLimit::Auto);
         self.parts.pool.set_limit_bytes(limit.bytes_of(self.parts.budget.limit_bytes()));
     }
 
-    /// What the pool may take of the budget, in bytes.
+    /// What the pool may take of the budget.
     #[must_use]
-    pub fn pool_limit_bytes(&self) -> usize {
-        self.parts.pool.limit_bytes()
+    pub fn pool_limit(&self) -> PoolLimit {
+        match self.parts.balance.is_on() {
+            true => PoolLimit::Auto,
+            false => PoolLimit::Bytes(self.parts.pool.limit_bytes() as u64),
+        }
     }
 
     /// Whether pages of the pool go to the swap area before it is full.
@@ -624,6 +629,8 @@ fn assemble(
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     pool.set_limit_bytes(config.pool.bytes_of(memory));
+    let [least, most] = [PoolLimit::START, PoolLimit::LARGEST].map(|limit| limit.bytes_of(memory));
+    let balance = Balance::new(config.pool == PoolLimit::Auto, least, most, memory);
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
@@ -637,6 +644,7 @@ fn assemble(
         streams: Streams::new(memory / PAGE_SIZE),
         copies: Copies::new(window_pages)?,
         pool,
+        balance,
         bounce,
         sealer,
         budget: Budget::new(memory, fixed),

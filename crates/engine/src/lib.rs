@@ -29,6 +29,8 @@
 pub mod page;
 mod primitive;
 
+#[cfg(not(loom))]
+pub mod balance;
 pub mod bounce;
 #[cfg(not(loom))]
 pub mod budget;

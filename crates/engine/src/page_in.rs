@@ -106,7 +106,9 @@ pub fn page_in(
     let tier = bring(parts, &mut context, page, claim, access)?;
     drop(context);
     parts.note_peaks();
-    parts.stats.record_fault(tier, now_ns() - start);
+    let ns = now_ns() - start;
+    parts.stats.record_fault(tier, ns);
+    parts.balance.took(tier, ns);
     Ok(())
 }
 
@@ -196,6 +198,7 @@ fn bring(
     match install_from(parts, context, place, wanted) {
         Ok(Came { tier, pages }) => {
             let copy = copies::arrive(parts, place, keep);
+            parts.note_refault(page, place);
             finish(parts, page, claim, parts.grace(page, tier), copy);
             match tier {
                 Tier::Zero if access == Access::Write => run_ahead(parts, page),

@@ -1,6 +1,7 @@
 //! The parts that both walks use, side by side: they do not know each other,
 //! the walks pass values between them.
 
+use crate::balance::{Balance, PoolView};
 use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
 use crate::codec::Selector;
@@ -64,6 +65,8 @@ pub struct Parts {
     pub sealer: Sealer,
     /// The DRAM budget.
     pub budget: Budget,
+    /// How much of it the pool gets.
+    pub balance: Balance,
     /// What may be taken of it in a moment: by stores into the pool, each of
     /// which may open a slab, and for transient buffers.
     pub claimed_bytes: AtomicUsize,
@@ -256,6 +259,29 @@ impl Parts {
     pub fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
         let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
         self.sealer.open(slot, generation, page, seal)
+    }
+
+    /// Notes how soon a touched page is back from where it was. Whoever notes it
+    /// has claimed it, and it has not been welcomed back yet.
+    pub fn note_refault(&self, page: PageNo, place: Place) {
+        if !self.balance.is_on() || !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
+            return;
+        }
+        let Some(distance) = self.clock.distance(page) else { return };
+        let (limit_bytes, pool) = (self.pool.limit_bytes(), &self.pool);
+        if matches!(place, Place::Pool { .. }) {
+            self.balance.found_in_pool(distance, limit_bytes);
+            return;
+        }
+        let (used_bytes, objects) = (pool.used_bytes(), pool.objects());
+        self.balance.found_on_disk(distance, PoolView { limit_bytes, used_bytes, objects });
+    }
+
+    /// Moves the pool's limit to where most is gained, once enough has been seen.
+    pub fn keep_balance(&self) {
+        if let Some(limit_bytes) = self.balance.step(self.pool.limit_bytes()) {
+            self.pool.set_limit_bytes(limit_bytes);
+        }
     }
 
     /// Heat of a page that was touched and has come in from `tier`.

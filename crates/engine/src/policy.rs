@@ -79,6 +79,12 @@ impl Clock {
         heat
     }
 
+    /// How many pages have left since this one did, where that is known.
+    #[must_use]
+    pub fn distance(&self, page: PageNo) -> Option<u64> {
+        self.refaults.distance(page)
+    }
+
     /// Notes that a page, which is claimed, leaves.
     pub fn note_leaving(&self, page: PageNo) {
         self.refaults.note_leaving(page);

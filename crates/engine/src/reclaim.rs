@@ -137,6 +137,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
             sleep_until_low(parts, seen, nap_ns);
             continue;
         }
+        parts.keep_balance();
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
         let stuck = !matches!(round(parts, &mut context), Round::Progress);

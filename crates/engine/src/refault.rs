@@ -81,17 +81,24 @@ impl Refaults {
         mark.store(mark.load(Relaxed) & !(TIMES as u16 - 1) | now as u16, Relaxed);
     }
 
+    /// How many pages have left, about, since this one did; `None` where that is
+    /// not known.
+    #[must_use]
+    pub fn distance(&self, page: PageNo) -> Option<u64> {
+        self.has_mark(page).then(|| {
+            let seen = u64::from(self.marks[page as usize].load(Relaxed));
+            let now = self.left.load(Relaxed) / self.unit_pages;
+            now.wrapping_sub(seen) % TIMES * self.unit_pages
+        })
+    }
+
     /// The grace of a page that comes back while so many pages are resident, and
     /// so many of them warm. A page without a mark is like a fresh one.
     #[must_use]
     pub fn grant(&self, page: PageNo, resident: usize, warm: usize) -> u8 {
-        if !self.has_mark(page) {
-            return FRESH;
-        }
+        let Some(distance) = self.distance(page) else { return FRESH };
         let mark = &self.marks[page as usize];
         let seen = u64::from(mark.load(Relaxed));
-        let now = self.left.load(Relaxed) / self.unit_pages;
-        let distance = now.wrapping_sub(seen) % TIMES * self.unit_pages;
         let is_soon = distance < (REACH * resident.saturating_sub(warm)) as u64;
         let had = (seen >> TIME_BITS) as usize;
         let has = if is_soon { (had + 1).min(GRANTS.len() - 1) } else { had.saturating_sub(1) };

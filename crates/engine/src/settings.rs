@@ -1,7 +1,7 @@
 //! What can be changed while the program runs: a table of keys.
 
 use crate::codec::BadChoice;
-use crate::config::{BadPoolLimit, PoolLimit};
+use crate::config::BadPoolLimit;
 use crate::engine::Engine;
 use crate::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -69,9 +69,9 @@ pub const SETTINGS: [Setting; 7] = [
     },
     Setting {
         key: "pool.limit",
-        values: "a share of the budget such as 20%, at most 80%, or a size such as 64M",
+        values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
         meaning: "what compressed pages may take of the budget",
-        get: |engine| PoolLimit::Bytes(engine.pool_limit_bytes() as u64).to_string(),
+        get: |engine| engine.pool_limit().to_string(),
         set: |engine, text| {
             let limit = text.parse().map_err(|bad: BadPoolLimit| bad.to_string())?;
             engine.set_pool_limit(limit);

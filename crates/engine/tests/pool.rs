@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
+use softswap_engine::config::PoolLimit;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::page_in::Access;
@@ -11,6 +12,37 @@ use softswap_engine::stats::{Counter, StopReason};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Touches pages at random, so many times, while background reclaim runs.
+fn touch_at_random(world: &World, memory: Memory, among: u64, times: u64) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+        for step in 0..times {
+            let page = scramble(step) % among;
+            assert!(memory.read(page as usize * PAGE_SIZE).is_some());
+        }
+        done.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_pool_that_could_hold_what_is_read_from_the_disk_grows_until_it_does() {
+    let setup = Setup { pool: PoolLimit::Auto, ..Setup::default() };
+    let (world, memory, contents) = world_with_packed(&setup);
+    let before = world.count(Counter::PoolLimitBytes);
+    touch_at_random(&world, memory, 9000, 60_000);
+    let after = world.count(Counter::PoolLimitBytes);
+    assert!(after > before * 3 / 2, "{before} became {after}");
+    assert_holds(memory, &contents);
+    world.assert_within_budget();
+    // Set by hand, it stays.
+    world.engine.set_pool_limit(PoolLimit::Percent(30));
+    touch_at_random(&world, memory, 9000, 20_000);
+    assert_eq!(world.count(Counter::PoolLimitBytes), (16 << 20) / 100 * 30 / 65536 * 65536);
+    assert_holds(memory, &contents);
+}
 
 /// More than the pool of a small budget holds.
 const PAGES: u64 = 16_384;

@@ -61,8 +61,12 @@ pub(crate) struct RunArgs {
     codec: Option<String>,
 
     /// Largest share of the budget for compressed pages, or a size such as
-    /// 64M; at most 80% [default: 40%]
-    #[arg(long, value_name = "SHARE|SIZE", allow_hyphen_values = true)]
+    /// 64M; at most 80% [default: auto]
+    ///
+    /// With `auto` it is what gains most, from 40% to 80%: it grows while pages
+    /// that a larger pool had held are read from the disk, and shrinks while
+    /// pages are unpacked that had better stayed as they were.
+    #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]
     pool: Option<String>,
 
     /// Send compressed pages on to the disk before the pool is full, as long as

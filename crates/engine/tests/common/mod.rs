@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 use softswap_engine::codec::Choice;
-use softswap_engine::config::Config;
+use softswap_engine::config::{Config, PoolLimit};
 use softswap_engine::engine::Engine;
 use softswap_engine::io::SimDevice;
 use softswap_engine::page_in::Access;
@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) avoid_move: bool,
     pub(crate) spare_disk_mib: Option<u64>,
     pub(crate) discard: Discard,
+    pub(crate) pool: PoolLimit,
 }
 
 impl Default for Setup {
@@ -52,6 +53,8 @@ impl Default for Setup {
             avoid_move: false,
             spare_disk_mib: None,
             discard: Discard::None,
+            // Where it moves, counts depend on time.
+            pool: PoolLimit::START,
         }
     }
 }
@@ -74,6 +77,7 @@ impl World {
             codec: setup.codec,
             encrypt: setup.encrypt,
             avoid_move: setup.avoid_move,
+            pool: setup.pool,
             ..Config::default()
         };
         let limit_bytes = setup.swap_mib.map(|mib| mib << 20);
