@@ -51,7 +51,11 @@ pub mod fill;
 #[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
+mod lift;
+#[cfg(not(loom))]
 pub mod mapping;
+#[cfg(not(loom))]
+pub mod moves;
 #[cfg(not(loom))]
 pub mod packed;
 #[cfg(not(loom))]

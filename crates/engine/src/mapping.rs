@@ -236,7 +236,7 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
 
 fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {
     let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
-    parts.window.read_page(source, &mut copy)?;
+    parts.window.read_page(source, &mut copy.0)?;
     if let Some(error) = parts.window.install(target, &copy.0, Writes::Allowed).error {
         return Err(error);
     }

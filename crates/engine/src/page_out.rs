@@ -16,6 +16,7 @@ use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
 use crate::fill;
 use crate::io::IoError;
+use crate::lift;
 use crate::packed;
 use crate::page::{Claim, PART_LIMIT, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
@@ -74,12 +75,14 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let mut victims = [const { None }; BATCH_PAGES];
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
     let dropped = unchanged::drop_where_they_are(parts, &mut victims[..found]);
-    let mut outcome = match found - dropped {
-        0 => Outcome::default(),
-        changed => take_out(parts, context, &mut victims[..changed]),
-    };
     parts.stats.add(Counter::PagesOut, dropped as u64);
-    outcome.pages_out += dropped;
+    let mut outcome = Outcome { pages_out: dropped, area_full: None };
+    let (stored, changed) = stored_first(&mut victims[..found - dropped]);
+    // These wait for nothing: they have a place. The others may for the disk.
+    take_out(parts, context, stored, &mut outcome);
+    if lift_out(parts, context, changed, &mut outcome) == 0 {
+        take_out(parts, context, changed, &mut outcome);
+    }
     parts.budget.release(outcome.pages_out);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
@@ -88,13 +91,105 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     outcome
 }
 
+/// Puts the victims of which there are copies before the others.
+fn stored_first<'v, 't>(
+    victims: &'v mut [Victim<'t>],
+) -> (&'v mut [Victim<'t>], &'v mut [Victim<'t>]) {
+    let mut stored = 0;
+    for at in 0..victims.len() {
+        if victims[at].as_ref().is_some_and(|(_, claim)| claim.before().has_copy()) {
+            victims[stored..=at].rotate_right(1);
+            stored += 1;
+        }
+    }
+    victims.split_at_mut(stored)
+}
+
 /// Moves victims into staging frames and finds each a place to stay.
-fn take_out(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> Outcome {
+fn take_out(
+    parts: &Parts,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    outcome: &mut Outcome,
+) {
+    if victims.is_empty() {
+        return;
+    }
     let staged = stage(parts, context, victims);
-    let outcome = store(parts, context, &staged);
+    store(parts, context, &staged, outcome);
     parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
-    outcome
+}
+
+/// Takes victims that lie apart out together, if they do, and finds each a place
+/// to stay. Where some went, those that did not have another day. Returns how many
+/// did.
+fn lift_out(
+    parts: &Parts,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    outcome: &mut Outcome,
+) -> usize {
+    if victims.is_empty() || !lift::is_better(parts, victims) {
+        return 0;
+    }
+    let Some(mut buffer) = parts.bounce.take(current_cpu(), victims.len()) else { return 0 };
+    let mut lifted = [const { None }; BATCH_PAGES];
+    let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
+    let count = lift::lift(parts, victims, &mut lifted, copies);
+    if count > 0 {
+        // Nobody is to wait for them while the others are written.
+        victims.iter_mut().for_each(|victim| drop(victim.take()));
+    }
+    let mut for_disk = [(0, 0); BATCH_PAGES];
+    let mut waiting = 0;
+    for (at, (page, claim)) in lifted[..count].iter_mut().filter_map(Option::take).enumerate() {
+        parts.clock.note_leaving(page);
+        parts.space.sub_resident(page);
+        match in_dram(parts, context, page, &copies[at]) {
+            Some(place) => {
+                claim.publish(place);
+                outcome.pages_out += 1;
+            }
+            None if publish_copied(parts, context, (page, claim), waiting, &copies[at]) => {
+                for_disk[waiting] = (page, (context.first_frame + waiting) as u32);
+                copies.copy_within(at..=at, waiting);
+                waiting += 1;
+            }
+            None => {}
+        }
+    }
+    write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+    if waiting > 0 {
+        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
+    }
+    parts.stats.add(Counter::PagesOut, count as u64);
+    count
+}
+
+/// Publishes a page as staged whose only copy is `content`. False if it could only
+/// be put back where it was.
+fn publish_copied(
+    parts: &Parts,
+    context: &Context,
+    (page, claim): (PageNo, Claim<'_>),
+    frame: usize,
+    content: &[u8; PAGE_SIZE],
+) -> bool {
+    let frame = context.first_frame + frame;
+    for _ in 0..GIVE_BACK_TRIES {
+        if parts.window.fill_frame(frame, content).is_ok() {
+            claim.publish(Place::Staged { frame: frame as u32, copy: None });
+            return true;
+        }
+        if parts.window.install(page, content, Writes::Allowed).error.is_none() {
+            parts.space.add_resident(page, 1);
+            claim.publish(Place::resident(HOT));
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    parts.die("a page that was taken out could neither be kept nor put back");
 }
 
 /// Moves the victims into staging frames, neighbours in one call.
@@ -193,8 +288,7 @@ fn may_be_written(parts: &Parts, page: PageNo, copy: &mut Option<StoredCopy>) ->
 }
 
 /// Finds every staged page a place to stay.
-fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
-    let mut outcome = Outcome::default();
+fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     let mut cluster = None;
     let mut for_disk: [(PageNo, u32); BATCH_PAGES] = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
@@ -237,9 +331,8 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged) -> Outcome {
         waiting += 1;
     }
     if let Some(cluster) = &mut cluster {
-        write_staged(parts, context, &for_disk[..waiting], cluster, &mut outcome);
+        write_staged(parts, context, &for_disk[..waiting], cluster, outcome);
     }
-    outcome
 }
 
 /// Claims a page that is still staged in that frame. Dropped in this order: the
@@ -367,7 +460,7 @@ fn write_staged(
 
 /// Which pages of a run were written.
 #[derive(Clone, Copy, Default)]
-struct Written {
+pub(crate) struct Written {
     pages: u32,
     /// It is not single places that are bad.
     is_refused: bool,
@@ -378,7 +471,7 @@ impl Written {
         Written { pages: u32::MAX >> (BATCH_PAGES - count), is_refused: false }
     }
 
-    fn has(self, at: usize) -> bool {
+    pub(crate) fn has(self, at: usize) -> bool {
         self.pages >> at & 1 == 1
     }
 }
@@ -400,7 +493,12 @@ pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
 /// Seals copies in place and writes them to the slots of `run`. Where that fails
 /// they are written one by one, as they were sealed, unless the whole area has
 /// failed; slots that still refuse are not used again.
-fn write_sealed(parts: &Parts, context: &mut Context, run: Run, copies: &mut [u8]) -> Written {
+pub(crate) fn write_sealed(
+    parts: &Parts,
+    context: &mut Context,
+    run: Run,
+    copies: &mut [u8],
+) -> Written {
     for (slot, copy) in (run.first..).zip(copies.chunks_exact_mut(PAGE_SIZE)) {
         parts.seal(slot, copy);
     }
@@ -467,68 +565,5 @@ fn keep(parts: &Parts, pages: &[(PageNo, u32)]) {
             continue;
         }
         give_back(parts, *page, frame_of(parts, *frame), claim);
-    }
-}
-
-/// Pages whose copies are in a bounce buffer, on their way to the slots of a
-/// run that has room for all of them.
-pub struct Moves<'m, 't> {
-    /// Where they go.
-    pub run: Run,
-    /// The pages, with where their copies are.
-    pub moved: &'m mut [Option<Moved<'t>>],
-}
-
-/// A page whose copy is in a bounce buffer.
-pub struct Moved<'t> {
-    /// The page.
-    pub claim: Claim<'t>,
-    /// Which page of the buffer.
-    pub at: usize,
-    /// Which part of it, if it is a packed one.
-    pub part: Option<u8>,
-}
-
-impl Moves<'_, '_> {
-    /// Seals the copies in place, writes them and publishes the slots of those that were written;
-    /// what was left of the run, and what the pages had before, is freed.
-    /// Returns how many pages went.
-    pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &mut [u8]) -> usize {
-        let Moves { run, moved } = self;
-        let mut used_parts = [0_u32; BATCH_PAGES];
-        let mut count = 0;
-        for Moved { at, part, .. } in moved.iter().flatten() {
-            count = count.max(at + 1);
-            used_parts[*at] |= part.map_or(0, |part| 1 << part);
-        }
-        if count < run.len {
-            parts.areas.give_back(run.first + count as u64, run.len - count);
-        }
-        if count == 0 {
-            return 0;
-        }
-        let run = Run { len: count, ..run };
-        let written = write_sealed(parts, context, run, &mut copies[..count * PAGE_SIZE]);
-        for (at, used) in used_parts.into_iter().enumerate() {
-            if used != 0 && written.has(at) {
-                parts.areas.set_parts(run.first + at as u64, used);
-                parts.stats.add(Counter::SlotsPacked, 1);
-                parts.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
-            }
-        }
-        let mut gone = 0;
-        for moved in moved {
-            if let Some(Moved { claim, at, part }) = moved.take().filter(|it| written.has(it.at)) {
-                let old = claim.before().place();
-                let slot = run.first + at as u64;
-                claim.publish(match part {
-                    Some(part) => Place::Packed { slot, part },
-                    None => Place::Slot { slot },
-                });
-                parts.release_copy(old);
-                gone += 1;
-            }
-        }
-        gone
     }
 }

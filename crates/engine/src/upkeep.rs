@@ -7,8 +7,8 @@
 
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::copies;
+use crate::moves::{Moved, Moves};
 use crate::page::{Claim, PageNo, Place};
-use crate::page_out::{Moved, Moves};
 use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::area::Discarded;

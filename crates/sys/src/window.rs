@@ -215,7 +215,15 @@ impl Window {
 
     /// Lifts [`Writes::Caught`] from a page that is present.
     pub fn allow_writes(&self, page: u64) -> io::Result<()> {
-        self.uffd.write_protect(self.address(page, 1), PAGE_SIZE, false)
+        self.set_writes(page, 1, Writes::Allowed)
+    }
+
+    /// Says what writes to those of `count` pages do that are present. Catching
+    /// them costs one flush of the processors' translations, however many they
+    /// are.
+    pub fn set_writes(&self, page: u64, count: usize, writes: Writes) -> io::Result<()> {
+        let caught = writes == Writes::Caught;
+        self.uffd.write_protect(self.address(page, count), count * PAGE_SIZE, caught)
     }
 
     /// Maps `count` pages of zeroes at `page`.
@@ -321,7 +329,7 @@ impl Window {
     }
 
     /// Copies a present page, whatever its protection is.
-    pub fn read_page(&self, page: u64, to: &mut Page) -> io::Result<()> {
+    pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         self.copy_page(self.address(page, 1), to)
     }
 
@@ -353,13 +361,8 @@ impl Window {
         let from = self.address(page, 1);
         // Protected first: a store between copy and drop would be lost.
         self.uffd.write_protect(from, PAGE_SIZE, true)?;
-        let copied = self.copy_page(from, scratch).and_then(|()| {
-            let to = self.staging + frame * PAGE_SIZE;
-            match self.uffd.copy(to, &scratch.0, Writes::Allowed).error {
-                None => Ok(()),
-                Some(error) => Err(error),
-            }
-        });
+        let copied =
+            self.copy_page(from, &mut scratch.0).and_then(|()| self.copy_to(frame, &scratch.0));
         let stays = || {
             if writes == Writes::Allowed {
                 let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
@@ -378,8 +381,22 @@ impl Window {
         Ok(())
     }
 
-    fn copy_page(&self, from: usize, to: &mut Page) -> io::Result<()> {
-        let buffer = to.0.as_mut_ptr() as usize;
+    /// Fills an empty frame with a copy of a page that is the only one.
+    pub fn fill_frame(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
+        let state = &self.frames[frame];
+        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
+        self.copy_to(frame, bytes)?;
+        state.store(FULL, Ordering::Release);
+        Ok(())
+    }
+
+    fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
+        let to = self.staging + frame * PAGE_SIZE;
+        self.uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
+    }
+
+    fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let buffer = to.as_mut_ptr() as usize;
         if let Some(memory) = &self.memory {
             return transfer(libc::SYS_pread64, memory, buffer, PAGE_SIZE, from as u64);
         }

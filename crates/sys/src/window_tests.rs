@@ -76,7 +76,7 @@ fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
     });
     let page = &mut reserve_pages(1).unwrap()[0];
     for number in 0..PAGES as u64 {
-        window.read_page(from + number, page).unwrap();
+        window.read_page(from + number, &mut page.0).unwrap();
         assert_eq!(page.0[..8], number.to_le_bytes());
     }
 }

@@ -9,9 +9,10 @@ pub use shrinker::Shrinker;
 
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
+use crate::moves::{Moved, Moves};
 use crate::packed::{MAX_PART_BYTES, Packer};
 use crate::page::{Claim, PageNo, Place, StoredCopy};
-use crate::page_out::{Moved, Moves, NoSlot, allocate};
+use crate::page_out::{NoSlot, allocate};
 use crate::parts::Parts;
 use crate::pool::Handle;
 use crate::stats::Counter;
