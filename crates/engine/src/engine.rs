@@ -489,19 +489,23 @@ impl Engine {
         Ok(self.address_of(target))
     }
 
-    /// Maps pages for a mapping that grows: it will probably grow on.
+    /// Maps pages for a mapping that grows: it will probably grow on. Small ones
+    /// get no room, which takes tables of its own.
     fn map_target(
         &self,
         count: u64,
         protection: Protection,
         may_move: Move,
     ) -> io::Result<Option<PageNo>> {
-        if may_move == Move::Never {
-            return Ok(None);
-        }
-        match mapping::map_roomy(&self.parts, count, protection)? {
-            None if may_move == Move::Anywhere => mapping::map(&self.parts, count, protection),
-            roomy => Ok(roomy),
+        let is_small = count < CHUNK_PAGES / 4;
+        let roomy = match may_move {
+            Move::Never => return Ok(None),
+            Move::Anywhere if is_small => None,
+            _ => mapping::map_roomy(&self.parts, count, protection)?,
+        };
+        match may_move {
+            Move::Anywhere if roomy.is_none() => mapping::map(&self.parts, count, protection),
+            _ => Ok(roomy),
         }
     }
 
