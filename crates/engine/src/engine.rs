@@ -497,16 +497,16 @@ impl Engine {
         protection: Protection,
         may_move: Move,
     ) -> io::Result<Option<PageNo>> {
-        let is_small = count < CHUNK_PAGES / 4;
-        let roomy = match may_move {
-            Move::Never => return Ok(None),
-            Move::Anywhere if is_small => None,
-            _ => mapping::map_roomy(&self.parts, count, protection)?,
-        };
-        match may_move {
-            Move::Anywhere if roomy.is_none() => mapping::map(&self.parts, count, protection),
-            _ => Ok(roomy),
+        if may_move == Move::Never {
+            return Ok(None);
         }
+        let wants_room = may_move == Move::ToRoom || count >= CHUNK_PAGES / 4;
+        let roomy =
+            if wants_room { mapping::map_roomy(&self.parts, count, protection)? } else { None };
+        if roomy.is_none() && may_move == Move::Anywhere {
+            return mapping::map(&self.parts, count, protection);
+        }
+        Ok(roomy)
     }
 
     /// Moves a mapping's content to memory mapped at `to`.
