@@ -128,12 +128,6 @@ impl Space {
         }
     }
 
-    /// Whether any page of this page's chunk ever had an entry.
-    #[must_use]
-    pub fn is_touched(&self, page: PageNo) -> bool {
-        self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::SeqCst) & TOUCHED != 0
-    }
-
     /// Counts pages of one chunk that became resident.
     pub fn add_resident(&self, page: PageNo, count: u32) {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_add(count, Ordering::Relaxed);
