@@ -169,6 +169,22 @@ fn memory_calls_keep_their_meaning() {
 }
 
 #[test]
+fn blocks_grow_and_shrink_with_what_is_in_them() {
+    Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
+}
+
+#[test]
+fn a_block_that_grows_in_small_steps_is_not_copied_at_each() {
+    let options = ["--only", "small-steps", "--mib", "48", "--steps", "96", "--require-out"];
+    let report = Swapped::within(SMALL).run_ok("blocks", &options);
+    let pages = (48 << 20) / 4096;
+    let fresh = report.figures["faults"]["zero"]["count"].as_u64().expect("a count");
+    assert!(fresh < 2 * pages, "{fresh} faults made fresh pages for a block of {pages}");
+    let out = report.figure("pages_out");
+    assert!(out < 3 * pages, "{out} pages left of a block of {pages}");
+}
+
+#[test]
 fn the_program_has_its_signals_to_itself() {
     Swapped::within(SMALL).run_ok("signals", &pushed(&[]));
 }

@@ -303,10 +303,11 @@ fn shed_those(
     while left > 0 && shed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;
-        if parts.space.has_resident(page) {
+        let next = parts.space.next_resident(page..high);
+        if next == page {
             shed += usize::from(forget(parts, page, &is_it));
         } else {
-            copies.next.fetch_add(CHUNK_PAGES - page % CHUNK_PAGES - 1, Relaxed);
+            copies.next.fetch_add(next - page - 1, Relaxed);
         }
     }
     shed
@@ -315,18 +316,15 @@ fn shed_those(
 /// In a forked child, whose pages lost their protection: no copy is known to be
 /// like its page any more. Nothing else runs.
 pub fn forget_all(parts: &Parts) {
-    let mut page = 0;
-    while page < parts.space.high() && parts.copies.count() + parts.copies.pooled() > 0 {
-        if !parts.space.has_resident(page) {
-            page += CHUNK_PAGES - page % CHUNK_PAGES;
-            continue;
-        }
+    let high = parts.space.high();
+    let mut page = parts.space.next_resident(0..high);
+    while page < high && parts.copies.count() + parts.copies.pooled() > 0 {
         let claim = parts.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
             claim.publish(Place::resident(heat));
             give_up(parts, copy);
         }
-        page += 1;
+        page = parts.space.next_resident(page + 1..high);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::prefetch;
 use crate::readahead::Streams;
 use crate::reclaim;
 use crate::seal::{NoKey, Sealer};
-use crate::space::{Layout, Space};
+use crate::space::{CHUNK_PAGES, Layout, Space};
 use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
@@ -49,6 +49,20 @@ const LEAST_PAGES_BYTES: usize = 2 << 20;
 const RING_BYTES: usize = 16 << 10;
 /// Stack, thread and tables of the engine's own, roughly.
 const SMALL_CHANGE_BYTES: usize = 256 << 10;
+
+/// What the address of memory with room to grow is a multiple of.
+pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
+
+/// Whether memory that grows may move, and where to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// It grows where it is, or not at all.
+    Never,
+    /// Where it can grow on, if there is such a place, or elsewhere.
+    Anywhere,
+    /// Only to where it can grow on.
+    ToRoom,
+}
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -326,6 +340,21 @@ impl Engine {
         Ok(page.map(|page| self.address_of(page)))
     }
 
+    /// Maps `len` bytes of fresh memory that can grow where it is
+    /// ([`Engine::remap`]); `None` when there is no such place.
+    pub fn map_roomy(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
+        let page = mapping::map_roomy(&self.parts, len.div_ceil(PAGE_SIZE) as u64, protection)?;
+        Ok(page.map(|page| self.address_of(page)))
+    }
+
+    /// Where memory with room to grow lies. Each address at which some begins is
+    /// a multiple of [`ROOMY_ALIGN_BYTES`].
+    #[must_use]
+    pub fn roomy(&self) -> Range<usize> {
+        let Range { start, end } = self.parts.space.roomy();
+        self.address_of(start)..self.address_of(end)
+    }
+
     /// Maps fresh memory exactly at `address`, displacing what is there; with
     /// `replace` false `Ok(false)` instead.
     pub fn map_at(
@@ -436,12 +465,13 @@ impl Engine {
     }
 
     /// Changes a mapping's length, moving it if allowed. Returns its address.
+    /// When it fails, the mapping is what it was.
     pub fn remap(
         &self,
         address: usize,
         old_len: usize,
         new_len: usize,
-        may_move: bool,
+        may_move: Move,
     ) -> io::Result<usize> {
         const ENOMEM: i32 = 12;
         const EFAULT: i32 = 14;
@@ -459,15 +489,35 @@ impl Engine {
         if mapping::grow(&self.parts, old.clone(), count)? {
             return Ok(address);
         }
-        if !may_move {
-            return Err(io::Error::from_raw_os_error(ENOMEM));
-        }
-        let protection = self.parts.space.lock().protection(old.start);
-        let target = mapping::map(&self.parts, count, protection)?
+        let target = self
+            .map_target(count, self.protection(address), may_move)?
             .ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
-        self.transfer(old.clone(), target)?;
+        if let Err(error) = self.transfer(old.clone(), target) {
+            mapping::unmap(&self.parts, target..target + count)?;
+            return Err(error);
+        }
         mapping::unmap(&self.parts, old)?;
         Ok(self.address_of(target))
+    }
+
+    /// Maps pages for a mapping that grows: it will probably grow on. Small ones
+    /// get no room, which takes tables of its own.
+    fn map_target(
+        &self,
+        count: u64,
+        protection: Protection,
+        may_move: Move,
+    ) -> io::Result<Option<PageNo>> {
+        if may_move == Move::Never {
+            return Ok(None);
+        }
+        let wants_room = may_move == Move::ToRoom || count >= CHUNK_PAGES / 4;
+        let roomy =
+            if wants_room { mapping::map_roomy(&self.parts, count, protection)? } else { None };
+        if roomy.is_none() && may_move == Move::Anywhere {
+            return mapping::map(&self.parts, count, protection);
+        }
+        Ok(roomy)
     }
 
     /// Moves a mapping's content to memory mapped at `to`.

@@ -23,12 +23,33 @@ pub fn map(parts: &Parts, count: u64, protection: Protection) -> io::Result<Opti
     else {
         return Ok(None);
     };
-    if protection != READ_WRITE {
-        parts.window.protect(range.start, count as usize, protection)?;
-    }
-    parts.space.add(&mut layout, range.clone());
-    layout.set_protection(range.clone(), protection);
+    add(parts, &mut layout, range.clone(), protection)?;
     Ok(Some(range.start))
+}
+
+/// Maps `count` fresh pages that can grow where they are. `None` when there is
+/// no such place.
+pub fn map_roomy(parts: &Parts, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
+    let mut layout = parts.space.lock();
+    let Some((range, room)) = parts.space.find_roomy(&layout, count) else { return Ok(None) };
+    add(parts, &mut layout, range.clone(), protection)?;
+    layout.set_room(room);
+    Ok(Some(range.start))
+}
+
+/// Gives free pages to the program.
+fn add(
+    parts: &Parts,
+    layout: &mut Layout,
+    range: Range<PageNo>,
+    protection: Protection,
+) -> io::Result<()> {
+    if protection != READ_WRITE {
+        parts.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+    }
+    parts.space.add(layout, range.clone());
+    layout.set_protection(range, protection);
+    Ok(())
 }
 
 /// Maps fresh pages exactly at `range`, displacing what is there. With
@@ -44,12 +65,7 @@ pub fn map_at(
         return Ok(false);
     }
     clear(parts, &mut layout, &range)?;
-    let count = (range.end - range.start) as usize;
-    if protection != READ_WRITE {
-        parts.window.protect(range.start, count, protection)?;
-    }
-    parts.space.add(&mut layout, range.clone());
-    layout.set_protection(range, protection);
+    add(parts, &mut layout, range, protection)?;
     Ok(true)
 }
 
@@ -158,28 +174,42 @@ pub fn grow(parts: &Parts, range: Range<PageNo>, count: u64) -> io::Result<bool>
         return Ok(false);
     }
     let protection = layout.protection(range.end - 1);
-    if protection != READ_WRITE {
-        parts.window.protect(more.start, (more.end - more.start) as usize, protection)?;
-    }
-    parts.space.add(&mut layout, more.clone());
-    layout.set_protection(more, protection);
+    add(parts, &mut layout, more, protection)?;
     Ok(true)
 }
 
 /// Moves the content of `from` to the mapped pages at `to`, leaving `from`
-/// mapped and reading as zeroes. `fetch` brings a page in.
+/// mapped and reading as zeroes. `fetch` brings a page in. When one cannot be
+/// had, what has been moved goes back.
 pub fn transfer(
     parts: &Parts,
     from: Range<PageNo>,
     to: PageNo,
     fetch: impl Fn(PageNo) -> io::Result<()>,
 ) -> io::Result<()> {
-    for (source, target) in from.zip(to..) {
-        if parts.space.is_touched(source) {
-            while !transfer_page(parts, source, target)? {
-                fetch(source)?;
-            }
+    let start = from.start;
+    transfer_until(parts, from, to, &fetch).map_err(|(page, error)| {
+        if transfer_until(parts, to..to + (page - start), start, &fetch).is_err() {
+            parts.die("a page that was moved to another mapping cannot be moved back");
         }
+        error
+    })
+}
+
+/// The pages before the one that it names with an error have been moved.
+fn transfer_until(
+    parts: &Parts,
+    from: Range<PageNo>,
+    to: PageNo,
+    fetch: impl Fn(PageNo) -> io::Result<()>,
+) -> Result<(), (PageNo, io::Error)> {
+    let mut page = parts.space.next_touched(from.clone());
+    while page < from.end {
+        let target = to + (page - from.start);
+        while !transfer_page(parts, page, target).map_err(|error| (page, error))? {
+            fetch(page).map_err(|error| (page, error))?;
+        }
+        page = parts.space.next_touched(page + 1..from.end);
     }
     Ok(())
 }
@@ -249,15 +279,11 @@ fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
     let mut run: [Option<crate::page::Claim<'_>>; RUN] = [const { None }; RUN];
     let (mut first, mut len) = (range.start, 0);
-    let mut page = range.start;
+    let mut page = parts.space.next_touched(range.clone());
     while page < range.end {
-        if !parts.space.is_touched(page) {
-            page = (page / crate::space::CHUNK_PAGES + 1) * crate::space::CHUNK_PAGES;
-            continue;
-        }
         let seen = parts.pages.load(page);
         if seen.place() == Place::Vacant && !seen.is_busy() {
-            page += 1;
+            page = parts.space.next_touched(page + 1..range.end);
             continue;
         }
         let claim = match parts.pages.try_claim(page, seen) {
@@ -296,7 +322,7 @@ fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
                 claim.publish(Place::Vacant);
             }
         }
-        page += 1;
+        page = parts.space.next_touched(page + 1..range.end);
     }
     drop_run(parts, first, &mut run[..len])
 }

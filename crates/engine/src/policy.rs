@@ -115,19 +115,18 @@ impl Clock {
         let high = space.high();
         let mut found = 0;
         // A whole round in which no page could be cooled or claimed: there is none.
-        // Chunks are skipped as a whole, and the one that it begins in, in the
-        // middle perhaps, it also ends in.
-        let round = high.next_multiple_of(CHUNK_PAGES) + CHUNK_PAGES;
+        // The chunk that it begins in, in the middle perhaps, it also ends in.
+        let round = high + CHUNK_PAGES;
         let mut idle = 0;
         while found < victims.len() && idle < round {
             if hand.at >= high {
                 self.begin_round(&mut hand);
             }
             let page = hand.at;
-            if !space.has_resident(page) {
-                let skip = CHUNK_PAGES - page % CHUNK_PAGES;
-                hand.at = page + skip;
-                idle += skip;
+            let next = space.next_resident(page..high);
+            if next != page {
+                hand.at = next;
+                idle += next - page;
                 continue;
             }
             hand.at = page + 1;
@@ -240,6 +239,7 @@ mod tests {
     fn come_back(clock: &Clock, pages: &PageTable<'static>, space: &Space, page: PageNo) -> u8 {
         clock.note_leaving(page);
         let heat = clock.welcome_back(page, 100);
+        space.touch(page);
         space.add_resident(page, 1);
         pages.claim(page).publish(Place::resident(heat));
         heat
@@ -274,6 +274,7 @@ mod tests {
         }
         for _ in 0..3 {
             // A page without grace at the end lets the hand go round once.
+            space.touch(2000);
             space.add_resident(2000, 1);
             pages.claim(2000).publish(Place::resident(PREFETCHED));
             assert_eq!(victims(&clock, &pages, &space, 1), [2000]);

@@ -79,8 +79,12 @@ impl Upkeep {
         moved: &mut [Option<Moved<'static>>],
     ) -> usize {
         let mut count = 0;
-        let end = (self.next + SPAN_PAGES).min(parts.space.high());
-        while self.next < end && count < run.len {
+        let high = parts.space.high();
+        for _ in 0..SPAN_PAGES {
+            self.next = parts.space.next_touched(self.next..high);
+            if self.next == high || count == run.len {
+                break;
+            }
             let page = self.next;
             self.next += 1;
             if parts.space.has_resident(page)
@@ -103,9 +107,6 @@ impl Upkeep {
 
 /// Claims a page if it is in an area that has failed.
 fn claim_leaving(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
-    if !parts.space.is_touched(page) {
-        return None;
-    }
     let seen = parts.pages.load(page);
     let (Place::Slot { slot } | Place::Packed { slot, .. }) = seen.place() else { return None };
     let wanted = !seen.is_busy() && parts.areas.is_leaving(slot);

@@ -6,6 +6,7 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, every_kind, page_of, random, scramble, write_all,
 };
+use softswap_engine::engine::Move;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::io::{IoErrorKind, Operation};
 use softswap_engine::page_in::{Access, FaultError};
@@ -256,5 +257,29 @@ fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
         assert!(world.count(Counter::WriteErrors) > 0);
         assert!(world.count(Counter::ChecksumErrors) > 0);
         world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_mapping_that_cannot_be_moved_stays_what_it_was() {
+    for avoid_move in [false, true] {
+        // Packed pages must come in to be moved; those in slots need not.
+        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+        let contents = every_kind(600);
+        let memory = world.map_with(&contents);
+        let _neighbour = world.map(600);
+        world.evict(memory);
+        let packed = |page: &usize| matches!(contents[*page], Content::Text(_));
+        let page = (300..600).find(packed).unwrap();
+        assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, 9999));
+        let (at, len) = (memory.address(), memory.len());
+        assert!(world.engine.remap(at, len, 2 * len, Move::Anywhere).is_err());
+        assert!(!world.engine.any_mapped(world.engine.roomy().start, 1 << 30));
+        for (at, content) in contents.iter().enumerate() {
+            match page_of(memory, at) {
+                Some(bytes) => assert!(at != page && bytes == content.bytes(), "page {at}"),
+                None => assert_eq!(at, page),
+            }
+        }
     }
 }

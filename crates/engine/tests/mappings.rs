@@ -4,6 +4,7 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, write_all,
 };
+use softswap_engine::engine::{Move, ROOMY_ALIGN_BYTES};
 use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
@@ -122,8 +123,9 @@ fn a_remapped_range_takes_its_content_along() {
         let after = memory.address() + memory.len();
         assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
         let len = 4 * memory.len();
-        assert!(world.engine.remap(memory.address(), memory.len(), len, false).is_err());
-        let moved = world.engine.remap(memory.address(), memory.len(), len, true).unwrap();
+        assert!(world.engine.remap(memory.address(), memory.len(), len, Move::Never).is_err());
+        let moved =
+            world.engine.remap(memory.address(), memory.len(), len, Move::Anywhere).unwrap();
         assert_ne!(moved, memory.address());
         let moved = Memory::new(moved, len).unwrap();
         assert_holds(moved, &contents);
@@ -140,9 +142,9 @@ fn a_range_shrinks_and_grows_in_place() {
         let memory = map_in_every_place(&world, &contents);
         let (start, len) = (memory.address(), memory.len());
         let half = len / 2;
-        assert_eq!(world.engine.remap(start, len, half, false).unwrap(), start);
+        assert_eq!(world.engine.remap(start, len, half, Move::Never).unwrap(), start);
         assert_eq!(memory.read(half), None);
-        assert_eq!(world.engine.remap(start, half, len, false).unwrap(), start);
+        assert_eq!(world.engine.remap(start, half, len, Move::Never).unwrap(), start);
         assert_holds(memory.part(0, half), &contents[..65]);
         assert_zero(memory.part(half, half));
     }
@@ -251,4 +253,44 @@ fn a_sequential_first_touch_is_served_in_strides() {
     assert!(faults < 256, "{faults} faults for 1024 pages");
     assert!((0..1024).all(|page| memory.read(page * PAGE_SIZE) == Some(page as u64)));
     assert_eq!(world.count(Counter::PagesOut), 0);
+}
+
+#[test]
+fn memory_with_room_grows_where_it_is_whatever_is_mapped_meanwhile() {
+    let world = World::new(&Setup::default());
+    let contents = contents();
+    let mut len = contents.len() * PAGE_SIZE;
+    let at = world.engine.map_roomy(len, READ_WRITE).unwrap().expect("the window has room");
+    assert!(world.engine.roomy().contains(&at) && at.is_multiple_of(ROOMY_ALIGN_BYTES));
+    write_all(Memory::new(at, len).unwrap(), &contents);
+    while len < 64 << 20 {
+        let other = world.engine.map_roomy(PAGE_SIZE, READ_WRITE).unwrap().unwrap();
+        assert!(!(at..at + len * 2).contains(&other) && world.map(300).address() < at);
+        assert_eq!(world.engine.remap(at, len, len * 3 / 2, Move::Never).unwrap(), at);
+        len = (len * 3 / 2).next_multiple_of(PAGE_SIZE);
+    }
+    world.assert_survives(Memory::new(at, contents.len() * PAGE_SIZE).unwrap(), &contents);
+    assert_zero(Memory::new(at + contents.len() * PAGE_SIZE, 1 << 20).unwrap());
+    assert_eq!(world.engine.remap(at, len, PAGE_SIZE, Move::Never).unwrap(), at);
+    assert_eq!(world.engine.remap(at, PAGE_SIZE, len, Move::Never).unwrap(), at);
+    world.engine.unmap(at, len).unwrap();
+    assert_eq!(world.engine.map_roomy(PAGE_SIZE, READ_WRITE).unwrap(), Some(at));
+}
+
+#[test]
+fn a_mapping_that_had_to_move_to_grow_moves_once() {
+    let world = World::new(&Setup::default());
+    let contents = contents();
+    let memory = map_in_every_place(&world, &contents);
+    let after = memory.address() + memory.len();
+    assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
+    let mut len = memory.len() + PAGE_SIZE;
+    let to_room = world.engine.remap(memory.address(), memory.len(), len, Move::Anywhere);
+    let at = to_room.unwrap();
+    for _ in 0..50 {
+        assert_eq!(world.engine.remap(at, len, 2 * len, Move::Never).unwrap(), at);
+        assert_eq!(world.engine.remap(at, 2 * len, len + PAGE_SIZE, Move::Never).unwrap(), at);
+        len += PAGE_SIZE;
+    }
+    world.assert_survives(Memory::new(at, memory.len()).unwrap(), &contents);
 }

@@ -4,6 +4,7 @@
 mod common;
 use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
 use softswap_engine::config::PoolLimit;
+use softswap_engine::engine::Move;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::page_in::Access;
@@ -121,7 +122,8 @@ fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
     // No room to grow where it is.
     let next = world.map(16);
     assert_eq!(next.address(), memory.address() + len);
-    let grown = world.engine.remap(memory.address(), len, len + 8 * PAGE_SIZE, true).unwrap();
+    let grown =
+        world.engine.remap(memory.address(), len, len + 8 * PAGE_SIZE, Move::Anywhere).unwrap();
     assert_ne!(grown, memory.address());
     assert_holds(Memory::new(grown, len).unwrap(), &contents);
 }

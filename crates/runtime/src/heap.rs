@@ -1,11 +1,13 @@
 //! `malloc` and its relatives: mimalloc, whose arenas lie in the window because
-//! it maps them through the interposed `mmap`.
+//! it maps them through the interposed `mmap`. Large blocks that grow have
+//! mappings of their own ([`growing`]).
 //!
 //! Two kinds of memory come from the engine's own heap instead, which never
 //! swaps: what is allocated before the engine is up, and what the dynamic
 //! loader allocates (thread-local storage), because the C library frees that
 //! with all signals blocked, when a page could not be brought in.
 
+use crate::growing;
 use crate::real::Real;
 use crate::start;
 use libmimalloc_sys as mi;
@@ -169,20 +171,68 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         return malloc_from(size, caller);
     }
     if HEAP.owns(old as usize) {
-        let new = malloc_from(size, caller);
-        if !new.is_null() {
-            // SAFETY: both blocks are live and distinct, at least this long.
-            unsafe {
-                let len = HEAP.usable(old.cast()).min(size);
-                std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
-                HEAP.release(old.cast());
-            }
+        // SAFETY: the caller's live block.
+        return unsafe { move_to(malloc_from(size, caller), old, size) };
+    }
+    if let Some(len) = growing::usable(old as usize) {
+        // SAFETY: the caller's live block.
+        return unsafe { resize_growing(old, len, size) };
+    }
+    if growing::is_worth_it(size) && !is_ours(caller) {
+        // SAFETY: the caller's live block.
+        if let Some(new) = unsafe { let_grow(old, size) } {
+            return new;
         }
-        return new;
     }
     // Also when the loader grows a block of the program's: it keeps its home.
     // SAFETY: a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size) })
+}
+
+/// Brings what is in `old` to `new`, a block of `size` bytes, unless that is
+/// null, and frees `old`. Returns `new`.
+///
+/// # Safety
+/// `old` is a live block, of which nobody else knows; `new` is another one.
+unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_void {
+    if !new.is_null() {
+        // SAFETY: both blocks are live and distinct, at least this long.
+        unsafe {
+            let len = malloc_usable_size(old).min(size);
+            std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
+            free(old);
+        }
+    }
+    new
+}
+
+/// Makes a mimalloc block that needs another place for `size` bytes a growing
+/// one. `None` where it need not move, or cannot.
+///
+/// # Safety
+/// As [`move_to`].
+unsafe fn let_grow(old: *mut c_void, size: usize) -> Option<*mut c_void> {
+    // SAFETY: a live mimalloc block.
+    if size <= unsafe { mi::mi_usable_size(old) } {
+        return None;
+    }
+    let new = growing::allocate(size)?;
+    // SAFETY: the caller's promise; the new block is nobody's yet.
+    Some(unsafe { move_to(new as *mut c_void, old, size) })
+}
+
+/// `realloc` of a growing block of `len` bytes.
+///
+/// # Safety
+/// As [`move_to`].
+unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_void {
+    if size >= growing::SMALL_BYTES
+        && let Some(new) = growing::resize(old as usize, len, size)
+    {
+        return new as *mut c_void;
+    }
+    // SAFETY: mi_malloc takes any size; the caller's promise.
+    unsafe { move_to(checked(mi::mi_malloc(size)), old, size) }
 }
 
 /// # Safety
@@ -192,6 +242,8 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
         // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
         unsafe { HEAP.release(pointer.cast()) };
+    } else if let Some(len) = growing::usable(pointer as usize) {
+        growing::release(pointer as usize, len);
     } else {
         // SAFETY: null or a live mimalloc block.
         unsafe { mi::mi_free(pointer) };
@@ -235,6 +287,8 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     } else if HEAP.owns(pointer as usize) {
         // SAFETY: a live block of the heap's.
         unsafe { HEAP.usable(pointer.cast()) }
+    } else if let Some(len) = growing::usable(pointer as usize) {
+        len
     } else {
         // SAFETY: a live mimalloc block.
         unsafe { mi::mi_usable_size(pointer) }

@@ -12,6 +12,7 @@
 //! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
+//! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
@@ -31,6 +32,7 @@ mod control;
 mod descriptors;
 mod faults;
 mod fork;
+mod growing;
 mod guard;
 mod heap;
 mod mappings;

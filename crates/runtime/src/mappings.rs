@@ -7,7 +7,7 @@
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::real::{c_result, kernel_error};
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::engine::{Engine, Move};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;
@@ -145,7 +145,10 @@ fn remap(engine: &Engine, arguments: Arguments) -> isize {
     if old_len == 0 || flags & !libc::MREMAP_MAYMOVE != 0 {
         return -(libc::EINVAL as isize);
     }
-    let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+    let may_move = match flags & libc::MREMAP_MAYMOVE {
+        0 => Move::Never,
+        _ => Move::Anywhere,
+    };
     let done = signals::with_all_blocked(|| engine.remap(old, old_len, new_len, may_move));
     done.map_or_else(|error| kernel_error(&error), |address| address as isize)
 }

@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, guard, heap, threads};
+use crate::{control, faults, fork, growing, guard, heap, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
@@ -98,6 +98,7 @@ fn bring_up(config: &Config) -> Result<bool, String> {
         return Ok(false);
     }
     let engine = Engine::start(config, backing, stats).map_err(|e| e.to_string())?;
+    growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
     ENGINE.get_or_init(|| engine);
     if !config.manage_children {
         leave_children_alone();

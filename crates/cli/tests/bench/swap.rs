@@ -134,6 +134,41 @@ fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
 }
 
 #[test]
+fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
+    let _alone = machine_alone();
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--no-patterns", "--programs", "hash_join", "--program-size", "64M"];
+    let found = json_of(&mut swap(dir.path(), &options));
+    assert_empty(dir.path());
+    let notes = found["notes"].to_string();
+    if notes.contains("left out") {
+        return common::skip(&notes);
+    }
+    let rows = found["programs"].as_array().unwrap();
+    let row_of = |side: &str, beside: Value| {
+        rows.iter().find(|row| row["side"] == side && row["beside"] == beside).unwrap()
+    };
+    for rival in ["kernel_file", "kernel_zram", "kernel_zswap"] {
+        let theirs = row_of(rival, Value::Null);
+        // The kernel may kill its own sides.
+        if theirs["came_through"] != true {
+            continue;
+        }
+        let ratio = |who: &str| found[format!("hash_join_{who}_vs_{rival}_50")].as_f64();
+        assert!(ratio("softswap").unwrap() > 0.0);
+        assert_eq!(ratio("softswap_same_dram").is_some(), rival != "kernel_file", "{rival}");
+        if rival == "kernel_file" {
+            continue;
+        }
+        let ours = row_of("softswap_same_dram", rival.into());
+        let of = |row: &Value, name: &str| row[name].as_u64().unwrap();
+        let all = of(theirs, "limit_bytes") + of(theirs, "outside_bytes");
+        assert_eq!(of(ours, "limit_bytes"), all / 4096 * 4096);
+        assert!(of(ours, "peak_bytes") <= all, "{ours}");
+    }
+}
+
+#[test]
 fn without_rights_softswap_is_measured_alone() {
     let _alone = machine_alone();
     let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

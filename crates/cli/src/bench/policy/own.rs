@@ -111,6 +111,7 @@ impl Memory {
     }
 
     fn finish(&mut self, page: PageNo, claim: Claim<'_>, heat: u8) {
+        self.space.touch(page);
         self.space.add_resident(page, 1);
         claim.publish(Place::resident(heat));
         self.resident += 1;

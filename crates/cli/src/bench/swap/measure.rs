@@ -2,7 +2,7 @@
 
 use super::super::sample::rotated;
 use super::ground::Ground;
-use super::plan::{Matter, Pattern, Side};
+use super::plan::{Matter, Pattern, Side, described};
 use super::programs::Ready;
 use super::session::{self, Means, Ran};
 use super::task::Phase;
@@ -41,9 +41,11 @@ pub(super) enum How {
     Plain,
     /// Under softswap, with everything fitting.
     Roomy,
+    /// `beside` as in [`Matter`].
     Limited {
         side: Side,
         share_percent: u32,
+        beside: Option<Side>,
     },
 }
 
@@ -51,6 +53,7 @@ pub(super) enum How {
 pub(super) struct ProgramCell {
     pub(super) name: &'static str,
     pub(super) how: How,
+    /// What is asked for; where it goes by another's run, nothing.
     pub(super) limit_bytes: Option<u64>,
     pub(super) runs: Vec<WholeRan>,
     pub(super) kills: u64,
@@ -107,7 +110,11 @@ fn limit_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Opti
         return Some(args.working_set() * u64::from(matter.share_percent) / 100);
     };
     let rival = set.iter().find(|cell| cell.matter.side == beside)?.runs.get(round)?;
-    Some((rival.limit_bytes + rival.bounds.outside_bytes) / PAGE_SIZE as u64 * PAGE_SIZE as u64)
+    Some(whole_pages(rival.limit_bytes + rival.bounds.outside_bytes))
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
 /// One more run of a cell; false where the kernel always kills it.
@@ -184,76 +191,110 @@ pub(super) fn programs(
         let name = ready.program.name();
         let first = whole::plain_run(ready, means)
             .map_err(|why| Refusal::own(format!("{name} as it is: {why}")))?;
-        let mut cells = cells_of(args, name, sides, first.peak_bytes);
+        let mut sets = cells_of(args.program_shares(), name, sides, first.peak_bytes);
         for round in 0..args.rounds() as usize {
-            for index in rotated(cells.len(), round) {
-                let cell = &mut cells[index];
-                progress.set_message(format!("round {}: {name}, {}", round + 1, how(cell.how)));
-                progress.inc(1);
-                // What failed once would fail again.
-                if cell.runs.len() < round {
-                    continue;
-                }
-                match run(ready, means, ground, cell, first.peak_bytes)? {
-                    Ok(ran) if ran.digest == first.digest => cell.runs.push(ran),
-                    Ok(_) => {
-                        return Err(Refusal::own(format!(
-                            "{name}, {}: it printed something else than without a limit",
-                            how(cell.how)
-                        )));
+            for index in rotated(sets.len(), round) {
+                let set = &mut sets[index];
+                for at in 0..set.len() {
+                    let way = how(set[at].how);
+                    progress.set_message(format!("round {}: {name}, {way}", round + 1));
+                    progress.inc(1);
+                    // What failed once would fail again.
+                    let limit_bytes = program_limit_of(set, at, round);
+                    let Some(limit_bytes) = limit_bytes.filter(|_| set[at].runs.len() == round)
+                    else {
+                        continue;
+                    };
+                    match run(ready, means, ground, &mut set[at], limit_bytes, &first)? {
+                        Ok(ran) => set[at].runs.push(ran),
+                        Err(why) => notes.push(format!("{name}, {way}: {why}")),
                     }
-                    Err(why) => notes.push(format!("{name}, {}: {why}", how(cell.how))),
                 }
             }
         }
-        found.extend(cells);
+        found.extend(sets.into_iter().flatten());
     }
     Ok(found)
 }
 
 /// How many runs [`programs`] makes of each program in a round.
 pub(super) fn ways(args: &SwapArgs, sides: &[Side]) -> usize {
-    cells_of(args, "", sides, 0).len()
+    cells_of(args.program_shares(), "", sides, 0).iter().map(Vec::len).sum()
 }
 
+/// All ways in which a program runs, in sets that run one after the other: what
+/// goes by another one's run comes right after it.
 fn cells_of(
-    args: &SwapArgs,
+    shares: &[u32],
     name: &'static str,
     sides: &[Side],
     peak_bytes: u64,
-) -> Vec<ProgramCell> {
+) -> Vec<Vec<ProgramCell>> {
     let cell =
         |how, limit_bytes| ProgramCell { name, how, limit_bytes, runs: Vec::new(), kills: 0 };
-    let mut cells = vec![cell(How::Plain, None)];
-    if sides.contains(&Side::Softswap) {
-        cells.push(cell(How::Roomy, None));
-    }
-    for share_percent in args.program_shares() {
-        cells.extend(sides.iter().map(|side| {
-            let limit_bytes = peak_bytes * u64::from(*share_percent) / 100 / 4096 * 4096;
-            cell(How::Limited { side: *side, share_percent: *share_percent }, Some(limit_bytes))
-        }));
-    }
-    cells
+    let has_ours = sides.contains(&Side::Softswap);
+    let mut sets = vec![vec![cell(How::Plain, None)]];
+    sets.extend(has_ours.then(|| vec![cell(How::Roomy, None)]));
+    let set = |share_percent: u32, side: Side| {
+        let limit_bytes = whole_pages(peak_bytes * u64::from(share_percent) / 100);
+        let limited = |side, beside| How::Limited { side, share_percent, beside };
+        let same = has_ours && side.keeps_outside();
+        let same = same.then(|| cell(limited(Side::Softswap, Some(side)), None));
+        [cell(limited(side, None), Some(limit_bytes))].into_iter().chain(same).collect()
+    };
+    sets.extend(shares.iter().flat_map(|share| sides.iter().map(|side| set(*share, *side))));
+    sets
 }
 
+/// What a run of a set is held to, where it is; nothing where it goes by a run
+/// that there is not.
+fn program_limit_of(set: &[ProgramCell], at: usize, round: usize) -> Option<Option<u64>> {
+    if !matches!(set[at].how, How::Limited { beside: Some(_), .. }) {
+        return Some(set[at].limit_bytes);
+    }
+    let rival = set[0].runs.get(round)?;
+    Some(Some(whole_pages(rival.limit_bytes? + rival.bounds.outside_bytes)))
+}
+
+/// One run; it must print what the `first` one did.
 fn run(
     ready: &Ready,
     means: &Means<'_>,
     ground: &mut Ground,
     cell: &mut ProgramCell,
-    peak_bytes: u64,
+    limit_bytes: Option<u64>,
+    first: &WholeRan,
 ) -> Result<Result<WholeRan, String>, Refusal> {
-    let side = match cell.how {
-        How::Plain => return Ok(whole::plain_run(ready, means)),
-        How::Roomy => return Ok(whole::roomy_run(ready, means, ground, peak_bytes)),
-        How::Limited { side, .. } => side,
+    let ran = match cell.how {
+        How::Plain => whole::plain_run(ready, means),
+        How::Roomy => whole::roomy_run(ready, means, ground, first.peak_bytes),
+        How::Limited { side, .. } => {
+            let limit_bytes = limit_bytes.unwrap_or(first.peak_bytes);
+            limited_run(ready, means, ground, side, limit_bytes, &mut cell.kills)?
+        }
     };
-    let limit_bytes = cell.limit_bytes.unwrap_or(peak_bytes);
+    if ran.as_ref().is_ok_and(|ran| ran.digest != first.digest) {
+        return Err(Refusal::own(format!(
+            "{}, {}: it printed something else than without a limit",
+            cell.name,
+            how(cell.how)
+        )));
+    }
+    Ok(ran)
+}
+
+fn limited_run(
+    ready: &Ready,
+    means: &Means<'_>,
+    ground: &mut Ground,
+    side: Side,
+    limit_bytes: u64,
+    all_kills: &mut u64,
+) -> Result<Result<WholeRan, String>, Refusal> {
     for _ in 0..attempts(side) {
         match whole::limited_run(ready, means, ground, side, limit_bytes)? {
             Ok(ran) => return Ok(Ok(ran)),
-            Err(Failure::Killed(kills)) => cell.kills += kills,
+            Err(Failure::Killed(kills)) => *all_kills += kills,
             Err(Failure::Other(why)) => return Ok(Err(why)),
         }
     }
@@ -264,6 +305,51 @@ pub(super) fn how(how: How) -> String {
     match how {
         How::Plain => "as it is".into(),
         How::Roomy => "softswap, 100 %".into(),
-        How::Limited { side, share_percent } => format!("{}, {share_percent} %", side.name()),
+        How::Limited { side, share_percent, beside } => {
+            format!("{}, {share_percent} %", described(side, beside))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ground::Bounds;
+    use super::*;
+
+    fn ran(limit_bytes: u64, outside_bytes: u64) -> WholeRan {
+        WholeRan {
+            seconds: 1.0,
+            cpu_seconds: 1.0,
+            digest: 0,
+            peak_bytes: 0,
+            limit_bytes: Some(limit_bytes),
+            bounds: Bounds { outside_bytes, ..Bounds::default() },
+        }
+    }
+
+    #[test]
+    fn a_program_meets_who_keeps_pages_outside_with_the_same_dram_next() {
+        let sets = cells_of(&[50, 25], "x", &Side::ALL, 100 << 20);
+        assert_eq!(sets.len(), 2 + 2 * Side::ALL.len());
+        for set in &sets {
+            let How::Limited { side, share_percent, .. } = set[0].how else { continue };
+            assert_eq!(set[0].limit_bytes, Some(u64::from(share_percent) << 20));
+            let same: Vec<How> = set[1..].iter().map(|cell| cell.how).collect();
+            let ours = How::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
+            assert_eq!(same, if side.keeps_outside() { vec![ours] } else { vec![] });
+        }
+        let alone = cells_of(&[50], "x", &[Side::KernelZram], 100 << 20);
+        assert_eq!(alone.iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn the_same_dram_is_what_the_rival_had_in_the_same_round() {
+        let mut set = cells_of(&[50], "x", &[Side::KernelZram, Side::Softswap], 100 << 20);
+        let set = &mut set[2];
+        assert_eq!(program_limit_of(set, 0, 0), Some(Some(50 << 20)));
+        assert_eq!(program_limit_of(set, 1, 0), None, "the rival has not come through");
+        set[0].runs = vec![ran(50 << 20, 5000), ran(50 << 20, 9000)];
+        assert_eq!(program_limit_of(set, 1, 0), Some(Some((50 << 20) + 4096)));
+        assert_eq!(program_limit_of(set, 1, 1), Some(Some((50 << 20) + 8192)));
     }
 }

@@ -83,14 +83,15 @@ With --json: {\"schema\": 1, \"bench\": \"swap\", \"machine\": {...}, \"settings
 \"data\", \"share_percent\", \"pattern\", \"threads\", \"touches_per_s\", \"cov\", \"cpu_us\", \"p50_us\",
 \"p99_us\", \"count\"}], \"sessions\": [{\"side\", \"data\", \"share_percent\", \"limit_bytes\",
 \"memory_bytes\", \"fill_mb_per_s\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"dram_bytes\",
-\"swapped_bytes\", \"count\", \"came_through\"}], \"programs\": [{\"program\", \"side\", \"share_percent\",
+\"swapped_bytes\", \"count\", \"came_through\"}], \"programs\": [{\"program\", \"side\", \"beside\", \"share_percent\",
 \"seconds\", \"cpu_seconds\", \"cov\", \"slowdown\", \"cpu_ratio\", \"limit_bytes\", \"peak_bytes\",
 \"oom_kills\", \"outside_bytes\", \"dram_bytes\", \"count\", \"came_through\"}], \"faults\", \"touches\"}. A side
 that the kernel kills five times in a row has not come through and has no other figures. Figures are medians
 over the rounds of what softswap did over what the other did in the same round:
 PATTERN_softswap_vs_SIDE of touches a second, with _50 for 50 %, _tN for N threads;
-PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_best_kernel is softswap's time over
-that of the fastest of the kernel's sides (_50, _75 likewise); PROGRAM_at_100 over the program's own with
+PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
+PROGRAM_softswap_same_dram_vs_SIDE are softswap's time over the other's (_50, _75 likewise), ..._vs_best_kernel over
+that of the fastest of the kernel's sides; PROGRAM_at_100 over the program's own with
 everything fitting.")]
 pub(crate) struct SwapArgs {
     /// Who swaps; softswap is compared with the others

@@ -5,7 +5,7 @@ use super::super::report::{Report, lines, ratios_text};
 use super::super::sample::{median, variation};
 use super::latency::Latencies;
 use super::measure::{Cell, How, Kind, ProgramCell, kinds};
-use super::plan::{Matter, Side};
+use super::plan::{Matter, Side, who};
 use super::session::{Ran, budget_within};
 use super::task::Took;
 use super::whole::WholeRan;
@@ -90,6 +90,8 @@ pub(super) struct ProgramRow {
     pub(super) program: &'static str,
     /// `in_memory`: as it is.
     pub(super) side: &'static str,
+    /// Whose DRAM softswap was given.
+    pub(super) beside: Option<&'static str>,
     pub(super) share_percent: u32,
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
@@ -105,6 +107,16 @@ pub(super) struct ProgramRow {
     dram_bytes: Option<u64>,
     count: usize,
     pub(super) came_through: bool,
+}
+
+impl ProgramRow {
+    /// The side, and whose DRAM it had if not its own.
+    pub(super) fn label(&self) -> String {
+        match self.beside {
+            None => self.side.into(),
+            Some(beside) => format!("{} ({beside})", self.side),
+        }
+    }
 }
 
 /// Latencies: the share that is over by each time.
@@ -241,10 +253,10 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
 
 fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> ProgramRow {
     let plain = all.iter().find(|other| other.name == cell.name && other.how == How::Plain);
-    let (side, share_percent) = match cell.how {
-        How::Plain => ("in_memory", 100),
-        How::Roomy => (Side::Softswap.name(), 100),
-        How::Limited { side, share_percent } => (side.name(), share_percent),
+    let (side, share_percent, beside) = match cell.how {
+        How::Plain => ("in_memory", 100, None),
+        How::Roomy => (Side::Softswap.name(), 100, None),
+        How::Limited { side, share_percent, beside } => (who(side, beside), share_percent, beside),
     };
     let seconds: Vec<f64> = cell.runs.iter().map(|ran| ran.seconds).collect();
     let cpu = |cell: &ProgramCell| median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect());
@@ -255,13 +267,14 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
     ProgramRow {
         program: cell.name,
         side,
+        beside: beside.map(Side::name),
         share_percent,
         cov: variation(&seconds),
         seconds: median(seconds),
         cpu_seconds: cpu(cell),
         slowdown: plain.map_or(f64::NAN, |plain| ratios::over(cell, plain)),
         cpu_ratio: plain.map_or(f64::NAN, |plain| cpu(cell) / cpu(plain)),
-        limit_bytes: cell.limit_bytes,
+        limit_bytes: cell.runs.iter().filter_map(|ran| ran.limit_bytes).max().or(cell.limit_bytes),
         peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
         outside_bytes: cell.runs.iter().map(|ran| ran.bounds.outside_bytes).max().unwrap_or(0),
@@ -390,7 +403,7 @@ fn program_table(rows: &[ProgramRow]) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n{:<14}{:<13}{:>6}{:>9}{:>8}{:>9}{:>10}{:>11}{:>11}{:>11}{:>13}\n",
+        "\n{:<14}{:<34}{:>6}{:>9}{:>8}{:>9}{:>10}{:>11}{:>11}{:>11}{:>13}\n",
         "program",
         "side",
         "fits",
@@ -416,9 +429,9 @@ fn program_table(rows: &[ProgramRow]) -> String {
             format!("{:>9}{:27}", KILLED, "")
         };
         text += &format!(
-            "{:<14}{:<13}{:>4} %{times}{:>11}{:>11}{:>11}{:>13}\n",
+            "{:<14}{:<34}{:>4} %{times}{:>11}{:>11}{:>11}{:>13}\n",
             row.program,
-            row.side,
+            row.label(),
             row.share_percent,
             shown(row.limit_bytes),
             shown(row.peak_bytes),

@@ -142,16 +142,25 @@ impl Matter {
 
     /// The side, as rows and plots name it.
     pub(super) fn who(&self) -> &'static str {
-        if self.beside.is_some() { "softswap_same_dram" } else { self.side.name() }
+        who(self.side, self.beside)
     }
 
     pub(super) fn name(&self) -> String {
-        let Matter { data, share_percent, .. } = self;
-        let who = match self.beside {
-            None => self.side.name().into(),
-            Some(side) => format!("softswap with the DRAM of {}", side.name()),
-        };
-        format!("{who}, {} data, {share_percent} %", data.name())
+        let Matter { side, data, share_percent, beside } = *self;
+        format!("{}, {} data, {share_percent} %", described(side, beside), data.name())
+    }
+}
+
+/// A side, or softswap with the DRAM of the one it is beside, as rows name it.
+pub(super) fn who(side: Side, beside: Option<Side>) -> &'static str {
+    if beside.is_some() { "softswap_same_dram" } else { side.name() }
+}
+
+/// The same in words.
+pub(super) fn described(side: Side, beside: Option<Side>) -> String {
+    match beside {
+        None => side.name().into(),
+        Some(side) => format!("softswap with the DRAM of {}", side.name()),
     }
 }
 

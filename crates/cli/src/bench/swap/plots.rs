@@ -108,11 +108,11 @@ pub(super) fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
 
 /// One program's time over its time in memory, by how much of it fits.
 pub(super) fn slowdown(program: &str, rows: &[&ProgramRow]) -> Drawn {
-    let sides = distinct(rows.iter().map(|row| row.side.to_string()));
+    let sides = distinct(rows.iter().map(|row| row.label()));
     let of_side = |side: &String| {
         let mut points: Vec<_> = rows
             .iter()
-            .filter(|row| row.side == side)
+            .filter(|row| row.label() == *side)
             .map(|row| (f64::from(row.share_percent), row.slowdown))
             .collect();
         // In memory nobody swaps, so the kernel's sides begin there.

@@ -2,7 +2,7 @@
 
 use super::super::sample::median;
 use super::measure::{Cell, How, Kind, ProgramCell};
-use super::plan::{Matter, PATTERN_SHARES, PROGRAM_SHARES, Side};
+use super::plan::{Matter, PATTERN_SHARES, PROGRAM_SHARES, Side, who};
 use super::session::Ran;
 use serde_json::{Map, Value};
 
@@ -53,6 +53,7 @@ fn faster(ours: &Cell, theirs: &Cell, at: usize) -> f64 {
     median(pairs.map(|(ours, theirs)| rate(ours) / rate(theirs)).collect())
 }
 
+/// `PROGRAM_softswap_vs_SIDE`, `PROGRAM_softswap_same_dram_vs_SIDE`,
 /// `PROGRAM_softswap_vs_best_kernel` and `PROGRAM_at_100`: of times.
 pub(super) fn of_programs(cells: &[&ProgramCell]) -> Map<String, Value> {
     let mut figures = Map::new();
@@ -66,11 +67,17 @@ pub(super) fn of_programs(cells: &[&ProgramCell]) -> Map<String, Value> {
             }
         };
         for share_percent in PROGRAM_SHARES {
-            let on = |side| find(How::Limited { side, share_percent });
-            let best =
-                KERNEL.into_iter().filter_map(on).min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-            let key = format!("{name}_softswap_vs_best_kernel{}", of_share(share_percent));
-            add(key, on(Side::Softswap), best);
+            let on = |side, beside| find(How::Limited { side, share_percent, beside });
+            let (ours, share) = (Side::Softswap, of_share(share_percent));
+            let theirs = KERNEL.into_iter().filter_map(|rival| on(rival, None));
+            let best = theirs.min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+            add(format!("{name}_softswap_vs_best_kernel{share}"), on(ours, None), best);
+            for rival in KERNEL {
+                for beside in [None, Some(rival)] {
+                    let key = format!("{name}_{}_vs_{}{share}", who(ours, beside), rival.name());
+                    add(key, on(ours, beside), on(rival, None));
+                }
+            }
         }
         add(format!("{name}_at_100"), find(How::Roomy), find(How::Plain));
     }
@@ -98,6 +105,7 @@ mod tests {
             cpu_seconds: 1.0,
             digest: 0,
             peak_bytes: 0,
+            limit_bytes: None,
             bounds: Default::default(),
         };
         ProgramCell {
@@ -110,18 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_compared_with_the_fastest_side_of_the_kernels() {
-        let on = |side, seconds: &[f64]| cell(How::Limited { side, share_percent: 50 }, seconds);
+    fn a_program_is_compared_with_each_side_of_the_kernels_and_with_the_fastest() {
+        let limited = |side, beside, times: &[f64]| {
+            cell(How::Limited { side, share_percent: 50, beside }, times)
+        };
+        let on = |side, times: &[f64]| limited(side, None, times);
         let cells = [
             cell(How::Plain, &[1.0, 1.0]),
             cell(How::Roomy, &[1.1, 1.2]),
             on(Side::Softswap, &[4.0, 6.0]),
             on(Side::KernelFile, &[9.0, 9.0]),
             on(Side::KernelZram, &[2.0, 3.0]),
+            limited(Side::Softswap, Some(Side::KernelZram), &[1.0, 1.5]),
         ];
         let figures = of_programs(&cells.iter().collect::<Vec<_>>());
         assert_eq!(figures["x_softswap_vs_best_kernel_50"], 2.0);
         assert!((figures["x_at_100"].as_f64().unwrap() - 1.15).abs() < 1e-9);
-        assert_eq!(figures.len(), 2);
+        assert_eq!(figures["x_softswap_vs_kernel_file_50"], median(vec![4.0 / 9.0, 6.0 / 9.0]));
+        assert_eq!(figures["x_softswap_vs_kernel_zram_50"], 2.0);
+        assert_eq!(figures["x_softswap_same_dram_vs_kernel_zram_50"], 0.5);
+        assert_eq!(figures.len(), 5);
     }
 }

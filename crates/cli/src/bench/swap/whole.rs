@@ -30,6 +30,8 @@ pub(super) struct WholeRan {
     pub(super) digest: u64,
     /// The most that it had in DRAM, where it runs as it is.
     pub(super) peak_bytes: u64,
+    /// Of its group, where it has one.
+    pub(super) limit_bytes: Option<u64>,
     pub(super) bounds: Bounds,
 }
 
@@ -102,7 +104,8 @@ pub(super) fn limited_run(
         return Ok(Err(Failure::Killed(bounds.oom_kills)));
     }
     check(&bounds, limit_bytes)?;
-    Ok(ran.map(|ran| WholeRan { bounds, ..ran }).map_err(Failure::Other))
+    let in_group = |ran| WholeRan { limit_bytes: Some(limit_bytes), bounds, ..ran };
+    Ok(ran.map(in_group).map_err(Failure::Other))
 }
 
 struct Started {
@@ -155,7 +158,8 @@ fn finish(mut started: Started) -> Result<WholeRan, String> {
         return Err(format!("it failed: {status}"));
     }
     let cpu_seconds = children_cpu_seconds() - started.cpu_before;
-    Ok(WholeRan { seconds, cpu_seconds, digest, peak_bytes, bounds: Bounds::default() })
+    let (limit_bytes, bounds) = (None, Bounds::default());
+    Ok(WholeRan { seconds, cpu_seconds, digest, peak_bytes, limit_bytes, bounds })
 }
 
 fn digest_of(from: &mut impl Read) -> io::Result<u64> {
