@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::{Counter, Tier};
@@ -15,11 +16,18 @@ use std::time::{Duration, Instant};
 
 const PAGES: usize = 1500;
 
+/// Follows streams until it is `done`.
+fn prefetch<'s>(scope: &'s thread::Scope<'s, '_>, world: &'s World, done: &'s AtomicBool) {
+    for index in 0..PREFETCH_THREADS {
+        scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
+    }
+}
+
 /// Runs `body` while streams are followed.
 fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
+        prefetch(scope, world, &done);
         body();
         done.store(true, Ordering::Relaxed);
     });
@@ -157,7 +165,7 @@ fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
         assert_holds(memory, &contents);
     };
     thread::scope(|scope| {
-        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
+        prefetch(scope, &world, &done);
         scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
         thread::scope(|inner| {
             let pass = &pass;
