@@ -7,7 +7,7 @@ use crate::page::PageNo;
 /// A stream's first window in the background.
 pub const FIRST_WINDOW: usize = 8;
 /// Most pages of a piece: what is read at once, a bounce buffer's worth (256 KiB).
-/// With half of that three threads read less, and each page costs more.
+/// Half of that costs the processors more for each page, and gains nothing.
 pub const PIECE_PAGES: usize = crate::bounce::MAX_PAGES;
 const BORN_BITS: u32 = 14;
 
