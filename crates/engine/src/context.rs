@@ -31,8 +31,9 @@ pub struct Context {
     pub may_reclaim: bool,
 }
 
-/// All contexts of an engine: those shared by faults, then three with one user
-/// each, background reclaim, what is brought in ahead and the thread that forks.
+/// All contexts of an engine: those shared by faults, then some with one user
+/// each: background reclaim, the threads that bring pages in ahead of touches, and
+/// the thread that forks.
 pub struct Contexts {
     slots: Box<[Mutex<Context>]>,
     /// The thread that has claimed all others to fork; 0 when there is none.
@@ -40,8 +41,10 @@ pub struct Contexts {
     codec_bytes: Arc<AtomicUsize>,
 }
 
+/// Threads that bring pages in ahead of touches, each with one read under way.
+pub const PREFETCH_THREADS: usize = 3;
 /// Contexts that faults do not share.
-pub const OWN_CONTEXTS: usize = 3;
+pub const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
 
 /// DRAM of one context beside its I/O ring, in bytes.
 pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
@@ -98,9 +101,9 @@ impl Contexts {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
     }
 
-    /// Claims the context of what is brought in ahead of touches.
-    pub fn claim_prefetch(&self) -> MutexGuard<'_, Context> {
-        lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1])
+    /// Claims the context of one of the [`PREFETCH_THREADS`].
+    pub fn claim_prefetch(&self, thread: usize) -> MutexGuard<'_, Context> {
+        lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1 + thread % PREFETCH_THREADS])
     }
 
     /// Whether the calling thread is the one that forks. Without a fork under

@@ -3,7 +3,7 @@
 //! Addresses come in here and become page numbers; nothing below knows them.
 
 use crate::balance::Balance;
-use crate::bounce::{Pools, Shape};
+use crate::bounce::{self, Pools, Shape};
 use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
@@ -15,6 +15,7 @@ use crate::io::poll::pressure::Pressure;
 use crate::mapping;
 use crate::page::{PageNo, PageTable, Place};
 use crate::page_in::{self, Access, FaultError};
+use crate::parked::Parked;
 use crate::parts::Parts;
 use crate::policy::Clock;
 use crate::pool::{Handle, Pool};
@@ -540,9 +541,9 @@ impl Engine {
     }
 
     /// Brings in what streams are about to touch, in the calling thread, while
-    /// `go_on` says so.
-    pub fn run_prefetch(&self, go_on: impl Fn() -> bool) {
-        prefetch::run(&self.parts, &self.contexts, go_on);
+    /// `go_on` says so: one of [`PREFETCH_THREADS`](crate::context::PREFETCH_THREADS).
+    pub fn run_prefetch(&self, thread: usize, go_on: impl Fn() -> bool) {
+        prefetch::run(&self.parts, &self.contexts, thread, go_on);
     }
 
     /// Takes up to `pages` pages out now; for tests and benches. Returns how
@@ -650,15 +651,19 @@ impl Engine {
 }
 
 /// How many bounce buffers there are: in each processor's area for a few batches
-/// on their way out and as many pages on their way in. Where areas for all of
+/// on their way out, or pieces of a stream on their way in. Where areas for all of
 /// them would take too much of the budget, processors share them.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    const SINGLE_PAGES: usize = 16;
     /// All areas together are a budget's so many-th part at most, or one area.
     const SHARE: usize = 16;
-    let batches = (memory_bytes >> 25).clamp(1, 4);
-    let slots_per_area = batches * BATCH_PAGES + SINGLE_PAGES;
-    let most = (memory_bytes / SHARE / (slots_per_area * PAGE_SIZE)).max(1);
+    let most_slots = memory_bytes / SHARE / PAGE_SIZE;
+    // Whole segments where there is room for that: what is read ahead is as long.
+    let slots_per_area = match most_slots / bounce::MAX_PAGES {
+        16.. => 2 * bounce::MAX_PAGES,
+        1.. => bounce::MAX_PAGES,
+        0 => BATCH_PAGES + BATCH_PAGES / 2,
+    };
+    let most = (most_slots / slots_per_area).max(1);
     Shape {
         areas: cpus.next_power_of_two().min(1 << most.ilog2()),
         slots_per_area,
@@ -681,9 +686,11 @@ fn assemble(
     pool.set_limit_bytes(config.pool.bytes_of(memory));
     let [least, most] = [PoolLimit::START, PoolLimit::LARGEST].map(|limit| limit.bytes_of(memory));
     let balance = Balance::new(config.pool == PoolLimit::Auto, least, most, memory);
+    let parked = Parked::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
+        + parked.bytes()
         + SMALL_CHANGE_BYTES;
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let window_pages = window.pages();
@@ -692,6 +699,7 @@ fn assemble(
         space: Space::new(window_pages as u64)?,
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
+        parked,
         copies: Copies::new(window_pages)?,
         pool,
         balance,

@@ -65,7 +65,11 @@ pub mod page_in;
 #[cfg(not(loom))]
 pub mod page_out;
 #[cfg(not(loom))]
+pub mod parked;
+#[cfg(not(loom))]
 pub mod parts;
+#[cfg(not(loom))]
+pub mod pieces;
 #[cfg(not(loom))]
 pub mod policy;
 #[cfg(not(loom))]

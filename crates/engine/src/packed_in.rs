@@ -6,9 +6,11 @@
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_in::{FaultError, Wanted, finish, install, open_seal, read_alone, writes};
+use crate::page_in::{
+    FaultError, Wanted, finish, install, open_seal, read_alone, read_run, writes,
+};
 use crate::parts::Parts;
-use crate::readahead;
+use crate::pieces::PIECE_PAGES;
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
@@ -36,7 +38,7 @@ pub(crate) fn read(
     part: u8,
 ) -> Result<usize, FaultError> {
     let Wanted { page, window, .. } = wanted;
-    let mut ahead = [const { None }; readahead::MAX_PAGES - 1];
+    let mut ahead = [const { None }; PIECE_PAGES - 1];
     let count = claim_ahead(parts, page, slot, &mut ahead[..window - 1]);
     // Never at the price of direct reclaim: this is a guess.
     let count = if parts.budget.try_charge(count, parts.other_bytes()) { count } else { 0 };
@@ -108,13 +110,13 @@ fn read_several(
         return read_one(parts, context, wanted, (slot, part), &mut []);
     };
     let bytes = &mut buffer[..];
-    if crate::page_in::read(parts, context, slot, bytes).is_err() {
+    if !read_run(parts, context, slot, bytes) {
         // Perhaps only a slot further on is bad.
         drop(buffer);
         ahead.fill_with(|| None);
         return read_one(parts, context, wanted, (slot, part), &mut []);
     }
-    open_seal(parts, slot, &mut bytes[..PAGE_SIZE])?;
+    open_seal(parts, slot, &mut bytes[..PAGE_SIZE], wanted.waits)?;
     install_part(parts, context, wanted.page, &bytes[..PAGE_SIZE], part, wanted.keep)?;
     Ok(install_ahead(parts, context, wanted, slot, bytes, ahead))
 }
@@ -135,7 +137,7 @@ fn install_ahead(
     for (index, place) in ahead.iter_mut().enumerate() {
         let Some(Ahead { claim, slot, part }) = place.take() else { return index };
         let copy = &mut bytes[(slot - first_slot) as usize * PAGE_SIZE..][..PAGE_SIZE];
-        if slot != opened && open_seal(parts, slot, copy).is_err() {
+        if slot != opened && !parts.open_sealed(slot, copy) {
             return index;
         }
         opened = slot;

@@ -20,6 +20,7 @@ use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 use std::io;
 
@@ -96,6 +97,9 @@ pub fn page_in(
     access: Access,
 ) -> Result<(), FaultError> {
     let start = now_ns();
+    // First of all, before anything is waited for: what comes next takes its
+    // time, too.
+    let touch = reach(parts, page);
     // The context first: whoever holds all contexts (fork) then knows that no
     // page is half-way in.
     let mut context = contexts.claim(current_cpu());
@@ -103,7 +107,7 @@ pub fn page_in(
     if claim.before().is_resident() {
         return copies::before_write(parts, page, claim).map_err(FaultError::Install);
     }
-    let tier = bring(parts, &mut context, page, claim, access)?;
+    let tier = bring(parts, &mut context, page, claim, (access, touch))?;
     drop(context);
     parts.note_peaks();
     let ns = now_ns() - start;
@@ -159,7 +163,7 @@ fn bring(
     context: &mut Context,
     page: PageNo,
     claim: Claim<'_>,
-    access: Access,
+    (access, touch): (Access, Touch),
 ) -> Result<Tier, FaultError> {
     let place = claim.before().place();
     // A staged page never left DRAM, so it is charged already.
@@ -180,9 +184,6 @@ fn bring(
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);
     }
-    // First of all: what comes next takes its time, too.
-    let touch = parts.streams.reach(page);
-    go_on(parts, touch);
     reclaim::make_room(parts, context, 1)?;
     let keep = copies::are_kept(parts, page, place, access);
     let behind = match touch {
@@ -214,13 +215,18 @@ fn bring(
     }
 }
 
-/// Has the next window brought in where a stream has reached one.
-fn go_on(parts: &Parts, touch: Touch) {
-    let Some(displaced) = parts.streams.go_on(touch, parts.window.pages() as PageNo) else {
-        return;
-    };
-    parts.stats.add(Counter::WindowsReached, 1);
-    parts.stats.add(Counter::WindowsLost, u64::from(displaced));
+/// Looks how a touched page lies in a stream, and has the next window brought in
+/// where it has reached one. The touch of a page that is there is nobody's.
+fn reach(parts: &Parts, page: PageNo) -> Touch {
+    if let Place::Resident { .. } | Place::Staged { .. } = parts.pages.load(page).place() {
+        return Touch::Alone;
+    }
+    let touch = parts.streams.reach(page);
+    if let Some(displaced) = parts.streams.go_on(touch, parts.window.pages() as PageNo) {
+        parts.stats.add(Counter::WindowsReached, 1);
+        parts.stats.add(Counter::WindowsLost, u64::from(displaced));
+    }
+    touch
 }
 
 /// Notes what would be touched next, and has it brought in where touches go on.
@@ -347,13 +353,17 @@ fn read_slot(
     let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
         parts.die("no bounce buffer is left for a read");
     };
-    read_alone(parts, context, slot, &mut buffer, wanted.waits)?;
+    // What does not match its seal was parked before the slot held this page.
+    if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
+        read_alone(parts, context, slot, &mut buffer, wanted.waits)?;
+    }
     install(parts, wanted.page, &buffer, writes(wanted.keep))?;
     Ok(1)
 }
 
 /// Reads the page of one slot, which the calling thread has nothing to do without
-/// if it `waits`: then it may poll.
+/// if it `waits`: then it may poll. Only its trouble counts: others leave the page
+/// to whoever touches it, who then finds the same.
 pub(crate) fn read_alone(
     parts: &Parts,
     context: &mut Context,
@@ -365,8 +375,12 @@ pub(crate) fn read_alone(
         true => parts.areas.read_page(&mut context.lanes, slot, buffer),
         false => parts.areas.read(&mut context.lanes, slot, buffer),
     };
-    count_read(parts, PAGE_SIZE, result)?;
-    open_seal(parts, slot, buffer)
+    if let Err(error) = result {
+        parts.stats.add(Counter::ReadErrors, u64::from(waits));
+        return Err(FaultError::Read(error));
+    }
+    count_read(parts, PAGE_SIZE);
+    open_seal(parts, slot, buffer, waits)
 }
 
 /// Reads a slot and those after it that hold the pages after the wanted one, as
@@ -379,7 +393,7 @@ fn read_slots(
     slot: u64,
 ) -> Result<usize, FaultError> {
     let Wanted { page, keep, window, .. } = wanted;
-    let mut claims = [const { None }; readahead::MAX_PAGES - 1];
+    let mut claims = [const { None }; readahead::MAX_NEIGHBOURS - 1];
     let last = parts.window.pages() as PageNo - 1;
     let free = &mut claims[..window - 1];
     let extra = readahead::claim_following(&parts.pages, page, slot, last, free);
@@ -418,61 +432,66 @@ fn read_cluster(
     count: usize,
     keep: bool,
 ) -> Result<usize, FaultError> {
-    // Fewer pages rather than one alone.
-    let sizes = std::iter::successors(Some(count), |count| Some(count / 2));
-    let mut buffers = sizes.take_while(|count| *count > 1);
-    let buffer = buffers.find_map(|count| parts.bounce.take(current_cpu(), count));
-    let Some(mut buffer) = buffer else { return Ok(0) };
+    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), count) else { return Ok(0) };
     let bytes = &mut buffer[..];
-    if read(parts, context, slot, bytes).is_err() {
-        // Perhaps only a page further on is bad: the caller reads this one alone.
+    // Perhaps only a page further on is bad: the caller reads this one alone.
+    if !read_run(parts, context, slot, bytes) {
         return Ok(0);
     }
-    let mut good = 0;
-    for (slot, bytes) in (slot..).zip(bytes.chunks_exact_mut(PAGE_SIZE)) {
-        match open_seal(parts, slot, bytes) {
-            Ok(()) => good += 1,
-            Err(error) if good == 0 => return Err(error),
-            Err(_) => break,
-        }
+    let good = open_run(parts, slot, bytes);
+    if good == 0 {
+        return Ok(0);
     }
-    let mut done = parts.window.install(page, &bytes[..good * PAGE_SIZE], writes(keep));
-    if done.pages == 0 && good > 1 {
-        // One call cannot cross a change of protection.
-        done = parts.window.install(page, &bytes[..PAGE_SIZE], writes(keep));
-    }
+    let done = install_run(parts, page, &bytes[..good * PAGE_SIZE], writes(keep));
     match done.error {
         Some(error) if done.pages == 0 => Err(FaultError::Install(error)),
         _ => Ok(done.pages),
     }
 }
 
-pub(crate) fn read(
-    parts: &Parts,
-    context: &mut Context,
-    slot: u64,
-    buffer: &mut [u8],
-) -> Result<(), FaultError> {
-    let result = parts.areas.read(&mut context.lanes, slot, buffer);
-    count_read(parts, buffer.len(), result)
+/// Reads a run of slots. False when it cannot be read: that is for whoever cannot
+/// do without one of them to find out, and to count.
+pub(crate) fn read_run(parts: &Parts, context: &mut Context, slot: u64, buffer: &mut [u8]) -> bool {
+    let is_read = parts.areas.read(&mut context.lanes, slot, buffer).is_ok();
+    if is_read {
+        count_read(parts, buffer.len());
+    }
+    is_read
 }
 
-fn count_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> Result<(), FaultError> {
-    if let Err(error) = result {
-        parts.stats.add(Counter::ReadErrors, 1);
-        return Err(FaultError::Read(error));
+/// Opens the seals of pages read from a run of slots, up to the first that is not
+/// what it should be; left to its toucher as in [`read_run`]. Returns how many.
+pub(crate) fn open_run(parts: &Parts, slot: u64, bytes: &mut [u8]) -> usize {
+    let pages = (slot..).zip(bytes.chunks_exact_mut(PAGE_SIZE));
+    pages.map(|(slot, page)| parts.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
+}
+
+/// Installs pages in one call, or the first alone: one call cannot cross a change
+/// of protection.
+pub(crate) fn install_run(parts: &Parts, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
+    let done = parts.window.install(page, bytes, writes);
+    if done.pages == 0 && bytes.len() > PAGE_SIZE {
+        return parts.window.install(page, &bytes[..PAGE_SIZE], writes);
     }
+    done
+}
+
+fn count_read(parts: &Parts, bytes: usize) {
     parts.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
     parts.stats.add(Counter::BytesRead, bytes as u64);
-    Ok(())
 }
 
-/// Makes what was read from a slot the page again, in place.
-pub(crate) fn open_seal(parts: &Parts, slot: u64, bytes: &mut [u8]) -> Result<(), FaultError> {
+/// Makes what was read from a slot the page again, in place; as [`read_alone`].
+pub(crate) fn open_seal(
+    parts: &Parts,
+    slot: u64,
+    bytes: &mut [u8],
+    waits: bool,
+) -> Result<(), FaultError> {
     if parts.open_sealed(slot, bytes) {
         return Ok(());
     }
-    parts.stats.add(Counter::ChecksumErrors, 1);
+    parts.stats.add(Counter::ChecksumErrors, u64::from(waits));
     Err(FaultError::Corrupt { slot })
 }
 

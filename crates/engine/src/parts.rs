@@ -8,6 +8,7 @@ use crate::codec::Selector;
 use crate::copies::Copies;
 use crate::io::poll::pressure::Pressure;
 use crate::page::{PageNo, PageTable, Place};
+use crate::parked::Parked;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
@@ -53,6 +54,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Which pages are touched one after the other.
     pub streams: Streams,
+    /// What they reach next.
+    pub parked: Parked,
     /// What resident pages have in the swap areas.
     pub copies: Copies,
     /// Compressed pages.

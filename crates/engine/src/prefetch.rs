@@ -1,123 +1,210 @@
-//! What is brought in before it is touched: the windows of streams.
+//! What is brought in before it is touched: the windows of streams, by pieces.
 //!
-//! A thread of its own does it, so that the device and another processor work
-//! while the program goes over what is there. All of it is a guess: it takes
-//! what is free of the budget or soon will be, waits for nobody's claim,
-//! and leaves whatever is wrong to the fault that may never come.
+//! Threads of its own do it, so that the device and other processors work while
+//! the program goes over what is there: several, because a device is seldom busy
+//! with one read, and while one piece is put in place others are read. All of it
+//! is a guess: it waits for nobody's claim, and leaves whatever is wrong to the
+//! fault that may never come. Only a stream's window is worth taking others'
+//! room: where background reclaim does not keep up, the thread lends a hand.
 
 use crate::context::{Context, Contexts};
 use crate::copies;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{self, Access, Wanted};
 use crate::parts::Parts;
+use crate::pieces::{PIECE_PAGES, Piece};
 use crate::pool::Handle;
-use crate::readahead::{Direction, MAX_PAGES, Window};
+use crate::readahead;
+use crate::reclaim::{self, Round};
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::futex;
 use softswap_sys::raw::current_cpu;
-use softswap_sys::window::Writes;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
-/// How long the thread sleeps when nothing is asked for: it is woken before.
+/// How long a thread sleeps when nothing is asked for: it is woken before.
 const NAP_NS: u64 = 1_000_000_000;
-/// How long background reclaim is given to make room, and how often.
-const ROOM_PAUSE_NS: u64 = 50_000;
-const ROOM_PAUSES: u32 = 20;
-/// Pages brought in before the context is given up for a moment, for a fork
-/// that waits for it.
-const STRETCH_PAGES: u64 = MAX_PAGES as u64;
+/// Batches taken out, at most, to make room for a piece.
+const ROOM_ROUNDS: usize = 4;
+/// Pages installed together: who waits for the first of a piece can go on while
+/// the others come.
+const INSTALL_PAGES: usize = 16;
 
-/// The thread's work; returns when `go_on` says no.
-pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
+/// A charge to the budget; what is not spent is given back.
+struct Charge<'p> {
+    parts: &'p Parts,
+    pages: usize,
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        self.parts.budget.release(self.pages);
+    }
+}
+
+/// The work of one of the threads; returns when `go_on` says no.
+pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
     parts.streams.serve(true);
     while go_on() {
         let seen = parts.streams.kick();
         match parts.streams.take() {
-            Some(window) => bring(parts, contexts, window),
+            // The context anew for each, so that a fork can come in between.
+            Some(piece) => bring(parts, &mut contexts.claim_prefetch(thread), piece),
             None => parts.streams.sleep(seen, NAP_NS),
         }
     }
     parts.streams.serve(false);
 }
 
-/// Brings in all of a window but its marker, what is touched first first.
-fn bring(parts: &Parts, contexts: &Contexts, window: Window) {
-    let mut steps = 1;
-    while steps < window.pages as u64 {
-        let count = (window.pages as u64 - steps).min(STRETCH_PAGES);
-        let Some(stretch) = stretch(window, steps, count) else { return };
-        let mut context = contexts.claim_prefetch();
-        if !bring_stretch(parts, &mut context, stretch) {
-            return;
-        }
-        steps += count;
-    }
-}
-
-/// The pages `steps` on from a window's marker and after, in ascending order.
-fn stretch(window: Window, steps: u64, count: u64) -> Option<Range<PageNo>> {
-    let (near, far) = (window.onward(steps), window.onward(steps + count - 1));
-    match window.direction {
-        Direction::Up => Some(near?..far? + 1),
-        // Down to the first page, if it is so near.
-        Direction::Down => Some(far.unwrap_or(0)..near? + 1),
-    }
-}
-
-/// Brings pages in, in ascending order. False when there is no room for more, or
-/// something is wrong.
-fn bring_stretch(parts: &Parts, context: &mut Context, stretch: Range<PageNo>) -> bool {
-    let end = stretch.end.min(parts.window.pages() as PageNo);
-    let mut page = stretch.start;
+/// Brings in all of a piece but its marker, in ascending order. Stops where there
+/// is no room for more, or something is wrong.
+fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
+    let end = (piece.first + piece.pages as u64).min(parts.window.pages() as PageNo);
+    let marker = piece.marker();
+    let mut page = piece.first;
     while page < end {
-        let Some(came) = bring_at(parts, context, page, end) else { return false };
+        let most = ((end - page) as usize).min(PIECE_PAGES);
+        let but_marker = most - usize::from(marker == Some(page + most as u64 - 1));
+        let came = match parts.pages.load(page).place() {
+            Place::Slot { slot } => from_slots(parts, context, (page, slot), most, marker),
+            // Only what is read is parked; others are as good as there.
+            _ if marker == Some(page) => Some(1),
+            Place::Pool { .. } => from_pool(parts, context, page, but_marker),
+            place @ Place::Packed { .. } => from_packed(parts, context, page, place, but_marker),
+            // There already, or nothing that could be read.
+            _ => Some(1),
+        };
+        let Some(came) = came else { return };
         page += came.max(1) as u64;
     }
-    true
 }
 
-/// Brings the page in and those after it that come with it, short of `end`.
-/// Returns how many came; `None` to stop.
-fn bring_at(parts: &Parts, context: &mut Context, page: PageNo, end: PageNo) -> Option<usize> {
-    let seen = parts.pages.load(page);
-    let most = ((end - page) as usize).min(MAX_PAGES);
-    match seen.place() {
-        Place::Pool { .. } => from_pool(parts, context, page, most),
-        place @ (Place::Slot { .. } | Place::Packed { .. }) => {
-            if seen.is_busy() {
-                return Some(0);
-            }
-            // The others' share is charged where they are read.
-            charge(parts, most)?;
-            parts.budget.release(most - 1);
-            let Some(claim) = parts.pages.try_claim(page, seen) else {
-                parts.budget.release(1);
-                return Some(0);
-            };
-            let keep = copies::are_kept(parts, page, place, Access::Read);
-            let (access, waits) = (Access::Read, false);
-            let wanted = Wanted { page, access, keep, window: most, is_stream: true, waits };
-            let Ok(came) = page_in::install_from(parts, context, place, wanted) else {
-                parts.budget.release(1);
-                return None;
-            };
-            parts.stats.add(Counter::PagesReadAhead, 1);
-            let copy = copies::arrive(parts, place, keep);
-            page_in::finish(parts, page, claim, parts.grace_ahead(page, true), copy);
-            Some(came.pages)
-        }
-        // There already, or nothing that could be read.
-        _ => Some(0),
+/// Reads the page's slot and those after it that hold the pages after it, in one
+/// go, and installs the pages; the marker is parked. Returns how many pages it has
+/// done with, `None` to stop.
+fn from_slots(
+    parts: &Parts,
+    context: &mut Context,
+    (page, slot): (PageNo, u64),
+    most: usize,
+    marker: Option<PageNo>,
+) -> Option<usize> {
+    let mut charge = charge(parts, context, most)?;
+    let mut claims = [const { None }; PIECE_PAGES];
+    let count = claim_slots(parts, (page, slot), &mut claims[..most]);
+    if count == 0 {
+        return Some(0);
     }
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), count)?;
+    let count = buffer.len() / PAGE_SIZE;
+    // Nobody is to wait for what does not come.
+    claims[count..].fill_with(|| None);
+    if !page_in::read_run(parts, context, slot, &mut buffer) {
+        return None;
+    }
+    let mut rest = 0..count;
+    if let Some(at) = marker.and_then(|marker| marker.checked_sub(page)).map(|at| at as usize)
+        && at < count
+    {
+        // Its toucher may be waiting: first, and back to where it is.
+        parts.parked.park(slot + at as u64, &buffer[at * PAGE_SIZE..][..PAGE_SIZE]);
+        claims[at] = None;
+        rest = if at == 0 { 1..count } else { 0..at };
+    }
+    let keep = copies::are_kept(parts, page, Place::Slot { slot }, Access::Read);
+    while !rest.is_empty() {
+        let batch = rest.start..rest.end.min(rest.start + INSTALL_PAGES);
+        let batch_pages = batch.len();
+        let came = install_slots(parts, (page, slot), &mut buffer, &mut claims, batch, keep);
+        charge.pages -= came;
+        rest.start += came;
+        if came < batch_pages {
+            // Opened already: what did not come must be read again.
+            return (came > 0).then_some(rest.start);
+        }
+    }
+    Some(count)
+}
+
+/// Claims the page that lies in `slot` and those after it that lie in the slots
+/// after it. Returns how many.
+fn claim_slots(
+    parts: &Parts,
+    (page, slot): (PageNo, u64),
+    claims: &mut [Option<Claim<'static>>],
+) -> usize {
+    let Some((first, following)) = claims.split_first_mut() else { return 0 };
+    let seen = parts.pages.load(page);
+    if seen.place() != (Place::Slot { slot }) {
+        return 0;
+    }
+    *first = parts.pages.try_claim(page, seen);
+    if first.is_none() {
+        return 0;
+    }
+    let last = parts.window.pages() as PageNo - 1;
+    1 + readahead::claim_following(&parts.pages, page, slot, last, following)
+}
+
+/// Opens, installs and publishes some of the pages that were read, up to the first
+/// that is not what it should be. Returns how many.
+fn install_slots(
+    parts: &Parts,
+    (page, slot): (PageNo, u64),
+    bytes: &mut [u8],
+    claims: &mut [Option<Claim<'static>>],
+    batch: Range<usize>,
+    keep: bool,
+) -> usize {
+    let (page, slot) = (page + batch.start as u64, slot + batch.start as u64);
+    let bytes = &mut bytes[batch.start * PAGE_SIZE..batch.end * PAGE_SIZE];
+    let good = page_in::open_run(parts, slot, bytes);
+    if good == 0 {
+        return 0;
+    }
+    let bytes = &bytes[..good * PAGE_SIZE];
+    let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
+    for (next, claim) in (page..).zip(&mut claims[batch][..came]) {
+        if let Some(claim) = claim.take() {
+            let copy = copies::arrive(parts, claim.before().place(), keep);
+            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
+        }
+    }
+    parts.stats.add(Counter::PagesReadAhead, came as u64);
+    came
+}
+
+/// As [`from_slots`], from slots that several compressed pages share.
+fn from_packed(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    place: Place,
+    most: usize,
+) -> Option<usize> {
+    // The others' share is charged where they are read.
+    let mut charge = charge(parts, context, most)?;
+    parts.budget.release(most - 1);
+    charge.pages = 1;
+    let seen = parts.pages.load(page);
+    let is_it = seen.place() == place && !seen.is_busy();
+    let Some(claim) = (if is_it { parts.pages.try_claim(page, seen) } else { None }) else {
+        return Some(0);
+    };
+    let keep = copies::are_kept(parts, page, place, Access::Read);
+    let access = Access::Read;
+    let wanted = Wanted { page, access, keep, window: most, is_stream: true, waits: false };
+    let came = page_in::install_from(parts, context, place, wanted).ok()?;
+    charge.pages = 0;
+    parts.stats.add(Counter::PagesReadAhead, 1);
+    let copy = copies::arrive(parts, place, keep);
+    page_in::finish(parts, page, claim, parts.grace_ahead(page, true), copy);
+    Some(came.pages)
 }
 
 /// Unpacks the page and those after it that are in the pool, and installs them
-/// together. As [`bring_at`].
+/// together. As [`from_slots`].
 fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
-    let mut claims: [Option<(Claim<'static>, Handle)>; MAX_PAGES] = [const { None }; MAX_PAGES];
     let is_pooled = |next: &PageNo| {
         let seen = parts.pages.load(*next);
         matches!(seen.place(), Place::Pool { .. }) && !seen.is_busy()
@@ -126,15 +213,9 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     if wanted == 0 {
         return Some(0);
     }
-    // Before there is a buffer: who has one waits for nobody but the disk.
-    charge(parts, wanted)?;
-    let sizes = std::iter::successors(Some(wanted), |wanted| Some(wanted / 2));
-    let mut buffers = sizes.take_while(|wanted| *wanted > 0);
-    let buffer = buffers.find_map(|wanted| parts.bounce.take(current_cpu(), wanted));
-    let Some(mut buffer) = buffer else {
-        parts.budget.release(wanted);
-        return None;
-    };
+    let mut charge = charge(parts, context, wanted)?;
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), wanted)?;
+    let mut claims: [Option<(Claim<'static>, Handle)>; PIECE_PAGES] = [const { None }; PIECE_PAGES];
     let count = claim_pooled(parts, page, &mut claims[..buffer.len() / PAGE_SIZE]);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;
@@ -145,36 +226,39 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
         *copy = context.page.0;
         good += 1;
     }
-    let bytes = &buffer[..good * PAGE_SIZE];
-    let mut came =
-        if good == 0 { 0 } else { parts.window.install(page, bytes, Writes::Allowed).pages };
-    if came == 0 && good > 1 {
-        // One call cannot cross a change of protection.
-        came = parts.window.install(page, &bytes[..PAGE_SIZE], Writes::Allowed).pages;
+    if good == 0 {
+        return (count == 0).then_some(0);
     }
-    parts.budget.release(wanted - came);
+    let bytes = &buffer[..good * PAGE_SIZE];
+    // What holds for the first: one call installs all of them alike.
+    let place = claims[0].as_ref().map_or(Place::Vacant, |(claim, _)| claim.before().place());
+    let keep = copies::are_kept(parts, page, place, Access::Read);
+    let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
+    charge.pages -= came;
     parts.stats.add(Counter::PagesReadAhead, came as u64);
     for (next, claim) in (page..).zip(&mut claims[..came]) {
-        if let Some((claim, handle)) = claim.take() {
-            parts.pool.free(handle);
-            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), None);
+        if let Some((claim, _)) = claim.take() {
+            let copy = copies::arrive(parts, claim.before().place(), keep);
+            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
         }
     }
-    (came > 0 || count == 0).then_some(came)
+    (came > 0).then_some(came)
 }
 
-/// Charges pages to the budget, if it has room for them soon. With no claim in
-/// hand: whoever touches a page is not to wait for others' room.
-fn charge(parts: &Parts, pages: usize) -> Option<()> {
-    for _ in 0..ROOM_PAUSES {
+/// Charges pages to the budget. Before there is a claim or a buffer: nobody who
+/// has one waits for room.
+fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
+    for _ in 0..=ROOM_ROUNDS {
         if parts.budget.try_charge(pages, parts.other_bytes()) {
             if parts.budget.is_low(parts.other_bytes()) {
                 parts.wake_reclaim();
             }
-            return Some(());
+            return Some(Charge { parts, pages });
         }
         parts.wake_reclaim();
-        futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(ROOM_PAUSE_NS));
+        if !matches!(reclaim::round(parts, context), Round::Progress) {
+            return None;
+        }
     }
     None
 }
@@ -194,20 +278,4 @@ fn claim_pooled(
         *place = Some((claim, Handle::from_bits(handle)));
     }
     claims.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_is_brought_in_from_its_near_end_in_stretches() {
-        let up = Window { marker: 100, pages: 128, direction: Direction::Up };
-        assert_eq!(stretch(up, 1, 64), Some(101..165));
-        assert_eq!(stretch(up, 65, 63), Some(165..228));
-        let down = Window { marker: 100, pages: 128, direction: Direction::Down };
-        assert_eq!(stretch(down, 1, 64), Some(36..100));
-        assert_eq!(stretch(down, 65, 63), Some(0..36));
-        assert_eq!(stretch(Window { marker: 0, ..down }, 1, 64), None);
-    }
 }

@@ -9,100 +9,42 @@
 //!
 //! A stream that goes on is followed. Each fault leaves a marker on the pages
 //! that would be touched next if it were part of one; two faults on markers in a
-//! row make a stream. Its next window is asked for in the background, all but the
-//! page that the stream reaches first, which is the window's marker: touching it
-//! is a fault like any other, and tells that the window has been reached, so
-//! that the next one, twice as long, can be asked for. A marker that is not
+//! row make a stream. Its next window is asked for in the background, by pieces
+//! that are read side by side. The page that the stream reaches first is the
+//! window's marker: it stays out, so that touching it is a fault and tells that
+//! the window has been reached, and the next one, twice as long, can be asked for.
+//! What is read of it is parked meanwhile ([`Parked`](crate::parked)). A marker that is not
 //! reached while so many other faults happen costs what was brought in for
 //! nothing, once: touched later, by chance, it is a page like any other. (The
 //! marker is that of Linux's readahead, there a flag of a cached page.)
 
 use crate::page::{Claim, PageNo, PageTable, Place};
+use crate::pieces::{Direction, FIRST_WINDOW, PIECE_PAGES, Piece, Window};
+use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Most pages that a fault reads at once, the touched one included.
 pub const MAX_NEIGHBOURS: usize = 32;
-/// Most pages that are read at once: a bounce buffer's worth, 256 KiB.
-pub const MAX_PAGES: usize = 64;
-/// Most pages of a window that is brought in in the background.
-const MAX_WINDOW: usize = 128;
+/// Most pages of a window that is brought in in the background: two pieces, so that
+/// with the window that follows four are under way.
+const MAX_WINDOW: usize = 2 * PIECE_PAGES;
 /// Of a budget of so many pages, a window takes one.
-const BUDGET_SHARE: usize = 128;
+const BUDGET_SHARE: usize = 32;
+/// And the next windows of all streams: as much of each is there before.
+const ALL_SHARE: usize = 16;
 /// So many faults in a row make a stream.
 const STREAM_FAULTS: usize = 3;
 /// From this on, what a window brings in can be relied on to be touched.
 const RELIABLE_PAGES: usize = 8;
-/// A stream's first window in the background.
-const FIRST_WINDOW: usize = 8;
 /// Markers at the same time, at most: each has its place by its page's number.
 const MARKERS: usize = 256;
 /// A marker is old after so many faults.
 const LIFE_FAULTS: u64 = 1024;
-const BORN_BITS: u32 = 14;
-/// Windows asked for and not yet begun.
-const QUEUE: usize = 16;
-
-/// Which way a stream goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Towards higher addresses.
-    Up,
-    /// Towards lower ones.
-    Down,
-}
-
-/// Pages that a stream is about to touch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// The marker: the page that the stream reaches first.
-    pub marker: PageNo,
-    /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
-    /// asked for yet, and these are the faults that led here.
-    pub pages: usize,
-    /// Which way the stream goes.
-    pub direction: Direction,
-}
-
-impl Window {
-    /// The window after this one, twice as long up to `most`. `None` at the end
-    /// of `pages`.
-    fn next(self, most: usize, pages: PageNo) -> Option<Window> {
-        let marker = self.onward(self.pages as u64).filter(|marker| *marker < pages)?;
-        Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
-    }
-
-    /// The page so many steps on from the marker.
-    #[must_use]
-    pub fn onward(self, steps: u64) -> Option<PageNo> {
-        match self.direction {
-            Direction::Up => self.marker.checked_add(steps),
-            Direction::Down => self.marker.checked_sub(steps),
-        }
-    }
-
-    /// Whether it was asked for, not only expected.
-    #[must_use]
-    pub fn is_asked_for(self) -> bool {
-        self.pages >= FIRST_WINDOW
-    }
-
-    fn to_bits(self, born: u64) -> u64 {
-        let down = u64::from(self.direction == Direction::Down);
-        let born = born & ((1 << BORN_BITS) - 1);
-        self.marker << 24 | (self.pages as u64) << 16 | born << 2 | down << 1 | 1
-    }
-
-    fn from_bits(bits: u64) -> Option<Window> {
-        let direction = if bits & 2 == 0 { Direction::Up } else { Direction::Down };
-        let pages = (bits >> 16) as usize & 0xff;
-        (bits & 1 == 1).then_some(Window { marker: bits >> 24, pages, direction })
-    }
-
-    fn age(bits: u64, now: u64) -> u64 {
-        now.wrapping_sub(bits >> 2) & ((1 << BORN_BITS) - 1)
-    }
-}
+/// Of a budget of so many pages, what is asked for and not yet begun takes one.
+const QUEUE_SHARE: usize = 8;
+/// Most pieces asked for and not yet begun.
+const MAX_PIECES: usize = 64;
 
 /// How a touched page lies in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,14 +59,19 @@ pub enum Touch {
 #[derive(Debug)]
 pub struct Streams {
     markers: [AtomicU64; MARKERS],
-    queue: [AtomicU64; QUEUE],
+    /// Pieces asked for and not yet begun, in turn.
+    queue: ArrayQueue<u64>,
     /// Faults so far, for the age of markers.
     faults: AtomicU64,
     /// Whether somebody brings in what is asked for.
     is_served: AtomicBool,
-    /// Bumped to wake whoever does.
+    /// Bumped to wake those who do.
     kick: AtomicU32,
-    is_asleep: AtomicBool,
+    /// How many of them sleep.
+    asleep: AtomicU32,
+    /// Pages of all streams' next windows together, at most.
+    all: usize,
+    /// Pages of a window, at most.
     most: usize,
 }
 
@@ -134,11 +81,12 @@ impl Streams {
     pub fn new(budget_pages: usize) -> Streams {
         Streams {
             markers: [const { AtomicU64::new(0) }; MARKERS],
-            queue: [const { AtomicU64::new(0) }; QUEUE],
+            queue: ArrayQueue::new((budget_pages / QUEUE_SHARE / PIECE_PAGES).clamp(1, MAX_PIECES)),
             faults: AtomicU64::new(0),
             is_served: AtomicBool::new(false),
             kick: AtomicU32::new(0),
-            is_asleep: AtomicBool::new(false),
+            asleep: AtomicU32::new(0),
+            all: budget_pages / ALL_SHARE,
             most: (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW),
         }
     }
@@ -192,7 +140,20 @@ impl Streams {
         if !window.is_asked_for() {
             return None;
         }
-        Some(window.next(self.most, end).is_some_and(|next| self.ask(next)))
+        Some(window.next(self.longest(), end).is_some_and(|next| self.ask(next)))
+    }
+
+    /// How long a window may be: many streams side by side share what may be there
+    /// ahead of touches, or they push each other's pages out.
+    fn longest(&self) -> usize {
+        let now = self.faults.load(Ordering::Relaxed);
+        let is_followed = |bits: &u64| {
+            let is_asked_for = Window::from_bits(*bits).is_some_and(Window::is_asked_for);
+            is_asked_for && Window::age(*bits, now) < LIFE_FAULTS
+        };
+        let markers = self.markers.iter().map(|place| place.load(Ordering::Relaxed));
+        let others = markers.filter(is_followed).count();
+        (self.all / (others + 1)).clamp(FIRST_WINDOW, self.most)
     }
 
     /// Marks what would be touched next after `page` that has come in with
@@ -220,18 +181,18 @@ impl Streams {
     }
 
     fn ask(&self, window: Window) -> bool {
-        let bits = window.to_bits(0);
-        let free = |place: &AtomicU64| {
-            place.compare_exchange(0, bits, Ordering::Release, Ordering::Relaxed).is_ok()
-        };
+        let pieces = window.pieces().map(Piece::to_bits);
+        let asked = pieces.take_while(|piece| self.queue.push(*piece).is_ok()).count();
         // As much is under way as can be? Then the stream goes on by itself.
-        if !self.queue.iter().any(free) {
+        if asked == 0 {
             return false;
         }
         let displaced = self.mark(window);
-        self.kick.fetch_add(1, Ordering::AcqRel);
-        if self.is_asleep.swap(false, Ordering::AcqRel) {
-            futex::wake_all(&self.kick);
+        // In this order: who is about to sleep counts itself and then looks.
+        self.kick.fetch_add(1, Ordering::SeqCst);
+        let asleep = self.asleep.load(Ordering::SeqCst);
+        if asleep > 0 {
+            futex::wake(&self.kick, asleep.min(asked as u32));
         }
         displaced
     }
@@ -254,23 +215,20 @@ impl Streams {
     /// What changes when something is asked for.
     #[must_use]
     pub fn kick(&self) -> u32 {
-        self.kick.load(Ordering::Acquire)
+        self.kick.load(Ordering::SeqCst)
     }
 
-    /// A window that was asked for, if there is one.
+    /// The piece that was asked for first, if there is one.
     #[must_use]
-    pub fn take(&self) -> Option<Window> {
-        let mut asked = self.queue.iter().map(|place| place.swap(0, Ordering::Acquire));
-        Window::from_bits(asked.find(|bits| *bits != 0)?)
+    pub fn take(&self) -> Option<Piece> {
+        self.queue.pop().map(Piece::from_bits)
     }
 
     /// Sleeps until something is asked for after `seen`, or for so long.
     pub fn sleep(&self, seen: u32, ns: u64) {
-        self.is_asleep.store(true, Ordering::Release);
-        if self.kick() == seen {
-            futex::wait(&self.kick, seen, Some(ns));
-        }
-        self.is_asleep.store(false, Ordering::Relaxed);
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        futex::wait(&self.kick, seen, Some(ns));
+        self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -324,7 +282,6 @@ pub fn claim_following<'t>(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use softswap_sys::memory::reserve_u64;
 
     fn table(places: &[Place]) -> PageTable<'static> {
@@ -346,6 +303,16 @@ mod tests {
 
     fn window(marker: PageNo, pages: usize, direction: Direction) -> Window {
         Window { marker, pages, direction }
+    }
+
+    /// The piece with the marker of a window.
+    fn nearest(window: Window) -> Option<Piece> {
+        window.pieces().next()
+    }
+
+    /// All that was asked for.
+    fn all(streams: &Streams) -> Vec<Piece> {
+        std::iter::from_fn(|| streams.take()).collect()
     }
 
     #[test]
@@ -397,7 +364,7 @@ mod tests {
             let marker = 500_u64.wrapping_add_signed(3 * step);
             let mut expected = window(marker, FIRST_WINDOW, direction);
             for round in 0..4 {
-                assert_eq!(streams.take(), Some(expected), "round {round}");
+                assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
                 assert_eq!(fault(&streams, expected.marker, END), Touch::Marker(expected));
                 assert_eq!(streams.reach(expected.marker), Touch::Alone, "reached once");
                 let marker = expected.onward(expected.pages as u64).unwrap();
@@ -423,14 +390,29 @@ mod tests {
     fn a_window_is_never_longer_than_the_budget_allows() {
         let streams = Streams::new(20 * BUDGET_SHARE);
         streams.serve(true);
-        let mut next = window(50, 8, Direction::Up);
+        let mut touched = window(50, 8, Direction::Up);
         let mut lengths = Vec::new();
         for _ in 0..4 {
-            streams.go_on(Touch::Marker(next), END);
-            next = streams.take().unwrap();
-            lengths.push(next.pages);
+            streams.go_on(Touch::Marker(touched), END);
+            let asked: usize = all(&streams).iter().map(|piece| piece.pages).sum();
+            lengths.push(asked);
+            touched = window(touched.marker + touched.pages as u64, asked, Direction::Up);
+            streams.reach(touched.marker);
         }
         assert_eq!(lengths, [16, 20, 20, 20]);
+    }
+
+    #[test]
+    fn streams_side_by_side_have_shorter_windows() {
+        let streams = Streams::new(64 * ALL_SHARE);
+        streams.serve(true);
+        let longest = (0..12).map(|index| {
+            streams.mark(window(index * 100, 8, Direction::Up));
+            streams.longest()
+        });
+        assert_eq!(longest.collect::<Vec<_>>(), [32, 21, 16, 12, 10, 9, 8, 8, 8, 8, 8, 8]);
+        (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Alone));
+        assert_eq!(streams.longest(), 32, "those that have ended do not count");
     }
 
     #[test]
@@ -475,21 +457,18 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_asks_for_no_more() {
-        let streams = served();
-        for at in 0..QUEUE as u64 + 5 {
-            streams.go_on(Touch::Marker(window(at * 8, 8, Direction::Up)), END);
+    fn a_full_queue_asks_for_no_more_and_what_is_in_it_comes_in_turn() {
+        // Room for four pieces.
+        let streams = Streams::new(4 * PIECE_PAGES * QUEUE_SHARE);
+        streams.serve(true);
+        let at = |index: u64| window(index * 8, 8, Direction::Up);
+        for index in 0..9 {
+            streams.go_on(Touch::Marker(at(index)), END);
         }
-        assert_eq!(std::iter::from_fn(|| streams.take()).count(), QUEUE);
-    }
-
-    proptest! {
-        #[test]
-        fn a_window_is_what_it_was(marker in 0..1_u64 << 40, pages in 1..=MAX_WINDOW, up: bool) {
-            let direction = if up { Direction::Up } else { Direction::Down };
-            let it = window(marker, pages, direction);
-            prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
-            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 700), 700);
-        }
+        let asked = all(&streams);
+        let expected = (1..5).map(|index| nearest(window(index * 8, 16, Direction::Up)).unwrap());
+        assert_eq!(asked, expected.collect::<Vec<_>>());
+        assert_ne!(streams.reach(4 * 8), Touch::Alone);
+        assert_eq!(streams.reach(5 * 8), Touch::Alone, "what was not asked for has no marker");
     }
 }

@@ -3,25 +3,38 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 1500;
 
+/// Follows streams until it is `done`.
+fn prefetch<'s>(scope: &'s thread::Scope<'s, '_>, world: &'s World, done: &'s AtomicBool) {
+    for index in 0..PREFETCH_THREADS {
+        scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
+    }
+}
+
 /// Runs `body` while streams are followed.
 fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
-        body();
+        prefetch(scope, world, &done);
+        // Also when it panics: else its threads would go on for ever.
+        let result = catch_unwind(AssertUnwindSafe(body));
         done.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
     });
 }
 
@@ -137,6 +150,77 @@ fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
 }
 
 #[test]
+fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = random(PAGES as u64);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || touch_all(&world, memory, &contents, 0..PAGES));
+    let ahead = world.count(Counter::PagesReadAhead);
+    assert_eq!(ahead + faults(&world), PAGES as u64);
+    assert_eq!(world.count(Counter::PagesRead), PAGES as u64, "markers are read with the others");
+}
+
+#[test]
+fn an_error_ahead_counts_once_its_page_is_touched() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        let contents = random(400);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
+        with_prefetch(&world, || {
+            let mut begun = (100..300).step_by(30);
+            while world.count(Counter::WindowsReached) == 0 {
+                let first = begun.next().expect("nobody follows streams");
+                touch_all(&world, memory, &contents, first..first + 30);
+            }
+            // The touches of pages 0, 1 and 3 read one to four pages each; what the
+            // last one asks for fails.
+            let reads = world.disk.counts().reads;
+            world.disk.fail(Operation::Read, reads + 3, u64::MAX / 2, fault);
+            touch_all(&world, memory, &contents, 0..7);
+            let end = Instant::now() + Duration::from_secs(20);
+            while world.disk.counts().reads < reads + 4 && Instant::now() < end {
+                thread::yield_now();
+            }
+            assert!(world.disk.counts().reads > reads + 3, "nothing was read ahead");
+            settle(&world);
+            assert_eq!(errors(), 0, "nobody has touched such a page");
+            assert_eq!(page_of(memory, 399), None);
+            assert_eq!(errors(), 1);
+            world.disk.heal();
+            touch_all(&world, memory, &contents, 7..400);
+            assert_eq!(errors(), 1);
+        });
+    }
+}
+
+#[test]
+fn what_is_parked_is_not_taken_for_what_its_slot_holds_later() {
+    for encrypt in [true, false] {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let before = random(600);
+        let memory = world.map_with(&before);
+        world.evict(memory);
+        with_prefetch(&world, || {
+            // Each leaves the marker of a first window parked.
+            for first in (0..600).step_by(60) {
+                touch_all(&world, memory, &before, first..first + 7);
+            }
+        });
+        world.engine.discard(memory.address(), memory.len()).unwrap();
+        let after: Vec<_> = (0..600).map(|page| Content::Random(page << 20 | 7)).collect();
+        for (page, content) in after.iter().enumerate() {
+            assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+        }
+        world.evict(memory);
+        assert_holds(memory, &after);
+        assert_eq!(world.count(Counter::ChecksumErrors), 0);
+    }
+}
+
+#[test]
 fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
     let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
     let done = AtomicBool::new(false);
@@ -157,7 +241,7 @@ fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
         assert_holds(memory, &contents);
     };
     thread::scope(|scope| {
-        scope.spawn(|| world.engine.run_prefetch(|| !done.load(Ordering::Relaxed)));
+        prefetch(scope, &world, &done);
         scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
         thread::scope(|inner| {
             let pass = &pass;

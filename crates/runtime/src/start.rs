@@ -2,6 +2,7 @@
 
 use crate::{control, faults, fork, growing, guard, heap, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
+use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_engine::swap::open::{OpenError, open};
@@ -115,11 +116,11 @@ fn bring_up(config: &Config) -> Result<bool, String> {
 }
 
 fn start_background() -> Result<(), String> {
-    for (name, start) in
-        [("reclaim", reclaim_thread as threads::Start), ("read-ahead", prefetch_thread)]
-    {
-        threads::start_own(start, std::ptr::null_mut())
-            .map_err(|e| format!("cannot start the {name} thread: {e}"))?;
+    threads::start_own(reclaim_thread, std::ptr::null_mut())
+        .map_err(|e| format!("cannot start the reclaim thread: {e}"))?;
+    for thread in 0..PREFETCH_THREADS {
+        threads::start_own(prefetch_thread, std::ptr::without_provenance_mut(thread))
+            .map_err(|e| format!("cannot start a read-ahead thread: {e}"))?;
     }
     Ok(())
 }
@@ -132,10 +133,10 @@ extern "C" fn reclaim_thread(_argument: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-extern "C" fn prefetch_thread(_argument: *mut c_void) -> *mut c_void {
+extern "C" fn prefetch_thread(thread: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-ahead");
     if let Some(engine) = engine() {
-        engine.run_prefetch(|| true);
+        engine.run_prefetch(thread.addr(), || true);
     }
     std::ptr::null_mut()
 }

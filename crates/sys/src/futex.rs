@@ -36,6 +36,11 @@ pub fn wake_all(word: &AtomicU32) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
 
+/// Wakes up to `count` of those who sleep on `word`.
+pub fn wake(word: &AtomicU32, count: u32) {
+    wake_at(word.as_ptr() as usize, i32::try_from(count).unwrap_or(i32::MAX));
+}
+
 /// Sleeps while the low half of `word` equals the low half of `expected`.
 pub fn wait_low(word: &AtomicU64, expected: u64) {
     // x86_64 is little-endian: the low half is at the word's own address.

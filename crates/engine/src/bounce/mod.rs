@@ -66,6 +66,8 @@ pub struct Pools {
     fixed: StaticRange,
     growth: Growth,
     misses: AtomicU64,
+    /// Slots of the longest run that an area can have.
+    longest_run: usize,
     /// Threads that wait for a buffer, and what they wait on.
     waiters: AtomicU32,
     returns: std::sync::atomic::AtomicU32,
@@ -122,6 +124,7 @@ impl Pools {
             fixed,
             growth,
             misses: AtomicU64::new(0),
+            longest_run: slots_per_area.min(SEGMENT_SLOTS),
             waiters: AtomicU32::new(0),
             returns: std::sync::atomic::AtomicU32::new(0),
             full: usage::Full::default(),
@@ -134,14 +137,47 @@ impl Pools {
     #[inline]
     pub fn take(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         debug_assert!((1..=MAX_PAGES).contains(&pages));
+        match self.look(cpu, pages) {
+            Some(run) => Some(self.buffer(run)),
+            None => self.miss(),
+        }
+    }
+
+    /// As [`Pools::take`], but asks for nothing.
+    #[inline]
+    fn look(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let areas = &self.pools[0].areas;
         // What nearly every search comes to, in either order.
         let mut contended = 0;
-        if let Some(run) = areas[cpu & (areas.len() - 1)].take(pages, &mut contended) {
-            self.note(cpu, 0, contended);
-            return Some(self.buffer(run));
+        match areas[cpu & (areas.len() - 1)].take(pages, &mut contended) {
+            Some(run) => {
+                self.note(cpu, 0, contended);
+                Some(run)
+            }
+            None => self.look_elsewhere(cpu, pages),
         }
-        self.take_elsewhere(cpu, pages)
+    }
+
+    /// There is nothing: a pool more might have something.
+    #[cold]
+    fn miss(&self) -> Option<Buffer<'_>> {
+        self.misses.fetch_add(1, Relaxed);
+        self.growth.ask();
+        None
+    }
+
+    /// As [`Pools::take`], with fewer pages where there is no run as long: the
+    /// longest there is, by halves. Asks for a pool only where there is nothing
+    /// at all: one more would not have longer runs.
+    #[must_use]
+    pub fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
+        let longest = pages.min(self.longest_run);
+        let lengths = std::iter::successors(Some(longest), |pages| Some(pages / 2));
+        let mut runs = lengths
+            .take_while(|pages| *pages > 0)
+            .map(|pages| self.look(cpu, pages))
+            .filter_map(|run| run.map(|run| self.buffer(run)));
+        runs.next().or_else(|| self.miss())
     }
 
     #[inline]
@@ -150,7 +186,7 @@ impl Pools {
     }
 
     #[cold]
-    fn take_elsewhere(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
+    fn look_elsewhere(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let open = self.open.load(Acquire);
         let areas_of = |pool: usize| self.pools[pool].areas.len();
         // Said out loud for each, so that neither costs the other a branch.
@@ -165,21 +201,16 @@ impl Pools {
         cpu: usize,
         pages: usize,
         order: impl Iterator<Item = (usize, usize)>,
-    ) -> Option<Buffer<'_>> {
+    ) -> Option<Run<'_>> {
         let (mut visited, mut contended) = (1, 0);
         // `find_map` rather than a loop: nested orders are walked faster so.
         let run = order.skip(1).find_map(|(pool, index)| {
             visited += 1;
             self.pools[pool].areas[index].take(pages, &mut contended)
         });
-        if let Some(run) = run {
-            self.note(cpu, visited - 1, contended);
-            return Some(self.buffer(run));
-        }
-        self.note(cpu, visited, contended);
-        self.misses.fetch_add(1, Relaxed);
-        self.growth.ask();
-        None
+        let more = if run.is_some() { visited - 1 } else { visited };
+        self.note(cpu, more, contended);
+        run
     }
 
     /// Notes what a search cost beyond one look into the own area.

@@ -77,6 +77,21 @@ fn swap_in_has_pages_that_nobody_else_takes() {
 }
 
 #[test]
+fn who_can_do_with_less_gets_the_longest_run_and_asks_for_no_pool_that_is_no_better() {
+    let pools = pools(Shape { areas: 2, slots_per_area: 48, extra_bytes: 1 << 20, ..SHAPE });
+    let lengths = |pages: usize| {
+        let runs = std::iter::from_fn(|| pools.take_up_to(0, pages)).collect::<Vec<_>>();
+        runs.iter().map(|buffer| buffer.len() / PAGE_SIZE).collect::<Vec<_>>()
+    };
+    let held = [pools.take_up_to(0, 64).unwrap(), pools.take_up_to(0, 24).unwrap()];
+    assert_eq!(held.each_ref().map(|buffer| buffer.len() / PAGE_SIZE), [48, 24]);
+    assert_eq!(pools.take_up_to(0, 32).unwrap().len(), 16 * PAGE_SIZE);
+    assert!(!pools.wants_pool() && pools.usage().misses == 0);
+    assert_eq!(lengths(20), [20, 2, 2]);
+    assert!(pools.wants_pool() && pools.usage().misses == 1, "nothing at all was left");
+}
+
+#[test]
 fn a_pool_is_added_when_asked_for_and_released_when_idle() {
     let extra_bytes = 3 * 8 * PAGE_SIZE;
     let shape = Shape { areas: 2, slots_per_area: 8, reserve_slots: 1, extra_bytes };

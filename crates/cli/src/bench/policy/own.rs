@@ -121,7 +121,7 @@ impl Memory {
     /// As walk 2 does, with what it asks.
     fn read_ahead(&mut self, page: PageNo, slot: u64) {
         let window = readahead::neighbours(&self.pages, page);
-        let mut claims = [const { None }; readahead::MAX_PAGES - 1];
+        let mut claims = [const { None }; readahead::MAX_NEIGHBOURS - 1];
         let last = self.pages_in_all() - 1;
         let wanted = &mut claims[..window - 1];
         readahead::claim_following(&self.pages, page, slot, last, wanted);
