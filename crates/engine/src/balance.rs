@@ -29,6 +29,8 @@ const RELUCTANCE: f64 = 4.0;
 /// In so many looks in a row, at first and at most.
 const LEAST_PATIENCE: u32 = 4;
 const MOST_PATIENCE: u32 = 1024;
+/// A share of 1.
+const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
@@ -88,6 +90,8 @@ pub struct Balance {
     pool: Spared,
     pool_fault_ns: AtomicU64,
     disk_fault_ns: AtomicU64,
+    /// Of these faults, how many were from the disk, out of [`WHOLE`].
+    disk_share: AtomicU32,
     course: Mutex<Course>,
 }
 
@@ -104,6 +108,7 @@ impl Balance {
             pool: Spared::default(),
             pool_fault_ns: AtomicU64::new(POOL_FAULT_NS),
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
+            disk_share: AtomicU32::new(0),
             course: Mutex::new(Course { calm: 0, patience: LEAST_PATIENCE, was_taken_back: false }),
         }
     }
@@ -119,16 +124,28 @@ impl Balance {
         self.is_on.store(on, Relaxed);
     }
 
-    /// A fault took so long. Threads may overwrite each other's note: it is an
-    /// average.
+    /// A fault took so long. Threads may overwrite each other's note: these are
+    /// averages.
     pub fn took(&self, tier: Tier, ns: u64) {
-        let average = match tier {
-            Tier::Pool => &self.pool_fault_ns,
-            Tier::Disk => &self.disk_fault_ns,
+        let (average, is_disk) = match tier {
+            Tier::Pool => (&self.pool_fault_ns, 0),
+            Tier::Disk => (&self.disk_fault_ns, WHOLE),
             _ => return,
         };
         let seen = average.load(Relaxed);
         average.store(seen - seen / 64 + ns / 64, Relaxed);
+        let share = self.disk_share.load(Relaxed);
+        self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
+    }
+
+    /// Whether more time goes by for reads from the disk than for unpacking: then a
+    /// page that need not come from there is to make room for one that must.
+    #[must_use]
+    pub fn disk_dominates(&self) -> bool {
+        let share = u64::from(self.disk_share.load(Relaxed));
+        let [disk_ns, pool_ns] =
+            [&self.disk_fault_ns, &self.pool_fault_ns].map(|average| average.load(Relaxed));
+        share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
     }
 
     /// A touched page was in the pool, and so many had left since it did.
@@ -272,6 +289,22 @@ mod tests {
         assert_eq!(look(&balance, limit, &[], &[10]), LEAST + STEP);
         let again = (1..).find(|_| look(&balance, LEAST + STEP, &[100], &[]) == LEAST).unwrap();
         assert_eq!(again, 2 * LEAST_PATIENCE);
+    }
+
+    #[test]
+    fn the_disk_dominates_by_time_not_by_number() {
+        let balance = balance();
+        assert!(!balance.disk_dominates());
+        let faults = |pooled: u32, on_disk: u32| {
+            for _ in 0..200 {
+                (0..pooled).for_each(|_| balance.took(Tier::Pool, 5_000));
+                (0..on_disk).for_each(|_| balance.took(Tier::Disk, 50_000));
+            }
+            balance.disk_dominates()
+        };
+        assert!(faults(5, 1));
+        assert!(!faults(20, 1));
+        assert!(faults(0, 5));
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn bring(
         Ok(Came { tier, pages }) => {
             let copy = copies::arrive(parts, place, keep);
             parts.note_refault(page, place);
-            finish(parts, page, claim, parts.grace(page, tier), copy);
+            finish(parts, page, claim, parts.grace(page, place), copy);
             match tier {
                 Tier::Zero if access == Access::Write => run_ahead(parts, page),
                 Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),

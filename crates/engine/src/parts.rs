@@ -12,9 +12,10 @@ use crate::parked::Parked;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
+use crate::refault::FRESH;
 use crate::seal::Sealer;
 use crate::space::Space;
-use crate::stats::{Counter, Stats, Tier};
+use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
@@ -287,20 +288,26 @@ impl Parts {
         }
     }
 
-    /// Heat of a page that was touched and has come in from `tier`.
+    /// Heat of a page that was touched and has come in from `place`.
     #[must_use]
-    pub fn grace(&self, page: PageNo, tier: Tier) -> u8 {
-        match tier {
-            Tier::Zero => self.clock.welcome(page),
-            _ => self.clock.welcome_back(page, self.budget.pages()),
+    pub fn grace(&self, page: PageNo, place: Place) -> u8 {
+        if place == Place::Vacant {
+            return self.clock.welcome(page);
+        }
+        let heat = self.clock.welcome_back(page, self.budget.pages());
+        // What need not come from the disk makes room for what must.
+        match place {
+            Place::Pool { .. } if self.balance.disk_dominates() => heat.min(FRESH),
+            _ => heat,
         }
     }
 
-    /// Heat of a page that has come in with another one. In a stream it will be touched; elsewhere it is the first to go again, unless it
+    /// Heat of a page that has come in with another one. In a stream it will be
+    /// touched, and then passed; elsewhere it is the first to go again, unless it
     /// is touched... which nobody tells us.
     #[must_use]
     pub fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
-        if is_stream { self.grace(page, Tier::Disk) } else { PREFETCHED }
+        if is_stream { self.clock.welcome_back(page, self.budget.pages()) } else { PREFETCHED }
     }
 
     /// Frees what a place outside the program's memory occupies.
