@@ -30,6 +30,8 @@ pub mod page;
 mod primitive;
 
 #[cfg(not(loom))]
+mod assemble;
+#[cfg(not(loom))]
 pub mod balance;
 pub mod bounce;
 #[cfg(not(loom))]
