@@ -79,7 +79,7 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// With the budget that these programs have.
-const POOL_AS_IT_IS: &str = "pool.limit = 13369344B\npool.recompress = off\npool.shrink = off\n";
+const POOL_AS_IT_IS: &str = "pool.limit = auto\npool.recompress = off\npool.shrink = off\n";
 const ALL_KEYS: &str =
     "bounce.peak, codec, io.poll, io.poll_sleep, pool.limit, pool.recompress and pool.shrink";
 

@@ -11,6 +11,7 @@ use crate::copies::Copies;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::Mode;
 use crate::io::poll::pressure::Pressure;
+use crate::lift::Lifting;
 use crate::page::PageTable;
 use crate::parked::Parked;
 use crate::parts::Parts;
@@ -164,18 +165,18 @@ fn assemble(
 ) -> Result<Parts, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
-    pool.set_limit_bytes(config.pool.bytes_of(memory));
     let parked = Parked::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + parked.bytes()
         + SMALL_CHANGE_BYTES;
-    let least = PoolLimit::START.bytes_of(memory);
+    let least = PoolLimit::LEAST.bytes_of(memory);
     let most = PoolLimit::LARGEST.bytes_of(memory);
     // However much would be gained: what is in use must fit as well.
     let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
     let balance = Balance::new(config.pool == PoolLimit::Auto, least, most, memory);
+    pool.set_limit_bytes(balance.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let window_pages = window.pages();
     Ok(Parts {
@@ -188,6 +189,7 @@ fn assemble(
         pool,
         balance,
         bounce,
+        lifting: Lifting::start(),
         sealer,
         budget: Budget::new(memory, fixed),
         claimed_bytes: AtomicUsize::new(0),

@@ -64,6 +64,10 @@ impl Spared {
     /// Takes what was counted: faults spared per byte.
     fn take_slope(&self, step_bytes: usize, all_bytes: usize) -> f64 {
         let (by_step, by_all) = (self.by_step.swap(0, Relaxed), self.by_all.swap(0, Relaxed));
+        // Noted before the limit reached its bound: nothing more can be had there.
+        if all_bytes == 0 {
+            return 0.0;
+        }
         let slope = |count: u32, bytes: usize| f64::from(count) / bytes.max(1) as f64;
         slope(by_step, step_bytes.min(all_bytes)).max(slope(by_all, all_bytes))
     }
@@ -119,9 +123,19 @@ impl Balance {
         self.is_on.load(Relaxed)
     }
 
-    /// Lets the limit move, or stay as it is set.
-    pub fn set_on(&self, on: bool) {
+    /// Lets the limit move, or stay, and sets it: not while it is being moved.
+    pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
+        let _course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_on.store(on, Relaxed);
+        set_limit();
+    }
+
+    /// What the pool may take at first where so much was asked for: as it is, or
+    /// the most if the limit moves. Too much costs unpacking and is soon seen, too
+    /// little costs writing to the disk and reading back.
+    #[must_use]
+    pub fn limit_of(&self, asked_bytes: usize) -> usize {
+        if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
     }
 
     /// A fault took so long. Threads may overwrite each other's note: these are
@@ -162,14 +176,21 @@ impl Balance {
         self.pool.note(needed, self.step_bytes, room);
     }
 
-    /// The pool's next limit, once enough has been seen to change it.
-    #[must_use]
-    pub fn step(&self, limit_bytes: usize) -> Option<usize> {
+    /// Moves the pool's limit, once enough has been seen to change it.
+    pub fn step(&self, limit_bytes: impl FnOnce() -> usize, set_limit: impl FnOnce(usize)) {
         let events = self.resident.by_all.load(Relaxed) + self.pool.by_all.load(Relaxed);
-        if !self.is_on() || events < EVENTS {
-            return None;
+        if events < EVENTS {
+            return;
         }
         let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_on()
+            && let Some(limit_bytes) = self.next(&mut course, limit_bytes())
+        {
+            set_limit(limit_bytes);
+        }
+    }
+
+    fn next(&self, course: &mut Course, limit_bytes: usize) -> Option<usize> {
         let pool_ns = self.pool_fault_ns.load(Relaxed);
         let saved_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(pool_ns);
         let (regained, room) = (
@@ -245,7 +266,9 @@ mod tests {
                 balance.found_on_disk(*distance, view(limit));
             }
         }
-        balance.step(limit).unwrap_or(limit)
+        let mut next = limit;
+        balance.step(|| limit, |moved| next = moved);
+        next
     }
 
     #[test]
@@ -311,7 +334,7 @@ mod tests {
     fn what_is_set_stays() {
         let balance = Balance::new(false, LEAST, MOST, BUDGET);
         assert_eq!(look(&balance, LEAST, &[], &[10]), LEAST);
-        balance.set_on(true);
+        balance.set(true, || {});
         assert_eq!(look(&balance, LEAST, &[], &[10]), LEAST + STEP);
         // Set by hand, below the least.
         assert_eq!(look(&balance, STEP, &[], &[10]), 2 * STEP);

@@ -72,7 +72,7 @@ impl AreaSpec {
 /// What compressed pages may take of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
-    /// As much as gains most, from [`PoolLimit::START`] to [`PoolLimit::LARGEST`].
+    /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
     Auto,
     /// A share of it.
     Percent(u8),
@@ -94,15 +94,16 @@ const LARGEST_POOL_PERCENT: u8 = 80;
 impl PoolLimit {
     /// The largest there may be.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
-    /// What [`PoolLimit::Auto`] begins with, and never goes below.
-    pub const START: PoolLimit = PoolLimit::Percent(40);
+    /// What [`PoolLimit::Auto`] never goes below.
+    pub const LEAST: PoolLimit = PoolLimit::Percent(40);
 
-    /// The limit with so large a budget. A size is cut to the largest share.
+    /// The limit with so large a budget, at first. A size is cut to the largest
+    /// share.
     #[must_use]
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
-            PoolLimit::Auto => PoolLimit::START.bytes_of(memory_bytes),
+            PoolLimit::Auto => share(LARGEST_POOL_PERCENT),
             PoolLimit::Percent(percent) => share(percent),
             PoolLimit::Bytes(bytes) => {
                 usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))

@@ -180,20 +180,28 @@ pub fn arrive(parts: &Parts, place: Place, kept: bool) -> Option<StoredCopy> {
     copy
 }
 
-/// A resident page has its copy no more: where that is from now on.
-fn part_from(parts: &Parts, copy: StoredCopy) -> Place {
+/// Whether a copy in the pool is what was stored there.
+#[must_use]
+pub fn is_sound(parts: &Parts, copy: StoredCopy) -> bool {
+    let StoredCopy::Pool { object } = copy else { return true };
+    let handle = parts.pool.handle_of(object);
+    handle.is_some_and(|handle| parts.pool.peek(handle, |_| ()).is_ok())
+}
+
+/// A resident page has its copy no more: where that is from now on. `None` where
+/// the pool does not know it any more, because it was overwritten.
+fn part_from(parts: &Parts, copy: StoredCopy) -> Option<Place> {
     match copy {
         StoredCopy::Slot(copy) => {
             parts.copies.count.fetch_sub(1, Relaxed);
-            copy.place()
+            Some(copy.place())
         }
         StoredCopy::Pool { object } => {
-            let Some(handle) = parts.pool.handle_of(object) else {
-                parts.die("the pool has lost the copy of a page");
-            };
             parts.copies.pooled.fetch_sub(1, Relaxed);
-            parts.copies.pooled_bytes.fetch_sub(handle.packed_bytes(), Relaxed);
-            Place::Pool { handle: handle.to_bits() }
+            let handle = parts.pool.handle_of(object)?;
+            let less = |bytes: usize| Some(bytes.saturating_sub(handle.packed_bytes()));
+            let _ = parts.copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
+            Some(Place::Pool { handle: handle.to_bits() })
         }
     }
 }
@@ -224,13 +232,17 @@ fn counter(copy: StoredCopy, in_slot: Counter, in_pool: Counter) -> Counter {
 pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
     parts.copies.note(page, false);
     parts.stats.add(counter(copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged), 1);
-    part_from(parts, copy)
+    match part_from(parts, copy) {
+        Some(place) => place,
+        None => parts.die("the pool has lost the copy of a page that has left"),
+    }
 }
 
 /// Frees the copy of a page that is no longer the same, or goes elsewhere.
 pub fn give_up(parts: &Parts, copy: StoredCopy) {
-    let place = part_from(parts, copy);
-    parts.release_copy(place);
+    if let Some(place) = part_from(parts, copy) {
+        parts.release_copy(place);
+    }
 }
 
 /// A leaving page's copy, if it is in an area that works; else it is given up, and

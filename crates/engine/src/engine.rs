@@ -73,8 +73,10 @@ impl Engine {
 
     /// Sets what the pool may take of the budget, or lets the engine choose.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
-        self.parts.balance.set_on(limit == PoolLimit::Auto);
-        self.parts.pool.set_limit_bytes(limit.bytes_of(self.parts.budget.limit_bytes()));
+        let Parts { balance, pool, budget, .. } = &self.parts;
+        let asked_bytes = limit.bytes_of(budget.limit_bytes());
+        let is_auto = limit == PoolLimit::Auto;
+        balance.set(is_auto, || pool.set_limit_bytes(balance.limit_of(asked_bytes)));
     }
 
     /// What the pool may take of the budget.
@@ -545,6 +547,7 @@ impl Engine {
         copies::forget_all(&self.parts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
+        self.parts.lifting.stop();
         self.parts.streams.serve(false);
         self.parts.asleep.store(false, Relaxed);
         Ok(())

@@ -53,7 +53,7 @@ pub mod fill;
 #[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
-mod lift;
+pub mod lift;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]

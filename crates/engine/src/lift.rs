@@ -6,30 +6,84 @@
 //! flush. What lies between the victims is caught by it, too, so all of a span
 //! is claimed until that is undone: nobody finds a page protected that is not
 //! known to be.
+//!
+//! A page that a device writes to would be copied too early and dropped: moving
+//! such a page is refused by the kernel, this is not. So pages are lifted only while
+//! the program has nothing by which memory is pinned for longer than a system call.
 
 use crate::context::BATCH_PAGES;
 use crate::page::{Claim, PageNo, Place};
 use crate::parts::Parts;
 use crate::policy::Victim;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::pinners::Mappings;
+use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Most pages of a span: a fault on one of them waits for all to be lifted.
+/// Most pages of a span, and between two victims of one: a fault on one of them
+/// waits for all to be lifted.
 const SPAN_PAGES: usize = 256;
+const GAP_PAGES: u64 = 32;
 /// Victims in so few runs are moved as well.
 const FEW_RUNS: usize = BATCH_PAGES / 8;
 
 /// Lifted pages, in the order of their copies.
 pub(crate) type Lifted<'t> = [Victim<'t>; BATCH_PAGES];
 
+/// How often it is looked whether pages may be lifted.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Whether pages may be lifted.
+#[derive(Debug)]
+pub struct Lifting {
+    mappings: Option<Mappings>,
+    /// The engine's own.
+    pinners: usize,
+    is_safe: AtomicBool,
+    next_look_ns: AtomicU64,
+}
+
+impl Lifting {
+    /// Once the engine has all its rings, and the program nothing yet.
+    #[must_use]
+    pub fn start() -> Lifting {
+        let mappings = Mappings::open();
+        let pinners = mappings.as_ref().and_then(Mappings::pinners);
+        Lifting {
+            mappings,
+            pinners: pinners.unwrap_or(0),
+            is_safe: AtomicBool::new(pinners.is_some()),
+            next_look_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Looks again, if it is time. By background reclaim only.
+    pub fn look(&self) {
+        let now = now_ns();
+        if now < self.next_look_ns.load(Relaxed) {
+            return;
+        }
+        self.next_look_ns.store(now + LOOK_NS, Relaxed);
+        let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
+        self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
+    }
+
+    /// In a forked child nobody looks.
+    pub fn stop(&self) {
+        self.is_safe.store(false, Relaxed);
+    }
+}
+
 /// Whether victims lie so far apart that lifting them is better than moving.
 pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
     let pages = || victims.iter().flatten().map(|(page, _)| *page);
     let starts = pages().zip(pages().skip(1)).filter(|(before, after)| before + 1 != *after);
-    starts.count() >= FEW_RUNS || !parts.window.uses_move()
+    // Without MOVE each page would be copied and dropped as well.
+    !parts.window.uses_move() || (parts.lifting.is_safe.load(Relaxed) && starts.count() >= FEW_RUNS)
 }
 
-/// Lifts victims out, as many as can be. Their contents go to `copies`; the
+/// Lifts victims out of which there are no copies, as many as can be. Their contents go to `copies`; the
 /// others stay at the front of `victims`, in their order. Returns how many were
 /// lifted.
 pub(crate) fn lift<'t>(
@@ -78,7 +132,9 @@ impl<'s, 't> Span<'s, 't> {
         let first = pages().next().unwrap_or(0);
         let mut span = Span { first, pages: 1, victims: 1, between };
         for victim in pages().skip(1) {
-            let is_near = victim > first && (victim - first) < SPAN_PAGES as u64;
+            let end = first + span.pages as u64;
+            let is_near =
+                victim >= end && victim - end < GAP_PAGES && victim - first < SPAN_PAGES as u64;
             if !is_near || !span.claim_up_to(parts, victim) {
                 break;
             }
@@ -92,17 +148,14 @@ impl<'s, 't> Span<'s, 't> {
 
     /// Lifts the victims, in order. Returns how many, from the first on.
     fn lift(&self, parts: &Parts, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
-        // What is stored already has its protection, and a copy to go to.
-        let is_plain = |victim: &Victim<'_>| {
-            victim.as_ref().is_some_and(|(_, claim)| !claim.before().has_copy())
-        };
-        let plain = victims.iter().take_while(|victim| is_plain(victim)).count();
-        if plain == 0 || parts.window.set_writes(self.first, self.pages, Writes::Caught).is_err() {
+        if parts.window.set_writes(self.first, self.pages, Writes::Caught).is_err() {
+            // Perhaps only from somewhere in the middle on.
+            self.allow_writes(parts);
             return 0;
         }
         let mut pages = [0; BATCH_PAGES];
         let mut copied = 0;
-        for ((page, _), copy) in victims[..plain].iter().flatten().zip(copies) {
+        for ((page, _), copy) in victims.iter().flatten().zip(copies) {
             if parts.window.read_page(*page, copy).is_err() {
                 break;
             }
@@ -110,29 +163,37 @@ impl<'s, 't> Span<'s, 't> {
             copied += 1;
         }
         let gone = parts.window.discard_each(&pages[..copied]);
-        self.allow_writes(parts, victims);
+        self.allow_writes(parts);
         gone
     }
 
     /// Lifts the protection from all but those pages that have it for their copies.
-    fn allow_writes(&self, parts: &Parts, victims: &[Victim<'_>]) {
-        let is_kept = |at: usize| {
-            let page = self.first + at as u64;
-            let victim = victims.iter().flatten().find(|(victim, _)| *victim == page);
-            let claim = victim.map(|(_, claim)| claim).or(self.between[at].as_ref());
-            claim.is_some_and(|claim| claim.before().has_copy())
-        };
+    /// Victims have none.
+    fn allow_writes(&self, parts: &Parts) {
+        let is_kept =
+            |at: usize| self.between[at].as_ref().is_some_and(|claim| claim.before().has_copy());
         let mut from = 0;
         for at in 0..=self.pages {
             if at < self.pages && !is_kept(at) {
                 continue;
             }
             if at > from {
-                // Refused only where nothing is mapped any more.
-                let page = self.first + from as u64;
-                let _ = parts.window.set_writes(page, at - from, Writes::Allowed);
+                self.allow_run(parts, self.first + from as u64, at - from);
             }
             from = at + 1;
+        }
+    }
+}
+
+impl Span<'_, '_> {
+    fn allow_run(&self, parts: &Parts, first: PageNo, count: usize) {
+        if parts.window.set_writes(first, count, Writes::Allowed).is_ok() {
+            return;
+        }
+        // Part of it belongs to somebody else by now, or the range is no longer one
+        // for the kernel. Alone a page is refused only where it is not the engine's.
+        for page in first..first + count as u64 {
+            let _ = parts.window.allow_writes(page);
         }
     }
 }
@@ -151,5 +212,32 @@ impl Span<'_, 'static> {
             self.between[at] = Some(claim);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_sys::ring::Ring;
+
+    #[test]
+    fn nothing_is_lifted_while_the_program_has_a_ring() {
+        let look = |lifting: &Lifting| {
+            lifting.next_look_ns.store(0, Relaxed);
+            lifting.look();
+            lifting.is_safe.load(Relaxed)
+        };
+        // Other tests of this process may have rings for a while.
+        let lifting = Lifting::start();
+        if lifting.mappings.is_none() {
+            return;
+        }
+        let lifting = Lifting { pinners: usize::MAX, ..lifting };
+        assert!(look(&lifting));
+        let Ok(_ring) = Ring::new(4) else { return };
+        let lifting = Lifting { pinners: 0, ..lifting };
+        assert!(!look(&lifting));
+        lifting.stop();
+        assert!(!lifting.is_safe.load(Relaxed));
     }
 }

@@ -244,8 +244,12 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
     match place {
         Place::Filled { .. } | Place::Slot { .. } | Place::Packed { .. } => {}
         Place::Resident { copy: None, .. } => {
-            if parts.window.relocate(target, source, 1).pages == 0 {
-                copy_over(parts, source, target)?;
+            if parts.window.relocate(target, source, 1).pages == 0
+                && let Err(error) = copy_over(parts, source, target)
+            {
+                // What was there is gone by now.
+                arriving.publish(Place::Vacant);
+                return Err(error);
             }
             parts.space.sub_resident(source);
             parts.space.add_resident(target, 1);

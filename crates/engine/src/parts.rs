@@ -7,6 +7,7 @@ use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::copies::Copies;
 use crate::io::poll::pressure::Pressure;
+use crate::lift::Lifting;
 use crate::page::{PageNo, PageTable, Place};
 use crate::parked::Parked;
 use crate::policy::{Clock, PREFETCHED};
@@ -57,7 +58,7 @@ pub struct Parts {
     pub streams: Streams,
     /// What they reach next.
     pub parked: Parked,
-    /// What resident pages have in the swap areas.
+    /// What is stored of resident pages.
     pub copies: Copies,
     /// Compressed pages.
     pub pool: Pool,
@@ -65,6 +66,8 @@ pub struct Parts {
     pub areas: Areas,
     /// I/O buffers.
     pub bounce: bounce::Pools,
+    /// Whether pages may leave together that lie apart.
+    pub lifting: Lifting,
     /// What seals pages that leave DRAM.
     pub sealer: Sealer,
     /// The DRAM budget.
@@ -283,9 +286,8 @@ impl Parts {
 
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub fn keep_balance(&self) {
-        if let Some(limit_bytes) = self.balance.step(self.pool.limit_bytes()) {
-            self.pool.set_limit_bytes(limit_bytes);
-        }
+        let pool = &self.pool;
+        self.balance.step(|| pool.limit_bytes(), |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 
     /// Heat of a page that was touched and has come in from `place`.

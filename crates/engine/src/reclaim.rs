@@ -60,24 +60,47 @@ pub enum Round {
 /// Takes one batch out, and makes room in the pool when it is nearly full.
 pub fn round(parts: &Parts, context: &mut Context) -> Round {
     let mut area_full = None;
-    let mut written_back = 0;
+    let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
     pool_upkeep::compact(parts, context);
-    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT
-        && copies::shed_pooled(parts, SHED_PAGES) == 0
-    {
-        match pool_upkeep::write_back(parts, context) {
-            Ok(count) => written_back = count,
-            Err(full) => area_full = Some(full),
-        }
+    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
+        from_pool = take_from_pool(parts, context, &mut area_full);
     }
     let outcome = page_out::page_out(parts, context);
-    if outcome.pages_out + written_back > 0 {
+    if outcome.pages_out + from_pool > 0 {
         return Round::Progress;
     }
     match outcome.area_full.or(area_full) {
         Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
+    }
+}
+
+/// As [`round`], for somebody who needs room: where no page can leave, the pool may
+/// have what is missing, though it is below its limit.
+pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
+    let stuck = round(parts, context);
+    if let Round::Stuck(mut why) = stuck {
+        return match take_from_pool(parts, context, &mut why) {
+            0 => Round::Stuck(why),
+            _ => Round::Progress,
+        };
+    }
+    stuck
+}
+
+/// Makes the pool smaller: by copies, which cost nothing, else by what goes on to
+/// the disk. Returns how many pages left it.
+fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
+    if parts.pool.used_bytes() == 0 {
+        return 0;
+    }
+    match copies::shed_pooled(parts, SHED_PAGES) {
+        0 => pool_upkeep::write_back(parts, context).unwrap_or_else(|full| {
+            *area_full = Some(full);
+            0
+        }),
+        shed => shed,
     }
 }
 
@@ -98,7 +121,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         }
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
-        match round(parts, context) {
+        match round_for_room(parts, context) {
             Round::Progress => pauses = 0,
             Round::Stuck(why) => {
                 pauses += 1;
@@ -138,9 +161,10 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
             continue;
         }
         parts.keep_balance();
+        parts.lifting.look();
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
-        let stuck = !matches!(round(parts, &mut context), Round::Progress);
+        let stuck = !matches!(round_for_room(parts, &mut context), Round::Progress);
         shrinker.step(parts, &mut context);
         drop(context);
         parts.note_all();

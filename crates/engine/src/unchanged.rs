@@ -46,7 +46,8 @@ fn leaves_as_it_is(parts: &Parts, claim: &Claim<'_>) -> bool {
     match copy.in_slot() {
         // What the pool may take is staged and offered to it.
         Some(copy) => !parts.areas.has_failed(copy.slot()) && !parts.copies.may_be_packed(),
-        None => true,
+        // What is in DRAM is the better one if the pool's is damaged.
+        None => copies::is_sound(parts, copy),
     }
 }
 

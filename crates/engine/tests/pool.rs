@@ -15,34 +15,53 @@ use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Touches pages at random, so many times, while background reclaim runs.
-fn touch_at_random(world: &World, memory: Memory, among: u64, times: u64) {
+/// Touches pages while background reclaim runs: `page_of` says which in each step.
+fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
-        for step in 0..times {
-            let page = scramble(step) % among;
-            assert!(memory.read(page as usize * PAGE_SIZE).is_some());
+        for step in 0..steps {
+            assert!(memory.read(page_of(step) as usize * PAGE_SIZE).is_some());
         }
         done.store(true, Ordering::Release);
     });
 }
 
 #[test]
-fn a_pool_that_could_hold_what_is_read_from_the_disk_grows_until_it_does() {
-    let setup = Setup { pool: PoolLimit::Auto, ..Setup::default() };
-    let (world, memory, contents) = world_with_packed(&setup);
-    let before = world.count(Counter::PoolLimitBytes);
-    touch_at_random(&world, memory, 13_000, 80_000);
-    let after = world.count(Counter::PoolLimitBytes);
-    assert!(after > before * 4 / 3, "{before} became {after}");
+fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_set() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let reads = || {
+        let before = world.count(Counter::PagesRead);
+        touch(&world, memory, 20_000, |step| scramble(step) % 12_000);
+        world.count(Counter::PagesRead) - before
+    };
+    let fixed = reads();
+    world.engine.set_pool_limit(PoolLimit::Auto);
+    reads();
+    reads();
+    let grown = reads();
+    assert!(grown < fixed / 4, "{fixed} pages read, then {grown}");
     assert_holds(memory, &contents);
     world.assert_within_budget();
-    // Set by hand, it stays.
     world.engine.set_pool_limit(PoolLimit::Percent(30));
-    touch_at_random(&world, memory, 13_000, 20_000);
+    reads();
     assert_eq!(world.count(Counter::PoolLimitBytes), (16 << 20) / 100 * 30 / 65536 * 65536);
     assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_pool_that_may_grow_gives_way_to_pages_that_are_used_all_the_time() {
+    let world = World::new(&Setup { pool: PoolLimit::Auto, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let before = world.count(Counter::PoolLimitBytes);
+    // More than fits beside the largest pool, less than beside the smallest.
+    touch(&world, memory, 200_000, |step| scramble(step) % 1500 * 7);
+    let after = world.count(Counter::PoolLimitBytes);
+    assert!(after < before, "{before} became {after}");
+    assert_holds(memory, &contents);
+    world.assert_within_budget();
 }
 
 /// More than the pool of a small budget holds.

@@ -18,6 +18,7 @@
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`]                                       | how many threads want to run           |
+//! | [`pinners`]                                    | who else may reach a program's memory  |
 //! | [`simd`]                                       | comparing a page with wide registers   |
 //! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
 //! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
@@ -44,6 +45,7 @@ pub mod layout;
 pub mod load;
 pub mod lz4;
 pub mod memory;
+pub mod pinners;
 pub mod probe;
 pub mod raw;
 pub mod ring;

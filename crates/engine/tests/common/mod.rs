@@ -54,7 +54,7 @@ impl Default for Setup {
             spare_disk_mib: None,
             discard: Discard::None,
             // Where it moves, counts depend on time.
-            pool: PoolLimit::START,
+            pool: PoolLimit::LEAST,
         }
     }
 }

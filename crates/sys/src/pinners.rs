@@ -1,0 +1,95 @@
+//! Who else than the program's own instructions may reach its memory: mappings
+//! tell of asynchronous I/O and of devices.
+
+use crate::descriptor::move_high;
+use crate::kept;
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::retry_on_intr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// This process's mappings.
+#[derive(Debug)]
+pub struct Mappings {
+    file: OwnedFd,
+}
+
+impl Mappings {
+    /// `None` where /proc does not tell.
+    #[must_use]
+    pub fn open() -> Option<Mappings> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/proc/self/maps", flags, Mode::empty()).ok()?;
+        Some(Mappings { file: move_high(file) })
+    }
+
+    /// How many mappings there are by which the kernel or a device may come to pin
+    /// memory for longer than a system call: rings of io_uring, contexts of Linux's
+    /// asynchronous I/O, devices. One caller at a time.
+    #[must_use]
+    pub fn pinners(&self) -> Option<usize> {
+        let mut text = [0; 8192];
+        let (mut held, mut count) = (0, 0);
+        rustix::fs::seek(&self.file, SeekFrom::Start(0)).ok()?;
+        loop {
+            let len = retry_on_intr(|| rustix::io::read(&self.file, &mut text[held..])).ok()?;
+            if len == 0 {
+                return Some(count + usize::from(is_pinner(&text[..held])));
+            }
+            let end = held + len;
+            let mut start = 0;
+            while let Some(line) = text[start..end].iter().position(|byte| *byte == b'\n') {
+                count += usize::from(is_pinner(&text[start..start + line]));
+                start += line + 1;
+            }
+            // A line longer than that is a path that is none of these.
+            let start = if start == 0 && end == text.len() { end } else { start };
+            text.copy_within(start..end, 0);
+            held = end - start;
+        }
+    }
+}
+
+impl Drop for Mappings {
+    fn drop(&mut self) {
+        kept::forget(self.file.as_raw_fd());
+    }
+}
+
+/// "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": what is mapped comes
+/// sixth.
+fn is_pinner(line: &[u8]) -> bool {
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let Some(name) = fields.nth(5) else { return false };
+    let is_memory = |name: &[u8]| name.starts_with(b"/dev/shm/") || name == b"/dev/zero";
+    name == b"anon_inode:[io_uring]"
+        || name == b"/[aio]"
+        || (name.starts_with(b"/dev/") && !is_memory(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Ring;
+
+    #[test]
+    fn rings_contexts_and_devices_are_told_from_files_and_memory() {
+        let line = |name: &str| format!("7f00-7f01 rw-s 00000000 00:0f 2083       {name}");
+        for name in ["anon_inode:[io_uring]", "/[aio] (deleted)", "/dev/nvidia0"] {
+            assert!(is_pinner(line(name).as_bytes()), "{name}");
+        }
+        for name in ["", "[heap]", "/dev/zero (deleted)", "/dev/shm/x", "/a/dev/b", "/usr/aio"] {
+            assert!(!is_pinner(line(name).as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_ring_more_is_one_more_at_least() {
+        let Some(mappings) = Mappings::open() else { return };
+        let Ok(first) = Ring::new(4) else { return };
+        let before = mappings.pinners().unwrap();
+        let second = Ring::new(4).unwrap();
+        assert!(mappings.pinners().unwrap() > before);
+        drop((first, second));
+        assert!(mappings.pinners().unwrap() < before);
+    }
+}
