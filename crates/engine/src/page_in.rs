@@ -438,7 +438,7 @@ fn read_cluster(
     if !read_run(parts, context, slot, bytes) {
         return Ok(0);
     }
-    let good = open_run(parts, slot, bytes);
+    let good = open_run(parts, slot.., bytes);
     if good == 0 {
         return Ok(0);
     }
@@ -459,10 +459,24 @@ pub(crate) fn read_run(parts: &Parts, context: &mut Context, slot: u64, buffer: 
     is_read
 }
 
-/// Opens the seals of pages read from a run of slots, up to the first that is not
-/// what it should be; left to its toucher as in [`read_run`]. Returns how many.
-pub(crate) fn open_run(parts: &Parts, slot: u64, bytes: &mut [u8]) -> usize {
-    let pages = (slot..).zip(bytes.chunks_exact_mut(PAGE_SIZE));
+/// As [`read_run`], one page from each of `slots`, which lie in one area.
+pub(crate) fn read_each(
+    parts: &Parts,
+    context: &mut Context,
+    slots: &[u64],
+    buffer: &mut [u8],
+) -> bool {
+    let is_read = parts.areas.read_each(&mut context.lanes, slots, buffer).is_ok();
+    if is_read {
+        count_read(parts, buffer.len());
+    }
+    is_read
+}
+
+/// Opens the seals of pages read from `slots`, up to the first that is not what it
+/// should be; left to its toucher as in [`read_run`]. Returns how many.
+pub(crate) fn open_run(parts: &Parts, slots: impl Iterator<Item = u64>, bytes: &mut [u8]) -> usize {
+    let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
     pages.map(|(slot, page)| parts.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
 }
 

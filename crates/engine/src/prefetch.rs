@@ -9,12 +9,12 @@
 
 use crate::context::{Context, Contexts};
 use crate::copies;
+use crate::io::MAX_PIECES;
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{self, Access, Wanted};
 use crate::parts::Parts;
 use crate::pieces::{PIECE_PAGES, Piece};
 use crate::pool::Handle;
-use crate::readahead;
 use crate::reclaim::{self, Round};
 use crate::stats::Counter;
 use crate::unpack;
@@ -56,17 +56,21 @@ pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -
     parts.streams.serve(false);
 }
 
-/// Brings in all of a piece but its marker, in ascending order. Stops where there
-/// is no room for more, or something is wrong.
+/// Brings in all of a piece but its marker: first what is read from the disk, then
+/// what is packed. Stops where there is no room for more, or something is wrong.
 fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     let end = (piece.first + piece.pages as u64).min(parts.window.pages() as PageNo);
     let marker = piece.marker();
     let mut page = piece.first;
     while page < end {
+        let Some(next) = from_slots(parts, context, page..end, marker) else { return };
+        page = next;
+    }
+    let mut page = piece.first;
+    while page < end {
         let most = ((end - page) as usize).min(PIECE_PAGES);
         let but_marker = most - usize::from(marker == Some(page + most as u64 - 1));
         let came = match parts.pages.load(page).place() {
-            Place::Slot { slot } => from_slots(parts, context, (page, slot), most, marker),
             // Only what is read is parked; others are as good as there.
             _ if marker == Some(page) => Some(1),
             Place::Pool { .. } => from_pool(parts, context, page, but_marker),
@@ -79,92 +83,130 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     }
 }
 
-/// Reads the page's slot and those after it that hold the pages after it, in one
-/// go, and installs the pages; the marker is parked. Returns how many pages it has
-/// done with, `None` to stop.
+/// Pages that are read together, wherever their slots are, in ascending order.
+struct Gathered {
+    pages: [PageNo; PIECE_PAGES],
+    slots: [u64; PIECE_PAGES],
+    /// A marker has none: its toucher is not to wait for it.
+    claims: [Option<Claim<'static>>; PIECE_PAGES],
+    count: usize,
+}
+
+impl Gathered {
+    /// Claims what can be read at once of `range`: the pages of one area that lie in
+    /// at most [`MAX_PIECES`] runs of slots. Returns the page to go on with, too.
+    fn claim(parts: &Parts, range: Range<PageNo>) -> (Gathered, PageNo) {
+        let mut gathered = Gathered {
+            pages: [0; PIECE_PAGES],
+            slots: [0; PIECE_PAGES],
+            claims: [const { None }; PIECE_PAGES],
+            count: 0,
+        };
+        let mut runs = 0;
+        for page in range.clone() {
+            let seen = parts.pages.load(page);
+            let Place::Slot { slot } = seen.place() else { continue };
+            let count = gathered.count;
+            let last = count.checked_sub(1).map(|last| gathered.slots[last]);
+            if last.is_some_and(|last| !parts.areas.are_together(last, slot)) {
+                continue;
+            }
+            runs += usize::from(last.is_none_or(|last| last + 1 != slot));
+            if runs > MAX_PIECES || count == PIECE_PAGES {
+                return (gathered, page);
+            }
+            if let Some(claim) = parts.pages.try_claim(page, seen) {
+                gathered.pages[count] = page;
+                gathered.slots[count] = slot;
+                gathered.claims[count] = Some(claim);
+                gathered.count += 1;
+            }
+        }
+        (gathered, range.end)
+    }
+
+    /// Keeps the first so many.
+    fn truncate(&mut self, count: usize) {
+        // Nobody is to wait for what does not come.
+        self.claims[count..].fill_with(|| None);
+        self.count = count;
+    }
+
+    /// How many from `first` on are claimed neighbours in memory, so many at most.
+    fn neighbours(&self, first: usize, most: usize) -> usize {
+        let is_next = |at: &usize| {
+            let offset = (at - first) as u64;
+            self.claims[*at].is_some() && self.pages[*at] == self.pages[first] + offset
+        };
+        (first..self.count.min(first + most)).take_while(is_next).count()
+    }
+}
+
+/// Reads pages of `range` that lie in slots of their own, all at once, and installs
+/// them; the marker is parked. Returns the page to go on with, `None` to stop.
 fn from_slots(
     parts: &Parts,
     context: &mut Context,
-    (page, slot): (PageNo, u64),
-    most: usize,
+    range: Range<PageNo>,
     marker: Option<PageNo>,
-) -> Option<usize> {
-    let mut charge = charge(parts, context, most)?;
-    let mut claims = [const { None }; PIECE_PAGES];
-    let count = claim_slots(parts, (page, slot), &mut claims[..most]);
-    if count == 0 {
-        return Some(0);
+) -> Option<PageNo> {
+    let is_wanted = |page: &PageNo| matches!(parts.pages.load(*page).place(), Place::Slot { .. });
+    let most = range.clone().filter(is_wanted).count().min(PIECE_PAGES);
+    if most == 0 {
+        return Some(range.end);
     }
-    let mut buffer = parts.bounce.take_up_to(current_cpu(), count)?;
+    let mut charge = charge(parts, context, most)?;
+    let (mut gathered, mut next) = Gathered::claim(parts, range);
+    if gathered.count == 0 {
+        return Some(next);
+    }
+    // Others may have come meanwhile for which nothing is charged.
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), gathered.count.min(most))?;
     let count = buffer.len() / PAGE_SIZE;
-    // Nobody is to wait for what does not come.
-    claims[count..].fill_with(|| None);
-    if !page_in::read_run(parts, context, slot, &mut buffer) {
+    if count < gathered.count {
+        next = gathered.pages[count];
+        gathered.truncate(count);
+    }
+    if !page_in::read_each(parts, context, &gathered.slots[..gathered.count], &mut buffer) {
         return None;
     }
-    let mut rest = 0..count;
-    if let Some(at) = marker.and_then(|marker| marker.checked_sub(page)).map(|at| at as usize)
-        && at < count
-    {
+    if let Some(at) = gathered.pages[..gathered.count].iter().position(|p| Some(*p) == marker) {
         // Its toucher may be waiting: first, and back to where it is.
-        parts.parked.park(slot + at as u64, &buffer[at * PAGE_SIZE..][..PAGE_SIZE]);
-        claims[at] = None;
-        rest = if at == 0 { 1..count } else { 0..at };
+        parts.parked.park(gathered.slots[at], &buffer[at * PAGE_SIZE..][..PAGE_SIZE]);
+        gathered.claims[at] = None;
     }
-    let keep = copies::are_kept(parts, page, Place::Slot { slot }, Access::Read);
-    while !rest.is_empty() {
-        let batch = rest.start..rest.end.min(rest.start + INSTALL_PAGES);
-        let batch_pages = batch.len();
-        let came = install_slots(parts, (page, slot), &mut buffer, &mut claims, batch, keep);
+    let mut at = 0;
+    while at < gathered.count {
+        let run = gathered.neighbours(at, INSTALL_PAGES);
+        let came = install_slots(parts, &mut gathered, at..at + run, &mut buffer);
         charge.pages -= came;
-        rest.start += came;
-        if came < batch_pages {
+        if came < run {
             // Opened already: what did not come must be read again.
-            return (came > 0).then_some(rest.start);
+            return None;
         }
+        at += run.max(1);
     }
-    Some(count)
+    Some(next)
 }
 
-/// Claims the page that lies in `slot` and those after it that lie in the slots
-/// after it. Returns how many.
-fn claim_slots(
-    parts: &Parts,
-    (page, slot): (PageNo, u64),
-    claims: &mut [Option<Claim<'static>>],
-) -> usize {
-    let Some((first, following)) = claims.split_first_mut() else { return 0 };
-    let seen = parts.pages.load(page);
-    if seen.place() != (Place::Slot { slot }) {
-        return 0;
-    }
-    *first = parts.pages.try_claim(page, seen);
-    if first.is_none() {
-        return 0;
-    }
-    let last = parts.window.pages() as PageNo - 1;
-    1 + readahead::claim_following(&parts.pages, page, slot, last, following)
-}
-
-/// Opens, installs and publishes some of the pages that were read, up to the first
-/// that is not what it should be. Returns how many.
+/// Opens, installs and publishes neighbours that were read, up to the first that is
+/// not what it should be. Returns how many.
 fn install_slots(
     parts: &Parts,
-    (page, slot): (PageNo, u64),
+    gathered: &mut Gathered,
+    run: Range<usize>,
     bytes: &mut [u8],
-    claims: &mut [Option<Claim<'static>>],
-    batch: Range<usize>,
-    keep: bool,
 ) -> usize {
-    let (page, slot) = (page + batch.start as u64, slot + batch.start as u64);
-    let bytes = &mut bytes[batch.start * PAGE_SIZE..batch.end * PAGE_SIZE];
-    let good = page_in::open_run(parts, slot, bytes);
+    let bytes = &mut bytes[run.start * PAGE_SIZE..run.end * PAGE_SIZE];
+    let good = page_in::open_run(parts, gathered.slots[run.clone()].iter().copied(), bytes);
     if good == 0 {
         return 0;
     }
+    let (page, slot) = (gathered.pages[run.start], gathered.slots[run.start]);
+    let keep = copies::are_kept(parts, page, Place::Slot { slot }, Access::Read);
     let bytes = &bytes[..good * PAGE_SIZE];
     let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
-    for (next, claim) in (page..).zip(&mut claims[batch][..came]) {
+    for (next, claim) in (page..).zip(&mut gathered.claims[run][..came]) {
         if let Some(claim) = claim.take() {
             let copy = copies::arrive(parts, claim.before().place(), keep);
             page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);

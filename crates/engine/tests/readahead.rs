@@ -99,6 +99,33 @@ fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
 }
 
 #[test]
+fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
+    const GROUPS: u64 = 30;
+    for down in [false, true] {
+        let world = World::new(&Setup::default());
+        let contents = random(PAGES as u64);
+        let memory = world.map(PAGES);
+        // What leaves together lies together: neighbours in memory do not.
+        for group in 0..GROUPS {
+            for (page, content) in contents.iter().enumerate() {
+                if scramble(page as u64) % GROUPS == group {
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+                }
+            }
+            world.evict(memory);
+        }
+        with_prefetch(&world, || {
+            let at = |step: usize| if down { PAGES - 1 - step } else { step };
+            touch_all(&world, memory, &contents, (0..PAGES).map(at));
+        });
+        let faults = faults(&world);
+        assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
 fn streams_side_by_side_are_followed_each() {
     let world = World::new(&Setup::default());
     let contents = random(1600);

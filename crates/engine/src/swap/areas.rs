@@ -316,6 +316,28 @@ impl Areas {
         area.read(lane_of(lanes, first), slot, buf)
     }
 
+    /// Reads one page from each of `slots`, all of which lie in one area.
+    ///
+    /// # Errors
+    /// As [`Area::read`].
+    pub fn read_each(
+        &self,
+        lanes: &mut Lanes,
+        slots: &[u64],
+        buf: &mut [u8],
+    ) -> Result<(), IoError> {
+        let Some(first) = slots.first() else { return Ok(()) };
+        debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
+        let (area, _) = self.of(*first);
+        area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
+    }
+
+    /// Whether two slots lie in one area.
+    #[must_use]
+    pub fn are_together(&self, one: u64, other: u64) -> bool {
+        index_of(one) == index_of(other)
+    }
+
     /// Reads one page that the calling thread has nothing to do without.
     ///
     /// # Errors

@@ -76,6 +76,27 @@ fn a_slot_leads_back_to_its_own_area() {
 }
 
 #[test]
+fn pages_are_read_together_wherever_their_slots_are() {
+    let (_disks, areas) = areas(&[(8, 0)]);
+    let mut lanes = areas.open_lanes();
+    let run = areas.alloc_run(0, 64).unwrap();
+    let pages = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    for (number, page) in pages.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        page.fill(number as u8 + 1);
+    }
+    areas.write(&mut lanes, run, pages).unwrap();
+    // More pieces than one request has, runs and backward steps among them.
+    let steps = (0..50_u64).map(|at| if at % 5 == 4 { at - 1 } else { at * 13 % 64 });
+    let slots: Vec<u64> = steps.map(|at| run.first + at % run.len as u64).collect();
+    let read = reserve_bytes(slots.len() * PAGE_SIZE).unwrap();
+    areas.read_each(&mut lanes, &slots, read).unwrap();
+    for (slot, page) in slots.iter().zip(read.chunks_exact(PAGE_SIZE)) {
+        assert!(page.iter().all(|byte| u64::from(*byte) == slot - run.first + 1), "slot {slot}");
+    }
+    areas.read_each(&mut lanes, &[], &mut []).unwrap();
+}
+
+#[test]
 fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
     let (disks, areas) = areas(&[(4, 9), (4, 0)]);
     let mut lanes = areas.open_lanes();

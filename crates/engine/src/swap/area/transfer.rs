@@ -49,6 +49,36 @@ impl Area {
     /// # Errors
     /// When not all of it was read; the buffer then holds nothing of use.
     pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        let bytes = buf.len();
+        self.read_pieces(lane, buf, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
+    }
+
+    /// Reads one page from each of `slots`, as many of them at once as can be.
+    ///
+    /// # Errors
+    /// As for [`Area::read`].
+    pub fn read_each(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &mut [u8],
+    ) -> Result<(), IoError> {
+        let pages = buf.len() / PAGE_SIZE;
+        self.read_pieces(lane, buf, |done| {
+            let at = done / PAGE_SIZE;
+            let follows = |next: &usize| slots(*next) == slots(at) + (*next - at) as u64;
+            (slots(at), (at..pages).take_while(follows).count() * PAGE_SIZE)
+        })
+    }
+
+    /// Fills a buffer piece by piece: `next` says in which slot what comes so many
+    /// bytes from its start is, and how many bytes lie there and in the slots after it.
+    fn read_pieces(
+        &self,
+        lane: &mut Lane,
+        buf: &mut [u8],
+        next: impl Fn(usize) -> (u64, usize),
+    ) -> Result<(), IoError> {
         debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
         let start = now_ns();
         let bytes = buf.len();
@@ -58,8 +88,8 @@ impl Area {
                 std::array::from_fn(|_| Piece { offset: 0, buf: Default::default() });
             let mut count = 0;
             while count < MAX_PIECES && !rest.is_empty() {
-                let done = bytes - rest.len();
-                let (offset, len) = self.locate(Operation::Read, first, done, rest.len())?;
+                let (slot, left) = next(bytes - rest.len());
+                let (offset, len) = self.locate(Operation::Read, slot, 0, left)?;
                 let (piece, after) = rest.split_at_mut(len);
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
