@@ -83,9 +83,9 @@ pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
     !parts.window.uses_move() || (parts.lifting.is_safe.load(Relaxed) && starts.count() >= FEW_RUNS)
 }
 
-/// Lifts victims out of which there are no copies, as many as can be. Their contents go to `copies`; the
-/// others stay at the front of `victims`, in their order. Returns how many were
-/// lifted.
+/// Lifts victims out of which there are no copies, as many as can be. Their
+/// contents go to `copies`; the others stay at the front of `victims`, in their
+/// order. Returns how many were lifted.
 pub(crate) fn lift<'t>(
     parts: &Parts,
     victims: &mut [Victim<'t>],
@@ -113,21 +113,21 @@ pub(crate) fn lift<'t>(
 }
 
 /// Neighbouring victims and all that lies between them, claimed.
-struct Span<'s, 't> {
+struct Span<'s> {
     first: PageNo,
     pages: usize,
     /// How many of the victims lie in it: one at least.
     victims: usize,
-    between: &'s mut [Option<Claim<'t>>; SPAN_PAGES],
+    between: &'s mut [Option<Claim<'static>>; SPAN_PAGES],
 }
 
-impl<'s, 't> Span<'s, 't> {
+impl<'s> Span<'s> {
     /// Claims what lies between the first victims, as far as that can be had.
     fn claim(
         parts: &Parts,
         victims: &[Victim<'_>],
         between: &'s mut [Option<Claim<'static>>; SPAN_PAGES],
-    ) -> Span<'s, 'static> {
+    ) -> Span<'s> {
         let pages = || victims.iter().map_while(|victim| victim.as_ref().map(|(page, _)| *page));
         let first = pages().next().unwrap_or(0);
         let mut span = Span { first, pages: 1, victims: 1, between };
@@ -183,9 +183,7 @@ impl<'s, 't> Span<'s, 't> {
             from = at + 1;
         }
     }
-}
 
-impl Span<'_, '_> {
     fn allow_run(&self, parts: &Parts, first: PageNo, count: usize) {
         if parts.window.set_writes(first, count, Writes::Allowed).is_ok() {
             return;
@@ -196,9 +194,7 @@ impl Span<'_, '_> {
             let _ = parts.window.allow_writes(page);
         }
     }
-}
 
-impl Span<'_, 'static> {
     /// Claims all pages from the last victim so far up to the next one. False, with
     /// some of them claimed, where one cannot be.
     fn claim_up_to(&mut self, parts: &Parts, victim: PageNo) -> bool {

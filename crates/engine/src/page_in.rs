@@ -452,11 +452,8 @@ fn read_cluster(
 /// Reads a run of slots. False when it cannot be read: that is for whoever cannot
 /// do without one of them to find out, and to count.
 pub(crate) fn read_run(parts: &Parts, context: &mut Context, slot: u64, buffer: &mut [u8]) -> bool {
-    let is_read = parts.areas.read(&mut context.lanes, slot, buffer).is_ok();
-    if is_read {
-        count_read(parts, buffer.len());
-    }
-    is_read
+    let result = parts.areas.read(&mut context.lanes, slot, buffer);
+    is_read(parts, buffer.len(), result)
 }
 
 /// As [`read_run`], one page from each of `slots`, which lie in one area.
@@ -466,11 +463,15 @@ pub(crate) fn read_each(
     slots: &[u64],
     buffer: &mut [u8],
 ) -> bool {
-    let is_read = parts.areas.read_each(&mut context.lanes, slots, buffer).is_ok();
-    if is_read {
-        count_read(parts, buffer.len());
+    let result = parts.areas.read_each(&mut context.lanes, slots, buffer);
+    is_read(parts, buffer.len(), result)
+}
+
+fn is_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> bool {
+    if result.is_ok() {
+        count_read(parts, bytes);
     }
-    is_read
+    result.is_ok()
 }
 
 /// Opens the seals of pages read from `slots`, up to the first that is not what it

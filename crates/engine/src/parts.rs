@@ -305,8 +305,8 @@ impl Parts {
     }
 
     /// Heat of a page that has come in with another one. In a stream it will be
-    /// touched, and then passed; elsewhere it is the first to go again, unless it
-    /// is touched... which nobody tells us.
+    /// touched, and then passed; elsewhere it is the first to go again: nobody tells
+    /// whether it is touched.
     #[must_use]
     pub fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
         if is_stream { self.clock.welcome_back(page, self.budget.pages()) } else { PREFETCHED }

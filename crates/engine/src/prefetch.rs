@@ -202,11 +202,22 @@ fn install_slots(
     if good == 0 {
         return 0;
     }
-    let (page, slot) = (gathered.pages[run.start], gathered.slots[run.start]);
-    let keep = copies::are_kept(parts, page, Place::Slot { slot }, Access::Read);
-    let bytes = &bytes[..good * PAGE_SIZE];
+    let page = gathered.pages[run.start];
+    install_claimed(parts, page, &bytes[..good * PAGE_SIZE], &mut gathered.claims[run])
+}
+
+/// Installs and publishes neighbours, all of which are claimed. Returns how many.
+fn install_claimed(
+    parts: &Parts,
+    page: PageNo,
+    bytes: &[u8],
+    claims: &mut [Option<Claim<'static>>],
+) -> usize {
+    // What holds for the first: one call installs all of them alike.
+    let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
+    let keep = copies::are_kept(parts, page, place, Access::Read);
     let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
-    for (next, claim) in (page..).zip(&mut gathered.claims[run][..came]) {
+    for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
             let copy = copies::arrive(parts, claim.before().place(), keep);
             page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
@@ -257,12 +268,13 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     }
     let mut charge = charge(parts, context, wanted)?;
     let mut buffer = parts.bounce.take_up_to(current_cpu(), wanted)?;
-    let mut claims: [Option<(Claim<'static>, Handle)>; PIECE_PAGES] = [const { None }; PIECE_PAGES];
+    let mut claims = [const { None }; PIECE_PAGES];
     let count = claim_pooled(parts, page, &mut claims[..buffer.len() / PAGE_SIZE]);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;
-    for ((_, handle), copy) in claims.iter().flatten().zip(copies) {
-        if unpack::pooled(parts, context, *handle).is_err() {
+    for (claim, copy) in claims.iter().flatten().zip(copies) {
+        let Place::Pool { handle } = claim.before().place() else { break };
+        if unpack::pooled(parts, context, Handle::from_bits(handle)).is_err() {
             break;
         }
         *copy = context.page.0;
@@ -271,19 +283,8 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     if good == 0 {
         return (count == 0).then_some(0);
     }
-    let bytes = &buffer[..good * PAGE_SIZE];
-    // What holds for the first: one call installs all of them alike.
-    let place = claims[0].as_ref().map_or(Place::Vacant, |(claim, _)| claim.before().place());
-    let keep = copies::are_kept(parts, page, place, Access::Read);
-    let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
+    let came = install_claimed(parts, page, &buffer[..good * PAGE_SIZE], &mut claims);
     charge.pages -= came;
-    parts.stats.add(Counter::PagesReadAhead, came as u64);
-    for (next, claim) in (page..).zip(&mut claims[..came]) {
-        if let Some((claim, _)) = claim.take() {
-            let copy = copies::arrive(parts, claim.before().place(), keep);
-            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
-        }
-    }
     (came > 0).then_some(came)
 }
 
@@ -307,17 +308,13 @@ fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<C
 
 /// Claims pages from `page` on that are in the pool and that nobody has. Returns
 /// how many.
-fn claim_pooled(
-    parts: &Parts,
-    page: PageNo,
-    claims: &mut [Option<(Claim<'static>, Handle)>],
-) -> usize {
+fn claim_pooled(parts: &Parts, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
     for (index, place) in claims.iter_mut().enumerate() {
         let next = page + index as u64;
         let seen = parts.pages.load(next);
-        let Place::Pool { handle } = seen.place() else { return index };
+        let Place::Pool { .. } = seen.place() else { return index };
         let Some(claim) = parts.pages.try_claim(next, seen) else { return index };
-        *place = Some((claim, Handle::from_bits(handle)));
+        *place = Some(claim);
     }
     claims.len()
 }

@@ -2,6 +2,7 @@
 
 use crate::kept;
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use std::io;
 
 /// Moves a descriptor to a high number, close-on-exec: shells and daemons
@@ -21,6 +22,13 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
     }
     kept::keep(fd.as_raw_fd());
     fd
+}
+
+/// Opens a file to be read for as long as the engine runs; kept like what
+/// [`move_high`] returns.
+pub(crate) fn open_high(path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(move_high(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 /// How many descriptors this process may have.

@@ -1,8 +1,7 @@
 //! How many threads want to run, of all programs.
 
-use crate::descriptor::move_high;
+use crate::descriptor::open_high;
 use crate::kept;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -17,11 +16,10 @@ impl Load {
     /// `None` where /proc does not tell.
     #[must_use]
     pub fn open() -> Option<Load> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open("/proc/loadavg", flags, Mode::empty()).ok()?;
         // SAFETY: takes a number and returns one.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        let load = Load { file: move_high(file), processors: u32::try_from(online).ok()? };
+        let processors = u32::try_from(online).ok()?;
+        let load = Load { file: open_high("/proc/loadavg").ok()?, processors };
         load.runnable().map(|_| load)
     }
 

@@ -1,9 +1,9 @@
 //! Who else than the program's own instructions may reach its memory: mappings
 //! tell of asynchronous I/O and of devices.
 
-use crate::descriptor::move_high;
+use crate::descriptor::open_high;
 use crate::kept;
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -17,9 +17,7 @@ impl Mappings {
     /// `None` where /proc does not tell.
     #[must_use]
     pub fn open() -> Option<Mappings> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open("/proc/self/maps", flags, Mode::empty()).ok()?;
-        Some(Mappings { file: move_high(file) })
+        Some(Mappings { file: open_high("/proc/self/maps").ok()? })
     }
 
     /// How many mappings there are by which the kernel or a device may come to pin

@@ -110,7 +110,7 @@ impl Window {
             uffd,
             staging,
             frames: frame_states(staging_frames).map_err(fail)?,
-            memory: open_own_memory(),
+            memory: crate::descriptor::open_high("/proc/self/mem").ok(),
         };
         window.prepare().map_err(WindowError::Userfaultfd)?;
         Ok(window)
@@ -126,7 +126,9 @@ impl Window {
         self.uffd.reopen()?;
         if let Some(memory) = &self.memory {
             // The inherited descriptor still reads the parent's memory.
-            let own = open_own_memory().ok_or(io::ErrorKind::PermissionDenied)?;
+            let own = crate::descriptor::open_high("/proc/self/mem")
+                .ok()
+                .ok_or(io::ErrorKind::PermissionDenied)?;
             crate::descriptor::replace(memory, own)?;
         }
         for (page, count) in managed {
@@ -542,13 +544,6 @@ fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
     // fresh bytes is turned into this one, and interior mutability is within
     // memory that is writable.
     Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
-}
-
-fn open_own_memory() -> Option<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
-    rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .ok()
-        .map(crate::descriptor::move_high)
 }
 
 fn transfer(number: i64, fd: &OwnedFd, buffer: usize, len: usize, at: u64) -> io::Result<()> {

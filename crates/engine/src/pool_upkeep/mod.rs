@@ -150,29 +150,25 @@ fn copy_packed<'c>(parts: &Parts, context: &'c mut Context, handle: Handle) -> O
     Some(room)
 }
 
-/// Claims a page whose object, or copy, this still is.
-fn claim_stored(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
-    // A damaged header may name any owner.
-    if page >= parts.window.pages() as u64 {
-        return None;
-    }
-    let seen = parts.pages.load(page);
-    let is_copy = seen.place().copy() == Some(StoredCopy::pooled(handle.to_bits()));
-    if !is_copy {
-        return claim_pooled(parts, page, handle);
-    }
-    parts.pages.try_claim(page, seen)
-}
-
 /// Claims a page if it is still where the pool says and nobody else has it.
 fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    claim_at(parts, page, |place| place == Place::Pool { handle: handle.to_bits() })
+}
+
+/// As [`claim_pooled`], or if what the pool has is a copy of a resident page.
+fn claim_stored(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    let bits = handle.to_bits();
+    let is_copy = |place: Place| place.copy() == Some(StoredCopy::pooled(bits));
+    claim_at(parts, page, |place| place == Place::Pool { handle: bits } || is_copy(place))
+}
+
+fn claim_at(parts: &Parts, page: PageNo, is_it: impl Fn(Place) -> bool) -> Option<Claim<'static>> {
     // A damaged header may name any owner.
     if page >= parts.window.pages() as u64 {
         return None;
     }
     let seen = parts.pages.load(page);
-    let is_there = seen.place() == (Place::Pool { handle: handle.to_bits() });
-    is_there.then(|| parts.pages.try_claim(page, seen)).flatten()
+    is_it(seen.place()).then(|| parts.pages.try_claim(page, seen)).flatten()
 }
 
 /// Empties the sparsest slab into the gaps of others, where that is worth while.
