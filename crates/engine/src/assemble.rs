@@ -20,6 +20,7 @@ use crate::pool::Pool;
 use crate::readahead::Streams;
 use crate::seal::{NoKey, Sealer};
 use crate::space::Space;
+use crate::standby::Standby;
 use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
@@ -166,10 +167,12 @@ fn assemble(
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     let parked = Parked::new(memory / PAGE_SIZE)?;
+    let standby = Standby::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + parked.bytes()
+        + standby.table_bytes()
         + SMALL_CHANGE_BYTES;
     let least = PoolLimit::LEAST.bytes_of(memory);
     let most = PoolLimit::LARGEST.bytes_of(memory);
@@ -185,6 +188,7 @@ fn assemble(
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         parked,
+        standby,
         copies: Copies::new(window_pages)?,
         pool,
         balance,

@@ -93,6 +93,8 @@ pub mod settings;
 #[cfg(not(loom))]
 pub mod space;
 #[cfg(not(loom))]
+pub mod standby;
+#[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]
 pub mod swap;

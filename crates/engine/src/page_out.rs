@@ -21,6 +21,7 @@ use crate::packed;
 use crate::page::{Claim, PART_LIMIT, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::{HOT, Victim};
+use crate::standby::Kept;
 use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
 use crate::unchanged;
@@ -302,6 +303,9 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
         };
         if let Some(place) = in_dram.or(copy_place) {
             let (content, claim) = held;
+            if let (Some(Place::Slot { slot }), None) = (copy_place, in_dram) {
+                parts.keep_on_standby(slot, Kept::Unchanged, |to| filled_from(to, content.bytes()));
+            }
             drop(content);
             claim.publish(place);
             match copy.map(StoredCopy::Slot) {
@@ -442,6 +446,9 @@ fn write_staged(
             }
         };
         let copies = &mut cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
+        for (slot, copy) in (run.first..).zip(copies.as_chunks().0) {
+            parts.keep_on_standby(slot, Kept::Changed, |to| filled_from(to, copy));
+        }
         let written = write_sealed(parts, context, run, copies);
         for (at, slot) in (run.first..).take(run.len).enumerate() {
             let page = &pages[done + at];
@@ -456,6 +463,11 @@ fn write_staged(
         }
         done += run.len;
     }
+}
+
+fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
+    to.copy_from_slice(from);
+    true
 }
 
 /// Which pages of a run were written.

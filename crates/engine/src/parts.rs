@@ -16,6 +16,7 @@ use crate::readahead::Streams;
 use crate::refault::FRESH;
 use crate::seal::Sealer;
 use crate::space::Space;
+use crate::standby::{Kept, Standby};
 use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
@@ -58,6 +59,8 @@ pub struct Parts {
     pub streams: Streams,
     /// What they reach next.
     pub parked: Parked,
+    /// What has just left.
+    pub standby: Standby,
     /// What is stored of resident pages.
     pub copies: Copies,
     /// Compressed pages.
@@ -106,6 +109,7 @@ impl Parts {
             + self.space.metadata_bytes()
             + self.clock.metadata_bytes()
             + self.bounce.extra_bytes()
+            + self.standby.used_bytes()
             + self.codec_bytes.load(Ordering::Relaxed)
     }
 
@@ -113,6 +117,31 @@ impl Parts {
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.budget.used_bytes(self.other_bytes())
+    }
+
+    /// Keeps what leaves for a slot for a while longer, where that pays: `fill`
+    /// writes it, and says whether it could.
+    pub fn keep_on_standby(
+        &self,
+        slot: u64,
+        kept: Kept,
+        fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
+    ) {
+        if !self.standby.is_on() {
+            return;
+        }
+        let mut room = None;
+        let has_room = || {
+            room = self.room(PAGE_SIZE, SPARE_BYTES);
+            room.is_some()
+        };
+        self.standby.keep((slot, self.areas.generation(slot)), kept, has_room, fill);
+    }
+
+    /// Takes what has left for a slot lately, if it has been kept.
+    #[must_use]
+    pub fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> Option<Kept> {
+        self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
     /// Room within the budget for one slab that the pool may take, for as long
@@ -270,7 +299,10 @@ impl Parts {
 
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
-    pub fn note_refault(&self, page: PageNo, place: Place) {
+    pub fn note_return(&self, page: PageNo, place: Place) {
+        if matches!(place, Place::Slot { .. }) {
+            self.clock.distance(page).into_iter().for_each(|d| self.standby.note_return(d));
+        }
         if !self.balance.is_on() || !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
             return;
         }

@@ -70,6 +70,9 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     if outcome.pages_out + from_pool > 0 {
         return Round::Progress;
     }
+    if parts.standby.release() > 0 {
+        return Round::Progress;
+    }
     match outcome.area_full.or(area_full) {
         Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
@@ -179,6 +182,9 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
 fn tend_buffers(parts: &Parts, contexts: &Contexts) {
     let context = contexts.claim_background();
     parts.tend_buffers();
+    if !parts.standby.is_on() && parts.standby.used_bytes() > 0 {
+        parts.standby.release();
+    }
     drop(context);
     // Without one: standard error may block.
     parts.tell_of_full_buffers();

@@ -9,9 +9,10 @@
 
 use crate::context::BATCH_PAGES;
 use crate::copies;
-use crate::page::{Claim, PageNo};
+use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::Victim;
+use crate::standby::Kept;
 
 /// Drops those of the victims that are stored as they are, and puts the others
 /// at the front, in their order. Returns how many left.
@@ -20,6 +21,11 @@ pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> 
     let mut count = 0;
     for (page, claim) in victims.iter().flatten() {
         if leaves_as_it_is(parts, claim) {
+            if let Some(Place::Slot { slot }) = claim.before().place().copy().and_then(in_slot) {
+                parts.keep_on_standby(slot, Kept::Unchanged, |to| {
+                    parts.window.read_page(*page, to).is_ok()
+                });
+            }
             pages[count] = *page;
             count += 1;
         }
@@ -38,6 +44,11 @@ pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> 
         }
     }
     gone
+}
+
+/// Where in the swap area a copy is.
+fn in_slot(copy: StoredCopy) -> Option<Place> {
+    copy.in_slot().map(SlotCopy::place)
 }
 
 /// Whether a claimed page goes back to its copy without being looked at.

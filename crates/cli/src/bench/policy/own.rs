@@ -7,7 +7,9 @@ use softswap_engine::policy::{Clock, PREFETCHED};
 use softswap_engine::readahead;
 use softswap_engine::refault::FRESH;
 use softswap_engine::space::Space;
-use softswap_sys::memory::reserve_u64;
+use softswap_engine::standby::{Kept, Standby};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::{Page, reserve_u64};
 use std::io;
 
 /// What a page that comes back is granted.
@@ -33,6 +35,9 @@ struct Memory {
     pages: PageTable<'static>,
     space: Space,
     clock: Clock,
+    standby: Standby,
+    /// Where kept pages are taken to; what they hold does not matter.
+    page: Page,
     grants: Grants,
     most_resident: usize,
     resident: usize,
@@ -54,6 +59,8 @@ pub(super) fn run(
         pages: PageTable::new(reserve_u64(trace.pages)?),
         space,
         clock: Clock::new(trace.pages, most_resident)?,
+        standby: Standby::new(most_resident)?,
+        page: Page([0; PAGE_SIZE]),
         grants,
         most_resident,
         resident: 0,
@@ -72,15 +79,18 @@ impl Memory {
         if seen.is_resident() {
             return;
         }
-        self.found.misses += 1;
         let claim = self.pages.claim(page);
+        let is_kept = self.is_kept(page, seen.place());
+        self.found.misses += u64::from(!is_kept);
         self.make_room();
         let heat = match seen.place() {
             Place::Vacant => self.clock.welcome(page),
             _ => self.grace(page),
         };
         self.finish(page, claim, heat);
-        if let Place::Slot { slot } = seen.place()
+        if is_kept {
+            self.found.pages_in -= 1;
+        } else if let Place::Slot { slot } = seen.place()
             && reads_ahead
         {
             self.read_ahead(page, slot);
@@ -94,16 +104,33 @@ impl Memory {
         }
     }
 
+    /// Whether a page that is touched has been kept since it left; notes that it is
+    /// back.
+    fn is_kept(&mut self, page: PageNo, place: Place) -> bool {
+        let Place::Slot { slot } = place else { return false };
+        if self.grants == Grants::None {
+            return false;
+        }
+        let is_kept = self.standby.take((slot, 0), &mut self.page.0).is_some();
+        self.clock.distance(page).into_iter().for_each(|left| self.standby.note_return(left));
+        is_kept
+    }
+
     /// One at a time: a batch of the engine's is little of its memory, and would be
     /// much of this one.
     fn make_room(&mut self) {
-        while self.resident >= self.most_resident {
+        while self.resident + self.standby.used_bytes() / PAGE_SIZE >= self.most_resident {
             let mut victims = [None];
             self.clock.claim_victims(&self.pages, &self.space, &mut victims);
             // All memory but that of a page under way is somebody's, unclaimed.
             let [Some((page, claim))] = victims else { return };
             self.clock.note_leaving(page);
             claim.publish(Place::Slot { slot: self.slot });
+            if self.standby.is_on() {
+                self.standby.keep((self.slot, 0), Kept::Changed, || true, |_| true);
+            } else {
+                self.standby.release();
+            }
             self.space.sub_resident(page);
             self.slot += 1;
             self.resident -= 1;

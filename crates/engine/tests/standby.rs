@@ -1,0 +1,147 @@
+//! Pages that have just left are had back without the disk, as they were, while
+//! it pays to keep them; and what keeps them makes room for what needs it.
+
+mod common;
+use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
+use softswap_engine::stats::{Counter, Tier};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+
+const PAGES: usize = 300;
+/// They lie apart, so that none brings others along.
+const STEP_BYTES: usize = 4 * PAGE_SIZE;
+
+/// Pages of which many were back soon, so that more are kept when they leave.
+fn wanted_again(world: &World) -> (Memory, Vec<Content>) {
+    let contents = random(PAGES as u64);
+    let memory = world.map(PAGES * STEP_BYTES / PAGE_SIZE);
+    write(memory, &contents);
+    for _ in 0..2 {
+        leave(world, memory);
+        assert_each(memory, &contents);
+    }
+    (memory, contents)
+}
+
+fn write(memory: Memory, contents: &[Content]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert!(memory.write_bytes(at * STEP_BYTES, &content.bytes()));
+    }
+}
+
+fn part(memory: Memory, at: usize) -> Memory {
+    memory.part(at * STEP_BYTES, PAGE_SIZE)
+}
+
+fn assert_each(memory: Memory, contents: &[Content]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert_holds(part(memory, at), std::slice::from_ref(content));
+    }
+}
+
+/// Takes out what is resident, and no more: what is kept stays.
+fn leave(world: &World, memory: Memory) {
+    while world.resident(memory) > 0 {
+        assert_eq!(world.engine.reclaim_now(1), 1);
+    }
+}
+
+fn from_standby(world: &World) -> u64 {
+    world.engine.stats().faults(Tier::Staged)
+}
+
+#[test]
+fn what_is_wanted_again_soon_is_had_without_the_disk() {
+    for encrypt in [false, true] {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let (memory, contents) = wanted_again(&world);
+        let (before, read) = (from_standby(&world), world.count(Counter::PagesRead));
+        leave(&world, memory);
+        assert_each(memory, &contents);
+        let kept = from_standby(&world) - before;
+        assert!(kept >= PAGES as u64 / 3, "{kept}");
+        assert_eq!(world.count(Counter::PagesRead), read + PAGES as u64 - kept);
+        assert_eq!(world.count(Counter::PagesWritten), PAGES as u64);
+    }
+}
+
+#[test]
+fn what_was_written_is_had_as_it_was_written() {
+    let world = World::new(&Setup::default());
+    let (memory, _) = wanted_again(&world);
+    for round in 1..5 {
+        let anew: Vec<_> = (0..PAGES as u64).map(|at| Content::Random(at + 1000 * round)).collect();
+        write(memory, &anew);
+        for _ in 0..2 {
+            leave(&world, memory);
+            assert_each(memory, &anew);
+        }
+    }
+    assert!(from_standby(&world) >= PAGES as u64);
+}
+
+#[test]
+fn what_is_kept_needs_no_disk_that_works() {
+    let world = World::new(&Setup::default());
+    let (memory, contents) = wanted_again(&world);
+    leave(&world, memory);
+    let before = from_standby(&world);
+    world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
+    let is_had = |at: &usize| {
+        let found = page_of(part(memory, *at), 0);
+        assert!(found.is_none_or(|found| found == contents[*at].bytes()));
+        found.is_some()
+    };
+    let had = (0..PAGES).filter(is_had).count() as u64;
+    assert_eq!(had, from_standby(&world) - before);
+    assert!(had >= PAGES as u64 / 3, "{had}");
+    world.disk.heal();
+    assert_each(memory, &contents);
+}
+
+#[test]
+fn what_is_kept_makes_room_when_nothing_else_can_leave() {
+    let world = World::new(&Setup::default());
+    let (memory, contents) = wanted_again(&world);
+    leave(&world, memory);
+    let before = from_standby(&world);
+    // No page is left to take out.
+    while world.engine.reclaim_now(1) > 0 {}
+    assert_each(memory, &contents);
+    assert_eq!(from_standby(&world), before);
+}
+
+/// Touches here and there, in a small hot set mostly; what each page holds is
+/// compared on every touch.
+#[test]
+fn any_mixture_of_touches_finds_what_was_written_last() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+        let pages = 6000;
+        let mut contents = random(pages as u64);
+        let memory = world.map_with(&contents);
+        for step in 0..40_000 {
+            let number = scramble(step);
+            let within = if number % 10 < 8 { 1500 } else { pages };
+            let page = (number >> 32) as usize % within;
+            match number >> 8 & 7 {
+                0 | 1 => {
+                    contents[page] = Content::Random(number);
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
+                }
+                2 if number >> 12 & 63 == 0 => {
+                    let address = memory.address() + page * PAGE_SIZE;
+                    world.engine.discard(address, PAGE_SIZE).unwrap();
+                    contents[page] = Content::Zero;
+                }
+                _ => assert_holds(memory.part(page * PAGE_SIZE, PAGE_SIZE), &contents[page..=page]),
+            }
+        }
+        assert!(from_standby(&world) > 500, "{}", from_standby(&world));
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}
