@@ -162,6 +162,24 @@ fn system_calls_take_swapped_buffers() {
 }
 
 #[test]
+fn streams_keep_their_content_however_many_there_are() {
+    let report = Swapped::within(SMALL).run(compiled("streams"), &[] as &[&str]);
+    report.ended.expect_ok("streams");
+}
+
+#[test]
+fn what_a_stream_writes_need_not_be_brought_in() {
+    let guarded = |mib: &str| {
+        let report = Swapped::within(SMALL).run(compiled("streams"), &["--null", mib]);
+        report.ended.expect_ok("streams");
+        report.figure("guarded_calls")
+    };
+    // 16 MiB are 4096 buffers' worth.
+    let (without, with) = (guarded("0"), guarded("16"));
+    assert!(with < without + 1000, "{without} calls without, {with} with 16 MiB");
+}
+
+#[test]
 fn memory_calls_keep_their_meaning() {
     // The tables of its largest mapping alone take half of a smaller budget.
     let options = ["--pressure", "80", "--require-out"];

@@ -51,6 +51,8 @@ pub mod engine;
 #[cfg(not(loom))]
 pub mod fill;
 #[cfg(not(loom))]
+mod fresh;
+#[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
 pub mod lift;

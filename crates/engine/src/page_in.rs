@@ -7,6 +7,7 @@
 use crate::context::{Context, Contexts};
 use crate::copies;
 use crate::fill;
+use crate::fresh;
 use crate::io::IoError;
 use crate::packed_in;
 use crate::page::{Claim, PageNo, Place, StoredCopy};
@@ -24,10 +25,6 @@ use softswap_sys::raw::{current_cpu, now_ns};
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 use std::io;
-
-/// Fresh pages installed at once when touches run ahead.
-pub const MAX_FRESH_PAGES: usize = 16;
-static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
 
 /// Why a page cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -203,7 +200,7 @@ fn bring(
             parts.note_return(page, place);
             finish(parts, page, claim, parts.grace(page, place), copy);
             match tier {
-                Tier::Zero if access == Access::Write => run_ahead(parts, page),
+                Tier::Zero if access == Access::Write => fresh::run_ahead(parts, page),
                 Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),
                 _ => {}
             }
@@ -333,7 +330,7 @@ fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError>
     // The shared page of zeroes costs a second fault when it is written.
     let done = match access {
         Access::Read => parts.window.install_zero(page, 1),
-        Access::Write => parts.window.install(page, &ZEROES[..PAGE_SIZE], Writes::Allowed),
+        Access::Write => parts.window.install(page, fresh::zeroes(1), Writes::Allowed),
     };
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
@@ -519,49 +516,4 @@ pub(crate) fn open_seal(
     }
     parts.stats.add(Counter::ChecksumErrors, u64::from(waits));
     Err(FaultError::Corrupt { slot })
-}
-
-/// Installs fresh pages behind one just written, as many as there are resident
-/// ones before it: a sequential first touch doubles its stride up to the limit.
-fn run_ahead(parts: &Parts, page: PageNo) {
-    let behind = (1..=MAX_FRESH_PAGES as u64)
-        .take_while(|back| page >= *back && parts.pages.load(page - back).is_resident())
-        .count();
-    let mut claims = [const { None }; MAX_FRESH_PAGES];
-    let mut count = 0;
-    for claim_at in claims.iter_mut().take(behind) {
-        let next = page + 1 + count as u64;
-        *claim_at = claim_fresh(parts, next);
-        if claim_at.is_none() {
-            break;
-        }
-        count += 1;
-    }
-    // Never at the price of reclaim: this is a guess.
-    let low = parts.budget.is_low(parts.other_bytes());
-    if count == 0 || low || !parts.budget.try_charge(count, parts.other_bytes()) {
-        return;
-    }
-    let fresh = &ZEROES[..count * PAGE_SIZE];
-    let installed = parts.window.install(page + 1, fresh, Writes::Allowed).pages;
-    parts.budget.release(count - installed);
-    for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
-        if let Some(claim) = claim.take() {
-            finish(parts, next, claim, parts.clock.welcome(next), None);
-        }
-    }
-}
-
-fn claim_fresh(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
-    if page as usize >= parts.window.pages() {
-        return None;
-    }
-    let seen = parts.pages.load(page);
-    if seen.place() != Place::Vacant || seen.is_busy() {
-        return None;
-    }
-    parts.space.touch(page);
-    let claim = parts.pages.try_claim(page, seen)?;
-    // Asked after claiming: an unmap now waits for the claim to end.
-    parts.space.is_mapped(page).then_some(claim)
 }

@@ -2,14 +2,16 @@
 //! it maps them through the interposed `mmap`. Large blocks that grow have
 //! mappings of their own ([`growing`]).
 //!
-//! Two kinds of memory come from the engine's own heap instead, which never
-//! swaps: what is allocated before the engine is up, and what the dynamic
-//! loader allocates (thread-local storage), because the C library frees that
-//! with all signals blocked, when a page could not be brought in.
+//! Three kinds of memory come from the engine's own heap instead, which never
+//! swaps: what is allocated before the engine is up; what the dynamic loader
+//! allocates (thread-local storage), because the C library frees that with all
+//! signals blocked, when a page could not be brought in; and the buffers of
+//! [`streams`].
 
 use crate::growing;
 use crate::real::Real;
 use crate::start;
+use crate::streams;
 use libmimalloc_sys as mi;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
@@ -118,6 +120,9 @@ with_caller!(posix_memalign, "rcx", posix_memalign_from);
 extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
     if is_ours(caller) {
         return checked(HEAP.allocate(size, NATURAL, false).cast());
+    }
+    if let Some(buffer) = streams::allocate(size, caller) {
+        return buffer;
     }
     // SAFETY: mi_malloc takes any size.
     checked(unsafe { mi::mi_malloc(size) })
@@ -240,13 +245,27 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
-        // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
-        unsafe { HEAP.release(pointer.cast()) };
+        // SAFETY: it came from there; the caller gives it up.
+        unsafe { release_outside(pointer) };
     } else if let Some(len) = growing::usable(pointer as usize) {
         growing::release(pointer as usize, len);
     } else {
         // SAFETY: null or a live mimalloc block.
         unsafe { mi::mi_free(pointer) };
+    }
+}
+
+/// Frees a block in the engine's heap.
+///
+/// # Safety
+/// It was given to the caller, who does not use it afterwards.
+#[cold]
+unsafe fn release_outside(pointer: *mut c_void) {
+    if streams::owns(pointer as usize) {
+        streams::release(pointer as usize);
+    } else {
+        // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
+        unsafe { HEAP.release(pointer.cast()) };
     }
 }
 
@@ -285,6 +304,9 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     if pointer.is_null() {
         0
     } else if HEAP.owns(pointer as usize) {
+        if streams::owns(pointer as usize) {
+            return softswap_sys::PAGE_SIZE;
+        }
         // SAFETY: a live block of the heap's.
         unsafe { HEAP.usable(pointer.cast()) }
     } else if let Some(len) = growing::usable(pointer as usize) {

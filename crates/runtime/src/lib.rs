@@ -41,6 +41,7 @@ mod pinned;
 mod real;
 mod spawn;
 mod start;
+mod streams;
 mod threads;
 mod unsupported;
 mod vectors;

@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, threads};
+use crate::{control, faults, fork, growing, guard, heap, streams, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
@@ -105,6 +105,7 @@ fn bring_up(config: &Config) -> Result<bool, String> {
         leave_children_alone();
     }
     heap::set_up();
+    streams::set_up();
     heap::find_loader().map_err(|e| {
         format!("cannot find the dynamic loader in /proc/self/maps ({e}); raise the open-files limit (ulimit -n), or mount /proc")
     })?;

@@ -14,7 +14,7 @@ use crate::descriptor::move_high;
 use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
 use crate::raw;
-use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
 use std::io;
@@ -98,7 +98,8 @@ impl SwapFile {
     ///
     /// # Errors
     /// When the directory does not take a file, or the file does not return
-    /// what was written to it.
+    /// what was written to it: that is tried where the file system does not say
+    /// that it takes direct I/O.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -114,6 +115,11 @@ impl SwapFile {
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
         let file = Self::of(fd, direct);
+        // What says that it takes direct I/O need not be tried, which waits for
+        // the disk three times at the start of every program.
+        if direct && file.says_it_is_direct() {
+            return Ok(file);
+        }
         file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         if !direct {
             // Neighbouring slots hold unrelated pages: the kernel's readahead
@@ -157,6 +163,18 @@ impl SwapFile {
         let stat = rustix::fs::fstat(&self.fd)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
         if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
+    }
+
+    /// Whether the file system says that pages can go past the page cache
+    /// (Linux 6.1).
+    fn says_it_is_direct(&self) -> bool {
+        const PAGE: std::ops::RangeInclusive<u32> = 1..=PAGE_SIZE as u32;
+        let mask = StatxFlags::DIOALIGN;
+        rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, mask).is_ok_and(|stat| {
+            stat.stx_mask & mask.bits() != 0
+                && PAGE.contains(&stat.stx_dio_mem_align)
+                && PAGE.contains(&stat.stx_dio_offset_align)
+        })
     }
 
     /// From now on transfers go through the page cache.

@@ -16,7 +16,7 @@ use crate::segment::StaticRange;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Parameters, opcode, types};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The most that the kernel moves in one request.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
@@ -83,7 +83,7 @@ impl Ring {
     /// # Errors
     /// As for [`Ring::new`].
     pub fn new_polling(entries: u32) -> io::Result<Self> {
-        Self::with(IoUring::builder().setup_clamp().setup_iopoll().build(entries)?, true)
+        Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
     }
 
     /// As [`Ring::new_polling`], but the kernel sleeps for half of the shortest
@@ -92,11 +92,11 @@ impl Ring {
     /// # Errors
     /// As for [`Ring::new`]; EINVAL before 6.13.
     pub fn new_hybrid_polling(entries: u32) -> io::Result<Self> {
-        Self::with(build_hybrid(entries)?, true)
+        Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
     }
 
     fn with(made: IoUring, polls_device: bool) -> io::Result<Self> {
-        let uring = Box::new(renumber(made));
+        let uring = Box::new(made);
         let entries = uring.params().sq_entries() as usize;
         let process = rustix::process::getpid();
         Ok(Self {
@@ -516,61 +516,46 @@ pub fn timer_overshoot_ns() -> u64 {
     over[2]
 }
 
+// <linux/io_uring.h>: flags of IORING_SETUP.
+const IOPOLL: u32 = 1 << 0;
+const CLAMP: u32 = 1 << 4;
+const SUBMIT_ALL: u32 = 1 << 7;
+const COOP_TASKRUN: u32 = 1 << 8;
+const TASKRUN_FLAG: u32 = 1 << 9;
+const HYBRID_IOPOLL: u32 = 1 << 17;
+
 fn build(entries: u32) -> io::Result<IoUring> {
-    let mut modern = IoUring::builder();
     // No interrupt of the owner when a completion comes in, since it waits or
     // looks for it anyway; one refused request does not hold back the ones
     // after it.
-    modern.setup_clamp().setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
-    match modern.build(entries) {
+    match set_up(entries, CLAMP | COOP_TASKRUN | TASKRUN_FLAG | SUBMIT_ALL) {
         // Older kernels answer so to flags they do not know.
-        Err(error) if error.raw_os_error() == Some(errno::EINVAL) => {
-            IoUring::builder().build(entries)
-        }
+        Err(error) if error.raw_os_error() == Some(errno::EINVAL) => set_up(entries, 0),
         result => result,
     }
 }
 
-/// A ring with a flag that the library does not offer yet.
-fn build_hybrid(entries: u32) -> io::Result<IoUring> {
-    // <linux/io_uring.h>: IORING_SETUP_IOPOLL, _CLAMP and _HYBRID_IOPOLL, and
-    // where in the 120 bytes of the parameters the flags are.
-    const FLAGS: u32 = 1 << 0 | 1 << 4 | 1 << 17;
+/// A ring whose descriptor is out of the way of programs that close low ones
+/// before its queues are mapped: a program that starts makes many rings, and
+/// mapping them twice is what would take longest.
+fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
+    // Where in the 120 bytes of the parameters the flags are.
     const FLAGS_AT: usize = 2;
     const PARAMETER_WORDS: usize = size_of::<Parameters>() / size_of::<u32>();
     let mut words = [0u32; PARAMETER_WORDS];
-    words[FLAGS_AT] = FLAGS;
+    words[FLAGS_AT] = flags;
     let args = [entries as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: the kernel reads and fills in the parameters, for which there is
     // room, and returns a new descriptor.
     let fd = crate::raw::check(unsafe { crate::raw::syscall(libc::SYS_io_uring_setup, args) })?;
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    let fd = move_high(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).into_raw_fd();
     // SAFETY: the library's type is a transparent wrapper of what the kernel
     // has filled in, all of it integers, of the same size.
     let params = unsafe { std::mem::transmute::<[u32; PARAMETER_WORDS], Parameters>(words) };
-    // SAFETY: the descriptor is fresh, owned by nobody else, and these are its
-    // parameters.
-    unsafe { IoUring::from_fd(fd as RawFd, params) }
-}
-
-/// Moves the ring's descriptor out of the way of programs that close low ones.
-fn renumber(made: IoUring) -> IoUring {
-    // SAFETY: the descriptor is open for as long as `made` lives, which is
-    // longer than this borrow.
-    let low = unsafe { BorrowedFd::borrow_raw(made.as_raw_fd()) };
-    let Ok(copy) = low.try_clone_to_owned() else {
-        return made;
-    };
-    let high = move_high(copy).into_raw_fd();
-    // SAFETY: `high` is owned here, it names the same ring, and the parameters
-    // are those the kernel filled in for that ring. The new object maps the
-    // queues itself, so the old one can go; both find them empty.
-    match unsafe { IoUring::from_fd(high, made.params().clone()) } {
-        Ok(moved) => moved,
-        Err(_) => {
-            kept::forget(high);
-            made
-        }
-    }
+    // SAFETY: the descriptor is owned here, and these are its parameters. It is
+    // closed where its queues cannot be mapped.
+    unsafe { IoUring::from_fd(fd, params) }.inspect_err(|_| kept::forget(fd))
 }
 
 fn clear(results: &mut [io::Result<usize>]) {

@@ -75,6 +75,13 @@ struct Run {
     kind: Kind,
 }
 
+impl Run {
+    /// Whether the same is looked at.
+    fn is_alike(&self, other: &Run) -> bool {
+        (self.pointers, self.kind) == (other.pointers, other.kind)
+    }
+}
+
 /// Calls whose pointers depend on another argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -97,13 +104,12 @@ fn kind_of(number: i64) -> Kind {
 
 fn runs() -> Vec<Run> {
     let masks = pointer_masks();
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<Run> = Vec::with_capacity(ROOM);
     for number in 0..=MAX_NUMBER {
         let pointers = masks.get(number).copied().unwrap_or(0);
-        let kind = kind_of(number as i64);
-        let same = |last: &Run| (last.pointers, last.kind) == (pointers, kind);
-        if !runs.last().is_some_and(same) {
-            runs.push(Run { first: number as u32, pointers, kind });
+        let run = Run { first: number as u32, pointers, kind: kind_of(number as i64) };
+        if !runs.last().is_some_and(|last| last.is_alike(&run)) {
+            runs.push(run);
         }
     }
     runs
@@ -111,52 +117,76 @@ fn runs() -> Vec<Run> {
 
 /// Builds the filter for a window at `base` of `len` bytes (a power of two,
 /// at least 4 GiB, of which `base` is a multiple).
+///
+/// A binary search over the call number ends in jumps to what is checked. Calls
+/// for which the same is looked at share one check: the kernel translates the
+/// filter whenever it is installed, at the start of every program.
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
     let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
-    let mut program = vec![
+    // Room at once: inside the runtime each allocation costs two system calls.
+    let mut code = Vec::with_capacity(ROOM);
+    code.extend([
         plain(LOAD, OFFSET_ARCH),
         Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
         plain(RETURN, ALLOW),
         plain(LOAD, OFFSET_NUMBER),
-    ];
-    program.extend(search(&runs(), this));
-    program
-}
-
-/// A binary search over the call number, ending in a [`check`] per run.
-fn search(runs: &[Run], this: Match) -> Vec<Instruction> {
-    if let [run] = runs {
-        return check(*run, this);
+    ]);
+    let mut leaves = Vec::with_capacity(ROOM);
+    search(&mut code, &runs(), &mut leaves);
+    let mut checks: Vec<(Run, usize)> = Vec::with_capacity(ROOM / 8);
+    for (at, run) in leaves {
+        let known = checks.iter().find(|(checked, _)| checked.is_alike(&run));
+        let start = known.map_or(code.len(), |(_, start)| *start);
+        if known.is_none() {
+            checks.push((run, start));
+            check(&mut code, run, this);
+        }
+        code[at].value = (start - at - 1) as u32;
     }
-    let (low, high) = runs.split_at(runs.len() / 2);
-    let low_code = search(low, this);
-    let mut code = vec![
-        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].first },
-        plain(JUMP, low_code.len() as u32),
-    ];
-    code.extend(low_code);
-    code.extend(search(high, this));
     code
 }
 
-/// Traps when one of the run's pointers lies in the window. Calls without
-/// pointers load nothing, so that the kernel can remember its answer for them.
-fn check(run: Run, this: Match) -> Vec<Instruction> {
-    if run.pointers == 0 {
-        return vec![plain(RETURN, ALLOW)];
+/// Instructions, calls and checks that there is room for without another
+/// allocation.
+const ROOM: usize = 1536;
+
+/// A binary search over the call number. Each run that has pointers ends in a
+/// jump, noted in `leaves`, whose target is still to be set.
+fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Run)>) {
+    if let [run] = runs {
+        // Calls without pointers load nothing, so that the kernel can remember
+        // its answer for them.
+        let is_checked = run.pointers != 0;
+        if is_checked {
+            leaves.push((code.len(), *run));
+        }
+        code.push(if is_checked { plain(JUMP, 0) } else { plain(RETURN, ALLOW) });
+        return;
     }
+    let (low, high) = runs.split_at(runs.len() / 2);
+    let branch = code.len();
+    code.extend([
+        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].first },
+        plain(JUMP, 0),
+    ]);
+    search(code, low, leaves);
+    code[branch + 1].value = (code.len() - branch - 2) as u32;
+    search(code, high, leaves);
+}
+
+/// Traps when one of the run's pointers lies in the window.
+fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     if run.kind == Kind::Futex {
-        return check_futex(run, this);
+        return check_futex(code, run, this);
     }
-    let arguments: Vec<u32> = (0..6).filter(|i| run.pointers & (1 << i) != 0).collect();
-    let mut code = Vec::new();
-    for (index, argument) in arguments.iter().enumerate() {
-        let to_match = ((arguments.len() - index - 1) * 3 + 1) as u8;
+    let mut to_match = (run.pointers.count_ones() * 3 - 2) as u8;
+    for argument in (0..6).filter(|i| run.pointers & (1 << i) != 0) {
         code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
         code.push(plain(AND, this.mask));
         code.push(Instruction { code: IF_EQUAL, if_true: to_match, if_false: 0, value: this.base });
+        to_match = to_match.wrapping_sub(3);
     }
     code.push(plain(RETURN, ALLOW));
     if run.kind == Kind::Mmap {
@@ -175,52 +205,45 @@ fn check(run: Run, this: Match) -> Vec<Instruction> {
         plain(RETURN, ALLOW),
         plain(RETURN, TRAP),
     ]);
-    code
 }
 
 /// One [`check`] for each set of pointers that futex operations have.
-fn check_futex(run: Run, this: Match) -> Vec<Instruction> {
+fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     const WORD: u8 = 1 << 0;
     const TIMEOUT: u8 = 1 << 3;
     const SECOND_WORD: u8 = 1 << 4;
-    let with = |pointers| check(Run { pointers, kind: Kind::Usual, ..run }, this);
-    let operations = |numbers: &[i32]| -> Vec<u32> { numbers.iter().map(|n| *n as u32).collect() };
-    let groups = [
+    let groups: [(&[i32], u8); 3] = [
         (
-            operations(&[
-                libc::FUTEX_WAIT,
-                libc::FUTEX_WAIT_BITSET,
-                libc::FUTEX_LOCK_PI,
-                libc::FUTEX_LOCK_PI2,
-            ]),
-            with(WORD | TIMEOUT),
+            &[libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, libc::FUTEX_LOCK_PI2],
+            WORD | TIMEOUT,
         ),
         (
-            operations(&[
+            &[
                 libc::FUTEX_REQUEUE,
                 libc::FUTEX_CMP_REQUEUE,
                 libc::FUTEX_CMP_REQUEUE_PI,
                 libc::FUTEX_WAKE_OP,
-            ]),
-            with(WORD | SECOND_WORD),
+            ],
+            WORD | SECOND_WORD,
         ),
-        (operations(&[libc::FUTEX_WAIT_REQUEUE_PI]), with(WORD | TIMEOUT | SECOND_WORD)),
+        (&[libc::FUTEX_WAIT_REQUEUE_PI], WORD | TIMEOUT | SECOND_WORD),
     ];
-    let mut code = vec![
+    let with = |pointers| Run { pointers, kind: Kind::Usual, ..run };
+    code.extend([
         plain(LOAD, OFFSET_ARGUMENTS + FUTEX_OPERATION * 8),
         plain(AND, libc::FUTEX_CMD_MASK as u32),
-    ];
-    for (operations, checked) in groups {
-        let to_check = |index: usize| (operations.len() - index) as u8;
+    ]);
+    for (operations, pointers) in groups {
         for (index, value) in operations.iter().enumerate() {
-            let if_true = to_check(index);
-            code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value });
+            let if_true = (operations.len() - index) as u8;
+            code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value as u32 });
         }
-        code.push(plain(JUMP, checked.len() as u32));
-        code.extend(checked);
+        let others = code.len();
+        code.push(plain(JUMP, 0));
+        check(code, with(pointers), this);
+        code[others].value = (code.len() - others - 1) as u32;
     }
-    code.extend(with(WORD));
-    code
+    check(code, with(WORD), this);
 }
 
 /// A filter that traps one call, whatever its arguments are.
@@ -301,7 +324,7 @@ mod tests {
     #[test]
     fn exactly_the_pointer_arguments_in_the_window_trap() {
         let program = build(BASE, LEN, EXEMPT);
-        assert!(program.len() < 4096, "{}", program.len());
+        assert!(program.len() <= ROOM, "{}", program.len());
         let masks = pointer_masks();
         for number in 0..(MAX_NUMBER + 40) {
             for argument in 0..6 {

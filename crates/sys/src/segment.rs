@@ -9,7 +9,7 @@
 //! Segments can be closed: nothing is taken from them then, and they have no
 //! memory. They are opened and closed at run time, but never unmapped.
 
-use crate::memory::{PAGE_SIZE, give_back, reserve_bytes};
+use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
@@ -67,6 +67,11 @@ impl Arena {
         let rest = reserve_bytes(slots * PAGE_SIZE)?;
         let range = StaticRange { base: rest.as_ptr().addr(), len: rest.len() };
         Ok(Arena { rest, range })
+    }
+
+    /// Takes memory for all that was not cut off yet, at once.
+    pub fn populate(&mut self) {
+        populate(self.rest);
     }
 
     /// All of its addresses.

@@ -111,6 +111,7 @@ impl Pools {
         let areas = shape.areas.max(1).next_power_of_two();
         let mut arena = Arena::reserve(areas * slots_per_area + reserve_slots)?;
         let fixed = arena.range();
+        arena.populate();
         let mut pools = vec![Pool::new(&mut arena, areas, slots_per_area)];
         let reserve = segments(&mut arena, reserve_slots);
         pools[0].areas.iter().for_each(|area| area.open());

@@ -20,6 +20,8 @@ const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 pub struct FileDevice {
     file: SwapFile,
     io_uring: bool,
+    /// The ring that was made to see whether there can be any.
+    first_ring: Option<Ring>,
     /// Whether the device answers when it is asked for completions.
     device_polling: AtomicBool,
     /// Where the bounce buffers are registered; lanes share that.
@@ -48,10 +50,11 @@ impl FileDevice {
     /// `avoid_io_uring` does not rule it out.
     #[must_use]
     pub fn new(file: SwapFile, avoid_io_uring: bool) -> Self {
-        let io_uring = !avoid_io_uring && open_ring(&file).is_ok();
+        let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
+        let io_uring = first_ring.is_some();
         let device_polling = io_uring && file.is_direct() && can_ask(&file);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, io_uring, device_polling, registered: None }
+        Self { file, io_uring, first_ring, device_polling, registered: None }
     }
 
     /// A ring for a lane, which has the file and the bounce buffers.
@@ -196,17 +199,19 @@ impl Device for FileDevice {
         Lane::Rings(Rings { told, asking, napping })
     }
 
-    fn expect_buffers(&mut self, range: StaticRange) {
-        let register = || {
-            let mut ring = Ring::new(1)?;
+    fn expect_buffers(&mut self, range: Option<StaticRange>) {
+        let first_ring = self.first_ring.take();
+        let register = |mut ring: Ring, range| {
             ring.register(range)?;
             // Only where lanes can share it: registered by each, the pages
             // would count against RLIMIT_MEMLOCK as often.
             Ring::new(1)?.share_registered(&ring).map(|()| ring)
         };
         // Through the page cache the data is copied, and nothing gained.
-        if self.io_uring && self.file.is_direct() {
-            self.registered = register().ok();
+        if let (Some(ring), Some(range)) = (first_ring, range)
+            && self.file.is_direct()
+        {
+            self.registered = register(ring, range).ok();
         }
     }
 

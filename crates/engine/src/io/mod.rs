@@ -72,8 +72,8 @@ pub trait Device: Send + Sync {
     fn open_lane(&self) -> Lane;
 
     /// Says where most buffers will lie, before lanes are opened: a device that
-    /// can use that registers them.
-    fn expect_buffers(&mut self, range: StaticRange) {
+    /// can use that registers them. `None` where its lanes are to have no rings.
+    fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let _ = range;
     }
 

@@ -172,7 +172,9 @@ impl Areas {
 
     /// Says where most buffers will lie, before lanes are opened.
     pub fn expect_buffers(&mut self, range: StaticRange) {
-        self.list[..self.with_rings].iter_mut().for_each(|area| area.expect_buffers(range));
+        for (index, area) in self.list.iter_mut().enumerate() {
+            area.expect_buffers((index < self.with_rings).then_some(range));
+        }
     }
 
     /// Opens a channel to each.

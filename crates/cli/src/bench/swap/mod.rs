@@ -130,7 +130,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, conflicts_with = "programs")]
     no_programs: bool,
 
-    /// What the programs take, about [default: 48M, with --quick 32M]
+    /// What the programs take, about [default: 96M, with --quick 32M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     program_size: Option<u64>,
 
@@ -180,7 +180,8 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        self.pick(self.program_size, 48 << 20, 32 << 20)
+        // Less would compare how programs start and end.
+        self.pick(self.program_size, 96 << 20, 32 << 20)
     }
 
     fn seconds(&self) -> f64 {

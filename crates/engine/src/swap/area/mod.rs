@@ -225,8 +225,9 @@ impl Area {
         Ok(area)
     }
 
-    /// Says where most buffers will lie, before lanes are opened.
-    pub fn expect_buffers(&mut self, range: StaticRange) {
+    /// Says where most buffers will lie, before lanes are opened; `None` where
+    /// these are to have no rings.
+    pub fn expect_buffers(&mut self, range: Option<StaticRange>) {
         self.device.expect_buffers(range);
     }
 
