@@ -97,21 +97,22 @@ pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
 }
 
 fn perform(phase: &Phase, region: &Region) -> Took {
-    let walk = |thread: usize, warm: bool| Walk {
+    // Who goes from page to page begins at a place of its own, and goes on from
+    // where it was: what was touched last is still there, and is not what is asked.
+    let walk = |thread: usize, touched: u64| Walk {
         pattern: phase.pattern,
         hot_share: phase.hot_share,
-        // Who goes from page to page begins at a place of its own.
-        first: (region.pages() * thread / phase.threads) as u64,
-        seed: phase.seed + 2 * thread as u64 + u64::from(warm),
+        first: (region.pages() * thread / phase.threads) as u64 + touched,
+        seed: phase.seed + 2 * thread as u64 + u64::from(touched > 0),
     };
     let warm_time = Duration::from_secs_f64(phase.warm_seconds);
     let each = phase.warm_touches.div_ceil(phase.threads as u64);
-    let (_, warm) =
-        on_threads(phase.threads, |thread| walk(thread, true).go(region, warm_time, each));
+    let (_, warm) = on_threads(phase.threads, |thread| walk(thread, 0).go(region, warm_time, each));
     let cpu_before = process_cpu_seconds();
     let time = Duration::from_secs_f64(phase.seconds);
-    let (seconds, walked) =
-        on_threads(phase.threads, |thread| walk(thread, false).go(region, time, u64::MAX));
+    let (seconds, walked) = on_threads(phase.threads, |thread| {
+        walk(thread, warm[thread].touches).go(region, time, u64::MAX)
+    });
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();
     walked.iter().for_each(|thread| latencies.add_all(&thread.latencies));
