@@ -237,7 +237,7 @@ fn the_report_is_written_even_when_the_program_is_killed() {
     ] {
         assert!(report.get(key).is_some(), "{key} is missing");
     }
-    for tier in ["zero", "staged", "filled", "pool", "disk"] {
+    for tier in ["zero", "staged", "standby", "filled", "pool", "disk"] {
         assert!(report["faults"][tier]["count"].is_u64(), "{tier}");
     }
 }

@@ -167,12 +167,10 @@ fn assemble(
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     let parked = Parked::new(memory / PAGE_SIZE)?;
-    let standby = Standby::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + parked.bytes()
-        + standby.table_bytes()
         + SMALL_CHANGE_BYTES;
     let least = PoolLimit::LEAST.bytes_of(memory);
     let most = PoolLimit::LARGEST.bytes_of(memory);
@@ -188,7 +186,7 @@ fn assemble(
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         parked,
-        standby,
+        standby: Standby::new(memory / PAGE_SIZE),
         copies: Copies::new(window_pages)?,
         pool,
         balance,

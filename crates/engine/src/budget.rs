@@ -51,6 +51,12 @@ impl Budget {
         self.fixed_bytes
     }
 
+    /// What only reclaim may take, in bytes.
+    #[must_use]
+    pub fn reserve_bytes(&self) -> usize {
+        self.reserve_bytes
+    }
+
     /// Pages in DRAM: resident and staged.
     #[must_use]
     pub fn pages(&self) -> usize {

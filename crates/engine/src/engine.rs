@@ -458,6 +458,7 @@ impl Engine {
     /// many rounds made progress.
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
+        let _ = self.parts.standby.tend();
         (0..rounds)
             .take_while(|_| {
                 matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)

@@ -17,7 +17,6 @@ use crate::policy::HOT;
 use crate::pool::Handle;
 use crate::readahead::{self, Touch};
 use crate::reclaim::{self, Exhausted};
-use crate::standby::Kept;
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
@@ -195,13 +194,13 @@ fn bring(
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
     let wanted = Wanted { page, access, keep, window, is_stream, waits: true };
     match install_from(parts, context, place, wanted) {
-        Ok(Came { tier, pages, kept }) => {
-            let copy = copies::arrive(parts, place, kept);
+        Ok(Came { tier, pages }) => {
+            let copy = copies::arrive(parts, place, keep);
             parts.note_return(page, place);
             finish(parts, page, claim, parts.grace(page, place), copy);
             match tier {
                 Tier::Zero if access == Access::Write => fresh::run_ahead(parts, page),
-                Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),
+                Tier::Standby | Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),
                 _ => {}
             }
             Ok(tier)
@@ -270,8 +269,6 @@ pub(crate) struct Came {
     pub(crate) tier: Tier,
     /// How many pages.
     pub(crate) pages: usize,
-    /// Whether what is stored of the first one stays.
-    pub(crate) kept: bool,
 }
 
 /// Puts a page's content into the program's memory, and that of others after it
@@ -283,7 +280,7 @@ pub(crate) fn install_from(
     wanted: Wanted,
 ) -> Result<Came, FaultError> {
     let Wanted { page, access, .. } = wanted;
-    let alone = |tier| Ok(Came { tier, pages: 1, kept: wanted.keep });
+    let alone = |tier| Ok(Came { tier, pages: 1 });
     match place {
         Place::Filled { code } => {
             match fill::decode(code) {
@@ -302,22 +299,18 @@ pub(crate) fn install_from(
         }
         Place::Packed { slot, part } => {
             let ahead = packed_in::read(parts, context, wanted, slot, part)?;
-            Ok(Came { tier: Tier::Disk, pages: ahead + 1, kept: wanted.keep })
+            Ok(Came { tier: Tier::Disk, pages: ahead + 1 })
         }
-        Place::Slot { slot }
-            if let Some(was) = parts.take_from_standby(slot, &mut context.page.0) =>
-        {
-            // What was written the last time will be again, likely.
-            let kept = wanted.keep && was == Kept::Unchanged;
-            install(parts, page, &context.page.0, writes(kept))?;
-            Ok(Came { tier: Tier::Staged, pages: 1, kept })
+        Place::Slot { slot } if parts.take_from_standby(slot, &mut context.page.0) => {
+            install(parts, page, &context.page.0, writes(wanted.keep))?;
+            alone(Tier::Standby)
         }
         Place::Slot { slot } => {
             let pages = match wanted.window {
                 1 => read_slot(parts, context, wanted, slot)?,
                 _ => read_slots(parts, context, wanted, slot)?,
             };
-            Ok(Came { tier: Tier::Disk, pages, kept: wanted.keep })
+            Ok(Came { tier: Tier::Disk, pages })
         }
         _ => {
             zeroes(parts, page, access)?;

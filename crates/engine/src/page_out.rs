@@ -21,7 +21,6 @@ use crate::packed;
 use crate::page::{Claim, PART_LIMIT, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::{HOT, Victim};
-use crate::standby::Kept;
 use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
 use crate::unchanged;
@@ -304,7 +303,7 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
         if let Some(place) = in_dram.or(copy_place) {
             let (content, claim) = held;
             if let (Some(Place::Slot { slot }), None) = (copy_place, in_dram) {
-                parts.keep_on_standby(slot, Kept::Unchanged, |to| filled_from(to, content.bytes()));
+                parts.keep_on_standby(slot, |to| filled_from(to, content.bytes()));
             }
             drop(content);
             claim.publish(place);
@@ -446,9 +445,6 @@ fn write_staged(
             }
         };
         let copies = &mut cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
-        for (slot, copy) in (run.first..).zip(copies.as_chunks().0) {
-            parts.keep_on_standby(slot, Kept::Changed, |to| filled_from(to, copy));
-        }
         let written = write_sealed(parts, context, run, copies);
         for (at, slot) in (run.first..).take(run.len).enumerate() {
             let page = &pages[done + at];
@@ -561,6 +557,7 @@ fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Resul
 fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {
     let claim = parts.pages.claim(page.0);
     if is_staged(&claim, page.1) {
+        parts.keep_on_standby(slot, |to| filled_from(to, frame_of(parts, page.1).bytes()));
         claim.publish(Place::Slot { slot });
         outcome.pages_out += 1;
     } else {

@@ -16,7 +16,7 @@ use crate::readahead::Streams;
 use crate::refault::FRESH;
 use crate::seal::Sealer;
 use crate::space::Space;
-use crate::standby::{Kept, Standby};
+use crate::standby::Standby;
 use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
@@ -119,28 +119,24 @@ impl Parts {
         self.budget.used_bytes(self.other_bytes())
     }
 
-    /// Keeps what leaves for a slot for a while longer, where that pays: `fill`
+    /// Keeps what has left for a slot for a while longer, where that pays: `fill`
     /// writes it, and says whether it could.
-    pub fn keep_on_standby(
-        &self,
-        slot: u64,
-        kept: Kept,
-        fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
-    ) {
+    pub fn keep_on_standby(&self, slot: u64, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool) {
         if !self.standby.is_on() {
             return;
         }
         let mut room = None;
         let has_room = || {
-            room = self.room(PAGE_SIZE, SPARE_BYTES);
+            // Of the reserve, where faults leave no more, only a little: it is reclaim's.
+            room = self.room(PAGE_SIZE, self.budget.reserve_bytes() - SLAB_BYTES);
             room.is_some()
         };
-        self.standby.keep((slot, self.areas.generation(slot)), kept, has_room, fill);
+        self.standby.keep((slot, self.areas.generation(slot)), has_room, fill);
     }
 
     /// Takes what has left for a slot lately, if it has been kept.
     #[must_use]
-    pub fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> Option<Kept> {
+    pub fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> bool {
         self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
@@ -301,7 +297,9 @@ impl Parts {
     /// has claimed it, and it has not been welcomed back yet.
     pub fn note_return(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Slot { .. }) {
-            self.clock.distance(page).into_iter().for_each(|d| self.standby.note_return(d));
+            let out = self.areas.used_slots().saturating_sub(self.copies.count() as u64);
+            let left = self.clock.distance(page);
+            left.into_iter().for_each(|left| self.standby.note_return(left, out));
         }
         if !self.balance.is_on() || !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
             return;

@@ -23,6 +23,9 @@ const PAUSE_NS: u64 = 1_000_000;
 /// Pauses without any progress after which memory counts as exhausted: 5 s.
 const MAX_PAUSES: u32 = 5_000;
 
+/// Pauses after which what is kept on standby makes room.
+const PAUSES_TO_RELEASE: u32 = 4;
+
 /// How long the background thread sleeps when there is nothing to do, and
 /// between two steps of work for the swap areas.
 const NAP_NS: u64 = 1_000_000_000;
@@ -70,9 +73,6 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     if outcome.pages_out + from_pool > 0 {
         return Round::Progress;
     }
-    if parts.standby.release() > 0 {
-        return Round::Progress;
-    }
     match outcome.area_full.or(area_full) {
         Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
@@ -113,7 +113,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.budget.charge(count);
         return Ok(());
     }
-    let mut pauses = 0;
+    let mut pauses: u32 = 0;
     loop {
         let other = parts.other_bytes();
         if parts.budget.try_charge(count, other) {
@@ -128,6 +128,9 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
             Round::Progress => pauses = 0,
             Round::Stuck(why) => {
                 pauses += 1;
+                if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
+                    parts.standby.release();
+                }
                 if pauses > MAX_PAUSES {
                     return Err(exhausted(parts, why));
                 }
@@ -182,9 +185,8 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
 fn tend_buffers(parts: &Parts, contexts: &Contexts) {
     let context = contexts.claim_background();
     parts.tend_buffers();
-    if !parts.standby.is_on() && parts.standby.used_bytes() > 0 {
-        parts.standby.release();
-    }
+    // Without address space for it nothing is kept.
+    let _ = parts.standby.tend();
     drop(context);
     // Without one: standard error may block.
     parts.tell_of_full_buffers();

@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 7;
+pub const STATS_VERSION: u64 = 8;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,22 +18,25 @@ pub enum Tier {
     Zero = 0,
     /// Taken out, not yet stored: taken straight back.
     Staged = 1,
+    /// Stored in the swap area, and still kept in DRAM: taken from there.
+    Standby = 2,
     /// A same-filled page: its word was written.
-    Filled = 2,
+    Filled = 3,
     /// Decompressed from the pool.
-    Pool = 3,
+    Pool = 4,
     /// Read from the swap area.
-    Disk = 4,
+    Disk = 5,
 }
 
 /// All tiers, in the order of their numbers.
-pub const TIERS: [Tier; 5] = [Tier::Zero, Tier::Staged, Tier::Filled, Tier::Pool, Tier::Disk];
+pub const TIERS: [Tier; 6] =
+    [Tier::Zero, Tier::Staged, Tier::Standby, Tier::Filled, Tier::Pool, Tier::Disk];
 
 impl Tier {
     /// The tier's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        ["zero", "staged", "filled", "pool", "disk"][self as usize]
+        ["zero", "staged", "standby", "filled", "pool", "disk"][self as usize]
     }
 }
 

@@ -1,5 +1,5 @@
-//! Victims that are stored already: nothing is read, packed or written, and many
-//! are dropped in one call, wherever they lie.
+//! Victims that are stored already: nothing is packed or written, and many are
+//! dropped in one call, wherever they lie.
 //!
 //! While a page has a copy it is write-protected, and while it is claimed nobody
 //! lifts that, so it may be dropped where the program can see it: whoever
@@ -12,7 +12,6 @@ use crate::copies;
 use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::Victim;
-use crate::standby::Kept;
 
 /// Drops those of the victims that are stored as they are, and puts the others
 /// at the front, in their order. Returns how many left.
@@ -22,9 +21,7 @@ pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> 
     for (page, claim) in victims.iter().flatten() {
         if leaves_as_it_is(parts, claim) {
             if let Some(Place::Slot { slot }) = claim.before().place().copy().and_then(in_slot) {
-                parts.keep_on_standby(slot, Kept::Unchanged, |to| {
-                    parts.window.read_page(*page, to).is_ok()
-                });
+                parts.keep_on_standby(slot, |to| parts.window.read_page(*page, to).is_ok());
             }
             pages[count] = *page;
             count += 1;

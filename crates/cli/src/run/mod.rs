@@ -98,7 +98,7 @@ pub(crate) struct RunArgs {
     /// One object, also when the program is killed. `schema` is 1; keys carry
     /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
     /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
-    /// `signal` and `signal_name`; `faults` has, for each of zero, staged,
+    /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
     /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`;
     /// `engine_started` is false if the runtime never came up.
     #[arg(long, value_name = "FILE")]

@@ -7,7 +7,7 @@ use softswap_engine::policy::{Clock, PREFETCHED};
 use softswap_engine::readahead;
 use softswap_engine::refault::FRESH;
 use softswap_engine::space::Space;
-use softswap_engine::standby::{Kept, Standby};
+use softswap_engine::standby::Standby;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_u64};
 use std::io;
@@ -41,6 +41,8 @@ struct Memory {
     grants: Grants,
     most_resident: usize,
     resident: usize,
+    /// Pages that have left and not come back.
+    out: u64,
     /// The next slot: as if the area had no end.
     slot: u64,
     found: Found,
@@ -59,16 +61,18 @@ pub(super) fn run(
         pages: PageTable::new(reserve_u64(trace.pages)?),
         space,
         clock: Clock::new(trace.pages, most_resident)?,
-        standby: Standby::new(most_resident)?,
+        standby: Standby::new(most_resident),
         page: Page([0; PAGE_SIZE]),
         grants,
         most_resident,
         resident: 0,
+        out: 0,
         slot: 1,
         found: Found::default(),
     };
     for page in &trace.touches {
         memory.touch(u64::from(*page), reads_ahead);
+        memory.standby.tend()?;
     }
     Ok(memory.found)
 }
@@ -111,8 +115,9 @@ impl Memory {
         if self.grants == Grants::None {
             return false;
         }
-        let is_kept = self.standby.take((slot, 0), &mut self.page.0).is_some();
-        self.clock.distance(page).into_iter().for_each(|left| self.standby.note_return(left));
+        let is_kept = self.standby.take((slot, 0), &mut self.page.0);
+        let left = self.clock.distance(page);
+        left.into_iter().for_each(|left| self.standby.note_return(left, self.out));
         is_kept
     }
 
@@ -127,21 +132,22 @@ impl Memory {
             self.clock.note_leaving(page);
             claim.publish(Place::Slot { slot: self.slot });
             if self.standby.is_on() {
-                self.standby.keep((self.slot, 0), Kept::Changed, || true, |_| true);
-            } else {
-                self.standby.release();
+                self.standby.keep((self.slot, 0), || true, |_| true);
             }
             self.space.sub_resident(page);
             self.slot += 1;
+            self.out += 1;
             self.resident -= 1;
         }
     }
 
     fn finish(&mut self, page: PageNo, claim: Claim<'_>, heat: u8) {
+        let was_out = matches!(claim.before().place(), Place::Slot { .. });
         self.space.touch(page);
         self.space.add_resident(page, 1);
         claim.publish(Place::resident(heat));
         self.resident += 1;
+        self.out -= u64::from(was_out);
         self.found.pages_in += 1;
     }
 
