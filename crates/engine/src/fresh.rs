@@ -43,13 +43,27 @@ pub(crate) fn run_ahead(parts: &Parts, page: PageNo) {
     if count == 0 || !parts.budget.try_charge(count, parts.other_bytes()) {
         return;
     }
-    let installed = parts.window.install(page + 1, zeroes(count), Writes::Allowed).pages;
+    let installed = install_some(parts, page + 1, count);
     parts.budget.release(count - installed);
     for (next, claim) in (page + 1..).zip(&mut claims[..installed]) {
         if let Some(claim) = claim.take() {
             finish(parts, next, claim, parts.clock.welcome(next), None);
         }
     }
+}
+
+/// Installs up to `count` fresh pages; fewer where the protection changes among
+/// them, which no call crosses. Returns how many.
+fn install_some(parts: &Parts, page: PageNo, count: usize) -> usize {
+    let mut count = count;
+    while count > 0 {
+        let installed = parts.window.install(page, zeroes(count), Writes::Allowed).pages;
+        if installed > 0 {
+            return installed;
+        }
+        count /= 2;
+    }
+    0
 }
 
 fn claim_fresh(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {

@@ -294,3 +294,16 @@ fn a_mapping_that_had_to_move_to_grow_moves_once() {
     }
     world.assert_survives(Memory::new(at, memory.len()).unwrap(), &contents);
 }
+
+#[test]
+fn fresh_pages_come_ahead_up_to_where_the_protection_changes() {
+    let world = World::new(&Setup::default());
+    let memory = world.map(128);
+    let (open, barred) = (96, 32 * PAGE_SIZE);
+    world.engine.protect(memory.address() + open * PAGE_SIZE, barred, PROT_NONE).unwrap();
+    let contents = every_kind(open as u64);
+    write_all(memory, &contents);
+    let faults = world.engine.stats().faults(Tier::Zero);
+    assert!(faults <= 16, "{faults} faults for {open} pages");
+    world.assert_survives(memory.part(0, open * PAGE_SIZE), &contents);
+}
