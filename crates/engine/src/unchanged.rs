@@ -20,7 +20,8 @@ pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> 
     let mut count = 0;
     for (page, claim) in victims.iter().flatten() {
         if leaves_as_it_is(parts, claim) {
-            if let Some(Place::Slot { slot }) = claim.before().place().copy().and_then(in_slot) {
+            let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
+            if let Some(Place::Slot { slot }) = copy.map(SlotCopy::place) {
                 parts.keep_on_standby(slot, |to| parts.window.read_page(*page, to).is_ok());
             }
             pages[count] = *page;
@@ -41,11 +42,6 @@ pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> 
         }
     }
     gone
-}
-
-/// Where in the swap area a copy is.
-fn in_slot(copy: StoredCopy) -> Option<Place> {
-    copy.in_slot().map(SlotCopy::place)
 }
 
 /// Whether a claimed page goes back to its copy without being looked at.
