@@ -2,6 +2,7 @@
 
 use super::super::sample::rotated;
 use super::ground::Ground;
+use super::limits::Limits;
 use super::plan::{Matter, Pattern, Side, described};
 use super::programs::Ready;
 use super::session::{self, Means, Ran};
@@ -13,7 +14,8 @@ use indicatif::ProgressBar;
 use softswap_sys::PAGE_SIZE;
 
 /// The kernel's sides may be killed for memory that could be had: so often it
-/// is tried again. softswap may not: its limit holds all that it needs.
+/// is tried again. softswap may not: its limit holds all that it needs. Only where
+/// it was given more than in a first run, that is tried once more.
 const ATTEMPTS: u32 = 5;
 /// Of the time that is measured, the most that may go before it.
 const MOST_WARM: f64 = 4.0;
@@ -110,7 +112,7 @@ fn limit_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Opti
         return Some(args.working_set() * u64::from(matter.share_percent) / 100);
     };
     let rival = set.iter().find(|cell| cell.matter.side == beside)?.runs.get(round)?;
-    Some(whole_pages(rival.limit_bytes + rival.bounds.outside_bytes))
+    Some(whole_pages(rival.limits.limit_bytes + rival.bounds.outside_bytes))
 }
 
 fn whole_pages(bytes: u64) -> u64 {
@@ -128,11 +130,13 @@ fn round_of(
     round: usize,
 ) -> Result<bool, Refusal> {
     let matter = cell.matter;
+    let before = cell.runs.iter().map(|ran| (ran.limits, ran.bounds.peak_bytes));
+    let attempts = attempts(matter.side, limit_bytes, before);
     let order: Vec<usize> = rotated(kinds.len(), round).collect();
     let phase = |at: &usize| phase(args, kinds[*at], matter.share_percent, limit_bytes, round);
     let phases: Vec<Phase> = order.iter().map(phase).collect();
-    for _ in 0..attempts(matter.side) {
-        let ran = session::run(ground, means, matter, args.working_set(), limit_bytes, &phases);
+    for limits in attempts {
+        let ran = session::run(ground, means, matter, args.working_set(), limits, &phases);
         match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
             Ok(mut ran) => {
                 let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
@@ -153,8 +157,19 @@ fn round_of(
     }
 }
 
-fn attempts(side: Side) -> u32 {
-    if side == Side::Softswap { 1 } else { ATTEMPTS }
+/// What a run is held to, time and again if it is killed.
+fn attempts(
+    side: Side,
+    limit_bytes: u64,
+    before: impl Iterator<Item = (Limits, Option<u64>)>,
+) -> Vec<Limits> {
+    let first = Limits::first(limit_bytes);
+    if side != Side::Softswap {
+        return vec![first; ATTEMPTS as usize];
+    }
+    let mut limits = vec![Limits::after(limit_bytes, before), first];
+    limits.dedup();
+    limits
 }
 
 fn of(what: &str, refusal: &Refusal) -> Refusal {
@@ -253,7 +268,7 @@ fn program_limit_of(set: &[ProgramCell], at: usize, round: usize) -> Option<Opti
         return Some(set[at].limit_bytes);
     }
     let rival = set[0].runs.get(round)?;
-    Some(Some(whole_pages(rival.limit_bytes? + rival.bounds.outside_bytes)))
+    Some(Some(whole_pages(rival.limits?.limit_bytes + rival.bounds.outside_bytes)))
 }
 
 /// One run; it must print what the `first` one did.
@@ -270,7 +285,10 @@ fn run(
         How::Roomy => whole::roomy_run(ready, means, ground, first.peak_bytes),
         How::Limited { side, .. } => {
             let limit_bytes = limit_bytes.unwrap_or(first.peak_bytes);
-            limited_run(ready, means, ground, side, limit_bytes, &mut cell.kills)?
+            let before =
+                cell.runs.iter().filter_map(|ran| Some((ran.limits?, ran.bounds.peak_bytes)));
+            let attempts = attempts(side, limit_bytes, before);
+            limited_run(ready, means, ground, side, attempts, &mut cell.kills)?
         }
     };
     if ran.as_ref().is_ok_and(|ran| ran.digest != first.digest) {
@@ -288,11 +306,11 @@ fn limited_run(
     means: &Means<'_>,
     ground: &mut Ground,
     side: Side,
-    limit_bytes: u64,
+    attempts: Vec<Limits>,
     all_kills: &mut u64,
 ) -> Result<Result<WholeRan, String>, Refusal> {
-    for _ in 0..attempts(side) {
-        match whole::limited_run(ready, means, ground, side, limit_bytes)? {
+    for limits in attempts {
+        match whole::limited_run(ready, means, ground, side, limits)? {
             Ok(ran) => return Ok(Ok(ran)),
             Err(Failure::Killed(kills)) => *all_kills += kills,
             Err(Failure::Other(why)) => return Ok(Err(why)),
@@ -322,7 +340,7 @@ mod tests {
             cpu_seconds: 1.0,
             digest: 0,
             peak_bytes: 0,
-            limit_bytes: Some(limit_bytes),
+            limits: Some(Limits::first(limit_bytes)),
             bounds: Bounds { outside_bytes, ..Bounds::default() },
         }
     }

@@ -9,6 +9,7 @@ mod content;
 mod ground;
 mod html;
 mod latency;
+mod limits;
 mod measure;
 mod outcome;
 mod plan;
@@ -31,6 +32,7 @@ use clap::Args;
 use content::SAMPLE_PAGES;
 use ground::Ground;
 use indicatif::{ProgressBar, ProgressStyle};
+use limits::Limits;
 use measure::{Cell, ProgramCell};
 use plan::{Matter, Pattern, Side};
 use programs::{Program, Ready};
@@ -65,7 +67,8 @@ const LEAST_HOT_OF_LIMIT: f64 = 0.3;
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
-room for what it does not manage: 3 MiB and 1/64 of the limit less. Its group may not swap. For the
+room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
+in the rounds before, and half a MiB. Its group may not swap. For the
 kernel's sides swappiness and page-cluster are as they are on the machine, but for zswap, whose
 page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's.
 
@@ -237,7 +240,7 @@ fn check(args: &SwapArgs) -> Result<(), Refusal> {
         ("--program-size", args.program_size(), args.program_shares()),
     ] {
         let smallest = shares.iter().copied().min().unwrap_or(100);
-        if session::budget_within(bytes * u64::from(smallest) / 100) < MIN_MEMORY_BYTES {
+        if Limits::first(bytes * u64::from(smallest) / 100).memory_bytes < MIN_MEMORY_BYTES {
             return Err(Refusal::usage(format!(
                 "{name} {}: too little: within {smallest} % of it the engine needs at least {}; \
                  ask for 64M or more",

@@ -6,7 +6,7 @@ use super::super::sample::{median, variation};
 use super::latency::Latencies;
 use super::measure::{Cell, How, Kind, ProgramCell, kinds};
 use super::plan::{Matter, Side, who};
-use super::session::{Ran, budget_within};
+use super::session::Ran;
 use super::task::Took;
 use super::whole::WholeRan;
 use super::{Found, SwapArgs, ratios};
@@ -212,7 +212,7 @@ fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
 fn short_warm_ups(cells: &[Cell], kinds: &[Kind]) -> Option<String> {
     let short_of = |cell: &Cell| {
         let short = |ran: &Ran| {
-            let wanted = ran.limit_bytes / PAGE_SIZE as u64;
+            let wanted = ran.limits.limit_bytes / PAGE_SIZE as u64;
             ran.took.iter().filter(|took| took.warm_touches < wanted).count()
         };
         cell.runs.iter().map(short).sum::<usize>()
@@ -232,14 +232,14 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
     let asked_bytes = args.working_set() * u64::from(share_percent) / 100;
     let mb = args.working_set() as f64 / 1e6;
     let most = |figure: fn(&Ran) -> u64| cell.runs.iter().map(figure).max();
-    let limit_bytes = most(|ran| ran.limit_bytes).unwrap_or(asked_bytes);
+    let limit_bytes = most(|ran| ran.limits.limit_bytes).unwrap_or(asked_bytes);
     let dram = |ran: &Ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes);
     SessionRow {
         side: cell.matter.who(),
         data: data.name(),
         share_percent,
         limit_bytes,
-        memory_bytes: (side == Side::Softswap).then(|| budget_within(limit_bytes)),
+        memory_bytes: most(|ran| ran.limits.memory_bytes).filter(|_| side == Side::Softswap),
         fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.filled.seconds).collect()),
         peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
@@ -274,7 +274,12 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
         cpu_seconds: cpu(cell),
         slowdown: plain.map_or(f64::NAN, |plain| ratios::over(cell, plain)),
         cpu_ratio: plain.map_or(f64::NAN, |plain| cpu(cell) / cpu(plain)),
-        limit_bytes: cell.runs.iter().filter_map(|ran| ran.limit_bytes).max().or(cell.limit_bytes),
+        limit_bytes: cell
+            .runs
+            .iter()
+            .filter_map(|ran| Some(ran.limits?.limit_bytes))
+            .max()
+            .or(cell.limit_bytes),
         peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
         outside_bytes: cell.runs.iter().map(|ran| ran.bounds.outside_bytes).max().unwrap_or(0),

@@ -105,7 +105,7 @@ mod tests {
             cpu_seconds: 1.0,
             digest: 0,
             peak_bytes: 0,
-            limit_bytes: None,
+            limits: None,
             bounds: Default::default(),
         };
         ProgramCell {

@@ -5,6 +5,7 @@ use super::super::managed::{Counters, without_settings};
 use super::super::turns::Talk;
 use super::ground::{Bounds, Ground, Held};
 use super::latency::Latencies;
+use super::limits::Limits;
 use super::plan::{Matter, Side};
 use super::task::{COMPARE, Filled, Phase, SAME, Took};
 use crate::refusal::{Refusal, plain};
@@ -32,18 +33,8 @@ pub(super) struct Ran {
     pub(super) took: Vec<Took>,
     /// Faults of all phases by where the page was; of softswap only.
     pub(super) tiers: Vec<(Tier, Latencies)>,
-    pub(super) limit_bytes: u64,
+    pub(super) limits: Limits,
     pub(super) bounds: Bounds,
-}
-
-/// What a program takes that softswap does not manage, and the kernel for it:
-/// code that is its own, stacks, page tables, the task's own tables.
-const OWN_BYTES: u64 = 3 << 20;
-const OWN_SHARE: u64 = 64;
-
-/// softswap's budget inside of a limit.
-pub(super) fn budget_within(limit_bytes: u64) -> u64 {
-    limit_bytes.saturating_sub(OWN_BYTES + limit_bytes / OWN_SHARE)
 }
 
 /// How softswap is set up: by default, as users have it, but for the reserve.
@@ -51,19 +42,18 @@ pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
     Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
 }
 
-/// Runs the task on a side, in a group of `limit_bytes`; or says how often the
+/// Runs the task on a side, in a group of its limit; or says how often the
 /// kernel killed it for outgrowing that.
 pub(super) fn run(
     ground: &mut Ground,
     means: &Means<'_>,
     matter: Matter,
     working_set_bytes: u64,
-    limit_bytes: u64,
+    limits: Limits,
     phases: &[Phase],
 ) -> Result<Result<Ran, u64>, Refusal> {
-    let held = ground.enter(matter.side, limit_bytes)?;
-    let config =
-        (matter.side == Side::Softswap).then(|| config(budget_within(limit_bytes), &ground.dir));
+    let held = ground.enter(matter.side, limits.limit_bytes)?;
+    let config = (matter.side == Side::Softswap).then(|| config(limits.memory_bytes, &ground.dir));
     let arguments = arguments(matter, working_set_bytes, means);
     let said = in_turns(&held, means, config.as_ref(), &arguments, phases);
     let bounds = ground.leave(held)?;
@@ -71,8 +61,8 @@ pub(super) fn run(
         return Ok(Err(bounds.oom_kills));
     }
     let Said { filled, took, tiers } = said?;
-    check(&bounds, limit_bytes)?;
-    Ok(Ok(Ran { filled, took, tiers, limit_bytes, bounds }))
+    check(&bounds, limits.limit_bytes)?;
+    Ok(Ok(Ran { filled, took, tiers, limits, bounds }))
 }
 
 struct Said {
@@ -159,11 +149,5 @@ mod tests {
         assert!(check(&bounds(Some(1 << 20)), 1 << 20).is_ok());
         assert!(check(&bounds(None), 1 << 20).is_ok());
         assert!(check(&bounds(Some(2 << 20)), 1 << 20).is_err());
-    }
-
-    #[test]
-    fn the_budget_lies_below_the_limit() {
-        assert_eq!(budget_within(64 << 20), 60 << 20);
-        assert_eq!(budget_within(1 << 20), 0);
     }
 }

@@ -2,9 +2,10 @@
 
 use super::super::managed::{Counters, without_settings};
 use super::ground::{Bounds, Ground};
+use super::limits::Limits;
 use super::plan::Side;
 use super::programs::Ready;
-use super::session::{Means, budget_within, check, config};
+use super::session::{Means, check, config};
 use crate::refusal::{Refusal, plain};
 use softswap_engine::config::MIN_MEMORY_BYTES;
 use std::fs::{self, File};
@@ -31,7 +32,7 @@ pub(super) struct WholeRan {
     /// The most that it had in DRAM, where it runs as it is.
     pub(super) peak_bytes: u64,
     /// Of its group, where it has one.
-    pub(super) limit_bytes: Option<u64>,
+    pub(super) limits: Option<Limits>,
     pub(super) bounds: Bounds,
 }
 
@@ -76,15 +77,15 @@ impl From<String> for Failure {
     }
 }
 
-/// Runs it on a side, in a group of `limit_bytes`.
+/// Runs it on a side, in a group of its limit.
 pub(super) fn limited_run(
     ready: &Ready,
     means: &Means<'_>,
     ground: &mut Ground,
     side: Side,
-    limit_bytes: u64,
+    limits: Limits,
 ) -> Result<Result<WholeRan, Failure>, Refusal> {
-    let memory_bytes = budget_within(limit_bytes);
+    let Limits { limit_bytes, memory_bytes } = limits;
     if side == Side::Softswap && memory_bytes < MIN_MEMORY_BYTES {
         let why = "the limit leaves less than the 8.0 MiB that the engine needs";
         return Ok(Err(Failure::Other(why.into())));
@@ -104,7 +105,7 @@ pub(super) fn limited_run(
         return Ok(Err(Failure::Killed(bounds.oom_kills)));
     }
     check(&bounds, limit_bytes)?;
-    let in_group = |ran| WholeRan { limit_bytes: Some(limit_bytes), bounds, ..ran };
+    let in_group = |ran| WholeRan { limits: Some(limits), bounds, ..ran };
     Ok(ran.map(in_group).map_err(Failure::Other))
 }
 
@@ -158,8 +159,8 @@ fn finish(mut started: Started) -> Result<WholeRan, String> {
         return Err(format!("it failed: {status}"));
     }
     let cpu_seconds = children_cpu_seconds() - started.cpu_before;
-    let (limit_bytes, bounds) = (None, Bounds::default());
-    Ok(WholeRan { seconds, cpu_seconds, digest, peak_bytes, limit_bytes, bounds })
+    let (limits, bounds) = (None, Bounds::default());
+    Ok(WholeRan { seconds, cpu_seconds, digest, peak_bytes, limits, bounds })
 }
 
 fn digest_of(from: &mut impl Read) -> io::Result<u64> {
