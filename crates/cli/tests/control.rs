@@ -79,9 +79,10 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// With the budget that these programs have.
-const POOL_AS_IT_IS: &str = "pool.limit = auto\npool.recompress = off\npool.shrink = off\n";
-const ALL_KEYS: &str =
-    "bounce.peak, codec, io.poll, io.poll_sleep, pool.limit, pool.recompress and pool.shrink";
+const REST_AS_IT_IS: &str =
+    "io.steer = on\npool.limit = auto\npool.recompress = off\npool.shrink = off\n";
+const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, io.steer, pool.limit, pool.recompress and \
+     pool.shrink";
 
 /// All settings but the first, a peak that has some value.
 fn settings_after_the_peak(pid: &str) -> String {
@@ -131,7 +132,7 @@ fn a_setting_holds_from_when_it_is_set() {
     let pid = program.pid();
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
+        format!("codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
     );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
     let polled = || program.stats().get(Counter::IoPolled);
@@ -140,7 +141,7 @@ fn a_setting_holds_from_when_it_is_set() {
     assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n{POOL_AS_IT_IS}")
+        format!("codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n{REST_AS_IT_IS}")
     );
     assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
@@ -215,7 +216,7 @@ fn unknown_keys_and_bad_values_change_nothing() {
     }
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n{POOL_AS_IT_IS}")
+        format!("codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
     );
 }
 

@@ -10,6 +10,7 @@ use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::copies::Copies;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::Mode;
+use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
 use crate::lift::Lifting;
 use crate::page::PageTable;
@@ -24,6 +25,7 @@ use crate::standby::Standby;
 use crate::stats::{Counter, STATS_VERSION, Stats};
 use crate::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::affinity::Processors;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::memory::reserve_u64;
@@ -103,6 +105,9 @@ pub(crate) fn build(
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::shared(cpus, Load::open());
+    let processors = Processors::open();
+    let places =
+        Arc::new(Places::new(config.steer, processors.as_ref().map_or(1, Processors::most)));
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
@@ -113,7 +118,8 @@ pub(crate) fn build(
             Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
             _ => ASSUMED_OVERSHOOT_NS,
         };
-        Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats)
+        let polling = Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats);
+        polling.telling(Arc::clone(&places))
     };
     let areas = Areas::new(storage, cpus, polling)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::limit() / RING_SHARE);
@@ -122,7 +128,8 @@ pub(crate) fn build(
     areas.expect_buffers(bounce.fixed_range());
     let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let parts = assemble(config, stats, window, areas, bounce, &contexts, pressure)?;
+    let parts =
+        assemble(config, stats, window, areas, bounce, &contexts, (pressure, places, processors))?;
     let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
@@ -162,7 +169,7 @@ fn assemble(
     swap_areas: Areas,
     bounce: Pools,
     contexts: &Contexts,
-    pressure: Arc<Pressure>,
+    (pressure, places, processors): (Arc<Pressure>, Arc<Places>, Option<Processors>),
 ) -> Result<Parts, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
@@ -200,6 +207,8 @@ fn assemble(
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
         pressure,
+        places,
+        processors,
         codec_bytes: contexts.codec_bytes(),
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),

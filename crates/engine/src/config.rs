@@ -180,6 +180,9 @@ pub struct Config {
     pub avoid_io_uring: bool,
     /// How a thread waits for a single page from the disk; may be changed later.
     pub poll: Mode,
+    /// Move a thread to the processor where it waits least for pages; may be
+    /// changed later.
+    pub steer: bool,
     /// Descriptor of the shared statistics page, inherited from `softswap run`.
     pub stats_fd: Option<i32>,
     /// Process that shares that page; its direct child reports there.
@@ -201,6 +204,7 @@ impl Default for Config {
             avoid_move: false,
             avoid_io_uring: false,
             poll: Mode::Auto,
+            steer: true,
             stats_fd: None,
             supervisor_pid: None,
         }
@@ -224,6 +228,7 @@ impl Config {
             ("AVOID_MOVE", flag(self.avoid_move)),
             ("AVOID_IO_URING", flag(self.avoid_io_uring)),
             ("POLL", self.poll.to_string()),
+            ("STEER", flag(self.steer)),
             ("SHRINK_POOL", flag(self.shrink_pool)),
             ("RECOMPRESS", flag(self.recompress)),
             ("ENCRYPT", flag(self.encrypt)),
@@ -279,6 +284,7 @@ impl Config {
                 avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
                 avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
                 poll: parsed(lookup("POLL"), "POLL")?.unwrap_or(default.poll),
+                steer: flag("STEER", default.steer)?,
                 stats_fd: parsed(lookup("STATS_FD"), "STATS_FD")?,
                 supervisor_pid: parsed(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
             })
@@ -341,6 +347,7 @@ mod tests {
             avoid_move: true,
             codec: Choice(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
+            steer: false,
             stats_fd: Some(9),
             ..Config::default()
         };

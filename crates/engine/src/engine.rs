@@ -100,6 +100,13 @@ impl Engine {
         &self.parts.recompresses
     }
 
+    /// Whether threads are moved to where they wait least for pages; may be changed
+    /// at any time.
+    #[must_use]
+    pub fn steers(&self) -> &AtomicBool {
+        self.parts.places.switch()
+    }
+
     /// The bounce buffers.
     #[must_use]
     pub fn buffers(&self) -> &Pools {
@@ -176,7 +183,11 @@ impl Engine {
 
     /// Brings in the page at `address`, which the program has touched.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)
+        page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)?;
+        // Only here, with signals blocked and nothing held: no handler of the program's
+        // sees the thread bound to a processor.
+        self.parts.steer();
+        Ok(())
     }
 
     /// Brings in and pins the pages of a buffer, up to `most` bytes of it.
@@ -461,7 +472,7 @@ impl Engine {
         let _ = self.parts.standby.tend();
         (0..rounds)
             .take_while(|_| {
-                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
+                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress(_))
             })
             .count()
     }

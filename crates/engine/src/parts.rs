@@ -6,6 +6,7 @@ use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
 use crate::codec::Selector;
 use crate::copies::Copies;
+use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
 use crate::lift::Lifting;
 use crate::page::{PageNo, PageTable, Place};
@@ -21,6 +22,7 @@ use crate::stats::{Counter, Stats};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::affinity::{Hop, Processors};
 use softswap_sys::raw::{current_cpu, now_ns};
 use softswap_sys::window::Window;
 use std::sync::Arc;
@@ -90,6 +92,10 @@ pub struct Parts {
     pub recompresses: AtomicBool,
     /// How much processors are wanted.
     pub pressure: Arc<Pressure>,
+    /// On which processor waiting for a page takes least.
+    pub places: Arc<Places>,
+    /// Those that there are, where that is known.
+    pub processors: Option<Processors>,
     /// What the codecs have taken beside their scratch, in bytes.
     pub codec_bytes: Arc<AtomicUsize>,
     /// Whether the swap area may be written; a forked child only reads it.
@@ -140,6 +146,18 @@ impl Parts {
         self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
+    /// How many pages are resident, about, of how many that hold something.
+    #[must_use]
+    pub fn resident_of_all(&self) -> (usize, usize) {
+        let resident = self.budget.pages();
+        (resident, resident + self.slots_of_others() as usize + self.pool.objects())
+    }
+
+    /// Slots of pages that are not resident.
+    fn slots_of_others(&self) -> u64 {
+        self.areas.used_slots().saturating_sub(self.copies.count() as u64)
+    }
+
     /// Room within the budget for one slab that the pool may take, for as long
     /// as it is held: others who ask at the same time count it.
     #[must_use]
@@ -182,6 +200,22 @@ impl Parts {
             if now_ns() - since > LONG_WAIT_NS {
                 self.bounce.note_long_wait(pages);
             }
+        }
+    }
+
+    /// Moves the calling thread, which has just waited for a page, to where it has
+    /// to wait less, if it is the only one that waits and a processor is idle.
+    pub fn steer(&self) {
+        let Some(processors) = self.processors.as_ref().filter(|_| self.places.is_due()) else {
+            return;
+        };
+        let now = now_ns();
+        let is_quiet = || self.pressure.is_alone(now) && self.pressure.has_idle_processor();
+        let Some(to) = self.places.advise(current_cpu(), now, is_quiet) else { return };
+        match processors.hop_to(to) {
+            Ok(Hop::Moved) => self.stats.add(Counter::IoSteered, 1),
+            Ok(Hop::Nowhere) => self.places.nowhere(to),
+            Ok(Hop::Bound) | Err(_) => self.places.refused(now),
         }
     }
 
@@ -297,7 +331,7 @@ impl Parts {
     /// has claimed it, and it has not been welcomed back yet.
     pub fn note_return(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Slot { .. }) {
-            let out = self.areas.used_slots().saturating_sub(self.copies.count() as u64);
+            let out = self.slots_of_others();
             let left = self.clock.distance(page);
             left.into_iter().for_each(|left| self.standby.note_return(left, out));
         }

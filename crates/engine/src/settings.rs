@@ -18,8 +18,21 @@ pub struct Setting {
     set: fn(&Engine, &str) -> Result<(), String>,
 }
 
+/// A setting that is on or off.
+macro_rules! switch {
+    ($key:literal, $of:ident, $meaning:literal) => {
+        Setting {
+            key: $key,
+            values: "on or off",
+            meaning: $meaning,
+            get: |engine| show_switch(engine.$of()),
+            set: |engine, text| turn(engine.$of(), text),
+        }
+    };
+}
+
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 7] = [
+pub const SETTINGS: [Setting; 8] = [
     Setting {
         key: "bounce.peak",
         values: "0, to let it begin again",
@@ -67,6 +80,7 @@ pub const SETTINGS: [Setting; 7] = [
             Ok(())
         },
     },
+    switch!("io.steer", steers, "move a thread to the processor where it waits least for pages"),
     Setting {
         key: "pool.limit",
         values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
@@ -78,20 +92,16 @@ pub const SETTINGS: [Setting; 7] = [
             Ok(())
         },
     },
-    Setting {
-        key: "pool.recompress",
-        values: "on or off",
-        meaning: "pack idle compressed pages again, denser, when processors are idle",
-        get: |engine| show_switch(engine.recompresses()),
-        set: |engine, text| turn(engine.recompresses(), text),
-    },
-    Setting {
-        key: "pool.shrink",
-        values: "on or off",
-        meaning: "send compressed pages to the swap area before the pool is full",
-        get: |engine| show_switch(engine.pool_shrinks()),
-        set: |engine, text| turn(engine.pool_shrinks(), text),
-    },
+    switch!(
+        "pool.recompress",
+        recompresses,
+        "pack idle compressed pages again, denser, when processors are idle"
+    ),
+    switch!(
+        "pool.shrink",
+        pool_shrinks,
+        "send compressed pages to the swap area before the pool is full"
+    ),
 ];
 
 fn show_switch(switch: &AtomicBool) -> String {

@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 8;
+pub const STATS_VERSION: u64 = 9;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +123,8 @@ counters! {
     IoOverslept,
     /// CPU time spent on single-page reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
+    /// Threads moved to where single-page reads take less.
+    IoSteered,
     /// Slots out of service because writing to them failed.
     SlotsRetired,
     /// Swap areas that are not written to any more.

@@ -1,8 +1,9 @@
 //! Descriptors of the engine's own, kept out of the program's way.
 
 use crate::kept;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
 use std::io;
 
 /// Moves a descriptor to a high number, close-on-exec: shells and daemons
@@ -29,6 +30,34 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
 pub(crate) fn open_high(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(move_high(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+/// What [`open_high`] opens, kept until it is dropped.
+#[derive(Debug)]
+pub(crate) struct KeptFile(OwnedFd);
+
+impl KeptFile {
+    pub(crate) fn open(path: &str) -> io::Result<KeptFile> {
+        open_high(path).map(KeptFile)
+    }
+
+    /// What it says now, from its start, as far as there is room for it.
+    pub(crate) fn read<'t>(&self, text: &'t mut [u8]) -> Option<&'t [u8]> {
+        let len = retry_on_intr(|| rustix::io::pread(&self.0, &mut *text, 0)).ok()?;
+        Some(&text[..len])
+    }
+}
+
+impl AsFd for KeptFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        kept::forget(self.0.as_raw_fd());
+    }
 }
 
 /// How many descriptors this process may have.

@@ -29,6 +29,7 @@
 //! signal handler (faults, page-out, the re-issued call) does not allocate.
 #![warn(missing_docs)]
 
+pub mod affinity;
 pub mod alloc;
 pub mod child;
 pub mod claim;

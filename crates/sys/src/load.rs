@@ -1,14 +1,11 @@
 //! How many threads want to run, of all programs.
 
-use crate::descriptor::open_high;
-use crate::kept;
-use rustix::io::retry_on_intr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use crate::descriptor::KeptFile;
 
 /// What the kernel says of its run queues.
 #[derive(Debug)]
 pub struct Load {
-    file: OwnedFd,
+    file: KeptFile,
     processors: u32,
 }
 
@@ -19,7 +16,7 @@ impl Load {
         // SAFETY: takes a number and returns one.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let processors = u32::try_from(online).ok()?;
-        let load = Load { file: open_high("/proc/loadavg").ok()?, processors };
+        let load = Load { file: KeptFile::open("/proc/loadavg").ok()?, processors };
         load.runnable().map(|_| load)
     }
 
@@ -32,15 +29,7 @@ impl Load {
     /// Threads that run or wait for a processor, the calling one among them.
     #[must_use]
     pub fn runnable(&self) -> Option<u32> {
-        let mut text = [0; 128];
-        let len = retry_on_intr(|| rustix::io::pread(&self.file, &mut text, 0)).ok()?;
-        parse(&text[..len])
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        kept::forget(self.file.as_raw_fd());
+        parse(self.file.read(&mut [0; 128])?)
     }
 }
 

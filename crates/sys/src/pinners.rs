@@ -1,23 +1,21 @@
 //! Who else than the program's own instructions may reach its memory: mappings
 //! tell of asynchronous I/O and of devices.
 
-use crate::descriptor::open_high;
-use crate::kept;
+use crate::descriptor::KeptFile;
 use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
-use std::os::fd::{AsRawFd, OwnedFd};
 
 /// This process's mappings.
 #[derive(Debug)]
 pub struct Mappings {
-    file: OwnedFd,
+    file: KeptFile,
 }
 
 impl Mappings {
     /// `None` where /proc does not tell.
     #[must_use]
     pub fn open() -> Option<Mappings> {
-        Some(Mappings { file: open_high("/proc/self/maps").ok()? })
+        Some(Mappings { file: KeptFile::open("/proc/self/maps").ok()? })
     }
 
     /// How many mappings there are by which the kernel or a device may come to pin
@@ -44,12 +42,6 @@ impl Mappings {
             text.copy_within(start..end, 0);
             held = end - start;
         }
-    }
-}
-
-impl Drop for Mappings {
-    fn drop(&mut self) {
-        kept::forget(self.file.as_raw_fd());
     }
 }
 

@@ -190,6 +190,8 @@ pub(crate) struct PollingFigures {
     pub(super) overslept: u64,
     /// CPU time spent on all of them, estimated from one in 16.
     pub(super) wait_cpu_ns: u64,
+    /// Threads moved to where such reads take less.
+    pub(super) steered: u64,
 }
 
 /// How the program ended, if it has.
@@ -344,6 +346,7 @@ impl Figures {
                 slept: get(C::IoSlept),
                 overslept: get(C::IoOverslept),
                 wait_cpu_ns: get(C::IoWaitCpuNs),
+                steered: get(C::IoSteered),
             },
             transfers: (0..samples::BUCKETS).filter_map(|b| transfer_figures(stats, b)).collect(),
         }

@@ -115,6 +115,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "MODE")]
     poll: Option<String>,
 
+    /// Leave threads on the processor that they are on, though pages from the disk may
+    /// arrive sooner on another
+    #[arg(long)]
+    no_steer: bool,
+
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]
     no_move: bool,
@@ -133,8 +138,8 @@ Settings:
   Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
   SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_SHRINK_POOL, SOFTSWAP_RECOMPRESS,
   SOFTSWAP_NO_ENCRYPT, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG, SOFTSWAP_REPORT, SOFTSWAP_QUIET,
-  SOFTSWAP_POLL, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except `config`, from the TOML file
-  under the same lower-case names (memory = \"512M\").
+  SOFTSWAP_POLL, SOFTSWAP_NO_STEER, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except
+  `config`, from the TOML file under the same lower-case names (memory = \"512M\").
   Options win over the environment, that over the file, that over the defaults.
   SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
   directory of the sockets for `softswap stat` and `softswap ctl`.

@@ -41,6 +41,7 @@ struct File {
     report: Option<toml::Value>,
     quiet: Option<toml::Value>,
     poll: Option<toml::Value>,
+    no_steer: Option<toml::Value>,
     no_move: Option<toml::Value>,
     no_io_uring: Option<toml::Value>,
 }
@@ -203,6 +204,7 @@ pub(super) fn settle(
             file.no_io_uring.as_ref(),
         )?,
         poll,
+        steer: !sources.switch("no_steer", args.no_steer, file.no_steer.as_ref())?,
         stats_fd: None,
         supervisor_pid: None,
     };
@@ -318,7 +320,8 @@ mod tests {
         let path = dir.path().join("softswap.toml");
         std::fs::write(
             &path,
-            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n",
+            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n\
+             no_steer = true\n",
         )
         .unwrap();
         let path = path.to_str().unwrap();
@@ -331,6 +334,7 @@ mod tests {
         assert_eq!(settled.config.codec, Choice::NONE);
         assert!(settled.config.avoid_move);
         assert_eq!(settled.config.poll, Mode::Hybrid);
+        assert!(!settled.config.steer);
         assert!(settled.config.manage_children && settled.config.encrypt);
         assert_eq!(settled.config.reserve_bytes, 0);
     }

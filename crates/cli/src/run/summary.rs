@@ -216,7 +216,11 @@ fn write_waits(out: &mut String, polling: &PollingFigures) -> std::fmt::Result {
     if slept > 0 {
         write!(out, "; {} slept on, {} overslept", count(slept), count(overslept))?;
     }
-    writeln!(out, "; {} of CPU time", nanoseconds(polling.wait_cpu_ns))
+    write!(out, "; {} of CPU time", nanoseconds(polling.wait_cpu_ns))?;
+    if polling.steered > 0 {
+        write!(out, "; moved {} times to where they take less", count(polling.steered))?;
+    }
+    writeln!(out)
 }
 
 #[cfg(test)]

@@ -9,15 +9,17 @@
 //!
 //! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
 //! [`pressure`] whether others want the processor, [`plan`] the decision, and
-//! [`Polling::wait`] carries it out.
+//! [`Polling::wait`] carries it out. [`places`] is where waiting takes least.
 
 pub mod mode;
+pub mod places;
 pub mod plan;
 pub mod pressure;
 pub mod samples;
 
 use crate::stats::{Counter, Stats};
 use mode::{Knobs, Mode, Sleep};
+use places::Places;
 use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
 use samples::Samples;
@@ -51,6 +53,7 @@ pub struct Polling {
     knobs: Knobs,
     samples: Samples,
     pressure: Arc<Pressure>,
+    places: Option<Arc<Places>>,
     overshoot_ns: AtomicU64,
     sleep_share: AtomicU32,
     waits: AtomicU32,
@@ -72,11 +75,19 @@ impl Polling {
             knobs: Knobs::new(mode),
             samples: Samples::new(cpus),
             pressure,
+            places: None,
             overshoot_ns: AtomicU64::new(overshoot_ns),
             sleep_share: AtomicU32::new(HALF),
             waits: AtomicU32::new(0),
             stats,
         }
+    }
+
+    /// The same, and `places` is told where waits take how long. Areas share it: a
+    /// thread can be in one place only.
+    #[must_use]
+    pub fn telling(self, places: Arc<Places>) -> Polling {
+        Polling { places: Some(places), ..self }
     }
 
     /// What can be changed.
@@ -99,6 +110,7 @@ impl Polling {
     /// Those of `read`, which then counts for nothing.
     pub fn single<E>(&self, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
+        let began = current_cpu();
         let _waiting = self.enter(start);
         let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
         if is_sampled && self.knobs.mode() == Mode::Auto {
@@ -110,14 +122,20 @@ impl Polling {
             let used_ns = thread_cpu_ns() - before_ns;
             self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
         }
-        self.note(false, PAGE_SIZE, start);
+        let (ended, ns) = self.note(false, PAGE_SIZE, start);
+        if let Some(places) = &self.places {
+            places.record((began, ended), ns);
+        }
         Ok(())
     }
 
-    /// Records a transfer that began at `start_ns` and has just completed.
-    pub fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
-        let now = now_ns();
-        self.record(current_cpu(), is_write, bytes, now - start_ns, now);
+    /// Records a transfer that began at `start_ns` and has just completed: on which
+    /// processor, and what it took, in ns.
+    pub fn note(&self, is_write: bool, bytes: usize, start_ns: u64) -> (usize, u64) {
+        let (now, cpu) = (now_ns(), current_cpu());
+        let ns = now - start_ns;
+        self.record(cpu, is_write, bytes, ns, now);
+        (cpu, ns)
     }
 
     fn enter(&self, now_ns: u64) -> Waiting<'_> {
