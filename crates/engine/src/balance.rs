@@ -34,6 +34,10 @@ const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
+/// What another page takes to leave until some have been seen.
+const LEAVE_NS: u64 = 5_000;
+/// The way into the fault's handler and out of it, which nobody can measure there.
+const SIGNAL_NS: u64 = 2_500;
 
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +98,8 @@ pub struct Balance {
     pool: Spared,
     pool_fault_ns: AtomicU64,
     disk_fault_ns: AtomicU64,
+    /// Processor time for each page that leaves.
+    leave_ns: AtomicU64,
     /// Of these faults, how many were from the disk, out of [`WHOLE`].
     disk_share: AtomicU32,
     course: Mutex<Course>,
@@ -112,6 +118,7 @@ impl Balance {
             pool: Spared::default(),
             pool_fault_ns: AtomicU64::new(POOL_FAULT_NS),
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
+            leave_ns: AtomicU64::new(LEAVE_NS),
             disk_share: AtomicU32::new(0),
             course: Mutex::new(Course { calm: 0, patience: LEAST_PATIENCE, was_taken_back: false }),
         }
@@ -152,14 +159,29 @@ impl Balance {
         self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
     }
 
+    /// So many pages left, for so much processor time.
+    pub fn left(&self, pages: u64, cpu_ns: u64) {
+        if let Some(each_ns) = cpu_ns.checked_div(pages) {
+            let seen = self.leave_ns.load(Relaxed);
+            self.leave_ns.store(seen - seen / 16 + each_ns / 16, Relaxed);
+        }
+    }
+
     /// Whether more time goes by for reads from the disk than for unpacking: then a
     /// page that need not come from there is to make room for one that must.
     #[must_use]
     pub fn disk_dominates(&self) -> bool {
         let share = u64::from(self.disk_share.load(Relaxed));
-        let [disk_ns, pool_ns] =
-            [&self.disk_fault_ns, &self.pool_fault_ns].map(|average| average.load(Relaxed));
+        let (pool_ns, disk_ns) = self.prices_ns();
         share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
+    }
+
+    /// What a page costs that is to come from the pool, and from the disk. Each makes
+    /// another one leave.
+    fn prices_ns(&self) -> (u64, u64) {
+        let beside_ns = SIGNAL_NS + self.leave_ns.load(Relaxed);
+        let price = |fault_ns: &AtomicU64| fault_ns.load(Relaxed) + beside_ns;
+        (price(&self.pool_fault_ns), price(&self.disk_fault_ns))
     }
 
     /// A touched page was in the pool, and so many had left since it did.
@@ -191,8 +213,8 @@ impl Balance {
     }
 
     fn next(&self, course: &mut Course, limit_bytes: usize) -> Option<usize> {
-        let pool_ns = self.pool_fault_ns.load(Relaxed);
-        let saved_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(pool_ns);
+        let (pool_ns, disk_ns) = self.prices_ns();
+        let saved_ns = disk_ns.saturating_sub(pool_ns);
         let (regained, room) = (
             limit_bytes.saturating_sub(self.least_bytes),
             self.most_bytes.saturating_sub(limit_bytes),
@@ -325,9 +347,14 @@ mod tests {
             }
             balance.disk_dominates()
         };
-        assert!(faults(5, 1));
-        assert!(!faults(20, 1));
+        assert!(faults(3, 1));
+        assert!(!faults(10, 1));
         assert!(faults(0, 5));
+        assert!(faults(3, 1));
+        // The dearer it is to make others leave, the less it matters where they go.
+        (0..200).for_each(|_| balance.left(32, 32 * 40_000));
+        assert!(!faults(3, 1));
+        balance.left(0, 1_000);
     }
 
     #[test]

@@ -188,7 +188,7 @@ fn bring(
         Touch::Marker(window) if window.is_asked_for() => 1,
         // Nothing comes along from elsewhere, and looking costs what it costs.
         _ if !matches!(place, Place::Slot { .. } | Place::Packed { .. }) => 1,
-        _ => readahead::neighbours(&parts.pages, page),
+        _ => readahead::neighbours(&parts.pages, page, || parts.resident_of_all()),
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));

@@ -5,7 +5,9 @@
 //! in the swap area too, and one larger read brings them all for little more
 //! than the price of one. How far to look is told by what lies behind: a
 //! stream leaves resident pages behind it, so its window doubles with each
-//! read, up to [`MAX_NEIGHBOURS`]; a random touch reads its page alone.
+//! read, up to [`MAX_NEIGHBOURS`]; a random touch reads its page alone. The more
+//! of all pages are resident, the more of them must lie behind it in a row: some
+//! always do by chance.
 //!
 //! A stream that goes on is followed. Each fault leaves a marker on the pages
 //! that would be touched next if it were part of one; two faults on markers in a
@@ -35,6 +37,8 @@ const BUDGET_SHARE: usize = 32;
 const ALL_SHARE: usize = 16;
 /// So many faults in a row make a stream.
 const STREAM_FAULTS: usize = 3;
+/// What is met by chance less than once in so many times tells something.
+const SELDOM: usize = 16;
 /// From this on, what a window brings in can be relied on to be touched.
 const RELIABLE_PAGES: usize = 8;
 /// Markers at the same time, at most: each has its place by its page's number.
@@ -243,13 +247,32 @@ pub fn is_stream(window: usize) -> bool {
     window >= RELIABLE_PAGES
 }
 
-/// How many pages to read at once when `page` is touched.
+/// How many pages to read at once when `page` is touched, where so many of all pages
+/// are resident as `resident_of_all` says: as many as lie behind it side by side, where that is no
+/// chance, or as many as one looks at.
 #[must_use]
-pub fn neighbours(pages: &PageTable<'_>, page: PageNo) -> usize {
+pub fn neighbours(
+    pages: &PageTable<'_>,
+    page: PageNo,
+    resident_of_all: impl FnOnce() -> (usize, usize),
+) -> usize {
     let behind = (1..MAX_NEIGHBOURS as u64)
         .take_while(|back| page >= *back && pages.load(page - back).is_resident())
         .count();
-    behind + 1
+    let tells = match behind {
+        0 => false,
+        _ if behind == MAX_NEIGHBOURS - 1 => true,
+        _ => !is_chance(behind, resident_of_all()),
+    };
+    if tells { behind + 1 } else { 1 }
+}
+
+/// Whether so many resident pages in a row are found often wherever one looks.
+fn is_chance(run: usize, (resident, all): (usize, usize)) -> bool {
+    const ONE: usize = 1 << 16;
+    let share = (resident.saturating_mul(ONE) / all.max(1)).min(ONE);
+    let chance = (0..run).fold(ONE, |chance, _| chance * share / ONE);
+    chance * SELDOM > ONE
 }
 
 /// Claims up to `claims.len()` pages after `page` that lie in the slots after
@@ -318,11 +341,27 @@ mod tests {
     #[test]
     fn the_window_grows_with_the_stream_and_is_one_for_a_random_touch() {
         let pages = table(&[RESIDENT, Place::Vacant, RESIDENT, RESIDENT, RESIDENT]);
-        assert_eq!(neighbours(&pages, 0), 1);
-        assert_eq!(neighbours(&pages, 2), 1);
-        assert_eq!(neighbours(&pages, 5), 4);
+        let few = || (4, 1000);
+        assert_eq!(neighbours(&pages, 0, few), 1);
+        assert_eq!(neighbours(&pages, 2, few), 1);
+        assert_eq!(neighbours(&pages, 5, few), 4);
         let pages = table(&[RESIDENT; 100]);
-        assert_eq!(neighbours(&pages, 100), MAX_NEIGHBOURS);
+        assert_eq!(neighbours(&pages, 100, || (100, 1000)), MAX_NEIGHBOURS);
+    }
+
+    #[test]
+    fn the_more_pages_are_resident_the_longer_a_run_must_be_to_tell_something() {
+        let pages = table(&[RESIDENT; 100]);
+        let least = |resident| {
+            let window = |page| neighbours(&pages, page, || (resident, 1000));
+            (0..40).find(|page| window(*page) > 1)
+        };
+        assert_eq!(least(50), Some(1));
+        assert_eq!(least(200), Some(2));
+        assert_eq!(least(500), Some(4));
+        assert_eq!(least(750), Some(10));
+        assert_eq!(least(1000), Some(MAX_NEIGHBOURS as u64 - 1));
+        assert_eq!(neighbours(&pages, 20, || (10, 0)), 1);
     }
 
     #[test]

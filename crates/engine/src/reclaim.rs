@@ -12,6 +12,7 @@ use crate::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use softswap_sys::futex;
+use softswap_sys::raw::thread_cpu_ns;
 use std::sync::atomic::Ordering;
 
 /// Share of its limit at which the pool is written back, in percent.
@@ -54,8 +55,8 @@ pub enum Exhausted {
 
 /// What a round of reclaim came to.
 pub enum Round {
-    /// Pages left.
-    Progress,
+    /// There is more room: so many pages left, or the pool gave way.
+    Progress(usize),
     /// Nothing could leave, because of the area if it says so.
     Stuck(Option<NoSlot>),
 }
@@ -71,10 +72,10 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     }
     let outcome = page_out::page_out(parts, context);
     if outcome.pages_out + from_pool > 0 {
-        return Round::Progress;
+        return Round::Progress(outcome.pages_out);
     }
     match outcome.area_full.or(area_full) {
-        Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
+        Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress(0),
         why => Round::Stuck(why),
     }
 }
@@ -86,7 +87,7 @@ pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
     if let Round::Stuck(mut why) = stuck {
         return match take_from_pool(parts, context, &mut why) {
             0 => Round::Stuck(why),
-            _ => Round::Progress,
+            _ => Round::Progress(0),
         };
     }
     stuck
@@ -125,7 +126,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress => pauses = 0,
+            Round::Progress(_) => pauses = 0,
             Round::Stuck(why) => {
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
@@ -157,6 +158,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut upkeep = Upkeep::default();
     let mut shrinker = Shrinker::default();
     let mut recompressor = Recompressor::default();
+    let mut meter = Meter::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         tend_buffers(parts, contexts);
@@ -170,13 +172,32 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         parts.lifting.look();
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
-        let stuck = !matches!(round_for_room(parts, &mut context), Round::Progress);
+        let outcome = meter.measure(parts, || round_for_room(parts, &mut context));
+        let stuck = matches!(outcome, Round::Stuck(_));
         shrinker.step(parts, &mut context);
         drop(context);
         parts.note_all();
         if stuck {
             futex::wait(&parts.kick, seen, Some(PAUSE_NS));
         }
+    }
+}
+
+/// What rounds take of the processor, until pages have left by that.
+#[derive(Default)]
+struct Meter {
+    cpu_ns: u64,
+}
+
+impl Meter {
+    fn measure(&mut self, parts: &Parts, round: impl FnOnce() -> Round) -> Round {
+        let before_ns = thread_cpu_ns();
+        let outcome = round();
+        self.cpu_ns += thread_cpu_ns() - before_ns;
+        if let Round::Progress(pages @ 1..) = outcome {
+            parts.balance.left(pages as u64, std::mem::take(&mut self.cpu_ns));
+        }
+        outcome
     }
 }
 
