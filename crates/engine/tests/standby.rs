@@ -139,8 +139,9 @@ fn a_disk_that_takes_nothing_is_told_although_pages_were_kept() {
     assert_each(memory, &contents);
 }
 
-/// Touches here and there, in a small hot set mostly; what each page holds is
-/// compared on every touch.
+/// Touches here and there, mostly in a hot set that hardly fits, so that many pages
+/// are wanted again just after they left; what each page holds is compared on every
+/// touch.
 #[test]
 fn any_mixture_of_touches_finds_what_was_written_last() {
     for avoid_move in [false, true] {
@@ -154,7 +155,7 @@ fn any_mixture_of_touches_finds_what_was_written_last() {
                 world.engine.reclaim_now(0);
             }
             let number = scramble(step);
-            let within = if number % 10 < 8 { 800 } else { pages };
+            let within = if number % 10 < 9 { 3000 } else { pages };
             // Apart, so that none brings others along.
             let page = (number >> 32) as usize % within * 7919 % pages;
             match number >> 8 & 7 {
@@ -170,7 +171,8 @@ fn any_mixture_of_touches_finds_what_was_written_last() {
                 _ => assert_holds(memory.part(page * PAGE_SIZE, PAGE_SIZE), &contents[page..=page]),
             }
         }
-        assert!(from_standby(&world) > 500, "{}", from_standby(&world));
+        let kept = from_standby(&world);
+        assert!(kept > 2000, "{kept}");
         assert_holds(memory, &contents);
         world.assert_within_budget();
     }
