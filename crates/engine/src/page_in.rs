@@ -15,7 +15,7 @@ use crate::page_out::frame_of;
 use crate::parts::Parts;
 use crate::policy::HOT;
 use crate::pool::Handle;
-use crate::readahead::{self, Touch};
+use crate::readahead::{self, Ahead, Touch};
 use crate::reclaim::{self, Exhausted};
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
@@ -215,11 +215,11 @@ fn bring(
 /// Looks how a touched page lies in a stream, and has the next window brought in
 /// where it has reached one. The touch of a page that is there is nobody's.
 fn reach(parts: &Parts, page: PageNo) -> Touch {
-    if let Place::Resident { .. } | Place::Staged { .. } = parts.pages.load(page).place() {
+    if is_there(parts, page) {
         return Touch::Alone;
     }
     let touch = parts.streams.reach(page);
-    if let Some(displaced) = parts.streams.go_on(touch, parts.window.pages() as PageNo) {
+    if let Some(displaced) = parts.streams.go_on(touch, &ahead(parts)) {
         parts.stats.add(Counter::WindowsReached, 1);
         parts.stats.add(Counter::WindowsLost, u64::from(displaced));
     }
@@ -228,10 +228,17 @@ fn reach(parts: &Parts, page: PageNo) -> Touch {
 
 /// Notes what would be touched next, and has it brought in where touches go on.
 fn expect(parts: &Parts, page: PageNo, touch: Touch, arrived: usize) {
-    let end = parts.window.pages() as PageNo;
-    if parts.streams.expect(page, end, touch, arrived) {
+    if parts.streams.expect(page, touch, arrived, &ahead(parts)) {
         parts.stats.add(Counter::WindowsLost, 1);
     }
+}
+
+fn ahead(parts: &Parts) -> Ahead<impl Fn(PageNo) -> bool> {
+    Ahead { end: parts.window.pages() as PageNo, is_there: |page| is_there(parts, page) }
+}
+
+fn is_there(parts: &Parts, page: PageNo) -> bool {
+    matches!(parts.pages.load(page).place(), Place::Resident { .. } | Place::Staged { .. })
 }
 
 pub(crate) fn finish(

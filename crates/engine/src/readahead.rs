@@ -15,6 +15,7 @@
 //! that are read side by side. The page that the stream reaches first is the
 //! window's marker: it stays out, so that touching it is a fault and tells that
 //! the window has been reached, and the next one, twice as long, can be asked for.
+//! Pages that are there already are passed over: on them no marker would tell.
 //! What is read of it is parked meanwhile ([`Parked`](crate::parked)). A marker that is not
 //! reached while so many other faults happen costs what was brought in for
 //! nothing, once: touched later, by chance, it is a page like any other. (The
@@ -43,6 +44,8 @@ const SELDOM: usize = 16;
 const RELIABLE_PAGES: usize = 8;
 /// Markers at the same time, at most: each has its place by its page's number.
 const MARKERS: usize = 256;
+/// Pages that are there already, at most, which a stream is expected to pass over.
+const PASSED_OVER: u64 = PIECE_PAGES as u64;
 /// A marker is old after so many faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Of a budget of so many pages, what is asked for and not yet begun takes one.
@@ -57,6 +60,25 @@ pub enum Touch {
     Alone,
     /// It was a marker: what follows it is being brought in.
     Marker(Window),
+}
+
+/// Where a stream may go: what is there already it passes over, and nobody is told.
+/// So a marker is always on a page whose touch is a fault.
+pub struct Ahead<F> {
+    /// The first page that there is not.
+    pub end: PageNo,
+    /// Whether a page is in memory.
+    pub is_there: F,
+}
+
+impl<F: Fn(PageNo) -> bool> Ahead<F> {
+    /// The window, begun at its first page that is missing. `None` where there is
+    /// none before the end, or none near.
+    fn first_missing(&self, window: Window) -> Option<Window> {
+        let steps = (0..PASSED_OVER).map_while(|step| window.onward(step));
+        let mut pages = steps.take_while(|page| *page < self.end);
+        pages.find(|page| !(self.is_there)(*page)).map(|marker| Window { marker, ..window })
+    }
 }
 
 /// The streams that are followed, and what is asked for on their behalf.
@@ -138,13 +160,14 @@ impl Streams {
     /// Asks for what comes after a window that its stream has reached, before
     /// anything else is done for the touched page. Returns whether another
     /// stream's marker had to go for it, untouched; `None` when the touched page
-    /// belongs to no window that was asked for.
-    pub fn go_on(&self, touch: Touch, end: PageNo) -> Option<bool> {
+    /// belongs to no window that was asked for. `ahead` tells what may be asked for.
+    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<bool> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_asked_for() {
             return None;
         }
-        Some(window.next(self.longest(), end).is_some_and(|next| self.ask(next)))
+        let next = window.next(self.longest(), ahead.end);
+        Some(next.and_then(|next| ahead.first_missing(next)).is_some_and(|next| self.ask(next)))
     }
 
     /// How long a window may be: many streams side by side share what may be there
@@ -163,7 +186,13 @@ impl Streams {
     /// Marks what would be touched next after `page` that has come in with
     /// `arrived` pages (itself included), if it is a stream's; where it is known
     /// to be one, asks for it. Returns as [`Streams::go_on`].
-    pub fn expect(&self, page: PageNo, end: PageNo, touch: Touch, arrived: usize) -> bool {
+    pub fn expect(
+        &self,
+        page: PageNo,
+        touch: Touch,
+        arrived: usize,
+        ahead: &Ahead<impl Fn(PageNo) -> bool>,
+    ) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
         }
@@ -176,9 +205,10 @@ impl Streams {
             Touch::Marker(Window { pages, .. }) => (pages, &[down]),
         };
         let mut displaced = false;
-        for (marker, direction) in ways.iter().copied().filter(|(marker, _)| *marker < end) {
+        for (marker, direction) in ways.iter().copied() {
             let pages = if led_here < STREAM_FAULTS - 1 { led_here + 1 } else { FIRST_WINDOW };
             let window = Window { marker, pages, direction };
+            let Some(window) = ahead.first_missing(window) else { continue };
             displaced |= if window.is_asked_for() { self.ask(window) } else { self.mark(window) };
         }
         displaced
@@ -385,11 +415,49 @@ mod tests {
 
     /// A fault on a page that comes in alone, as the walk serves it.
     fn fault(streams: &Streams, page: PageNo, end: PageNo) -> Touch {
+        fault_among(streams, page, &Ahead { end, is_there: |_| false })
+    }
+
+    fn fault_among(
+        streams: &Streams,
+        page: PageNo,
+        ahead: &Ahead<impl Fn(PageNo) -> bool>,
+    ) -> Touch {
         let touch = streams.reach(page);
-        if streams.go_on(touch, end).is_none() {
-            streams.expect(page, end, touch, 1);
+        if streams.go_on(touch, ahead).is_none() {
+            streams.expect(page, touch, 1, ahead);
         }
         touch
+    }
+
+    const NOTHING_THERE: Ahead<fn(PageNo) -> bool> = Ahead { end: END, is_there: |_| false };
+
+    #[test]
+    fn a_stream_is_followed_over_pages_that_are_there() {
+        for (direction, step) in [(Direction::Up, 1_i64), (Direction::Down, -1)] {
+            let streams = served();
+            // Each second page is there, and where windows would begin otherwise, too.
+            let is_there = |page: PageNo| page % 2 == 1 || (513..520).contains(&page);
+            let ahead = Ahead { end: END, is_there };
+            let touched = (0..100).map(|at| 500_u64.wrapping_add_signed(step * at));
+            let mut asked = Vec::new();
+            for page in touched.filter(|page| !is_there(*page)) {
+                fault_among(&streams, page, &ahead);
+                asked.extend(all(&streams).iter().map(|piece| piece.marker().unwrap_or(0)));
+            }
+            assert!(asked.len() >= 4 && asked.iter().all(|page| !is_there(*page)), "{asked:?}");
+            assert_eq!(asked[0], 500_u64.wrapping_add_signed(6 * step), "{direction:?}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_missing_for_long_nothing_is_asked_for() {
+        let streams = served();
+        let ahead = Ahead { end: END, is_there: |page| page > 502 };
+        for page in 500..503 {
+            fault_among(&streams, page, &ahead);
+        }
+        assert_eq!(streams.take(), None);
     }
 
     #[test]
@@ -432,7 +500,7 @@ mod tests {
         let mut touched = window(50, 8, Direction::Up);
         let mut lengths = Vec::new();
         for _ in 0..4 {
-            streams.go_on(Touch::Marker(touched), END);
+            streams.go_on(Touch::Marker(touched), &NOTHING_THERE);
             let asked: usize = all(&streams).iter().map(|piece| piece.pages).sum();
             lengths.push(asked);
             touched = window(touched.marker + touched.pages as u64, asked, Direction::Up);
@@ -502,7 +570,7 @@ mod tests {
         streams.serve(true);
         let at = |index: u64| window(index * 8, 8, Direction::Up);
         for index in 0..9 {
-            streams.go_on(Touch::Marker(at(index)), END);
+            streams.go_on(Touch::Marker(at(index)), &NOTHING_THERE);
         }
         let asked = all(&streams);
         let expected = (1..5).map(|index| nearest(window(index * 8, 16, Direction::Up)).unwrap());

@@ -54,6 +54,8 @@ const SAMPLE_OF_PAGES: usize = 4096;
 /// [`LEAST_HOT_OF_LIMIT`] of what fits.
 const HOT_SHARE: f64 = 0.1;
 const LEAST_HOT_OF_LIMIT: f64 = 0.3;
+/// The kernel's areas are so many times as large as what is to go there, at most.
+const AREA_TIMES: u64 = 4;
 
 /// Measure softswap beside the kernel's swap under the same memory limit.
 ///
@@ -70,7 +72,8 @@ The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (-
 room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
 in the rounds before, and half a MiB. Its group may not swap. For the
 kernel's sides swappiness and page-cluster are as they are on the machine, but for zswap, whose
-page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's.
+page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's. Their areas are
+four times as large as what goes there: one that is half full is slower.
 
 The kernel does not count zram's and zswap's packed pages in a group of version 1: outside says how
 much DRAM these had beyond the limit. softswap_same_dram is softswap with that much more: right after
@@ -196,10 +199,21 @@ impl SwapArgs {
         if self.quick { &plan::QUICK_PROGRAM_SHARES } else { &plan::PROGRAM_SHARES }
     }
 
-    /// What the largest of all needs of the kernel's swap, and more.
+    /// What the largest of all takes.
+    fn most_bytes(&self) -> u64 {
+        self.working_set().max(self.program_size())
+    }
+
+    /// An area of the kernel's: of one that is more than half full the kernel takes
+    /// each page's slot back as soon as it is read, and must write it again.
     fn area_bytes(&self) -> u64 {
-        let most = self.working_set().max(self.program_size());
-        most.saturating_add(most / 2).next_multiple_of(2 << 20)
+        self.most_bytes().saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
+    }
+
+    /// What everything may take on the file system: that area, and softswap's, what
+    /// programs read and what they write.
+    fn disk_bytes(&self) -> u64 {
+        self.area_bytes().saturating_add(self.most_bytes().saturating_mul(4))
     }
 }
 
@@ -215,7 +229,7 @@ struct Found {
 
 pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     check(args)?;
-    let dir = swapdir::check("--swap", &args.swap, args.area_bytes().saturating_mul(4))?;
+    let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let library = library::find()?;
     let output = Output::open(args.json.as_deref())?;
     let page = html::Page::open(args.html.as_deref());
