@@ -28,8 +28,9 @@ pub(super) struct Kind {
     pub(super) threads: u32,
 }
 
-/// One side with one content and share, over all rounds. What a run took is in
-/// the order of the kinds, whichever order they had in it.
+/// One side with one content and share, over all rounds. A run is one process for each
+/// pattern: what one leaves behind is not to be measured with the next. What it took is
+/// in the order of the kinds, whichever order they had in it.
 pub(super) struct Cell {
     pub(super) matter: Matter,
     pub(super) runs: Vec<Ran>,
@@ -119,7 +120,8 @@ fn whole_pages(bytes: u64) -> u64 {
     bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
-/// One more run of a cell; false where the kernel always kills it.
+/// One more run of a cell, of a process for each pattern; false where the kernel
+/// always kills one of them.
 fn round_of(
     args: &SwapArgs,
     ground: &mut Ground,
@@ -129,6 +131,31 @@ fn round_of(
     limit_bytes: u64,
     round: usize,
 ) -> Result<bool, Refusal> {
+    let patterns = &args.patterns;
+    let mut parts: Vec<(usize, Ran)> = Vec::with_capacity(patterns.len());
+    for at in rotated(patterns.len(), round) {
+        let kinds: Vec<Kind> =
+            kinds.iter().copied().filter(|kind| kind.pattern == patterns[at]).collect();
+        let Some(part) = part_of(args, ground, means, cell, &kinds, limit_bytes, round)? else {
+            return Ok(false);
+        };
+        parts.push((at, part));
+    }
+    parts.sort_by_key(|(at, _)| *at);
+    cell.runs.extend(parts.into_iter().map(|(_, part)| part).reduce(Ran::and));
+    Ok(true)
+}
+
+/// One pattern's part of a run: nothing where the kernel always kills it.
+fn part_of(
+    args: &SwapArgs,
+    ground: &mut Ground,
+    means: &Means<'_>,
+    cell: &mut Cell,
+    kinds: &[Kind],
+    limit_bytes: u64,
+    round: usize,
+) -> Result<Option<Ran>, Refusal> {
     let matter = cell.matter;
     let before = cell.runs.iter().map(|ran| (ran.limits, ran.bounds.peak_bytes));
     let attempts = attempts(matter.side, limit_bytes, before);
@@ -142,8 +169,7 @@ fn round_of(
                 let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
                 placed.sort_by_key(|(at, _)| *at);
                 ran.took = placed.into_iter().map(|(_, took)| took).collect();
-                cell.runs.push(ran);
-                return Ok(true);
+                return Ok(Some(ran));
             }
             Err(kills) => cell.kills += kills,
         }
@@ -153,7 +179,7 @@ fn round_of(
             let why = format!("{}: {KILLED}; ask for a larger --working-set", matter.name());
             Err(Refusal::own(why))
         }
-        _ => Ok(false),
+        _ => Ok(None),
     }
 }
 

@@ -60,9 +60,9 @@ const AREA_TIMES: u64 = 4;
 /// Measure softswap beside the kernel's swap under the same memory limit.
 ///
 /// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and
-/// on a file with zswap in front. A pattern program fills its working set,
-/// walks over it in each pattern, and compares every page at the end; then
-/// whole programs run. Each run is held by a memory control group of the same
+/// on a file with zswap in front. For each pattern a program fills its working
+/// set, walks over it, and compares every page at the end; then whole programs
+/// run. Each run is held by a memory control group of the same
 /// limit. Without root softswap runs alone, without a group. What is changed
 /// on the machine (swap areas, a zram device, zswap's settings, control
 /// groups) is put back however the bench ends.
@@ -81,7 +81,8 @@ such a side, its limit is the side's and what was outside at the side's peak.
 
 A touch reads or writes one word of a page. random_* go anywhere; sequential_* from page to page,
 each thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % where half of
-them fit), and one in four writes. A phase lasts a fixed time; before it as many pages are touched as
+them fit), and one in four writes. Each pattern has a process of its own, and a phase there for each
+number of threads. A phase lasts a fixed time; before it as many pages are touched as
 fit, for four times as long at most. softswap meets kernel_zram on compressible data (pages of a
 Python process), kernel_file on incompressible, kernel_zswap on half of each.
 
@@ -123,7 +124,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     working_set: Option<u64>,
 
-    /// How long each pattern is measured [default: 0.2, with --quick 0.04]
+    /// How long each pattern is measured [default: 0.5, with --quick 0.04]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<f64>,
 
@@ -191,7 +192,7 @@ impl SwapArgs {
     }
 
     fn seconds(&self) -> f64 {
-        self.pick(self.seconds, 0.2, 0.04)
+        self.pick(self.seconds, 0.5, 0.04)
     }
 
     /// How much of its memory fits in a program's limit, in percent.

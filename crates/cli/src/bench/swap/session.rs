@@ -26,7 +26,7 @@ pub(super) struct Means<'a> {
     pub(super) damage: bool,
 }
 
-/// What a session said.
+/// What a session said, or several.
 pub(super) struct Ran {
     pub(super) filled: Filled,
     /// In the order of the phases.
@@ -35,6 +35,24 @@ pub(super) struct Ran {
     pub(super) tiers: Vec<(Tier, Latencies)>,
     pub(super) limits: Limits,
     pub(super) bounds: Bounds,
+}
+
+impl Ran {
+    /// What this and another said together, which were held to the same limit.
+    pub(super) fn and(mut self, other: Ran) -> Ran {
+        self.filled.seconds = self.filled.seconds.min(other.filled.seconds);
+        self.took.extend(other.took);
+        for (tier, latencies) in other.tiers {
+            match self.tiers.iter_mut().find(|(known, _)| *known == tier) {
+                Some((_, known)) => known.add_all(&latencies),
+                None => self.tiers.push((tier, latencies)),
+            }
+        }
+        // Of two budgets the smaller: so what lies outside of it is not underestimated.
+        self.limits.memory_bytes = self.limits.memory_bytes.min(other.limits.memory_bytes);
+        self.bounds = self.bounds.and(other.bounds);
+        self
+    }
 }
 
 /// How softswap is set up: by default, as users have it, but for the reserve.
