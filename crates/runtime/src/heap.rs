@@ -26,14 +26,22 @@ const NATURAL: usize = 16;
 static LOADER_START: AtomicUsize = AtomicUsize::new(0);
 static LOADER_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Fits mimalloc to a window: it maps its arenas by this much at first, where
-/// a gigabyte, its own choice, would look like memory the program asked for.
+/// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
+/// a gigabyte, its own choice, would look like memory the program asked for. And
+/// what is freed as a whole (blocks of 16 MiB and more, segments of small ones)
+/// goes back at once, as it does with the C library's heap: mimalloc would keep it
+/// until somebody frees or asks for as much again, and until then what is used
+/// would be written out to make room for what is not.
 pub(crate) fn set_up() {
     const ARENA_RESERVE: mi::mi_option_t = 23;
     const ARENA_KIB: std::ffi::c_long = 64 << 10;
-    // SAFETY: an option of this version of mimalloc and a value in its range;
-    // set before the first allocation.
-    unsafe { mi::mi_option_set(ARENA_RESERVE, ARENA_KIB) };
+    const ARENA_PURGE_MULT: mi::mi_option_t = 24;
+    const AT_ONCE: std::ffi::c_long = 0;
+    for (option, value) in [(ARENA_RESERVE, ARENA_KIB), (ARENA_PURGE_MULT, AT_ONCE)] {
+        // SAFETY: an option of this version of mimalloc and a value in its range;
+        // set before the first allocation.
+        unsafe { mi::mi_option_set(option, value) };
+    }
 }
 
 /// Finds the dynamic loader's code, by a function known to lie in it. What the
