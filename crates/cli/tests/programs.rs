@@ -191,6 +191,17 @@ fn blocks_grow_and_shrink_with_what_is_in_them() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
+/// Else what is used would have to leave for it.
+#[test]
+fn what_is_freed_makes_room_at_once() {
+    let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
+    let report = Swapped::within("72M").run(python(), &["-c", blocks]);
+    report.ended.expect_success("python");
+    let mapped = report.figure("resident_peak_bytes");
+    assert!(mapped > 40 << 20, "only {mapped} bytes were used at once");
+    assert_eq!(report.figure("pages_out"), 0);
+}
+
 #[test]
 fn a_block_that_grows_in_small_steps_is_not_copied_at_each() {
     let options = ["--only", "small-steps", "--mib", "48", "--steps", "96", "--require-out"];

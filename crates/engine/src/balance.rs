@@ -36,6 +36,8 @@ const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
 /// What another page takes to leave until some have been seen.
 const LEAVE_NS: u64 = 5_000;
+/// What a page took counts for at most so many times what they took so far.
+const MOST_TIMES: u64 = 4;
 /// The way into the fault's handler and out of it, which nobody can measure there.
 const SIGNAL_NS: u64 = 2_500;
 
@@ -161,10 +163,11 @@ impl Balance {
 
     /// So many pages left, for so much processor time.
     pub fn left(&self, pages: u64, cpu_ns: u64) {
-        if let Some(each_ns) = cpu_ns.checked_div(pages) {
-            let seen = self.leave_ns.load(Relaxed);
-            self.leave_ns.store(seen - seen / 16 + each_ns / 16, Relaxed);
-        }
+        let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
+        let seen = self.leave_ns.load(Relaxed);
+        // Rounds in which hardly anything could leave say little of those to come.
+        let each_ns = each_ns.min(MOST_TIMES * seen.max(LEAVE_NS));
+        self.leave_ns.store(seen - seen / 16 + each_ns / 16, Relaxed);
     }
 
     /// Whether more time goes by for reads from the disk than for unpacking: then a

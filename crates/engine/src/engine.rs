@@ -19,7 +19,7 @@ use crate::pool_upkeep::Recompressor;
 use crate::prefetch;
 use crate::reclaim;
 use crate::space::{CHUNK_PAGES, Layout};
-use crate::stats::Stats;
+use crate::stats::{Stats, Tier};
 use crate::swap::Backing;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Protection;
@@ -183,10 +183,12 @@ impl Engine {
 
     /// Brings in the page at `address`, which the program has touched.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)?;
+        let from = page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)?;
         // Only here, with signals blocked and nothing held: no handler of the program's
         // sees the thread bound to a processor.
-        self.parts.steer();
+        if from == Some(Tier::Disk) {
+            self.parts.steer();
+        }
         Ok(())
     }
 
@@ -216,7 +218,7 @@ impl Engine {
     fn pin_page(&self, page: PageNo) -> Result<bool, FaultError> {
         while !self.parts.pages.try_pin(page) {
             match page_in::page_in(&self.parts, &self.contexts, page, Access::Write) {
-                Ok(()) => {}
+                Ok(_) => {}
                 // The kernel says what is wrong, or brings it in by itself.
                 Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(false),
                 Err(error) => return Err(error),
@@ -450,6 +452,7 @@ impl Engine {
         let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
         mapping::transfer(&self.parts, from, to, |page| {
             page_in::page_in(&self.parts, &self.contexts, page, Access::Read)
+                .map(drop)
                 .map_err(|_| io::Error::from_raw_os_error(EIO))
         })
     }

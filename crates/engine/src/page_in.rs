@@ -86,13 +86,13 @@ pub enum Access {
     Write,
 }
 
-/// Brings a page in (or finds that it is there).
+/// Brings a page in, and says from where, or finds that it is there.
 pub fn page_in(
     parts: &Parts,
     contexts: &Contexts,
     page: PageNo,
     access: Access,
-) -> Result<(), FaultError> {
+) -> Result<Option<Tier>, FaultError> {
     let start = now_ns();
     // First of all, before anything is waited for: what comes next takes its
     // time, too.
@@ -100,9 +100,10 @@ pub fn page_in(
     // The context first: whoever holds all contexts (fork) then knows that no
     // page is half-way in.
     let mut context = contexts.claim(current_cpu());
-    let Some(claim) = claim_missing(parts, page, access)? else { return Ok(()) };
+    let Some(claim) = claim_missing(parts, page, access)? else { return Ok(None) };
     if claim.before().is_resident() {
-        return copies::before_write(parts, page, claim).map_err(FaultError::Install);
+        copies::before_write(parts, page, claim).map_err(FaultError::Install)?;
+        return Ok(None);
     }
     let tier = bring(parts, &mut context, page, claim, (access, touch))?;
     drop(context);
@@ -110,7 +111,7 @@ pub fn page_in(
     let ns = now_ns() - start;
     parts.stats.record_fault(tier, ns);
     parts.balance.took(tier, ns);
-    Ok(())
+    Ok(Some(tier))
 }
 
 /// Claims the page's entry, or finds that somebody else has brought it in. A

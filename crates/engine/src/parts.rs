@@ -150,7 +150,8 @@ impl Parts {
     #[must_use]
     pub fn resident_of_all(&self) -> (usize, usize) {
         let resident = self.budget.pages();
-        (resident, resident + self.slots_of_others() as usize + self.pool.objects())
+        let pooled = self.pool.objects().saturating_sub(self.copies.pooled());
+        (resident, resident + self.slots_of_others() as usize + pooled)
     }
 
     /// Slots of pages that are not resident.

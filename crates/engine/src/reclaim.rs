@@ -193,9 +193,11 @@ impl Meter {
     fn measure(&mut self, parts: &Parts, round: impl FnOnce() -> Round) -> Round {
         let before_ns = thread_cpu_ns();
         let outcome = round();
-        self.cpu_ns += thread_cpu_ns() - before_ns;
-        if let Round::Progress(pages @ 1..) = outcome {
-            parts.balance.left(pages as u64, std::mem::take(&mut self.cpu_ns));
+        if let Round::Progress(pages) = outcome {
+            self.cpu_ns += thread_cpu_ns() - before_ns;
+            if pages > 0 {
+                parts.balance.left(pages as u64, std::mem::take(&mut self.cpu_ns));
+            }
         }
         outcome
     }

@@ -192,7 +192,9 @@ fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
 fn an_error_ahead_counts_once_its_page_is_touched() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        let contents = random(400);
+        // So many that what is resident stays a small part of it: then one page behind
+        // is enough for neighbours to come along.
+        let contents = random(4000);
         let memory = world.map_with(&contents);
         world.evict(memory);
         let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
@@ -202,11 +204,11 @@ fn an_error_ahead_counts_once_its_page_is_touched() {
                 let first = begun.next().expect("nobody follows streams");
                 touch_all(&world, memory, &contents, first..first + 30);
             }
-            // The touches of pages 0, 1 and 2 read one, one and three pages; what the
+            // The touches of pages 0, 1 and 3 read one to four pages each; what the
             // last one asks for fails.
             let reads = world.disk.counts().reads;
             world.disk.fail(Operation::Read, reads + 3, u64::MAX / 2, fault);
-            touch_all(&world, memory, &contents, 0..5);
+            touch_all(&world, memory, &contents, 0..7);
             let end = Instant::now() + Duration::from_secs(20);
             while world.disk.counts().reads < reads + 4 && Instant::now() < end {
                 thread::yield_now();
@@ -217,7 +219,7 @@ fn an_error_ahead_counts_once_its_page_is_touched() {
             assert_eq!(page_of(memory, 399), None);
             assert_eq!(errors(), 1);
             world.disk.heal();
-            touch_all(&world, memory, &contents, 5..400);
+            touch_all(&world, memory, &contents, 7..400);
             assert_eq!(errors(), 1);
         });
     }

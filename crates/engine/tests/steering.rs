@@ -49,17 +49,16 @@ fn a_thread_that_waits_is_moved_and_stays_as_free_as_it_was() {
         return eprintln!("skipped: only {before} of {online} processors");
     }
     let world = world();
-    let (start, mut idle) = (Instant::now(), 0);
+    let start = Instant::now();
     for seed in 0.. {
         wait_for_pages(&world, seed);
         if world.count(Counter::IoSteered) > 0 {
             break;
         }
-        idle += usize::from(load.runnable().is_some_and(|count| count < load.processors()));
-        assert!(idle < 100, "never moved, though processors were idle");
-        // Others may want all processors all the time.
+        // Others may want all processors all the time, or take them from this machine.
+        // What is decided when is for the tests of `places`.
         if start.elapsed() > Duration::from_secs(20) {
-            return eprintln!("skipped: no processor was ever idle");
+            return eprintln!("skipped: no processor was idle when a thread was to be moved");
         }
     }
     assert_eq!(allowed(), before);

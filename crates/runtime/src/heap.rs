@@ -28,10 +28,11 @@ static LOADER_END: AtomicUsize = AtomicUsize::new(0);
 
 /// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
 /// a gigabyte, its own choice, would look like memory the program asked for. And
-/// what is freed as a whole (blocks of 16 MiB and more, segments of small ones)
-/// goes back at once, as it does with the C library's heap: mimalloc would keep it
-/// until somebody frees or asks for as much again, and until then what is used
-/// would be written out to make room for what is not.
+/// what is freed as a whole (blocks of more than 16 MiB, segments of small ones)
+/// goes back at once: mimalloc would keep it until somebody frees or asks for as
+/// much again, and until then what is used would be written out to make room for
+/// what is not. The C library gives such blocks back, too, until they have made it
+/// raise its threshold.
 pub(crate) fn set_up() {
     const ARENA_RESERVE: mi::mi_option_t = 23;
     const ARENA_KIB: std::ffi::c_long = 64 << 10;

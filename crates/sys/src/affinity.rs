@@ -57,7 +57,8 @@ impl Processors {
     /// it. Anything but [`Hop::Moved`] changes nothing.
     ///
     /// # Errors
-    /// When the kernel does not say where the thread may run, or does not move it.
+    /// When the kernel does not say where the thread may run, or does not move it; or,
+    /// which it has no reason to, when it does not let it go again.
     pub fn hop_to(&self, to: usize) -> io::Result<Hop> {
         let online = self.online().ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
         if to >= MOST || !online.is_set(to) {
@@ -69,13 +70,21 @@ impl Processors {
         }
         let there = set(to..=to);
         sched_setaffinity(None, &there)?;
-        // Where somebody else has bound it meanwhile, that holds.
-        if sched_getaffinity(None)? == there {
-            let everywhere = set(0..=MOST - 1);
-            // It succeeded a moment ago for one processor; a lack of memory passes.
-            let _ = (0..ATTEMPTS).find(|_| sched_setaffinity(None, &everywhere).is_ok());
+        // Where somebody else has bound it meanwhile, that holds, unless it is in the
+        // moment between these two calls.
+        if sched_getaffinity(None).is_ok_and(|now| now != there) {
+            return Ok(Hop::Moved);
         }
-        Ok(Hop::Moved)
+        let everywhere = set(0..=MOST - 1);
+        // It succeeded a moment ago for one processor; a lack of memory passes.
+        let mut freed = sched_setaffinity(None, &everywhere);
+        for _ in 1..ATTEMPTS {
+            if freed.is_ok() {
+                break;
+            }
+            freed = sched_setaffinity(None, &everywhere);
+        }
+        freed.map(|()| Hop::Moved).map_err(io::Error::from)
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) spare_disk_mib: Option<u64>,
     pub(crate) discard: Discard,
     pub(crate) pool: PoolLimit,
+    /// Of each transfer.
+    pub(crate) latency: Duration,
 }
 
 impl Default for Setup {
@@ -55,6 +57,7 @@ impl Default for Setup {
             discard: Discard::None,
             // Where it moves, counts depend on time.
             pool: PoolLimit::LEAST,
+            latency: Duration::ZERO,
         }
     }
 }
@@ -71,7 +74,8 @@ impl World {
     pub(crate) fn new(setup: &Setup) -> World {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(|| inline::install(resolve).unwrap());
-        let disk = Arc::new(SimDevice::new(setup.disk_mib << 20, 42));
+        let disk = SimDevice::new(setup.disk_mib << 20, 42).with_latency(setup.latency);
+        let disk = Arc::new(disk);
         let config = Config {
             memory_bytes: setup.memory_mib << 20,
             codec: setup.codec,

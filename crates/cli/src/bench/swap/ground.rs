@@ -49,18 +49,6 @@ pub(super) struct Bounds {
     pub(super) swapped_bytes: u64,
 }
 
-impl Bounds {
-    /// Of two runs, the most.
-    pub(super) fn and(self, other: Bounds) -> Bounds {
-        Bounds {
-            peak_bytes: self.peak_bytes.max(other.peak_bytes),
-            oom_kills: self.oom_kills + other.oom_kills,
-            outside_bytes: self.outside_bytes.max(other.outside_bytes),
-            swapped_bytes: self.swapped_bytes.max(other.swapped_bytes),
-        }
-    }
-}
-
 impl Ground {
     /// Prepares what `sides` need below `under`, with room for `bytes`. Sides
     /// that cannot be had are taken out, and `notes` say why.

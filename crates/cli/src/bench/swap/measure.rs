@@ -15,7 +15,7 @@ use softswap_sys::PAGE_SIZE;
 
 /// The kernel's sides may be killed for memory that could be had: so often it
 /// is tried again. softswap may not: its limit holds all that it needs. Only where
-/// it was given more than in a first run, that is tried once more.
+/// it was given more than in a first run, that is tried instead from then on.
 const ATTEMPTS: u32 = 5;
 /// Of the time that is measured, the most that may go before it.
 const MOST_WARM: f64 = 4.0;
@@ -70,6 +70,14 @@ pub(super) fn kinds(args: &SwapArgs) -> Vec<Kind> {
     args.patterns.iter().flat_map(with).collect()
 }
 
+/// What every run is made with.
+struct Bench<'b, 'm> {
+    args: &'b SwapArgs,
+    ground: &'b mut Ground,
+    means: &'b Means<'m>,
+    kinds: Vec<Kind>,
+}
+
 pub(super) fn patterns(
     args: &SwapArgs,
     ground: &mut Ground,
@@ -78,7 +86,7 @@ pub(super) fn patterns(
     progress: &ProgressBar,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
-    let kinds = kinds(args);
+    let mut bench = Bench { args, ground, means, kinds: kinds(args) };
     let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides) };
     let cell = |matter: Matter| Cell { matter, runs: Vec::new(), kills: 0 };
     let mut sets: Vec<Vec<Cell>> =
@@ -92,12 +100,12 @@ pub(super) fn patterns(
                 progress.set_message(format!("round {}: {}", round + 1, matter.name()));
                 progress.inc(1);
                 // What was killed time and again would be killed again.
-                let limit_bytes = limit_of(args, set, matter, round);
-                let Some(limit_bytes) = limit_bytes.filter(|_| set[at].runs.len() == round) else {
+                let limits = limits_of(args, set, matter, round);
+                let Some(limits) = limits.filter(|_| set[at].runs.len() == round) else {
                     continue;
                 };
                 let cell = &mut set[at];
-                if !round_of(args, ground, means, cell, &kinds, limit_bytes, round)? {
+                if !bench.round_of(cell, &limits, round)? {
                     let (name, kills) = (matter.name(), cell.kills);
                     notes.push(format!("{name}: {KILLED}, {kills} times; it has no figures"));
                 }
@@ -107,95 +115,94 @@ pub(super) fn patterns(
     Ok(sets.into_iter().flatten().collect())
 }
 
-/// What a run is held to; nothing where it goes by a run that there is not.
-fn limit_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Option<u64> {
+/// What each pattern's process is held to; nothing where that goes by a run that
+/// there is not.
+fn limits_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Option<Vec<u64>> {
     let Some(beside) = matter.beside else {
-        return Some(args.working_set() * u64::from(matter.share_percent) / 100);
+        let limit_bytes = args.working_set() * u64::from(matter.share_percent) / 100;
+        return Some(vec![limit_bytes; args.patterns.len()]);
     };
     let rival = set.iter().find(|cell| cell.matter.side == beside)?.runs.get(round)?;
-    Some(whole_pages(rival.limits.limit_bytes + rival.bounds.outside_bytes))
+    Some(rival.rooms.iter().map(|room| whole_pages(room.in_all_bytes())).collect())
 }
 
 fn whole_pages(bytes: u64) -> u64 {
     bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
-/// One more run of a cell, of a process for each pattern; false where the kernel
-/// always kills one of them.
-fn round_of(
-    args: &SwapArgs,
-    ground: &mut Ground,
-    means: &Means<'_>,
-    cell: &mut Cell,
-    kinds: &[Kind],
-    limit_bytes: u64,
-    round: usize,
-) -> Result<bool, Refusal> {
-    let patterns = &args.patterns;
-    let mut parts: Vec<(usize, Ran)> = Vec::with_capacity(patterns.len());
-    for at in rotated(patterns.len(), round) {
-        let kinds: Vec<Kind> =
-            kinds.iter().copied().filter(|kind| kind.pattern == patterns[at]).collect();
-        let Some(part) = part_of(args, ground, means, cell, &kinds, limit_bytes, round)? else {
-            return Ok(false);
-        };
-        parts.push((at, part));
+impl Bench<'_, '_> {
+    /// One more run of a cell, of a process for each pattern; false where the kernel
+    /// always kills one of them.
+    fn round_of(&mut self, cell: &mut Cell, limits: &[u64], round: usize) -> Result<bool, Refusal> {
+        let mut parts: Vec<(usize, Ran)> = Vec::with_capacity(limits.len());
+        for at in rotated(limits.len(), round) {
+            let Some(part) = self.part_of(cell, at, limits[at], round)? else {
+                return Ok(false);
+            };
+            parts.push((at, part));
+        }
+        parts.sort_by_key(|(at, _)| *at);
+        cell.runs.extend(parts.into_iter().map(|(_, part)| part).reduce(Ran::and));
+        Ok(true)
     }
-    parts.sort_by_key(|(at, _)| *at);
-    cell.runs.extend(parts.into_iter().map(|(_, part)| part).reduce(Ran::and));
-    Ok(true)
-}
 
-/// One pattern's part of a run: nothing where the kernel always kills it.
-fn part_of(
-    args: &SwapArgs,
-    ground: &mut Ground,
-    means: &Means<'_>,
-    cell: &mut Cell,
-    kinds: &[Kind],
-    limit_bytes: u64,
-    round: usize,
-) -> Result<Option<Ran>, Refusal> {
-    let matter = cell.matter;
-    let before = cell.runs.iter().map(|ran| (ran.limits, ran.bounds.peak_bytes));
-    let attempts = attempts(matter.side, limit_bytes, before);
-    let order: Vec<usize> = rotated(kinds.len(), round).collect();
-    let phase = |at: &usize| phase(args, kinds[*at], matter.share_percent, limit_bytes, round);
-    let phases: Vec<Phase> = order.iter().map(phase).collect();
-    for limits in attempts {
-        let ran = session::run(ground, means, matter, args.working_set(), limits, &phases);
-        match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
-            Ok(mut ran) => {
-                let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
-                placed.sort_by_key(|(at, _)| *at);
-                ran.took = placed.into_iter().map(|(_, took)| took).collect();
-                return Ok(Some(ran));
+    /// A run's part of one pattern: nothing where the kernel always kills it.
+    fn part_of(
+        &mut self,
+        cell: &mut Cell,
+        pattern: usize,
+        limit_bytes: u64,
+        round: usize,
+    ) -> Result<Option<Ran>, Refusal> {
+        let (args, matter) = (self.args, cell.matter);
+        let threads = args.threads.len();
+        let kinds = &self.kinds[pattern * threads..][..threads];
+        let order: Vec<usize> = rotated(threads, round).collect();
+        let phase = |at: &usize| phase(args, kinds[*at], matter.share_percent, limit_bytes, round);
+        let phases: Vec<Phase> = order.iter().map(phase).collect();
+        let rooms = cell.runs.iter().map(|ran| ran.rooms[pattern]);
+        let before = rooms.map(|room| (room.limits, room.bounds.peak_bytes));
+        for limits in attempts(matter.side, limit_bytes, cell.kills, before) {
+            let (ground, bytes) = (&mut *self.ground, args.working_set());
+            let ran = session::run(ground, self.means, matter, bytes, limits, &phases);
+            match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
+                Ok(mut ran) => {
+                    let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
+                    placed.sort_by_key(|(at, _)| *at);
+                    ran.took = placed.into_iter().map(|(_, took)| took).collect();
+                    return Ok(Some(ran));
+                }
+                Err(kills) => cell.kills += kills,
             }
-            Err(kills) => cell.kills += kills,
         }
-    }
-    match matter.side {
-        Side::Softswap => {
-            let why = format!("{}: {KILLED}; ask for a larger --working-set", matter.name());
-            Err(Refusal::own(why))
+        match matter.side {
+            Side::Softswap => {
+                let why = format!("{}: {KILLED}; ask for a larger --working-set", matter.name());
+                Err(Refusal::own(why))
+            }
+            _ => Ok(None),
         }
-        _ => Ok(None),
     }
 }
 
-/// What a run is held to, time and again if it is killed.
+/// What a run is held to, time and again if it is killed: softswap as at first once
+/// it was, for too much had been learnt then.
 fn attempts(
     side: Side,
     limit_bytes: u64,
+    kills: u64,
     before: impl Iterator<Item = (Limits, Option<u64>)>,
 ) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
-    if side != Side::Softswap {
-        return vec![first; ATTEMPTS as usize];
+    match side {
+        Side::Softswap if kills > 0 => vec![first],
+        Side::Softswap => {
+            let mut limits = vec![Limits::after(limit_bytes, before), first];
+            limits.dedup();
+            limits
+        }
+        _ => vec![first; ATTEMPTS as usize],
     }
-    let mut limits = vec![Limits::after(limit_bytes, before), first];
-    limits.dedup();
-    limits
 }
 
 fn of(what: &str, refusal: &Refusal) -> Refusal {
@@ -313,7 +320,7 @@ fn run(
             let limit_bytes = limit_bytes.unwrap_or(first.peak_bytes);
             let before =
                 cell.runs.iter().filter_map(|ran| Some((ran.limits?, ran.bounds.peak_bytes)));
-            let attempts = attempts(side, limit_bytes, before);
+            let attempts = attempts(side, limit_bytes, cell.kills, before);
             limited_run(ready, means, ground, side, attempts, &mut cell.kills)?
         }
     };

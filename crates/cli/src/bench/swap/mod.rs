@@ -77,7 +77,7 @@ four times as large as what goes there: one that is half full is slower.
 
 The kernel does not count zram's and zswap's packed pages in a group of version 1: outside says how
 much DRAM these had beyond the limit. softswap_same_dram is softswap with that much more: right after
-such a side, its limit is the side's and what was outside at the side's peak.
+such a side, its limit is the side's and what was outside at most, pattern by pattern.
 
 A touch reads or writes one word of a page. random_* go anywhere; sequential_* from page to page,
 each thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % where half of
@@ -211,10 +211,12 @@ impl SwapArgs {
         self.most_bytes().saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// What everything may take on the file system: that area, and softswap's, what
-    /// programs read and what they write.
+    /// What everything may take on the file system: that area if it is a file, softswap's,
+    /// what programs read and what they write.
     fn disk_bytes(&self) -> u64 {
-        self.area_bytes().saturating_add(self.most_bytes().saturating_mul(4))
+        let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
+        let file_bytes = if self.sides.iter().any(has_file) { self.area_bytes() } else { 0 };
+        file_bytes.saturating_add(self.most_bytes().saturating_mul(4))
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::sample::{median, variation};
 use super::latency::Latencies;
 use super::measure::{Cell, How, Kind, ProgramCell, kinds};
 use super::plan::{Matter, Side, who};
-use super::session::Ran;
+use super::session::{Ran, Room};
 use super::task::Took;
 use super::whole::WholeRan;
 use super::{Found, SwapArgs, ratios};
@@ -31,7 +31,7 @@ pub(super) struct SwapOutcome {
     pub(super) rounds: u32,
     #[serde(flatten)]
     pub(super) disturbance: Disturbance,
-    /// Of softswap: none, or there is no result.
+    /// Of softswap, with a budget that was learnt; with the first one there is no result.
     oom_kills: u64,
     /// Of the kernel's sides, in runs that were repeated or left out.
     kernel_oom_kills: u64,
@@ -212,8 +212,12 @@ fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
 fn short_warm_ups(cells: &[Cell], kinds: &[Kind]) -> Option<String> {
     let short_of = |cell: &Cell| {
         let short = |ran: &Ran| {
-            let wanted = ran.limits.limit_bytes / PAGE_SIZE as u64;
-            ran.took.iter().filter(|took| took.warm_touches < wanted).count()
+            let each = (ran.took.len() / ran.rooms.len().max(1)).max(1);
+            let in_process = |(took, room): (&[Took], &Room)| {
+                let wanted = room.limits.limit_bytes / PAGE_SIZE as u64;
+                took.iter().filter(|took| took.warm_touches < wanted).count()
+            };
+            ran.took.chunks(each).zip(&ran.rooms).map(in_process).sum::<usize>()
         };
         cell.runs.iter().map(short).sum::<usize>()
     };
@@ -231,21 +235,23 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
     let Matter { side, data, share_percent, .. } = cell.matter;
     let asked_bytes = args.working_set() * u64::from(share_percent) / 100;
     let mb = args.working_set() as f64 / 1e6;
-    let most = |figure: fn(&Ran) -> u64| cell.runs.iter().map(figure).max();
-    let limit_bytes = most(|ran| ran.limits.limit_bytes).unwrap_or(asked_bytes);
-    let dram = |ran: &Ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes);
+    let most = |figure: fn(&Room) -> u64| cell.runs.iter().filter_map(|ran| ran.most(figure)).max();
+    let known = |figure: fn(&Room) -> Option<u64>| {
+        cell.runs.iter().filter_map(|ran| ran.most(figure)?).max()
+    };
+    let limit_bytes = most(|room| room.limits.limit_bytes).unwrap_or(asked_bytes);
     SessionRow {
         side: cell.matter.who(),
         data: data.name(),
         share_percent,
         limit_bytes,
-        memory_bytes: most(|ran| ran.limits.memory_bytes).filter(|_| side == Side::Softswap),
-        fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.filled.seconds).collect()),
-        peak_bytes: cell.runs.iter().filter_map(|ran| ran.bounds.peak_bytes).max(),
+        memory_bytes: most(|room| room.limits.memory_bytes).filter(|_| side == Side::Softswap),
+        fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.fill_seconds()).collect()),
+        peak_bytes: known(|room| room.bounds.peak_bytes),
         oom_kills: cell.kills,
-        outside_bytes: most(|ran| ran.bounds.outside_bytes).unwrap_or(0),
-        dram_bytes: cell.runs.iter().filter_map(dram).max(),
-        swapped_bytes: most(|ran| ran.bounds.swapped_bytes).unwrap_or(0),
+        outside_bytes: most(|room| room.bounds.outside_bytes).unwrap_or(0),
+        dram_bytes: known(Room::dram_bytes),
+        swapped_bytes: most(|room| room.bounds.swapped_bytes).unwrap_or(0),
         count: cell.runs.len(),
         came_through: cell.runs.len() == args.rounds() as usize,
     }

@@ -1,5 +1,4 @@
-//! One run of the task on one side: filled, walked over in every pattern,
-//! compared.
+//! One run of the task on one side: filled, walked over in a pattern, compared.
 
 use super::super::managed::{Counters, without_settings};
 use super::super::turns::Talk;
@@ -33,25 +32,52 @@ pub(super) struct Ran {
     pub(super) took: Vec<Took>,
     /// Faults of all phases by where the page was; of softswap only.
     pub(super) tiers: Vec<(Tier, Latencies)>,
+    /// Of each process, in the order of the patterns.
+    pub(super) rooms: Vec<Room>,
+}
+
+/// What a process was held to, and how it kept to that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Room {
     pub(super) limits: Limits,
     pub(super) bounds: Bounds,
 }
 
+impl Room {
+    /// The same DRAM in all, for softswap.
+    pub(super) fn in_all_bytes(&self) -> u64 {
+        self.limits.limit_bytes + self.bounds.outside_bytes
+    }
+
+    /// What the group held at its peak, and what lay outside.
+    pub(super) fn dram_bytes(&self) -> Option<u64> {
+        Some(self.bounds.peak_bytes? + self.bounds.outside_bytes)
+    }
+}
+
 impl Ran {
-    /// What this and another said together, which were held to the same limit.
+    /// What this and another said together.
     pub(super) fn and(mut self, other: Ran) -> Ran {
-        self.filled.seconds = self.filled.seconds.min(other.filled.seconds);
+        self.filled.seconds += other.filled.seconds;
         self.took.extend(other.took);
+        self.rooms.extend(other.rooms);
         for (tier, latencies) in other.tiers {
             match self.tiers.iter_mut().find(|(known, _)| *known == tier) {
                 Some((_, known)) => known.add_all(&latencies),
                 None => self.tiers.push((tier, latencies)),
             }
         }
-        // Of two budgets the smaller: so what lies outside of it is not underestimated.
-        self.limits.memory_bytes = self.limits.memory_bytes.min(other.limits.memory_bytes);
-        self.bounds = self.bounds.and(other.bounds);
         self
+    }
+
+    /// Seconds to fill the memory once.
+    pub(super) fn fill_seconds(&self) -> f64 {
+        self.filled.seconds / self.rooms.len().max(1) as f64
+    }
+
+    /// The most that any of its processes had of something.
+    pub(super) fn most<T: Ord>(&self, of: impl Fn(&Room) -> T) -> Option<T> {
+        self.rooms.iter().map(of).max()
     }
 }
 
@@ -80,7 +106,7 @@ pub(super) fn run(
     }
     let Said { filled, took, tiers } = said?;
     check(&bounds, limits.limit_bytes)?;
-    Ok(Ok(Ran { filled, took, tiers, limits, bounds }))
+    Ok(Ok(Ran { filled, took, tiers, rooms: vec![Room { limits, bounds }] }))
 }
 
 struct Said {
@@ -167,5 +193,40 @@ mod tests {
         assert!(check(&bounds(Some(1 << 20)), 1 << 20).is_ok());
         assert!(check(&bounds(None), 1 << 20).is_ok());
         assert!(check(&bounds(Some(2 << 20)), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn what_several_processes_said_is_put_together_in_their_order() {
+        let ran = |seconds: f64, outside_bytes: u64, tiers: &[(Tier, u64)]| Ran {
+            filled: Filled { seconds },
+            took: Vec::new(),
+            tiers: tiers
+                .iter()
+                .map(|(tier, ns)| {
+                    let mut latencies = Latencies::new();
+                    latencies.add(*ns);
+                    (*tier, latencies)
+                })
+                .collect(),
+            rooms: vec![Room {
+                limits: Limits { limit_bytes: 100, memory_bytes: 90 },
+                bounds: Bounds {
+                    outside_bytes,
+                    peak_bytes: Some(100 - outside_bytes),
+                    ..Bounds::default()
+                },
+            }],
+        };
+        let both = ran(1.0, 30, &[(Tier::Disk, 50_000)]).and(ran(
+            3.0,
+            20,
+            &[(Tier::Pool, 5000), (Tier::Disk, 60_000)],
+        ));
+        assert_eq!(both.fill_seconds(), 2.0);
+        assert_eq!(both.rooms.iter().map(Room::in_all_bytes).collect::<Vec<_>>(), [130, 120]);
+        assert_eq!(both.most(Room::dram_bytes), Some(Some(100)));
+        assert_eq!(both.most(|room| room.bounds.peak_bytes), Some(Some(80)));
+        let counts = both.tiers.iter().map(|(tier, latencies)| (*tier, latencies.count()));
+        assert_eq!(counts.collect::<Vec<_>>(), [(Tier::Disk, 2), (Tier::Pool, 1)]);
     }
 }
