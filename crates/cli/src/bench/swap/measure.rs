@@ -5,7 +5,7 @@ use super::ground::Ground;
 use super::limits::Limits;
 use super::plan::{Matter, Pattern, Side, described};
 use super::programs::Ready;
-use super::session::{self, Means, Ran};
+use super::session::{self, Means, Outgrown, Ran};
 use super::task::Phase;
 use super::whole::{self, Failure, WholeRan};
 use super::{HOT_SHARE, LEAST_HOT_OF_LIMIT, SwapArgs};
@@ -162,6 +162,7 @@ impl Bench<'_, '_> {
         let phases: Vec<Phase> = order.iter().map(phase).collect();
         let rooms = cell.runs.iter().map(|ran| ran.rooms[pattern]);
         let before = rooms.map(|room| (room.limits, room.bounds.peak_bytes));
+        let mut passed = None;
         for limits in attempts(matter.side, limit_bytes, cell.kills, before) {
             let (ground, bytes) = (&mut *self.ground, args.working_set());
             let ran = session::run(ground, self.means, matter, bytes, limits, &phases);
@@ -172,8 +173,12 @@ impl Bench<'_, '_> {
                     ran.took = placed.into_iter().map(|(_, took)| took).collect();
                     return Ok(Some(ran));
                 }
-                Err(kills) => cell.kills += kills,
+                Err(Outgrown::Killed(kills)) => cell.kills += kills,
+                Err(Outgrown::Passed(refusal)) => passed = Some(of(&matter.name(), &refusal)),
             }
+        }
+        if let Some(refusal) = passed {
+            return Err(refusal);
         }
         match matter.side {
             Side::Softswap => {

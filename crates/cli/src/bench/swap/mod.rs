@@ -70,7 +70,7 @@ const AREA_TIMES: u64 = 4;
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
 room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
-in the rounds before, and half a MiB. Its group may not swap. For the
+in the rounds before, and 1 MiB. Its group may not swap. For the
 kernel's sides swappiness and page-cluster are as they are on the machine, but for zswap, whose
 page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's. Their areas are
 four times as large as what goes there: one that is half full is slower.

@@ -86,8 +86,16 @@ pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
     Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
 }
 
-/// Runs the task on a side, in a group of its limit; or says how often the
-/// kernel killed it for outgrowing that.
+/// How a run outgrew its limit.
+pub(super) enum Outgrown {
+    /// The kernel killed it, so often.
+    Killed(u64),
+    /// It came through, but its group had held more for a moment: the kernel does not
+    /// refuse everything.
+    Passed(Refusal),
+}
+
+/// Runs the task on a side, in a group of its limit, if it keeps to that.
 pub(super) fn run(
     ground: &mut Ground,
     means: &Means<'_>,
@@ -95,17 +103,19 @@ pub(super) fn run(
     working_set_bytes: u64,
     limits: Limits,
     phases: &[Phase],
-) -> Result<Result<Ran, u64>, Refusal> {
+) -> Result<Result<Ran, Outgrown>, Refusal> {
     let held = ground.enter(matter.side, limits.limit_bytes)?;
     let config = (matter.side == Side::Softswap).then(|| config(limits.memory_bytes, &ground.dir));
     let arguments = arguments(matter, working_set_bytes, means);
     let said = in_turns(&held, means, config.as_ref(), &arguments, phases);
     let bounds = ground.leave(held)?;
     if bounds.oom_kills > 0 {
-        return Ok(Err(bounds.oom_kills));
+        return Ok(Err(Outgrown::Killed(bounds.oom_kills)));
     }
     let Said { filled, took, tiers } = said?;
-    check(&bounds, limits.limit_bytes)?;
+    if let Err(passed) = check(&bounds, limits.limit_bytes) {
+        return Ok(Err(Outgrown::Passed(passed)));
+    }
     Ok(Ok(Ran { filled, took, tiers, rooms: vec![Room { limits, bounds }] }))
 }
 
