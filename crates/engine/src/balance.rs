@@ -147,16 +147,14 @@ impl Balance {
         if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
     }
 
-    /// A fault took so long. Threads may overwrite each other's note: these are
-    /// averages.
+    /// A fault took so long.
     pub fn took(&self, tier: Tier, ns: u64) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_fault_ns, 0),
             Tier::Disk => (&self.disk_fault_ns, WHOLE),
             _ => return,
         };
-        let seen = average.load(Relaxed);
-        average.store(seen - seen / 64 + ns / 64, Relaxed);
+        follow(average, ns, 64);
         let share = self.disk_share.load(Relaxed);
         self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
     }
@@ -166,8 +164,7 @@ impl Balance {
         let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
         let seen = self.leave_ns.load(Relaxed);
         // Rounds in which hardly anything could leave say little of those to come.
-        let each_ns = each_ns.min(MOST_TIMES * seen.max(LEAVE_NS));
-        self.leave_ns.store(seen - seen / 16 + each_ns / 16, Relaxed);
+        follow(&self.leave_ns, each_ns.min(MOST_TIMES * seen.max(LEAVE_NS)), 16);
     }
 
     /// Whether more time goes by for reads from the disk than for unpacking: then a
@@ -261,6 +258,13 @@ impl Course {
         self.was_taken_back = true;
         Some(Towards::Resident)
     }
+}
+
+/// Moves an average by one in so many towards what was seen. Threads may overwrite each
+/// other's note: it is an average.
+fn follow(average: &AtomicU64, ns: u64, of: u64) {
+    let seen = average.load(Relaxed);
+    average.store(seen - seen / of + ns / of, Relaxed);
 }
 
 #[cfg(test)]

@@ -33,10 +33,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window after this one, twice as long up to `most`. `None` at the end
-    /// of `pages`.
-    pub(crate) fn next(self, most: usize, pages: PageNo) -> Option<Window> {
-        let marker = self.onward(self.pages as u64).filter(|marker| *marker < pages)?;
+    /// The window after this one, twice as long up to `most`. `None` where page
+    /// numbers end.
+    pub(crate) fn next(self, most: usize) -> Option<Window> {
+        let marker = self.onward(self.pages as u64)?;
         Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
     }
 

@@ -166,7 +166,7 @@ impl Streams {
         if !window.is_asked_for() {
             return None;
         }
-        let next = window.next(self.longest(), ahead.end);
+        let next = window.next(self.longest());
         Some(next.and_then(|next| ahead.first_missing(next)).is_some_and(|next| self.ask(next)))
     }
 

@@ -77,13 +77,8 @@ impl Processors {
         }
         let everywhere = set(0..=MOST - 1);
         // It succeeded a moment ago for one processor; a lack of memory passes.
-        let mut freed = sched_setaffinity(None, &everywhere);
-        for _ in 1..ATTEMPTS {
-            if freed.is_ok() {
-                break;
-            }
-            freed = sched_setaffinity(None, &everywhere);
-        }
+        let free = || sched_setaffinity(None, &everywhere);
+        let freed = (1..ATTEMPTS).fold(free(), |freed, _| freed.or_else(|_| free()));
         freed.map(|()| Hop::Moved).map_err(io::Error::from)
     }
 }

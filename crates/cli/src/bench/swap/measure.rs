@@ -141,8 +141,7 @@ impl Bench<'_, '_> {
             };
             parts.push((at, part));
         }
-        parts.sort_by_key(|(at, _)| *at);
-        cell.runs.extend(parts.into_iter().map(|(_, part)| part).reduce(Ran::and));
+        cell.runs.extend(in_order(parts).reduce(Ran::and));
         Ok(true)
     }
 
@@ -168,9 +167,7 @@ impl Bench<'_, '_> {
             let ran = session::run(ground, self.means, matter, bytes, limits, &phases);
             match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
                 Ok(mut ran) => {
-                    let mut placed: Vec<_> = order.into_iter().zip(ran.took).collect();
-                    placed.sort_by_key(|(at, _)| *at);
-                    ran.took = placed.into_iter().map(|(_, took)| took).collect();
+                    ran.took = in_order(order.into_iter().zip(ran.took).collect()).collect();
                     return Ok(Some(ran));
                 }
                 Err(Outgrown::Killed(kills)) => cell.kills += kills,
@@ -188,6 +185,12 @@ impl Bench<'_, '_> {
             _ => Ok(None),
         }
     }
+}
+
+/// What was done in another order, by its numbers.
+fn in_order<T>(mut numbered: Vec<(usize, T)>) -> impl Iterator<Item = T> {
+    numbered.sort_by_key(|(at, _)| *at);
+    numbered.into_iter().map(|(_, one)| one)
 }
 
 /// What a run is held to, time and again if it is killed: softswap as at first once

@@ -235,10 +235,8 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
     let Matter { side, data, share_percent, .. } = cell.matter;
     let asked_bytes = args.working_set() * u64::from(share_percent) / 100;
     let mb = args.working_set() as f64 / 1e6;
-    let most = |figure: fn(&Room) -> u64| cell.runs.iter().filter_map(|ran| ran.most(figure)).max();
-    let known = |figure: fn(&Room) -> Option<u64>| {
-        cell.runs.iter().filter_map(|ran| ran.most(figure)?).max()
-    };
+    let rooms = || cell.runs.iter().flat_map(|ran| &ran.rooms);
+    let most = |figure: fn(&Room) -> u64| rooms().map(figure).max();
     let limit_bytes = most(|room| room.limits.limit_bytes).unwrap_or(asked_bytes);
     SessionRow {
         side: cell.matter.who(),
@@ -247,10 +245,10 @@ fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
         limit_bytes,
         memory_bytes: most(|room| room.limits.memory_bytes).filter(|_| side == Side::Softswap),
         fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.fill_seconds()).collect()),
-        peak_bytes: known(|room| room.bounds.peak_bytes),
+        peak_bytes: rooms().filter_map(|room| room.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
         outside_bytes: most(|room| room.bounds.outside_bytes).unwrap_or(0),
-        dram_bytes: known(Room::dram_bytes),
+        dram_bytes: rooms().filter_map(Room::dram_bytes).max(),
         swapped_bytes: most(|room| room.bounds.swapped_bytes).unwrap_or(0),
         count: cell.runs.len(),
         came_through: cell.runs.len() == args.rounds() as usize,

@@ -74,11 +74,6 @@ impl Ran {
     pub(super) fn fill_seconds(&self) -> f64 {
         self.filled.seconds / self.rooms.len().max(1) as f64
     }
-
-    /// The most that any of its processes had of something.
-    pub(super) fn most<T: Ord>(&self, of: impl Fn(&Room) -> T) -> Option<T> {
-        self.rooms.iter().map(of).max()
-    }
 }
 
 /// How softswap is set up: by default, as users have it, but for the reserve.
@@ -234,8 +229,8 @@ mod tests {
         ));
         assert_eq!(both.fill_seconds(), 2.0);
         assert_eq!(both.rooms.iter().map(Room::in_all_bytes).collect::<Vec<_>>(), [130, 120]);
-        assert_eq!(both.most(Room::dram_bytes), Some(Some(100)));
-        assert_eq!(both.most(|room| room.bounds.peak_bytes), Some(Some(80)));
+        assert_eq!(both.rooms.iter().map(Room::dram_bytes).max(), Some(Some(100)));
+        assert_eq!(both.rooms.iter().map(|room| room.bounds.peak_bytes).max(), Some(Some(80)));
         let counts = both.tiers.iter().map(|(tier, latencies)| (*tier, latencies.count()));
         assert_eq!(counts.collect::<Vec<_>>(), [(Tier::Disk, 2), (Tier::Pool, 1)]);
     }
