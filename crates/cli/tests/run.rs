@@ -234,6 +234,7 @@ fn the_report_is_written_even_when_the_program_is_killed() {
         "bytes_read",
         "stalled_ns",
         "direct_reclaims",
+        "reclaimed_ahead",
     ] {
         assert!(report.get(key).is_some(), "{key} is missing");
     }

@@ -12,6 +12,7 @@ use crate::io::poll::Polling;
 use crate::io::poll::mode::Mode;
 use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
+use crate::leaving::Leaving;
 use crate::lift::Lifting;
 use crate::page::PageTable;
 use crate::parked::Parked;
@@ -198,6 +199,7 @@ fn assemble(
         pool,
         balance,
         bounce,
+        leaving: Leaving::default(),
         lifting: Lifting::start(),
         sealer,
         budget: Budget::new(memory, fixed),

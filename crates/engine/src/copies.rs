@@ -8,9 +8,10 @@
 //!
 //! Keeping a copy costs a fault if the page is written after all, and a slot or
 //! some DRAM in any case. So each chunk of pages remembers what became of its
-//! copies, areas that are half full take their slots back (the kernel's rule for
-//! its swap cache), and copies in the pool have a share of the budget and no
-//! place in a pool that is nearly full.
+//! copies, apart for pages that come back soon, which are touched often enough to
+//! be written, and for the others; areas that are half full take their slots back
+//! (the kernel's rule for its swap cache), and copies in the pool have a share of
+//! the budget and no place in a pool that is nearly full.
 
 use crate::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::page_in::Access;
@@ -47,7 +48,8 @@ const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 /// What is known about copies of resident pages.
 pub struct Copies {
     /// Per chunk: how likely its pages are to be written, above that a count of
-    /// the pages whose copies were not kept.
+    /// the pages whose copies were not kept. First for those that do not come back
+    /// soon, then for those that do.
     chunks: &'static [AtomicU32],
     /// Those in the swap area.
     count: AtomicUsize,
@@ -68,7 +70,7 @@ impl Copies {
     /// When there is no address space for the table.
     pub fn new(pages: usize) -> io::Result<Copies> {
         Ok(Copies {
-            chunks: reserve_u32(pages / CHUNK_PAGES as usize + 1)?,
+            chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             count: AtomicUsize::new(0),
             pooled: AtomicUsize::new(0),
             pooled_bytes: AtomicUsize::new(0),
@@ -89,14 +91,14 @@ impl Copies {
         self.pooled.load(Relaxed)
     }
 
-    fn chunk(&self, page: PageNo) -> &AtomicU32 {
-        &self.chunks[(page / CHUNK_PAGES) as usize]
+    fn chunk(&self, page: PageNo, comes_soon: bool) -> &AtomicU32 {
+        &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(comes_soon)]
     }
 
-    /// Whether the chunk's pages are mostly left as they are, or it is time to
-    /// see whether they still are not.
-    fn is_promising(&self, page: PageNo) -> bool {
-        let chunk = self.chunk(page);
+    /// Whether the chunk's pages of that kind are mostly left as they are, or it is
+    /// time to see whether they still are not.
+    fn is_promising(&self, page: PageNo, comes_soon: bool) -> bool {
+        let chunk = self.chunk(page, comes_soon);
         likelihood(chunk) < TOO_LIKELY || is_probe(chunk)
     }
 
@@ -114,8 +116,8 @@ impl Copies {
     }
 
     /// Notes what became of a copy.
-    fn note(&self, page: PageNo, was_written: bool) {
-        note(self.chunk(page), was_written);
+    fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
+        note(self.chunk(page, comes_soon), was_written);
     }
 }
 
@@ -140,7 +142,8 @@ fn note(estimate: &AtomicU32, happened: bool) {
     estimate.store(seen - likely + moved, Relaxed);
 }
 
-/// Whether the copy of a page that comes in from `place` is to stay.
+/// Whether the copy of a page that comes in from `place` is to stay. A page that was
+/// touched has been given its grace.
 #[must_use]
 pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bool {
     if access == Access::Write {
@@ -151,7 +154,7 @@ pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bo
         Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),
         _ => return false,
     };
-    is_room && parts.copies.is_promising(page)
+    is_room && parts.copies.is_promising(page, parts.clock.comes_soon(page))
 }
 
 /// Whether DRAM can be spared for a copy in the pool.
@@ -218,7 +221,7 @@ pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(heat));
     give_up(parts, copy);
-    parts.copies.note(page, true);
+    parts.copies.note(page, parts.clock.comes_soon(page), true);
     parts.stats.add(counter(copy, Counter::CopiesWritten, Counter::PoolCopiesWritten), 1);
     Ok(())
 }
@@ -230,7 +233,7 @@ fn counter(copy: StoredCopy, in_slot: Counter, in_pool: Counter) -> Counter {
 
 /// A page is leaving DRAM for its copy. Returns where that is.
 pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
-    parts.copies.note(page, false);
+    parts.copies.note(page, parts.clock.comes_soon(page), false);
     parts.stats.add(counter(copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged), 1);
     match part_from(parts, copy) {
         Some(place) => place,
@@ -345,26 +348,27 @@ mod tests {
     use super::*;
 
     fn kept_of(copies: &Copies, count: usize) -> usize {
-        (0..count).filter(|_| copies.is_promising(3)).count()
+        (0..count).filter(|_| copies.is_promising(3, false)).count()
     }
 
     #[test]
     fn copies_of_a_chunk_whose_pages_are_written_are_kept_seldom_until_they_are_not() {
         let copies = Copies::new(4096).unwrap();
         assert_eq!(kept_of(&copies, 100), 100);
-        (0..100).for_each(|_| copies.note(3, true));
+        (0..100).for_each(|_| copies.note(3, false, true));
         assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
-        assert!(copies.is_promising(CHUNK_PAGES), "another chunk's pages are its own");
-        (0..10).for_each(|_| copies.note(3, false));
+        assert!(copies.is_promising(CHUNK_PAGES, false), "another chunk's pages are its own");
+        assert!(copies.is_promising(3, true), "and so are those that come back soon");
+        (0..10).for_each(|_| copies.note(3, false, false));
         assert_eq!(kept_of(&copies, 100), 100);
     }
 
     #[test]
     fn one_unchanged_page_in_four_is_enough() {
         let copies = Copies::new(4096).unwrap();
-        (0..1000).for_each(|at| copies.note(3, at % 4 != 0));
+        (0..1000).for_each(|at| copies.note(3, false, at % 4 != 0));
         assert!(kept_of(&copies, 100) == 100);
-        (0..1000).for_each(|at| copies.note(3, at % 20 != 0));
+        (0..1000).for_each(|at| copies.note(3, false, at % 20 != 0));
         assert!(kept_of(&copies, 100) < 20);
     }
 

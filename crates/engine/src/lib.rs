@@ -55,6 +55,8 @@ mod fresh;
 #[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
+pub mod leaving;
+#[cfg(not(loom))]
 pub mod lift;
 #[cfg(not(loom))]
 pub mod mapping;

@@ -5,7 +5,7 @@
 //! and so does protecting it; but one call protects a whole span of memory for one
 //! flush. What lies between the victims is caught by it, too, so all of a span
 //! is claimed until that is undone: nobody finds a page protected that is not
-//! known to be.
+//! known to be. Where victims are few among pages that stay, moving costs less.
 //!
 //! A page that a device writes to would be copied too early and dropped: moving
 //! such a page is refused by the kernel, this is not. So pages are lifted only while
@@ -27,6 +27,9 @@ const SPAN_PAGES: usize = 256;
 const GAP_PAGES: u64 = 32;
 /// Victims in so few runs are moved as well.
 const FEW_RUNS: usize = BATCH_PAGES / 8;
+/// One to protect a span, one to drop its victims, one to lift the protection from
+/// what lies between.
+const FLUSHES_PER_SPAN: usize = 3;
 
 /// Lifted pages, in the order of their copies.
 pub(crate) type Lifted<'t> = [Victim<'t>; BATCH_PAGES];
@@ -58,13 +61,18 @@ impl Lifting {
         }
     }
 
+    /// Whether it is time to look again.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        now_ns() >= self.next_look_ns.load(Relaxed)
+    }
+
     /// Looks again, if it is time. By background reclaim only.
     pub fn look(&self) {
-        let now = now_ns();
-        if now < self.next_look_ns.load(Relaxed) {
+        if !self.is_due() {
             return;
         }
-        self.next_look_ns.store(now + LOOK_NS, Relaxed);
+        self.next_look_ns.store(now_ns() + LOOK_NS, Relaxed);
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
     }
@@ -75,12 +83,28 @@ impl Lifting {
     }
 }
 
-/// Whether victims lie so far apart that lifting them is better than moving.
+/// Whether lifting victims is better than moving them: it costs fewer flushes.
 pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
-    let pages = || victims.iter().flatten().map(|(page, _)| *page);
-    let starts = pages().zip(pages().skip(1)).filter(|(before, after)| before + 1 != *after);
     // Without MOVE each page would be copied and dropped as well.
-    !parts.window.uses_move() || (parts.lifting.is_safe.load(Relaxed) && starts.count() >= FEW_RUNS)
+    !parts.window.uses_move()
+        || (parts.lifting.is_safe.load(Relaxed) && flushes_less(parts, victims))
+}
+
+/// Whether lifting victims takes fewer flushes than moving each run of them.
+fn flushes_less(parts: &Parts, victims: &[Victim<'_>]) -> bool {
+    let pages = || victims.iter().flatten().map(|(page, _)| *page);
+    let (mut runs, mut lifting) = (1, FLUSHES_PER_SPAN);
+    for (before, after) in pages().zip(pages().skip(1)) {
+        runs += usize::from(before + 1 != after);
+        lifting += match after.checked_sub(before + 1) {
+            // The protection is lifted around each page that keeps it.
+            Some(gap) if gap < GAP_PAGES => {
+                (before + 1..after).filter(|page| parts.pages.load(*page).has_copy()).count()
+            }
+            _ => FLUSHES_PER_SPAN,
+        };
+    }
+    runs >= FEW_RUNS && lifting < runs
 }
 
 /// Lifts victims out of which there are no copies, as many as can be. Their

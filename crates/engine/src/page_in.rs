@@ -106,11 +106,11 @@ pub fn page_in(
         return Ok(None);
     }
     let tier = bring(parts, &mut context, page, claim, (access, touch))?;
-    drop(context);
     parts.note_peaks();
     let ns = now_ns() - start;
     parts.stats.record_fault(tier, ns);
     parts.balance.took(tier, ns);
+    reclaim::keep_room(parts, &mut context);
     Ok(Some(tier))
 }
 
@@ -183,6 +183,8 @@ fn bring(
         return Err(FaultError::NotMapped);
     }
     reclaim::make_room(parts, context, 1)?;
+    parts.note_return(page, place);
+    let heat = parts.grace(page, place);
     let keep = copies::are_kept(parts, page, place, access);
     let behind = match touch {
         // What follows is on its way.
@@ -197,8 +199,7 @@ fn bring(
     match install_from(parts, context, place, wanted) {
         Ok(Came { tier, pages }) => {
             let copy = copies::arrive(parts, place, keep);
-            parts.note_return(page, place);
-            finish(parts, page, claim, parts.grace(page, place), copy);
+            finish(parts, page, claim, heat, copy);
             match tier {
                 Tier::Zero if access == Access::Write => fresh::run_ahead(parts, page),
                 Tier::Standby | Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),

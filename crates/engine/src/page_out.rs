@@ -52,6 +52,8 @@ pub enum NoSlot {
 pub struct Outcome {
     /// Pages no longer in DRAM (or compressed in it).
     pub pages_out: usize,
+    /// How many were to go to the swap area.
+    pub for_disk: usize,
     /// Why pages that should have gone to the swap area did not.
     pub area_full: Option<NoSlot>,
 }
@@ -76,7 +78,7 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
     let dropped = unchanged::drop_where_they_are(parts, &mut victims[..found]);
     parts.stats.add(Counter::PagesOut, dropped as u64);
-    let mut outcome = Outcome { pages_out: dropped, area_full: None };
+    let mut outcome = Outcome { pages_out: dropped, ..Outcome::default() };
     let (stored, changed) = stored_first(&mut victims[..found - dropped]);
     // These wait for nothing: they have a place. The others may for the disk.
     take_out(parts, context, stored, &mut outcome);
@@ -84,6 +86,7 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
         take_out(parts, context, changed, &mut outcome);
     }
     parts.budget.release(outcome.pages_out);
+    parts.leaving.note(found, outcome.for_disk);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;
@@ -434,6 +437,7 @@ fn write_staged(
     cluster: &mut Buffer<'_>,
     outcome: &mut Outcome,
 ) {
+    outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
         let run = match allocate(parts, pages.len() - done) {

@@ -8,6 +8,7 @@ use crate::codec::Selector;
 use crate::copies::Copies;
 use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
+use crate::leaving::Leaving;
 use crate::lift::Lifting;
 use crate::page::{PageNo, PageTable, Place};
 use crate::parked::Parked;
@@ -71,6 +72,8 @@ pub struct Parts {
     pub areas: Areas,
     /// I/O buffers.
     pub bounce: bounce::Pools,
+    /// Whether those that leave need the disk.
+    pub leaving: Leaving,
     /// Whether pages may leave together that lie apart.
     pub lifting: Lifting,
     /// What seals pages that leave DRAM.

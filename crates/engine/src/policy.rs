@@ -85,6 +85,12 @@ impl Clock {
         self.refaults.distance(page)
     }
 
+    /// Whether a page came back soon when it was last welcomed back.
+    #[must_use]
+    pub fn comes_soon(&self, page: PageNo) -> bool {
+        self.refaults.comes_soon(page)
+    }
+
     /// Notes that a page, which is claimed, leaves.
     pub fn note_leaving(&self, page: PageNo) {
         self.refaults.note_leaving(page);

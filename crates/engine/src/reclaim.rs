@@ -1,8 +1,9 @@
 //! Who takes pages out, and when.
 //!
-//! The background thread starts when free memory falls below the low mark and
-//! stops at the high one. A thread that needs a page and finds none free takes
-//! a batch out itself (direct reclaim); that is rare and counted.
+//! Below the low mark the background thread starts, and stops at the high one. While
+//! pages that leave need no disk ([`crate::leaving`]), a thread that has brought a page
+//! in takes a batch out itself instead. A thread that needs a page and finds none free
+//! does as well (direct reclaim); that is rare and counted.
 
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::copies;
@@ -12,7 +13,7 @@ use crate::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use softswap_sys::futex;
-use softswap_sys::raw::thread_cpu_ns;
+use softswap_sys::raw::{now_ns, thread_cpu_ns};
 use std::sync::atomic::Ordering;
 
 /// Share of its limit at which the pool is written back, in percent.
@@ -67,7 +68,7 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
     pool_upkeep::compact(parts, context);
-    if parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT {
+    if is_pool_high(parts) {
         from_pool = take_from_pool(parts, context, &mut area_full);
     }
     let outcome = page_out::page_out(parts, context);
@@ -118,7 +119,8 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
     loop {
         let other = parts.other_bytes();
         if parts.budget.try_charge(count, other) {
-            if parts.budget.is_low(other) {
+            // While the page is brought in.
+            if parts.budget.is_low(other) && !is_for_toucher(parts, context) {
                 parts.wake_reclaim();
             }
             return Ok(());
@@ -139,6 +141,36 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
             }
         }
     }
+}
+
+/// Keeps room ahead of demand, once a page has been brought in, if that is for the
+/// thread that touched it. Nothing is claimed.
+pub fn keep_room(parts: &Parts, context: &mut Context) {
+    if !parts.budget.is_low(parts.other_bytes()) || !is_for_toucher(parts, context) {
+        return;
+    }
+    let (start, before_ns) = (now_ns(), thread_cpu_ns());
+    pool_upkeep::compact(parts, context);
+    let pages = page_out::page_out(parts, context).pages_out;
+    if pages == 0 {
+        parts.wake_reclaim();
+        return;
+    }
+    parts.balance.left(pages as u64, thread_cpu_ns() - before_ns);
+    parts.stats.add(Counter::ReclaimedAhead, 1);
+    parts.stats.add(Counter::StalledNs, now_ns() - start);
+}
+
+/// Whether a thread that brings a page in takes the next batch out itself: while
+/// pages need no disk, and the background thread is needed for nothing else. Who
+/// waits for the disk to bring pages in leaves a processor to others meanwhile.
+fn is_for_toucher(parts: &Parts, context: &Context) -> bool {
+    let is_spared = parts.leaving.spares_the_disk() && !parts.balance.disk_dominates();
+    is_spared && context.may_reclaim && !is_pool_high(parts) && !parts.lifting.is_due()
+}
+
+fn is_pool_high(parts: &Parts) -> bool {
+    parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT
 }
 
 fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
@@ -162,14 +194,14 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         tend_buffers(parts, contexts);
+        parts.keep_balance();
+        parts.lifting.look();
         if parts.budget.is_comfortable(parts.other_bytes()) {
             let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
             let nap_ns = if more { PACE_NS } else { NAP_NS };
             sleep_until_low(parts, seen, nap_ns);
             continue;
         }
-        parts.keep_balance();
-        parts.lifting.look();
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
         let outcome = meter.measure(parts, || round_for_room(parts, &mut context));

@@ -108,6 +108,13 @@ impl Refaults {
         GRANTS[has]
     }
 
+    /// Whether a page has standing: it came back soon the last time, or more often
+    /// than not before.
+    #[must_use]
+    pub fn comes_soon(&self, page: PageNo) -> bool {
+        self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
+    }
+
     /// Forgets a page: another one has its number now.
     pub fn forget(&self, page: PageNo) {
         let mark = &self.marks[page as usize];

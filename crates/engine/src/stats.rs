@@ -91,6 +91,8 @@ counters! {
     StalledNs,
     /// Times a program thread had to reclaim itself.
     DirectReclaims,
+    /// Times a program thread took pages out ahead of demand.
+    ReclaimedAhead,
     /// System calls caught by the guard.
     GuardedCalls,
     /// Writes that failed (the page stayed in memory).

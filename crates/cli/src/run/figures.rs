@@ -67,6 +67,8 @@ pub(crate) struct Figures {
     /// Summed over all threads of the program.
     pub(super) stalled_ns: u64,
     pub(super) direct_reclaims: u64,
+    /// Batches that the program's threads took out ahead of demand.
+    pub(super) reclaimed_ahead: u64,
     pub(super) guarded_calls: u64,
     pub(super) write_errors: u64,
     pub(super) read_errors: u64,
@@ -282,6 +284,7 @@ impl Figures {
             bytes_read: get(C::BytesRead),
             stalled_ns: get(C::StalledNs),
             direct_reclaims: get(C::DirectReclaims),
+            reclaimed_ahead: get(C::ReclaimedAhead),
             guarded_calls: get(C::GuardedCalls),
             write_errors: get(C::WriteErrors),
             read_errors: get(C::ReadErrors),

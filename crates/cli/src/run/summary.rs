@@ -118,7 +118,11 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
         1 => "1 direct reclaim".to_string(),
         n => format!("{} direct reclaims", count(n)),
     };
-    writeln!(out, "  stalled  {} over all threads, {reclaims}", nanoseconds(figures.stalled_ns))?;
+    write!(out, "  stalled  {} over all threads, {reclaims}", nanoseconds(figures.stalled_ns))?;
+    match figures.reclaimed_ahead {
+        0 => writeln!(out)?,
+        n => writeln!(out, ", {} batches taken out ahead of need", count(n))?,
+    }
     let errors = [
         (figures.write_errors, "writes failed (no page was lost)"),
         (figures.read_errors, "reads failed"),
