@@ -142,10 +142,10 @@ fn note(estimate: &AtomicU32, happened: bool) {
     estimate.store(seen - likely + moved, Relaxed);
 }
 
-/// Whether the copy of a page that comes in from `place` is to stay. A page that was
-/// touched has been given its grace.
+/// Whether the copy of a page that comes in from `place` is to stay, and those of
+/// `others` that may come along. A page that was touched has been given its grace.
 #[must_use]
-pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bool {
+pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access, others: bool) -> bool {
     if access == Access::Write {
         return false;
     }
@@ -154,7 +154,10 @@ pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access) -> bo
         Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),
         _ => return false,
     };
-    is_room && parts.copies.is_promising(page, parts.clock.comes_soon(page))
+    let is_promising = |comes_soon| parts.copies.is_promising(page, comes_soon);
+    let comes_soon = parts.clock.comes_soon(page);
+    // Those that come along may be of either kind.
+    is_room && is_promising(comes_soon) && (!others || is_promising(!comes_soon))
 }
 
 /// Whether DRAM can be spared for a copy in the pool.

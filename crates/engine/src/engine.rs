@@ -184,6 +184,9 @@ impl Engine {
     /// Brings in the page at `address`, which the program has touched.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         let from = page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)?;
+        if from.is_some() {
+            reclaim::keep_room(&self.parts, &self.contexts, self.pinned.load(Relaxed));
+        }
         // Only here, with signals blocked and nothing held: no handler of the program's
         // sees the thread bound to a processor.
         if from == Some(Tier::Disk) {
@@ -473,6 +476,7 @@ impl Engine {
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
         let _ = self.parts.standby.tend();
+        self.parts.lifting.look();
         (0..rounds)
             .take_while(|_| {
                 matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress(_))

@@ -19,14 +19,14 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::pinners::Mappings;
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// Most pages of a span, and between two victims of one: a fault on one of them
 /// waits for all to be lifted.
 const SPAN_PAGES: usize = 256;
 const GAP_PAGES: u64 = 32;
-/// Victims in so few runs are moved as well.
-const FEW_RUNS: usize = BATCH_PAGES / 8;
 /// One to protect a span, one to drop its victims, one to lift the protection from
 /// what lies between.
 const FLUSHES_PER_SPAN: usize = 3;
@@ -61,10 +61,14 @@ impl Lifting {
         }
     }
 
-    /// Whether it is time to look again.
+    /// Whether it is time to look again: until somebody has, nothing is lifted.
     #[must_use]
     pub fn is_due(&self) -> bool {
-        now_ns() >= self.next_look_ns.load(Relaxed)
+        now_ns() >= self.next_look_ns.load(Acquire)
+    }
+
+    fn is_safe_now(&self) -> bool {
+        !self.is_due() && self.is_safe.load(Relaxed)
     }
 
     /// Looks again, if it is time. By background reclaim only.
@@ -72,22 +76,24 @@ impl Lifting {
         if !self.is_due() {
             return;
         }
-        self.next_look_ns.store(now_ns() + LOOK_NS, Relaxed);
+        let now = now_ns();
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
+        // Only now: others rely on what was seen.
+        self.next_look_ns.store(now + LOOK_NS, Release);
     }
 
     /// In a forked child nobody looks.
     pub fn stop(&self) {
         self.is_safe.store(false, Relaxed);
+        self.next_look_ns.store(u64::MAX, Release);
     }
 }
 
 /// Whether lifting victims is better than moving them: it costs fewer flushes.
 pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
     // Without MOVE each page would be copied and dropped as well.
-    !parts.window.uses_move()
-        || (parts.lifting.is_safe.load(Relaxed) && flushes_less(parts, victims))
+    !parts.window.uses_move() || (parts.lifting.is_safe_now() && flushes_less(parts, victims))
 }
 
 /// Whether lifting victims takes fewer flushes than moving each run of them.
@@ -104,7 +110,7 @@ fn flushes_less(parts: &Parts, victims: &[Victim<'_>]) -> bool {
             _ => FLUSHES_PER_SPAN,
         };
     }
-    runs >= FEW_RUNS && lifting < runs
+    lifting < runs
 }
 
 /// Lifts victims out of which there are no copies, as many as can be. Their

@@ -106,11 +106,11 @@ pub fn page_in(
         return Ok(None);
     }
     let tier = bring(parts, &mut context, page, claim, (access, touch))?;
+    drop(context);
     parts.note_peaks();
     let ns = now_ns() - start;
     parts.stats.record_fault(tier, ns);
     parts.balance.took(tier, ns);
-    reclaim::keep_room(parts, &mut context);
     Ok(Some(tier))
 }
 
@@ -183,9 +183,10 @@ fn bring(
         return Err(FaultError::NotMapped);
     }
     reclaim::make_room(parts, context, 1)?;
+    // Before the copy's fate is decided. Should the page not come after all, it is
+    // as if it had come and left.
     parts.note_return(page, place);
     let heat = parts.grace(page, place);
-    let keep = copies::are_kept(parts, page, place, access);
     let behind = match touch {
         // What follows is on its way.
         Touch::Marker(window) if window.is_asked_for() => 1,
@@ -195,6 +196,7 @@ fn bring(
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
+    let keep = copies::are_kept(parts, page, place, access, window > 1);
     let wanted = Wanted { page, access, keep, window, is_stream, waits: true };
     match install_from(parts, context, place, wanted) {
         Ok(Came { tier, pages }) => {

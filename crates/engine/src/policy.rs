@@ -85,7 +85,7 @@ impl Clock {
         self.refaults.distance(page)
     }
 
-    /// Whether a page came back soon when it was last welcomed back.
+    /// Whether a page has standing from coming back soon.
     #[must_use]
     pub fn comes_soon(&self, page: PageNo) -> bool {
         self.refaults.comes_soon(page)

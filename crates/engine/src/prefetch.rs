@@ -215,7 +215,7 @@ fn install_claimed(
 ) -> usize {
     // What holds for the first: one call installs all of them alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
-    let keep = copies::are_kept(parts, page, place, Access::Read);
+    let keep = copies::are_kept(parts, page, place, Access::Read, true);
     let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
@@ -244,7 +244,7 @@ fn from_packed(
     let Some(claim) = (if is_it { parts.pages.try_claim(page, seen) } else { None }) else {
         return Some(0);
     };
-    let keep = copies::are_kept(parts, page, place, Access::Read);
+    let keep = copies::are_kept(parts, page, place, Access::Read, true);
     let access = Access::Read;
     let wanted = Wanted { page, access, keep, window: most, is_stream: true, waits: false };
     let came = page_in::install_from(parts, context, place, wanted).ok()?;

@@ -1,9 +1,10 @@
 //! Who takes pages out, and when.
 //!
-//! Below the low mark the background thread starts, and stops at the high one. While
-//! pages that leave need no disk ([`crate::leaving`]), a thread that has brought a page
-//! in takes a batch out itself instead. A thread that needs a page and finds none free
-//! does as well (direct reclaim); that is rare and counted.
+//! The background thread starts when free memory falls below the low mark and
+//! stops at the high one. While pages that leave need no disk ([`crate::leaving`]),
+//! threads that bring pages in keep free memory at the high mark themselves. A thread
+//! that needs a page and finds none free takes a batch out as well (direct reclaim);
+//! that is rare and counted.
 
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::copies;
@@ -13,13 +14,15 @@ use crate::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use softswap_sys::futex;
-use softswap_sys::raw::{now_ns, thread_cpu_ns};
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::Ordering;
 
 /// Share of its limit at which the pool is written back, in percent.
 const POOL_HIGH_PERCENT: usize = 90;
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
+/// With fewer pages than this in DRAM touchers take none out.
+const LEAST_PAGES: usize = 8 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
 /// Pauses without any progress after which memory counts as exhausted: 5 s.
@@ -119,8 +122,8 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
     loop {
         let other = parts.other_bytes();
         if parts.budget.try_charge(count, other) {
-            // While the page is brought in.
-            if parts.budget.is_low(other) && !is_for_toucher(parts, context) {
+            // Now, while the page is brought in.
+            if parts.budget.is_low(other) {
                 parts.wake_reclaim();
             }
             return Ok(());
@@ -143,30 +146,33 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
     }
 }
 
-/// Keeps room ahead of demand, once a page has been brought in, if that is for the
-/// thread that touched it. Nothing is claimed.
-pub fn keep_room(parts: &Parts, context: &mut Context) {
-    if !parts.budget.is_low(parts.other_bytes()) || !is_for_toucher(parts, context) {
+/// Keeps free memory at the high mark, where that is for the thread that has brought
+/// a page in: while pages that leave need no disk, and nobody waits for it, who would
+/// leave a processor to others. `pinned` pages may not leave. Nothing is claimed.
+pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
+    // Of a handful of pages it would take out what it was just given, for ever.
+    let are_many = || parts.budget.pages() >= pinned + LEAST_PAGES;
+    let is_spared = || parts.leaving.spares_the_disk() && !parts.balance.disk_dominates();
+    if parts.budget.is_comfortable(parts.other_bytes())
+        || !(are_many() && is_spared())
+        || is_pool_high(parts)
+    {
+        return;
+    }
+    if parts.lifting.is_due() {
+        return parts.wake_reclaim();
+    }
+    let mut context = contexts.claim(current_cpu());
+    if !context.may_reclaim {
         return;
     }
     let (start, before_ns) = (now_ns(), thread_cpu_ns());
-    pool_upkeep::compact(parts, context);
-    let pages = page_out::page_out(parts, context).pages_out;
-    if pages == 0 {
-        parts.wake_reclaim();
-        return;
-    }
+    parts.keep_balance();
+    pool_upkeep::compact(parts, &mut context);
+    let pages = page_out::page_out(parts, &mut context).pages_out;
     parts.balance.left(pages as u64, thread_cpu_ns() - before_ns);
-    parts.stats.add(Counter::ReclaimedAhead, 1);
     parts.stats.add(Counter::StalledNs, now_ns() - start);
-}
-
-/// Whether a thread that brings a page in takes the next batch out itself: while
-/// pages need no disk, and the background thread is needed for nothing else. Who
-/// waits for the disk to bring pages in leaves a processor to others meanwhile.
-fn is_for_toucher(parts: &Parts, context: &Context) -> bool {
-    let is_spared = parts.leaving.spares_the_disk() && !parts.balance.disk_dominates();
-    is_spared && context.may_reclaim && !is_pool_high(parts) && !parts.lifting.is_due()
+    parts.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
 fn is_pool_high(parts: &Parts) -> bool {

@@ -108,8 +108,8 @@ impl Refaults {
         GRANTS[has]
     }
 
-    /// Whether a page has standing: it came back soon the last time, or more often
-    /// than not before.
+    /// Whether a page has standing: it came back soon the last time, or the more
+    /// often before.
     #[must_use]
     pub fn comes_soon(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0

@@ -102,6 +102,25 @@ fn what_fits_into_the_pool_touches_no_disk() {
 }
 
 #[test]
+fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
+    let batches_of = |content: fn(u64) -> Content| {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        let contents: Vec<_> = (0..2 * PAGES).map(content).collect();
+        let memory = world.map_with(&contents);
+        touch(&world, memory, 60_000, |step| scramble(step) % (2 * PAGES));
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+        (world.count(Counter::ReclaimedAhead), world.count(Counter::PagesWritten))
+    };
+    let (batches, written) = batches_of(Content::Sparse);
+    assert_eq!(written, 0);
+    assert!(batches > 100, "{batches} batches");
+    let (batches, written) = batches_of(Content::Random);
+    assert!(written > 0);
+    assert_eq!(batches, 0, "nobody waits for what others can write");
+}
+
+#[test]
 fn what_does_not_compress_fills_the_disk_and_not_the_pool() {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (0..PAGES).map(Content::Random).collect();

@@ -121,6 +121,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     write!(out, "  stalled  {} over all threads, {reclaims}", nanoseconds(figures.stalled_ns))?;
     match figures.reclaimed_ahead {
         0 => writeln!(out)?,
+        1 => writeln!(out, ", 1 batch taken out ahead of need")?,
         n => writeln!(out, ", {} batches taken out ahead of need", count(n))?,
     }
     let errors = [
