@@ -204,7 +204,8 @@ impl Balance {
         if events < EVENTS {
             return;
         }
-        let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not waited for: a forked child may find it taken for good.
+        let Ok(mut course) = self.course.try_lock() else { return };
         if self.is_on()
             && let Some(limit_bytes) = self.next(&mut course, limit_bytes())
         {
