@@ -5,6 +5,7 @@ use crate::balance::Balance;
 use crate::bounce::{self, Pools, Shape};
 use crate::budget::Budget;
 use crate::codec::Selector;
+use crate::companions::Companions;
 use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::copies::Copies;
@@ -195,6 +196,7 @@ fn assemble(
         streams: Streams::new(memory / PAGE_SIZE),
         parked,
         standby: Standby::new(memory / PAGE_SIZE),
+        companions: Companions::new(window_pages)?,
         copies: Copies::new(window_pages)?,
         pool,
         balance,

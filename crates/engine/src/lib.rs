@@ -39,6 +39,8 @@ pub mod budget;
 #[cfg(not(loom))]
 pub mod codec;
 #[cfg(not(loom))]
+pub mod companions;
+#[cfg(not(loom))]
 pub mod config;
 #[cfg(not(loom))]
 pub mod context;
@@ -53,6 +55,8 @@ pub mod fill;
 #[cfg(not(loom))]
 mod fresh;
 #[cfg(not(loom))]
+mod gathered;
+#[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
 pub mod leaving;
@@ -64,8 +68,6 @@ pub mod mapping;
 pub mod moves;
 #[cfg(not(loom))]
 pub mod packed;
-#[cfg(not(loom))]
-mod packed_in;
 #[cfg(not(loom))]
 pub mod page_in;
 #[cfg(not(loom))]

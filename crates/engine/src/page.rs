@@ -136,6 +136,12 @@ impl SlotCopy {
         self.slot
     }
 
+    /// Which part of it, where it is shared.
+    #[must_use]
+    pub fn part(self) -> Option<u8> {
+        (self.part != WHOLE).then_some(self.part)
+    }
+
     /// Where the page is once it has left DRAM.
     #[must_use]
     pub fn place(self) -> Place {
@@ -212,14 +218,22 @@ impl Place {
         }
     }
 
+    /// Where in the swap area it is.
+    #[must_use]
+    pub fn in_slot(self) -> Option<SlotCopy> {
+        match self {
+            Place::Slot { slot } => Some(SlotCopy { slot, part: WHOLE }),
+            Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
+            _ => None,
+        }
+    }
+
     /// What a page at this place leaves there when it comes in.
     #[must_use]
     pub fn to_copy(self) -> Option<StoredCopy> {
         match self {
-            Place::Slot { slot } => Some(StoredCopy::Slot(SlotCopy { slot, part: WHOLE })),
-            Place::Packed { slot, part } => Some(StoredCopy::Slot(SlotCopy { slot, part })),
             Place::Pool { handle } => Some(StoredCopy::pooled(handle)),
-            _ => None,
+            _ => self.in_slot().map(StoredCopy::Slot),
         }
     }
 }

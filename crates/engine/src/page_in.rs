@@ -4,12 +4,13 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
+use crate::companions::Offsets;
 use crate::context::{Context, Contexts};
 use crate::copies;
 use crate::fill;
 use crate::fresh;
+use crate::gathered;
 use crate::io::IoError;
-use crate::packed_in;
 use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::page_out::frame_of;
 use crate::parts::Parts;
@@ -187,24 +188,27 @@ fn bring(
     // as if it had come and left.
     parts.note_return(page, place);
     let heat = parts.grace(page, place);
-    let behind = match touch {
+    let (behind, along) = match touch {
         // What follows is on its way.
-        Touch::Marker(window) if window.is_asked_for() => 1,
+        Touch::Marker(window) if window.is_asked_for() => (1, Offsets::default()),
         // Nothing comes along from elsewhere, and looking costs what it costs.
-        _ if !matches!(place, Place::Slot { .. } | Place::Packed { .. }) => 1,
-        _ => readahead::neighbours(&parts.pages, page, || parts.resident_of_all()),
+        _ if place.in_slot().is_none() => (1, Offsets::default()),
+        _ => match readahead::neighbours(&parts.pages, page, || parts.resident_of_all()) {
+            1 => (1, companions(parts, page)),
+            behind => (behind, Offsets::default()),
+        },
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
     let keep = copies::are_kept(parts, page, place, access, window > 1);
-    let wanted = Wanted { page, access, keep, window, is_stream, waits: true };
+    let wanted = Wanted { page, access, keep, window, along, is_stream };
     match install_from(parts, context, place, wanted) {
-        Ok(Came { tier, pages }) => {
+        Ok(tier) => {
             let copy = copies::arrive(parts, place, keep);
             finish(parts, page, claim, heat, copy);
             match tier {
                 Tier::Zero if access == Access::Write => fresh::run_ahead(parts, page),
-                Tier::Standby | Tier::Pool | Tier::Disk => expect(parts, page, touch, pages),
+                Tier::Standby | Tier::Pool | Tier::Disk => expect(parts, page, touch),
                 _ => {}
             }
             Ok(tier)
@@ -214,6 +218,17 @@ fn bring(
             Err(error)
         }
     }
+}
+
+/// Which pages beside a touched one, which is in the swap area, are to come with it.
+/// What else might follow is watched.
+fn companions(parts: &Parts, page: PageNo) -> Offsets {
+    let end = parts.window.pages() as PageNo;
+    let is_out = |near| near < end && parts.pages.load(near).place().in_slot().is_some();
+    let out = Offsets::of(page, is_out);
+    let along = parts.companions.likely(page).and(out);
+    parts.companions.note(page, out.without(along));
+    along
 }
 
 /// Looks how a touched page lies in a stream, and has the next window brought in
@@ -231,8 +246,8 @@ fn reach(parts: &Parts, page: PageNo) -> Touch {
 }
 
 /// Notes what would be touched next, and has it brought in where touches go on.
-fn expect(parts: &Parts, page: PageNo, touch: Touch, arrived: usize) {
-    if parts.streams.expect(page, touch, arrived, &ahead(parts)) {
+fn expect(parts: &Parts, page: PageNo, touch: Touch) {
+    if parts.streams.expect(page, touch, &ahead(parts)) {
         parts.stats.add(Counter::WindowsLost, 1);
     }
 }
@@ -268,30 +283,21 @@ pub(crate) struct Wanted {
     pub(crate) keep: bool,
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
+    /// Which pages beside it are to come, wherever in the swap area they are.
+    pub(crate) along: Offsets,
     /// Whether those that come with it can be relied on to be touched.
     pub(crate) is_stream: bool,
-    /// Whether somebody waits for it with nothing else to do.
-    pub(crate) waits: bool,
 }
 
-/// What came in.
-pub(crate) struct Came {
-    /// From where.
-    pub(crate) tier: Tier,
-    /// How many pages.
-    pub(crate) pages: usize,
-}
-
-/// Puts a page's content into the program's memory, and that of others after it
-/// that are at hand then. Those are published; the page itself is the caller's.
-pub(crate) fn install_from(
+/// Puts a page's content into the program's memory, and that of others that are to
+/// come with it. Those are published; the page itself is the caller's.
+fn install_from(
     parts: &Parts,
     context: &mut Context,
     place: Place,
     wanted: Wanted,
-) -> Result<Came, FaultError> {
+) -> Result<Tier, FaultError> {
     let Wanted { page, access, .. } = wanted;
-    let alone = |tier| Ok(Came { tier, pages: 1 });
     match place {
         Place::Filled { code } => {
             match fill::decode(code) {
@@ -301,32 +307,27 @@ pub(crate) fn install_from(
                     install(parts, page, &context.page.0, Writes::Allowed)?;
                 }
             }
-            alone(Tier::Filled)
+            Ok(Tier::Filled)
         }
         Place::Pool { handle } => {
             unpack::pooled(parts, context, Handle::from_bits(handle))?;
             install(parts, page, &context.page.0, writes(wanted.keep))?;
-            alone(Tier::Pool)
-        }
-        Place::Packed { slot, part } => {
-            let ahead = packed_in::read(parts, context, wanted, slot, part)?;
-            Ok(Came { tier: Tier::Disk, pages: ahead + 1 })
+            Ok(Tier::Pool)
         }
         Place::Slot { slot } if parts.take_from_standby(slot, &mut context.page.0) => {
             install(parts, page, &context.page.0, writes(wanted.keep))?;
-            alone(Tier::Standby)
+            Ok(Tier::Standby)
         }
-        Place::Slot { slot } => {
-            let pages = match wanted.window {
-                1 => read_slot(parts, context, wanted, slot)?,
-                _ => read_slots(parts, context, wanted, slot)?,
-            };
-            Ok(Came { tier: Tier::Disk, pages })
-        }
-        _ => {
-            zeroes(parts, page, access)?;
-            alone(Tier::Zero)
-        }
+        _ => match place.in_slot() {
+            Some(stored) => {
+                gathered::bring(parts, context, stored, wanted)?;
+                Ok(Tier::Disk)
+            }
+            None => {
+                zeroes(parts, page, access)?;
+                Ok(Tier::Zero)
+            }
+        },
     }
 }
 
@@ -354,121 +355,28 @@ pub(crate) fn install(
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Reads a slot through a bounce buffer, opens its seal and installs it: one page.
-fn read_slot(
-    parts: &Parts,
-    context: &mut Context,
-    wanted: Wanted,
-    slot: u64,
-) -> Result<usize, FaultError> {
-    // The reserve has one for each context.
-    let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
-        parts.die("no bounce buffer is left for a read");
-    };
-    // What does not match its seal was parked before the slot held this page.
-    if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
-        read_alone(parts, context, slot, &mut buffer, wanted.waits)?;
-    }
-    install(parts, wanted.page, &buffer, writes(wanted.keep))?;
-    Ok(1)
-}
-
-/// Reads the page of one slot, which the calling thread has nothing to do without
-/// if it `waits`: then it may poll. Only its trouble counts: others leave the page
-/// to whoever touches it, who then finds the same.
+/// Reads the page of one slot, which the calling thread has nothing to do without:
+/// it may poll.
 pub(crate) fn read_alone(
     parts: &Parts,
     context: &mut Context,
     slot: u64,
-    buffer: &mut [u8],
-    waits: bool,
+    page: &mut [u8],
 ) -> Result<(), FaultError> {
-    let result = match waits {
-        true => parts.areas.read_page(&mut context.lanes, slot, buffer),
-        false => parts.areas.read(&mut context.lanes, slot, buffer),
-    };
-    if let Err(error) = result {
-        parts.stats.add(Counter::ReadErrors, u64::from(waits));
+    if let Err(error) = parts.areas.read_page(&mut context.lanes, slot, page) {
+        parts.stats.add(Counter::ReadErrors, 1);
         return Err(FaultError::Read(error));
     }
     count_read(parts, PAGE_SIZE);
-    open_seal(parts, slot, buffer, waits)
+    if parts.open_sealed(slot, page) {
+        return Ok(());
+    }
+    parts.stats.add(Counter::ChecksumErrors, 1);
+    Err(FaultError::Corrupt { slot })
 }
 
-/// Reads a slot and those after it that hold the pages after the wanted one, as
-/// many as may come. Only that one counts: trouble with the others leaves them
-/// where they are. Returns how many came.
-fn read_slots(
-    parts: &Parts,
-    context: &mut Context,
-    wanted: Wanted,
-    slot: u64,
-) -> Result<usize, FaultError> {
-    let Wanted { page, keep, window, .. } = wanted;
-    let mut claims = [const { None }; readahead::MAX_NEIGHBOURS - 1];
-    let last = parts.window.pages() as PageNo - 1;
-    let free = &mut claims[..window - 1];
-    let extra = readahead::claim_following(&parts.pages, page, slot, last, free);
-    // Never at the price of direct reclaim: this is a guess.
-    if extra == 0 || !parts.budget.try_charge(extra, parts.other_bytes()) {
-        drop(claims);
-        return read_slot(parts, context, wanted, slot);
-    }
-    let installed = read_cluster(parts, context, (page, slot), extra + 1, keep);
-    let arrived = *installed.as_ref().unwrap_or(&0);
-    parts.budget.release(extra - arrived.saturating_sub(1));
-    for (ahead, claim) in (1..arrived as u64).zip(&mut claims) {
-        if let Some(claim) = claim.take() {
-            let copy = copies::arrive(parts, claim.before().place(), keep);
-            let heat = parts.grace_ahead(page + ahead, wanted.is_stream);
-            finish(parts, page + ahead, claim, heat, copy);
-        }
-    }
-    parts.stats.add(Counter::PagesReadAhead, arrived.saturating_sub(1) as u64);
-    match installed {
-        Ok(0) => {
-            drop(claims);
-            read_slot(parts, context, wanted, slot)
-        }
-        result => result,
-    }
-}
-
-/// Reads up to `count` slots in one go, as many as there is a buffer for, and
-/// installs the pages whose seals are right, up to the first that is not. Returns
-/// how many; an error only when the first page itself cannot be had.
-fn read_cluster(
-    parts: &Parts,
-    context: &mut Context,
-    (page, slot): (PageNo, u64),
-    count: usize,
-    keep: bool,
-) -> Result<usize, FaultError> {
-    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), count) else { return Ok(0) };
-    let bytes = &mut buffer[..];
-    // Perhaps only a page further on is bad: the caller reads this one alone.
-    if !read_run(parts, context, slot, bytes) {
-        return Ok(0);
-    }
-    let good = open_run(parts, slot.., bytes);
-    if good == 0 {
-        return Ok(0);
-    }
-    let done = install_run(parts, page, &bytes[..good * PAGE_SIZE], writes(keep));
-    match done.error {
-        Some(error) if done.pages == 0 => Err(FaultError::Install(error)),
-        _ => Ok(done.pages),
-    }
-}
-
-/// Reads a run of slots. False when it cannot be read: that is for whoever cannot
-/// do without one of them to find out, and to count.
-pub(crate) fn read_run(parts: &Parts, context: &mut Context, slot: u64, buffer: &mut [u8]) -> bool {
-    let result = parts.areas.read(&mut context.lanes, slot, buffer);
-    is_read(parts, buffer.len(), result)
-}
-
-/// As [`read_run`], one page from each of `slots`, which lie in one area.
+/// Reads one page from each of `slots`, which lie in one area. False when it cannot be
+/// read: that is for whoever cannot do without one of them to find out, and to count.
 pub(crate) fn read_each(
     parts: &Parts,
     context: &mut Context,
@@ -476,18 +384,14 @@ pub(crate) fn read_each(
     buffer: &mut [u8],
 ) -> bool {
     let result = parts.areas.read_each(&mut context.lanes, slots, buffer);
-    is_read(parts, buffer.len(), result)
-}
-
-fn is_read(parts: &Parts, bytes: usize, result: Result<(), IoError>) -> bool {
     if result.is_ok() {
-        count_read(parts, bytes);
+        count_read(parts, buffer.len());
     }
     result.is_ok()
 }
 
 /// Opens the seals of pages read from `slots`, up to the first that is not what it
-/// should be; left to its toucher as in [`read_run`]. Returns how many.
+/// should be; left to its toucher as in [`read_each`]. Returns how many.
 pub(crate) fn open_run(parts: &Parts, slots: impl Iterator<Item = u64>, bytes: &mut [u8]) -> usize {
     let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
     pages.map(|(slot, page)| parts.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
@@ -506,18 +410,4 @@ pub(crate) fn install_run(parts: &Parts, page: PageNo, bytes: &[u8], writes: Wri
 fn count_read(parts: &Parts, bytes: usize) {
     parts.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
     parts.stats.add(Counter::BytesRead, bytes as u64);
-}
-
-/// Makes what was read from a slot the page again, in place; as [`read_alone`].
-pub(crate) fn open_seal(
-    parts: &Parts,
-    slot: u64,
-    bytes: &mut [u8],
-    waits: bool,
-) -> Result<(), FaultError> {
-    if parts.open_sealed(slot, bytes) {
-        return Ok(());
-    }
-    parts.stats.add(Counter::ChecksumErrors, u64::from(waits));
-    Err(FaultError::Corrupt { slot })
 }

@@ -5,6 +5,7 @@ use crate::balance::{Balance, PoolView};
 use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
 use crate::codec::Selector;
+use crate::companions::Companions;
 use crate::copies::Copies;
 use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
@@ -64,6 +65,8 @@ pub struct Parts {
     pub parked: Parked,
     /// What has just left.
     pub standby: Standby,
+    /// Which pages are touched together.
+    pub companions: Companions,
     /// What is stored of resident pages.
     pub copies: Copies,
     /// Compressed pages.

@@ -9,12 +9,13 @@
 
 use crate::context::{Context, Contexts};
 use crate::copies;
-use crate::io::MAX_PIECES;
+use crate::gathered::Gathered;
 use crate::page::{Claim, PageNo, Place};
-use crate::page_in::{self, Access, Wanted};
+use crate::page_in::{self, Access};
 use crate::parts::Parts;
 use crate::pieces::{PIECE_PAGES, Piece};
 use crate::pool::Handle;
+use crate::readahead;
 use crate::reclaim::{self, Round};
 use crate::stats::Counter;
 use crate::unpack;
@@ -26,9 +27,6 @@ use std::ops::Range;
 const NAP_NS: u64 = 1_000_000_000;
 /// Batches taken out, at most, to make room for a piece.
 const ROOM_ROUNDS: usize = 4;
-/// Pages installed together: who waits for the first of a piece can go on while
-/// the others come.
-const INSTALL_PAGES: usize = 16;
 
 /// A charge to the budget; what is not spent is given back.
 struct Charge<'p> {
@@ -57,13 +55,14 @@ pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -
 }
 
 /// Brings in all of a piece but its marker: first what is read from the disk, then
-/// what is packed. Stops where there is no room for more, or something is wrong.
+/// what is packed in the pool. Stops where there is no room for more, or something is
+/// wrong.
 fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     let end = (piece.first + piece.pages as u64).min(parts.window.pages() as PageNo);
     let marker = piece.marker();
     let mut page = piece.first;
     while page < end {
-        let Some(next) = from_slots(parts, context, page..end, marker) else { return };
+        let Some(next) = from_disk(parts, context, page..end, marker) else { return };
         page = next;
     }
     let mut page = piece.first;
@@ -72,10 +71,10 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
         let but_marker = most - usize::from(marker == Some(page + most as u64 - 1));
         let came = match parts.pages.load(page).place() {
             // Only what is read is parked; others are as good as there.
-            _ if marker == Some(page) => Some(1),
-            Place::Pool { .. } => from_pool(parts, context, page, but_marker),
-            place @ Place::Packed { .. } => from_packed(parts, context, page, place, but_marker),
-            // There already, or nothing that could be read.
+            Place::Pool { .. } if marker != Some(page) => {
+                from_pool(parts, context, page, but_marker)
+            }
+            // There already, or nothing that could be unpacked.
             _ => Some(1),
         };
         let Some(came) = came else { return };
@@ -83,130 +82,49 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     }
 }
 
-/// Pages that are read together, wherever their slots are, in ascending order.
-struct Gathered {
-    pages: [PageNo; PIECE_PAGES],
-    slots: [u64; PIECE_PAGES],
-    /// A marker has none: its toucher is not to wait for it.
-    claims: [Option<Claim<'static>>; PIECE_PAGES],
-    count: usize,
-}
-
-impl Gathered {
-    /// Claims what can be read at once of `range`: the pages of one area that lie in
-    /// at most [`MAX_PIECES`] runs of slots. Returns the page to go on with, too.
-    fn claim(parts: &Parts, range: Range<PageNo>) -> (Gathered, PageNo) {
-        let mut gathered = Gathered {
-            pages: [0; PIECE_PAGES],
-            slots: [0; PIECE_PAGES],
-            claims: [const { None }; PIECE_PAGES],
-            count: 0,
-        };
-        let mut runs = 0;
-        for page in range.clone() {
-            let seen = parts.pages.load(page);
-            let Place::Slot { slot } = seen.place() else { continue };
-            let count = gathered.count;
-            let last = count.checked_sub(1).map(|last| gathered.slots[last]);
-            if last.is_some_and(|last| !parts.areas.are_together(last, slot)) {
-                continue;
-            }
-            runs += usize::from(last.is_none_or(|last| last + 1 != slot));
-            if runs > MAX_PIECES || count == PIECE_PAGES {
-                return (gathered, page);
-            }
-            if let Some(claim) = parts.pages.try_claim(page, seen) {
-                gathered.pages[count] = page;
-                gathered.slots[count] = slot;
-                gathered.claims[count] = Some(claim);
-                gathered.count += 1;
-            }
-        }
-        (gathered, range.end)
-    }
-
-    /// Keeps the first so many.
-    fn truncate(&mut self, count: usize) {
-        // Nobody is to wait for what does not come.
-        self.claims[count..].fill_with(|| None);
-        self.count = count;
-    }
-
-    /// How many from `first` on are claimed neighbours in memory, so many at most.
-    fn neighbours(&self, first: usize, most: usize) -> usize {
-        let is_next = |at: &usize| {
-            let offset = (at - first) as u64;
-            self.claims[*at].is_some() && self.pages[*at] == self.pages[first] + offset
-        };
-        (first..self.count.min(first + most)).take_while(is_next).count()
-    }
-}
-
-/// Reads pages of `range` that lie in slots of their own, all at once, and installs
-/// them; the marker is parked. Returns the page to go on with, `None` to stop.
-fn from_slots(
+/// Reads pages of `range` that are in the swap area, all at once, and installs them;
+/// the marker is parked. Returns the page to go on with, `None` to stop.
+fn from_disk(
     parts: &Parts,
     context: &mut Context,
     range: Range<PageNo>,
     marker: Option<PageNo>,
 ) -> Option<PageNo> {
-    let is_wanted = |page: &PageNo| matches!(parts.pages.load(*page).place(), Place::Slot { .. });
+    let is_wanted = |page: &PageNo| parts.pages.load(*page).place().in_slot().is_some();
     let most = range.clone().filter(is_wanted).count().min(PIECE_PAGES);
     if most == 0 {
         return Some(range.end);
     }
     let mut charge = charge(parts, context, most)?;
-    let (mut gathered, mut next) = Gathered::claim(parts, range);
-    if gathered.count == 0 {
-        return Some(next);
-    }
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), most)?;
+    let most_slots = buffer.len() / PAGE_SIZE;
+    // The marker is claimed until it is parked: its toucher may be here any moment.
+    let marker = marker.filter(|marker| range.contains(marker));
+    let marker = marker.and_then(|marker| readahead::claim_stored(&parts.pages, marker));
+    let mut gathered = Gathered::new(marker.as_ref().map(|(stored, _)| *stored));
     // Others may have come meanwhile for which nothing is charged.
-    let mut buffer = parts.bounce.take_up_to(current_cpu(), gathered.count.min(most))?;
-    let count = buffer.len() / PAGE_SIZE;
-    if count < gathered.count {
-        next = gathered.pages[count];
-        gathered.truncate(count);
-    }
-    if !page_in::read_each(parts, context, &gathered.slots[..gathered.count], &mut buffer) {
+    let mut pages = range.clone();
+    let full =
+        pages.find(|page| gathered.count() == most || !gathered.add(parts, *page, most_slots));
+    if !gathered.read(parts, context, &mut buffer) {
         return None;
     }
-    if let Some(at) = gathered.pages[..gathered.count].iter().position(|p| Some(*p) == marker) {
-        // Its toucher may be waiting: first, and back to where it is.
-        parts.parked.park(gathered.slots[at], &buffer[at * PAGE_SIZE..][..PAGE_SIZE]);
-        gathered.claims[at] = None;
+    if let Some((stored, claim)) = marker {
+        parts.parked.park(stored.slot(), gathered.sealed(stored, &mut buffer));
+        drop(claim);
     }
-    let mut at = 0;
-    while at < gathered.count {
-        let run = gathered.neighbours(at, INSTALL_PAGES);
-        let came = install_slots(parts, &mut gathered, at..at + run, &mut buffer);
-        charge.pages -= came;
-        if came < run {
-            // Opened already: what did not come must be read again.
-            return None;
-        }
-        at += run.max(1);
+    let count = gathered.count();
+    if count == 0 && full == Some(range.start) {
+        // A buffer for nothing but the marker.
+        return None;
     }
-    Some(next)
+    let came = gathered.install(parts, context, &mut buffer, (Access::Read, true));
+    charge.pages -= came;
+    (came == count).then(|| full.unwrap_or(range.end))
 }
 
-/// Opens, installs and publishes neighbours that were read, up to the first that is
-/// not what it should be. Returns how many.
-fn install_slots(
-    parts: &Parts,
-    gathered: &mut Gathered,
-    run: Range<usize>,
-    bytes: &mut [u8],
-) -> usize {
-    let bytes = &mut bytes[run.start * PAGE_SIZE..run.end * PAGE_SIZE];
-    let good = page_in::open_run(parts, gathered.slots[run.clone()].iter().copied(), bytes);
-    if good == 0 {
-        return 0;
-    }
-    let page = gathered.pages[run.start];
-    install_claimed(parts, page, &bytes[..good * PAGE_SIZE], &mut gathered.claims[run])
-}
-
-/// Installs and publishes neighbours, all of which are claimed. Returns how many.
+/// Installs and publishes neighbours from the pool, all of which are claimed. Returns
+/// how many.
 fn install_claimed(
     parts: &Parts,
     page: PageNo,
@@ -227,36 +145,8 @@ fn install_claimed(
     came
 }
 
-/// As [`from_slots`], from slots that several compressed pages share.
-fn from_packed(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    place: Place,
-    most: usize,
-) -> Option<usize> {
-    // The others' share is charged where they are read.
-    let mut charge = charge(parts, context, most)?;
-    parts.budget.release(most - 1);
-    charge.pages = 1;
-    let seen = parts.pages.load(page);
-    let is_it = seen.place() == place && !seen.is_busy();
-    let Some(claim) = (if is_it { parts.pages.try_claim(page, seen) } else { None }) else {
-        return Some(0);
-    };
-    let keep = copies::are_kept(parts, page, place, Access::Read, true);
-    let access = Access::Read;
-    let wanted = Wanted { page, access, keep, window: most, is_stream: true, waits: false };
-    let came = page_in::install_from(parts, context, place, wanted).ok()?;
-    charge.pages = 0;
-    parts.stats.add(Counter::PagesReadAhead, 1);
-    let copy = copies::arrive(parts, place, keep);
-    page_in::finish(parts, page, claim, parts.grace_ahead(page, true), copy);
-    Some(came.pages)
-}
-
 /// Unpacks the page and those after it that are in the pool, and installs them
-/// together. As [`from_slots`].
+/// together. As [`from_disk`].
 fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let is_pooled = |next: &PageNo| {
         let seen = parts.pages.load(*next);

@@ -21,7 +21,7 @@
 //! nothing, once: touched later, by chance, it is a page like any other. (The
 //! marker is that of Linux's readahead, there a flag of a cached page.)
 
-use crate::page::{Claim, PageNo, PageTable, Place};
+use crate::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::pieces::{Direction, FIRST_WINDOW, PIECE_PAGES, Piece, Window};
 use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
@@ -147,14 +147,17 @@ impl Streams {
         if !self.is_served.load(Ordering::Relaxed) {
             return most;
         }
+        (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
+    }
+
+    /// Whether a page is a marker that is yet to be reached.
+    #[must_use]
+    pub fn is_marker(&self, page: PageNo) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
-        let is_marker = |page: PageNo| {
-            let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
-            let is_young = Window::age(bits, now) < LIFE_FAULTS;
-            Window::from_bits(bits)
-                .is_some_and(|window| window.marker == page && window.is_asked_for() && is_young)
-        };
-        (1..most).find(|ahead| is_marker(page + *ahead as u64)).unwrap_or(most)
+        let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
+        let is_young = Window::age(bits, now) < LIFE_FAULTS;
+        Window::from_bits(bits)
+            .is_some_and(|window| window.marker == page && window.is_asked_for() && is_young)
     }
 
     /// Asks for what comes after a window that its stream has reached, before
@@ -183,20 +186,19 @@ impl Streams {
         (self.all / (others + 1)).clamp(FIRST_WINDOW, self.most)
     }
 
-    /// Marks what would be touched next after `page` that has come in with
-    /// `arrived` pages (itself included), if it is a stream's; where it is known
-    /// to be one, asks for it. Returns as [`Streams::go_on`].
+    /// Marks what would be touched next after `page` that has come in, if it is a
+    /// stream's; where it is known to be one, asks for it. Returns as
+    /// [`Streams::go_on`].
     pub fn expect(
         &self,
         page: PageNo,
         touch: Touch,
-        arrived: usize,
         ahead: &Ahead<impl Fn(PageNo) -> bool>,
     ) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
         }
-        let up = (page + arrived as u64, Direction::Up);
+        let up = (page + 1, Direction::Up);
         let down = (page.wrapping_sub(1), Direction::Down);
         let (led_here, ways): (usize, &[_]) = match touch {
             Touch::Alone => (0, &[up, down]),
@@ -305,36 +307,19 @@ fn is_chance(run: usize, (resident, all): (usize, usize)) -> bool {
     chance * SELDOM > ONE
 }
 
-/// Claims up to `claims.len()` pages after `page` that lie in the slots after
-/// `slot`. Returns how many.
-pub fn claim_following<'t>(
-    pages: &PageTable<'t>,
-    page: PageNo,
-    slot: u64,
-    last: PageNo,
-    claims: &mut [Option<Claim<'t>>],
-) -> usize {
-    for (index, claim) in claims.iter_mut().enumerate() {
-        let ahead = index as u64 + 1;
-        if page + ahead > last {
-            return index;
-        }
-        let seen = pages.load(page + ahead);
-        if seen.place() != (Place::Slot { slot: slot + ahead }) {
-            return index;
-        }
-        // Never waits: the toucher of this page has work to do.
-        *claim = pages.try_claim(page + ahead, seen);
-        if claim.is_none() {
-            return index;
-        }
-    }
-    claims.len()
+/// Claims a page that is in the swap area and that nobody has. Never waits: who
+/// brings others in has work to do.
+#[must_use]
+pub fn claim_stored<'t>(pages: &PageTable<'t>, page: PageNo) -> Option<(SlotCopy, Claim<'t>)> {
+    let seen = pages.load(page);
+    let stored = seen.place().in_slot()?;
+    pages.try_claim(page, seen).map(|claim| (stored, claim))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::page::Place;
     use softswap_sys::memory::reserve_u64;
 
     fn table(places: &[Place]) -> PageTable<'static> {
@@ -395,22 +380,20 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_whose_slots_follow_are_claimed() {
+    fn only_what_is_in_the_swap_area_and_nobody_has_is_claimed() {
         let pages = table(&[
-            Place::Slot { slot: 10 },
+            RESIDENT,
             Place::Slot { slot: 11 },
-            Place::Slot { slot: 12 },
-            Place::Slot { slot: 40 },
+            Place::Pool { handle: 12 },
+            Place::Packed { slot: 13, part: 2 },
         ]);
-        let mut claims = [const { None }; 8];
-        assert_eq!(claim_following(&pages, 0, 10, 100, &mut claims), 2);
-        assert!(pages.load(1).is_busy() && pages.load(2).is_busy() && !pages.load(3).is_busy());
-        claims.fill_with(|| None);
+        let found: Vec<_> = (0..5).map(|page| claim_stored(&pages, page)).collect();
+        let stored = |page: usize| found[page].as_ref().map(|(copy, _)| (copy.slot(), copy.part()));
+        assert_eq!([0, 1, 2].map(stored), [None, Some((11, None)), None]);
+        assert_eq!([3, 4].map(stored), [Some((13, Some(2))), None]);
+        assert!(claim_stored(&pages, 1).is_none() && pages.load(1).is_busy());
+        drop(found);
         assert!(!pages.load(1).is_busy(), "a dropped claim leaves the page where it was");
-        let held = pages.claim(1);
-        assert_eq!(claim_following(&pages, 0, 10, 100, &mut claims), 0);
-        drop(held);
-        assert_eq!(claim_following(&pages, 0, 10, 1, &mut claims), 1);
     }
 
     /// A fault on a page that comes in alone, as the walk serves it.
@@ -425,7 +408,7 @@ mod tests {
     ) -> Touch {
         let touch = streams.reach(page);
         if streams.go_on(touch, ahead).is_none() {
-            streams.expect(page, touch, 1, ahead);
+            streams.expect(page, touch, ahead);
         }
         touch
     }

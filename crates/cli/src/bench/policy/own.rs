@@ -94,10 +94,10 @@ impl Memory {
         self.finish(page, claim, heat);
         if is_kept {
             self.found.pages_in -= 1;
-        } else if let Place::Slot { slot } = seen.place()
+        } else if let Place::Slot { .. } = seen.place()
             && reads_ahead
         {
-            self.read_ahead(page, slot);
+            self.read_ahead(page);
         }
     }
 
@@ -152,14 +152,12 @@ impl Memory {
     }
 
     /// As walk 2 does, with what it asks.
-    fn read_ahead(&mut self, page: PageNo, slot: u64) {
+    fn read_ahead(&mut self, page: PageNo) {
         let of_all = || (self.resident, self.resident + self.out as usize);
         let window = readahead::neighbours(&self.pages, page, of_all);
-        let mut claims = [const { None }; readahead::MAX_NEIGHBOURS - 1];
-        let last = self.pages_in_all() - 1;
-        let wanted = &mut claims[..window - 1];
-        readahead::claim_following(&self.pages, page, slot, last, wanted);
-        for (next, claim) in (page + 1..).zip(claims.into_iter().flatten()) {
+        let end = (page + window as u64).min(self.pages_in_all());
+        for next in page + 1..end {
+            let Some((_, claim)) = readahead::claim_stored(&self.pages, next) else { continue };
             self.make_room();
             let is_stream = readahead::is_stream(window) && self.grants == Grants::Refaults;
             let heat = if is_stream { self.grace(next) } else { PREFETCHED };

@@ -1,0 +1,362 @@
+//! Pages of the swap area that come in together: a part of walk 2.
+//!
+//! In slots of their own or in shared ones, side by side or not: all slots are read
+//! at once, which takes hardly longer than one of them.
+
+use crate::context::Context;
+use crate::copies;
+use crate::io::MAX_PIECES;
+use crate::page::{Claim, PageNo, SlotCopy};
+use crate::page_in::{self, Access, FaultError, Wanted};
+use crate::parts::Parts;
+use crate::pieces::PIECE_PAGES;
+use crate::readahead;
+use crate::stats::Counter;
+use crate::unpack;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::current_cpu;
+use std::ops::Range;
+
+/// Pages installed together: who waits for the first of many can go on while the
+/// others come.
+const INSTALL_PAGES: usize = 16;
+
+/// A page that nobody waits for.
+struct Member {
+    page: PageNo,
+    stored: SlotCopy,
+    claim: Claim<'static>,
+}
+
+/// Claimed pages, in the order in which they were added, and the slots of one area
+/// that have them.
+pub(crate) struct Gathered {
+    members: [Option<Member>; PIECE_PAGES],
+    count: usize,
+    slots: Slots,
+}
+
+/// Slots in ascending order, each once. What is read of them lies in a buffer in this
+/// order.
+struct Slots {
+    all: [u64; PIECE_PAGES],
+    count: usize,
+    /// How many runs of neighbours they are.
+    runs: usize,
+    /// A bit for each that is open: opened again it would be something else.
+    open: u64,
+}
+
+const _: () = assert!(PIECE_PAGES <= u64::BITS as usize);
+
+impl Slots {
+    /// Adds a slot, if it is not there yet; false where that would be one more than
+    /// `most`, or a run more than is read at once.
+    fn add(&mut self, slot: u64, most: usize) -> bool {
+        let at = self.at(slot);
+        let all = &self.all[..self.count];
+        if all.get(at) == Some(&slot) {
+            return true;
+        }
+        let after_one = at > 0 && all[at - 1] + 1 == slot;
+        let before_one = all.get(at) == Some(&(slot + 1));
+        let runs = self.runs + 1 - usize::from(after_one) - usize::from(before_one);
+        if self.count == most.min(PIECE_PAGES) || runs > MAX_PIECES {
+            return false;
+        }
+        self.all.copy_within(at..self.count, at + 1);
+        self.all[at] = slot;
+        (self.count, self.runs) = (self.count + 1, runs);
+        true
+    }
+
+    /// Where a slot is, or would be.
+    fn at(&self, slot: u64) -> usize {
+        // Mostly they come in ascending order.
+        let all = &self.all[..self.count];
+        match all.last() {
+            Some(last) if *last >= slot => all.partition_point(|other| *other < slot),
+            _ => self.count,
+        }
+    }
+
+    /// What was read of a slot, still sealed or not.
+    fn page<'b>(&self, slot: u64, bytes: &'b mut [u8]) -> &'b mut [u8] {
+        &mut bytes[self.at(slot) * PAGE_SIZE..][..PAGE_SIZE]
+    }
+
+    /// What a slot holds, opened by `open` the first time.
+    fn opened<'b, E>(
+        &mut self,
+        slot: u64,
+        bytes: &'b mut [u8],
+        open: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<&'b [u8], E> {
+        let bit = 1 << self.at(slot);
+        let page = self.page(slot, bytes);
+        if self.open & bit == 0 {
+            open(page)?;
+            self.open |= bit;
+        }
+        Ok(page)
+    }
+}
+
+impl Gathered {
+    /// Nothing but the slot of a page that is somebody else's, if there is one.
+    pub(crate) fn new(others: Option<SlotCopy>) -> Gathered {
+        let slots = Slots { all: [0; PIECE_PAGES], count: 0, runs: 0, open: 0 };
+        let mut gathered = Gathered { members: [const { None }; PIECE_PAGES], count: 0, slots };
+        others.into_iter().for_each(|stored| assert!(gathered.slots.add(stored.slot(), 1)));
+        gathered
+    }
+
+    /// How many pages there are, somebody else's not counted.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds a page, if it is in the swap area, in the same one as the others, and
+    /// nobody has it. False where nothing more can be added: `most_slots` are read.
+    pub(crate) fn add(&mut self, parts: &Parts, page: PageNo, most_slots: usize) -> bool {
+        if self.count == PIECE_PAGES {
+            return false;
+        }
+        let Some((stored, claim)) = readahead::claim_stored(&parts.pages, page) else {
+            return true;
+        };
+        let first = self.slots.all[..self.slots.count].first();
+        if first.is_some_and(|first| !parts.areas.are_together(*first, stored.slot())) {
+            return true;
+        }
+        if !self.slots.add(stored.slot(), most_slots) {
+            return false;
+        }
+        self.members[self.count] = Some(Member { page, stored, claim });
+        self.count += 1;
+        true
+    }
+
+    /// Reads all slots into the first pages of `buffer`. False when that cannot be:
+    /// perhaps only one of them is bad.
+    pub(crate) fn read(&self, parts: &Parts, context: &mut Context, buffer: &mut [u8]) -> bool {
+        let slots = &self.slots.all[..self.slots.count];
+        slots.is_empty()
+            || page_in::read_each(parts, context, slots, &mut buffer[..slots.len() * PAGE_SIZE])
+    }
+
+    /// What was read of a slot, sealed as it is.
+    pub(crate) fn sealed<'b>(&self, stored: SlotCopy, buffer: &'b mut [u8]) -> &'b [u8] {
+        self.slots.page(stored.slot(), buffer)
+    }
+
+    /// Installs and publishes the pages, up to the first that is not what it should
+    /// be: that is for its toucher to find. Returns how many came.
+    pub(crate) fn install(
+        &mut self,
+        parts: &Parts,
+        context: &mut Context,
+        buffer: &mut [u8],
+        (access, is_stream): (Access, bool),
+    ) -> usize {
+        let mut came = 0;
+        while came < self.count {
+            let run = came..came + self.neighbours(came);
+            let wanted = run.len();
+            let (keep, done) = match wanted {
+                1 => self.install_one(parts, context, came, buffer, access),
+                _ => self.install_run(parts, run, buffer, access),
+            };
+            for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
+                let Member { page, claim, .. } = member;
+                let copy = copies::arrive(parts, claim.before().place(), keep);
+                page_in::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
+            }
+            came += done;
+            if done < wanted {
+                break;
+            }
+        }
+        // What did not come is where it was.
+        self.members.fill_with(|| None);
+        parts.stats.add(Counter::PagesReadAhead, came as u64);
+        came
+    }
+
+    /// How many members from `first` on can be installed by one call: neighbours in
+    /// memory, each with a slot of its own, that are neighbours in the buffer, too.
+    fn neighbours(&self, first: usize) -> usize {
+        let at = |index: usize| {
+            let member = self.members.get(index)?.as_ref()?;
+            let is_whole = member.stored.part().is_none();
+            is_whole.then(|| (member.page, self.slots.at(member.stored.slot())))
+        };
+        let Some((page, place)) = at(first) else { return 1 };
+        let is_next =
+            |ahead: &usize| at(first + ahead) == Some((page + *ahead as u64, place + ahead));
+        (0..INSTALL_PAGES).take_while(is_next).count()
+    }
+
+    /// Whether the copies of pages from a member on are to stay, of so many together.
+    fn is_kept(&self, parts: &Parts, first: usize, count: usize, access: Access) -> bool {
+        let is_kept = |member: &Member| {
+            let place = member.claim.before().place();
+            copies::are_kept(parts, member.page, place, access, count > 1)
+        };
+        self.members[first].as_ref().is_some_and(is_kept)
+    }
+
+    /// Installs neighbours, up to the first that is not what it should be. Returns
+    /// whether their copies stay, and how many came.
+    fn install_run(
+        &mut self,
+        parts: &Parts,
+        run: Range<usize>,
+        buffer: &mut [u8],
+        access: Access,
+    ) -> (bool, usize) {
+        let Some(Member { page, stored, .. }) = self.members[run.start].as_ref() else {
+            return (false, 0);
+        };
+        let (page, from) = (*page, self.slots.at(stored.slot()));
+        let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
+        let slots = self.slots.all[from..from + run.len()].iter().copied();
+        let good = page_in::open_run(parts, slots, bytes);
+        if good == 0 {
+            return (false, 0);
+        }
+        // What holds for the first: one call installs all of them alike.
+        let keep = self.is_kept(parts, run.start, good, access);
+        let bytes = &bytes[..good * PAGE_SIZE];
+        (keep, page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages)
+    }
+
+    /// As [`Gathered::install_run`], a page that is next to none, or packed.
+    fn install_one(
+        &mut self,
+        parts: &Parts,
+        context: &mut Context,
+        at: usize,
+        buffer: &mut [u8],
+        access: Access,
+    ) -> (bool, usize) {
+        let keep = self.is_kept(parts, at, 1, access);
+        let Some(Member { page, stored, .. }) = self.members[at].as_ref() else {
+            return (false, 0);
+        };
+        let slot = stored.slot();
+        let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes).then_some(()).ok_or(());
+        let Ok(copy) = self.slots.opened(slot, buffer, open) else { return (false, 0) };
+        let done = put(parts, context, (*page, keep), *stored, copy);
+        (keep, usize::from(done.is_ok()))
+    }
+}
+
+/// Brings in a touched page that lies at `stored`, and those that are to come with
+/// it. Only the touched one counts: trouble with the others leaves them where they
+/// are.
+pub(crate) fn bring(
+    parts: &Parts,
+    context: &mut Context,
+    stored: SlotCopy,
+    wanted: Wanted,
+) -> Result<(), FaultError> {
+    let others = wanted.window - 1 + wanted.along.count();
+    if others == 0 || !bring_all(parts, context, stored, wanted, others)? {
+        bring_alone(parts, context, stored, wanted)?;
+    }
+    Ok(())
+}
+
+/// Reads one slot, through a bounce buffer, and installs one page of it.
+fn bring_alone(
+    parts: &Parts,
+    context: &mut Context,
+    stored: SlotCopy,
+    wanted: Wanted,
+) -> Result<(), FaultError> {
+    let slot = stored.slot();
+    // The reserve has one for each context.
+    let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
+        parts.die("no bounce buffer is left for a read");
+    };
+    // What does not match its seal was parked before the slot held this page.
+    if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
+        page_in::read_alone(parts, context, slot, &mut buffer)?;
+    }
+    put(parts, context, (wanted.page, wanted.keep), stored, &buffer)
+}
+
+/// As [`bring`]; false, and nothing done, where the page had better come alone.
+fn bring_all(
+    parts: &Parts,
+    context: &mut Context,
+    stored: SlotCopy,
+    wanted: Wanted,
+    others: usize,
+) -> Result<bool, FaultError> {
+    let Wanted { page, keep, window, along, access, is_stream } = wanted;
+    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), others + 1) else {
+        return Ok(false);
+    };
+    let most_slots = buffer.len() / PAGE_SIZE;
+    let mut gathered = Gathered::new(Some(stored));
+    let mut near = (page + 1..page + window as u64).chain(along.pages(page));
+    near.all(|near| {
+        near >= parts.window.pages() as PageNo || gathered.add(parts, near, most_slots)
+    });
+    // Never at the price of direct reclaim: this is a guess.
+    let count = gathered.count();
+    if count == 0 || !parts.budget.try_charge(count, parts.other_bytes()) {
+        return Ok(false);
+    }
+    let touched = bring_touched(parts, context, (page, stored, keep), &mut gathered, &mut buffer);
+    let came = match touched {
+        // Who writes a page writes those that follow it, but not those beside it.
+        Ok(true) if along.is_empty() => {
+            gathered.install(parts, context, &mut buffer, (access, is_stream))
+        }
+        Ok(true) => gathered.install(parts, context, &mut buffer, (Access::Read, is_stream)),
+        _ => 0,
+    };
+    drop(gathered);
+    parts.budget.release(count - came);
+    touched
+}
+
+/// Reads all that is gathered, and installs the touched page. False where that must
+/// be tried alone: something cannot be read, or is not what it should be.
+fn bring_touched(
+    parts: &Parts,
+    context: &mut Context,
+    (page, stored, keep): (PageNo, SlotCopy, bool),
+    gathered: &mut Gathered,
+    buffer: &mut [u8],
+) -> Result<bool, FaultError> {
+    if !gathered.read(parts, context, buffer) {
+        return Ok(false);
+    }
+    let slot = stored.slot();
+    let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes).then_some(()).ok_or(());
+    let Ok(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
+    put(parts, context, (page, keep), stored, copy)?;
+    Ok(true)
+}
+
+/// Puts what a slot holds of a page into the program's memory.
+fn put(
+    parts: &Parts,
+    context: &mut Context,
+    (page, keep): (PageNo, bool),
+    stored: SlotCopy,
+    copy: &[u8],
+) -> Result<(), FaultError> {
+    let writes = page_in::writes(keep);
+    match stored.part() {
+        None => page_in::install(parts, page, copy, writes),
+        Some(part) => {
+            unpack::part(parts, context, copy, part)?;
+            page_in::install(parts, page, &context.page.0, writes)
+        }
+    }
+}
