@@ -142,10 +142,17 @@ fn note(estimate: &AtomicU32, happened: bool) {
     estimate.store(seen - likely + moved, Relaxed);
 }
 
-/// Whether the copy of a page that comes in from `place` is to stay, and those of
-/// `others` that may come along. A page that was touched has been given its grace.
+/// Whether the copy of a page that comes in from `place` is to stay. One that
+/// `is_touched` has been given its grace, which tells of which kind it is; of those
+/// that come along nobody knows.
 #[must_use]
-pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access, others: bool) -> bool {
+pub fn is_kept(
+    parts: &Parts,
+    page: PageNo,
+    place: Place,
+    access: Access,
+    is_touched: bool,
+) -> bool {
     if access == Access::Write {
         return false;
     }
@@ -156,8 +163,7 @@ pub fn are_kept(parts: &Parts, page: PageNo, place: Place, access: Access, other
     };
     let is_promising = |comes_soon| parts.copies.is_promising(page, comes_soon);
     let comes_soon = parts.clock.comes_soon(page);
-    // Those that come along may be of either kind.
-    is_room && is_promising(comes_soon) && (!others || is_promising(!comes_soon))
+    is_room && is_promising(comes_soon) && (is_touched || is_promising(!comes_soon))
 }
 
 /// Whether DRAM can be spared for a copy in the pool.

@@ -1,11 +1,12 @@
 //! Pages of the swap area that come in together: a part of walk 2.
 //!
 //! In slots of their own or in shared ones, side by side or not: all slots are read
-//! at once, which takes hardly longer than one of them.
+//! at once, which takes hardly longer than one of them. Where a device serves one
+//! request at a time, only what lies side by side is read together.
 
+use crate::companions::Offsets;
 use crate::context::Context;
 use crate::copies;
-use crate::io::MAX_PIECES;
 use crate::page::{Claim, PageNo, SlotCopy};
 use crate::page_in::{self, Access, FaultError, Wanted};
 use crate::parts::Parts;
@@ -36,6 +37,21 @@ pub(crate) struct Gathered {
     slots: Slots,
 }
 
+/// How many slots there may be, and in how many runs of neighbours they may lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Most {
+    slots: usize,
+    runs: usize,
+}
+
+impl Most {
+    /// What is read at once into a buffer of so many bytes from the area of `slot`.
+    pub(crate) fn of(parts: &Parts, context: &Context, slot: u64, bytes: usize) -> Most {
+        let runs = parts.areas.reads_at_once(&context.lanes, slot);
+        Most { slots: bytes / PAGE_SIZE, runs }
+    }
+}
+
 /// Slots in ascending order, each once. What is read of them lies in a buffer in this
 /// order.
 struct Slots {
@@ -50,9 +66,10 @@ struct Slots {
 const _: () = assert!(PIECE_PAGES <= u64::BITS as usize);
 
 impl Slots {
-    /// Adds a slot, if it is not there yet; false where that would be one more than
-    /// `most`, or a run more than is read at once.
-    fn add(&mut self, slot: u64, most: usize) -> bool {
+    /// Adds a slot, if it is not there yet; false where that would be more than there
+    /// may be.
+    fn add(&mut self, slot: u64, most: Most) -> bool {
+        debug_assert!(self.open == 0, "bits are by place");
         let at = self.at(slot);
         let all = &self.all[..self.count];
         if all.get(at) == Some(&slot) {
@@ -61,7 +78,7 @@ impl Slots {
         let after_one = at > 0 && all[at - 1] + 1 == slot;
         let before_one = all.get(at) == Some(&(slot + 1));
         let runs = self.runs + 1 - usize::from(after_one) - usize::from(before_one);
-        if self.count == most.min(PIECE_PAGES) || runs > MAX_PIECES {
+        if self.count == most.slots.min(PIECE_PAGES) || runs > most.runs {
             return false;
         }
         self.all.copy_within(at..self.count, at + 1);
@@ -107,7 +124,9 @@ impl Gathered {
     pub(crate) fn new(others: Option<SlotCopy>) -> Gathered {
         let slots = Slots { all: [0; PIECE_PAGES], count: 0, runs: 0, open: 0 };
         let mut gathered = Gathered { members: [const { None }; PIECE_PAGES], count: 0, slots };
-        others.into_iter().for_each(|stored| assert!(gathered.slots.add(stored.slot(), 1)));
+        others.into_iter().for_each(|stored| {
+            assert!(gathered.slots.add(stored.slot(), Most { slots: 1, runs: 1 }))
+        });
         gathered
     }
 
@@ -117,8 +136,8 @@ impl Gathered {
     }
 
     /// Adds a page, if it is in the swap area, in the same one as the others, and
-    /// nobody has it. False where nothing more can be added: `most_slots` are read.
-    pub(crate) fn add(&mut self, parts: &Parts, page: PageNo, most_slots: usize) -> bool {
+    /// nobody has it. False where nothing more can be added.
+    pub(crate) fn add(&mut self, parts: &Parts, page: PageNo, most: Most) -> bool {
         if self.count == PIECE_PAGES {
             return false;
         }
@@ -129,7 +148,7 @@ impl Gathered {
         if first.is_some_and(|first| !parts.areas.are_together(*first, stored.slot())) {
             return true;
         }
-        if !self.slots.add(stored.slot(), most_slots) {
+        if !self.slots.add(stored.slot(), most) {
             return false;
         }
         self.members[self.count] = Some(Member { page, stored, claim });
@@ -138,11 +157,17 @@ impl Gathered {
     }
 
     /// Reads all slots into the first pages of `buffer`. False when that cannot be:
-    /// perhaps only one of them is bad.
-    pub(crate) fn read(&self, parts: &Parts, context: &mut Context, buffer: &mut [u8]) -> bool {
+    /// perhaps only one of them is bad. `waits` is as for [`page_in::read_each`].
+    pub(crate) fn read(
+        &self,
+        parts: &Parts,
+        context: &mut Context,
+        buffer: &mut [u8],
+        waits: bool,
+    ) -> bool {
         let slots = &self.slots.all[..self.slots.count];
-        slots.is_empty()
-            || page_in::read_each(parts, context, slots, &mut buffer[..slots.len() * PAGE_SIZE])
+        let buffer = &mut buffer[..slots.len() * PAGE_SIZE];
+        slots.is_empty() || page_in::read_each(parts, context, slots, buffer, waits)
     }
 
     /// What was read of a slot, sealed as it is.
@@ -197,13 +222,13 @@ impl Gathered {
         (0..INSTALL_PAGES).take_while(is_next).count()
     }
 
-    /// Whether the copies of pages from a member on are to stay, of so many together.
-    fn is_kept(&self, parts: &Parts, first: usize, count: usize, access: Access) -> bool {
+    /// Whether the copy of a member is to stay.
+    fn is_kept(&self, parts: &Parts, at: usize, access: Access) -> bool {
         let is_kept = |member: &Member| {
             let place = member.claim.before().place();
-            copies::are_kept(parts, member.page, place, access, count > 1)
+            copies::is_kept(parts, member.page, place, access, false)
         };
-        self.members[first].as_ref().is_some_and(is_kept)
+        self.members[at].as_ref().is_some_and(is_kept)
     }
 
     /// Installs neighbours, up to the first that is not what it should be. Returns
@@ -221,12 +246,13 @@ impl Gathered {
         let (page, from) = (*page, self.slots.at(stored.slot()));
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
         let slots = self.slots.all[from..from + run.len()].iter().copied();
+        // Slots of one page each: nobody else opens them.
         let good = page_in::open_run(parts, slots, bytes);
         if good == 0 {
             return (false, 0);
         }
         // What holds for the first: one call installs all of them alike.
-        let keep = self.is_kept(parts, run.start, good, access);
+        let keep = self.is_kept(parts, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
         (keep, page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages)
     }
@@ -240,7 +266,7 @@ impl Gathered {
         buffer: &mut [u8],
         access: Access,
     ) -> (bool, usize) {
-        let keep = self.is_kept(parts, at, 1, access);
+        let keep = self.is_kept(parts, at, access);
         let Some(Member { page, stored, .. }) = self.members[at].as_ref() else {
             return (false, 0);
         };
@@ -261,11 +287,27 @@ pub(crate) fn bring(
     stored: SlotCopy,
     wanted: Wanted,
 ) -> Result<(), FaultError> {
-    let others = wanted.window - 1 + wanted.along.count();
-    if others == 0 || !bring_all(parts, context, stored, wanted, others)? {
+    let along = companions(parts, wanted.page, wanted.may_have_companions);
+    let is_alone = wanted.window == 1 && along.is_empty();
+    if is_alone || !bring_all(parts, context, stored, (wanted, along))? {
         bring_alone(parts, context, stored, wanted)?;
     }
     Ok(())
+}
+
+/// Which pages beside a touched one, which is in the swap area, are to come with it,
+/// if any may. What else might follow is watched.
+fn companions(parts: &Parts, page: PageNo, may_be: bool) -> Offsets {
+    if !may_be {
+        parts.companions.note(page, Offsets::default());
+        return Offsets::default();
+    }
+    let end = parts.window.pages() as PageNo;
+    let is_out = |near| near < end && parts.pages.load(near).place().in_slot().is_some();
+    let out = Offsets::of(page, |near| is_out(near) && !parts.streams.is_marker(near));
+    let along = parts.companions.likely(page, out);
+    parts.companions.note(page, out.without(along));
+    along
 }
 
 /// Reads one slot, through a bounce buffer, and installs one page of it.
@@ -292,19 +334,20 @@ fn bring_all(
     parts: &Parts,
     context: &mut Context,
     stored: SlotCopy,
-    wanted: Wanted,
-    others: usize,
+    (wanted, along): (Wanted, Offsets),
 ) -> Result<bool, FaultError> {
-    let Wanted { page, keep, window, along, access, is_stream } = wanted;
-    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), others + 1) else {
+    let Wanted { page, keep, window, access, is_stream, .. } = wanted;
+    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), window + along.count()) else {
         return Ok(false);
     };
-    let most_slots = buffer.len() / PAGE_SIZE;
+    let most = Most::of(parts, context, stored.slot(), buffer.len());
     let mut gathered = Gathered::new(Some(stored));
-    let mut near = (page + 1..page + window as u64).chain(along.pages(page));
-    near.all(|near| {
-        near >= parts.window.pages() as PageNo || gathered.add(parts, near, most_slots)
-    });
+    let end = parts.window.pages() as PageNo;
+    let others = (page + 1..page + window as u64).chain(along.pages(page));
+    for other in others.filter(|other| *other < end) {
+        // One that is too many, or lies too far off, stays; perhaps the next does not.
+        gathered.add(parts, other, most);
+    }
     // Never at the price of direct reclaim: this is a guess.
     let count = gathered.count();
     if count == 0 || !parts.budget.try_charge(count, parts.other_bytes()) {
@@ -333,7 +376,7 @@ fn bring_touched(
     gathered: &mut Gathered,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
-    if !gathered.read(parts, context, buffer) {
+    if !gathered.read(parts, context, buffer, true) {
         return Ok(false);
     }
     let slot = stored.slot();
@@ -358,5 +401,67 @@ fn put(
             unpack::part(parts, context, copy, part)?;
             page_in::install(parts, page, &context.page.0, writes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn none() -> Slots {
+        Slots { all: [0; PIECE_PAGES], count: 0, runs: 0, open: 0 }
+    }
+
+    fn runs(slots: &BTreeSet<u64>) -> usize {
+        slots.iter().filter(|slot| !slots.contains(&slot.wrapping_sub(1))).count()
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_what_a_set_of_them_is(
+            wanted in prop::collection::vec(0..100u64, 0..200),
+            most_slots in 1..80usize,
+            most_runs in 1..40usize,
+        ) {
+            let (mut slots, mut model) = (none(), BTreeSet::new());
+            for slot in wanted {
+                let mut with = model.clone();
+                with.insert(slot);
+                let fits = with.len() <= most_slots.min(PIECE_PAGES) && runs(&with) <= most_runs;
+                let is_new = !model.contains(&slot);
+                let most = Most { slots: most_slots, runs: most_runs };
+                prop_assert_eq!(slots.add(slot, most), fits || !is_new);
+                if fits {
+                    model = with;
+                }
+                prop_assert_eq!(&slots.all[..slots.count], &model.iter().copied().collect::<Vec<_>>()[..]);
+                prop_assert_eq!(slots.runs, runs(&model));
+            }
+            for (at, slot) in model.iter().enumerate() {
+                prop_assert_eq!(slots.at(*slot), at);
+            }
+        }
+    }
+
+    #[test]
+    fn each_slot_is_opened_once_and_again_after_it_could_not_be() {
+        let mut slots = none();
+        let most = Most { slots: 4, runs: 4 };
+        assert!(slots.add(7, most) && slots.add(3, most));
+        let mut bytes = vec![0; 2 * PAGE_SIZE];
+        assert_eq!(slots.opened(7, &mut bytes, |_| Err(())), Err(()));
+        let mut opened = 0;
+        for _ in 0..3 {
+            let open = |page: &mut [u8]| {
+                page.fill(9);
+                opened += 1;
+                Ok::<(), ()>(())
+            };
+            assert!(slots.opened(7, &mut bytes, open).unwrap().iter().all(|byte| *byte == 9));
+        }
+        assert_eq!(opened, 1);
+        assert!(bytes[..PAGE_SIZE].iter().all(|byte| *byte == 0), "slot 3 comes first");
     }
 }

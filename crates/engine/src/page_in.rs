@@ -4,7 +4,6 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
-use crate::companions::Offsets;
 use crate::context::{Context, Contexts};
 use crate::copies;
 use crate::fill;
@@ -188,20 +187,20 @@ fn bring(
     // as if it had come and left.
     parts.note_return(page, place);
     let heat = parts.grace(page, place);
-    let (behind, along) = match touch {
+    let (behind, may_have_companions) = match touch {
         // What follows is on its way.
-        Touch::Marker(window) if window.is_asked_for() => (1, Offsets::default()),
+        Touch::Marker(window) if window.is_asked_for() => (1, false),
         // Nothing comes along from elsewhere, and looking costs what it costs.
-        _ if place.in_slot().is_none() => (1, Offsets::default()),
+        _ if place.in_slot().is_none() => (1, false),
         _ => match readahead::neighbours(&parts.pages, page, || parts.resident_of_all()) {
-            1 => (1, companions(parts, page)),
-            behind => (behind, Offsets::default()),
+            1 => (1, true),
+            behind => (behind, false),
         },
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
-    let keep = copies::are_kept(parts, page, place, access, window > 1);
-    let wanted = Wanted { page, access, keep, window, along, is_stream };
+    let keep = copies::is_kept(parts, page, place, access, true);
+    let wanted = Wanted { page, access, keep, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {
         Ok(tier) => {
             let copy = copies::arrive(parts, place, keep);
@@ -218,17 +217,6 @@ fn bring(
             Err(error)
         }
     }
-}
-
-/// Which pages beside a touched one, which is in the swap area, are to come with it.
-/// What else might follow is watched.
-fn companions(parts: &Parts, page: PageNo) -> Offsets {
-    let end = parts.window.pages() as PageNo;
-    let is_out = |near| near < end && parts.pages.load(near).place().in_slot().is_some();
-    let out = Offsets::of(page, is_out);
-    let along = parts.companions.likely(page).and(out);
-    parts.companions.note(page, out.without(along));
-    along
 }
 
 /// Looks how a touched page lies in a stream, and has the next window brought in
@@ -278,13 +266,12 @@ pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     /// What for.
     pub(crate) access: Access,
-    /// Whether what is stored of it, and of those that come with it, stays for as
-    /// long as they are not written.
+    /// Whether what is stored of it stays for as long as it is not written.
     pub(crate) keep: bool,
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
-    /// Which pages beside it are to come, wherever in the swap area they are.
-    pub(crate) along: Offsets,
+    /// Whether pages beside it are to come that mostly follow it.
+    pub(crate) may_have_companions: bool,
     /// Whether those that come with it can be relied on to be touched.
     pub(crate) is_stream: bool,
 }
@@ -382,8 +369,9 @@ pub(crate) fn read_each(
     context: &mut Context,
     slots: &[u64],
     buffer: &mut [u8],
+    waits: bool,
 ) -> bool {
-    let result = parts.areas.read_each(&mut context.lanes, slots, buffer);
+    let result = parts.areas.read_each(&mut context.lanes, slots, buffer, waits);
     if result.is_ok() {
         count_read(parts, buffer.len());
     }

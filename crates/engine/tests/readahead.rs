@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::config::PoolLimit;
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
@@ -154,6 +155,61 @@ fn touches_at_random_bring_hardly_anything_ahead() {
     let ahead = world.count(Counter::PagesReadAhead);
     assert!(ahead < 60, "{ahead} pages came ahead of 200 touches");
     assert_holds(memory, &contents);
+}
+
+/// Rows of three pages, whose second page is touched first, in an order without
+/// pattern.
+fn rows() -> impl Iterator<Item = usize> {
+    let row = |step| scramble(step) as usize % (PAGES / 3);
+    (0..300).map(row).flat_map(|row| [3 * row + 1, 3 * row, 3 * row + 2])
+}
+
+#[test]
+fn what_is_touched_together_comes_together_from_slots_of_any_kind() {
+    // Alone in a slot, unpacked; two and more in a slot.
+    for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
+        let world = World::new(&Setup { pool, ..Setup::default() });
+        let contents: Vec<_> = (0..PAGES as u64).map(kinds()[1]).collect();
+        let memory = world.map_with(&contents);
+        let (mut touched, mut faulted) = (0, 0);
+        for page in rows() {
+            // Cold each time, as in far more memory than there is.
+            if page % 3 == 1 {
+                world.evict(memory);
+            }
+            let before = faults(&world);
+            assert!(page_of(memory, page).is_some_and(|it| it == contents[page].bytes()));
+            touched += 1;
+            faulted += faults(&world) - before;
+        }
+        assert!(faulted * 5 < touched * 3, "{faulted} faults of {touched} touches, pool {pool:?}");
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_companion_that_cannot_be_had_harms_nobody() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup { pool: PoolLimit::Percent(0), ..Setup::default() });
+        let contents = random(PAGES as u64);
+        let memory = world.map_with(&contents);
+        for page in rows() {
+            if page % 3 == 1 {
+                world.evict(memory);
+            }
+            assert!(page_of(memory, page).is_some());
+        }
+        world.evict(memory);
+        let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
+        // The first read brings several, and fails; the page is read again, alone.
+        world.disk.fail(Operation::Read, world.disk.counts().reads, 1, fault);
+        assert!(page_of(memory, 601).is_some_and(|it| it == contents[601].bytes()));
+        assert_eq!(errors(), 0);
+        world.disk.heal();
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use softswap_sys::inline::Memory;
 
 const PAGES: usize = 300;
 /// They lie apart, so that none brings others along.
-const STEP_BYTES: usize = 4 * PAGE_SIZE;
+const STEP_BYTES: usize = 5 * PAGE_SIZE;
 
 /// Pages that nobody wants any more: that many others have left makes those few
 /// pages that are back soon stand out.

@@ -190,29 +190,54 @@ impl Ring {
         offset_bytes: u64,
         meanwhile: impl FnOnce(&mut Pending<'_>),
     ) -> io::Result<usize> {
+        let mut request = [Piece { offset: offset_bytes, buf }];
+        let mut result = [Ok(0)];
+        self.read_batch_while(target, &mut request, &mut result, meanwhile)?;
+        let [result] = result;
+        result
+    }
+
+    /// Reads all of `requests`, as many as the ring keeps in flight at most, as
+    /// [`Ring::read_batch`]. `meanwhile` is as for [`Ring::read_while`].
+    ///
+    /// # Errors
+    /// As for [`Ring::write_batch`].
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`, or there are too many.
+    pub fn read_batch_while(
+        &mut self,
+        target: Target<'_>,
+        requests: &mut [Piece<&mut [u8]>],
+        results: &mut [io::Result<usize>],
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> io::Result<()> {
+        let count = requests.len();
+        assert!(count == results.len() && count <= self.entries);
+        clear(results);
         if !self.is_usable() {
             return Err(io::Error::from_raw_os_error(errno::ESTALE));
         }
         let base = self.next_request;
-        self.next_request = base.wrapping_add(1);
-        let entry = read_entry(self.registered, target, buf, offset_bytes).user_data(base);
-        // SAFETY: `buf` is borrowed exclusively for this call, and `Pending`
-        // does not go before the request has completed, even in a panic. The
-        // queue is empty.
-        let pushed = unsafe { self.uring.submission().push(&entry) };
-        debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
-        let mut outcome = Outcome::default();
+        self.next_request = base.wrapping_add(count as u64);
+        for (index, Piece { offset, buf }) in requests.iter_mut().enumerate() {
+            let entry = read_entry(self.registered, target, buf, *offset);
+            let entry = entry.user_data(base.wrapping_add(index as u64));
+            // SAFETY: the buffers are borrowed exclusively for this call, and
+            // `Pending` does not go before all requests have completed, even in a
+            // panic. The queue is empty and takes `entries` requests.
+            let pushed = unsafe { self.uring.submission().push(&entry) };
+            debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+        }
+        let mut failure = None;
         {
-            let mut pending = Pending { ring: self, base, outcome: &mut outcome };
+            let mut pending =
+                Pending { ring: self, base, left: count, results, failure: &mut failure };
             // A refusal is met again, and dealt with, where the rest is waited for.
             let _ = pending.ring.uring.submit_and_wait(0);
             meanwhile(&mut pending);
         }
-        match outcome {
-            Outcome { ring: Some(error), .. } => Err(error),
-            Outcome { request: Some(result), .. } => result,
-            _ => Err(io::Error::from_raw_os_error(errno::EIO)),
-        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// Writes once; returns the bytes written, which may be fewer than asked for.
@@ -312,20 +337,20 @@ impl Ring {
                 debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
             }
             let mut settle = |index: usize, outcome| deliver(done + index, outcome);
-            self.finish(base, load, &mut settle)?;
+            self.finish(base, (load, load), &mut settle)?;
             done += load;
         }
         Ok(())
     }
 
-    /// Submits the `load` queued requests and waits for every one of them.
+    /// Submits what is queued of `load` requests and waits for every one of the
+    /// `pending` ones.
     fn finish(
         &mut self,
         base: u64,
-        load: usize,
+        (load, mut pending): (usize, usize),
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) -> io::Result<()> {
-        let mut pending = load;
         let mut refusals = 0;
         while pending > 0 {
             match self.uring.submit_and_wait(pending) {
@@ -393,22 +418,18 @@ impl Ring {
     }
 }
 
-/// What came of one request, or of the ring.
-#[derive(Debug, Default)]
-struct Outcome {
-    request: Option<io::Result<usize>>,
-    ring: Option<io::Error>,
-}
-
-/// A request that was submitted. When this goes, it has completed.
+/// Requests that were submitted. When this goes, they have completed.
 pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
-    outcome: &'r mut Outcome,
+    /// Those that have not completed.
+    left: usize,
+    results: &'r mut [io::Result<usize>],
+    failure: &'r mut Option<io::Error>,
 }
 
 impl Pending<'_> {
-    /// Looks once whether the request has completed.
+    /// Looks once whether all requests have completed.
     pub fn is_done(&mut self) -> bool {
         // With IOPOLL the device is asked in the call; otherwise a call is due
         // only when the kernel says that it has a completion to post.
@@ -418,7 +439,7 @@ impl Pending<'_> {
         self.reap()
     }
 
-    /// Sleeps for `ns`, or until the request has completed if that is sooner
+    /// Sleeps for `ns`, or until all requests have completed if that is sooner
     /// and the kernel can tell; whether it has. Timers are asked to be as exact
     /// as they can.
     pub fn sleep(&mut self, ns: u64) -> bool {
@@ -430,7 +451,7 @@ impl Pending<'_> {
             let time = types::Timespec::from(std::time::Duration::from_nanos(ns));
             let limit = types::SubmitArgs::new().timespec(&time);
             // ETIME says that the time is over, and the rest is met later.
-            let _ = self.ring.uring.submitter().submit_with_args(1, &limit);
+            let _ = self.ring.uring.submitter().submit_with_args(self.left, &limit);
         });
         self.reap()
     }
@@ -456,11 +477,12 @@ impl Pending<'_> {
     }
 
     fn reap(&mut self) -> bool {
-        if self.outcome.request.is_none() {
-            let Pending { ring, base, outcome } = self;
-            ring.reap(*base, 1, &mut |_, result| outcome.request = Some(result));
+        if self.left > 0 {
+            let Pending { ring, base, results, .. } = self;
+            let load = results.len();
+            self.left -= ring.reap(*base, load, &mut |index, result| results[index] = result);
         }
-        self.outcome.request.is_some()
+        self.left == 0
     }
 }
 
@@ -472,10 +494,10 @@ impl Drop for Pending<'_> {
         if self.ring.polls_device && self.ask_now_and_then() {
             return;
         }
-        let Pending { ring, base, outcome } = self;
-        let request = &mut outcome.request;
-        let finished = ring.finish(*base, 1, &mut |_, result| *request = Some(result));
-        outcome.ring = finished.err();
+        let Pending { ring, base, left, results, failure } = self;
+        let load = (results.len(), *left);
+        let deliver = &mut |index: usize, result| results[index] = result;
+        **failure = ring.finish(*base, load, deliver).err();
     }
 }
 

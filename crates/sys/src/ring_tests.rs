@@ -208,6 +208,39 @@ fn a_read_may_be_looked_for_slept_on_or_left_alone() {
 }
 
 #[test]
+fn several_reads_may_be_looked_for_together_and_each_has_its_own_outcome() {
+    let Some((mut ring, file)) = ring_and_file() else {
+        return;
+    };
+    let all = pages(3);
+    for (number, page) in (1..).zip(all.chunks_mut(4096)) {
+        page.fill(number);
+    }
+    let target = || Target::Descriptor(file.as_fd());
+    assert_eq!(ring.write(target(), all, 0).unwrap(), 3 * 4096);
+    let until_done: fn(&mut Pending<'_>) = |pending| while !pending.is_done() {};
+    let once: fn(&mut Pending<'_>) = |pending| {
+        pending.is_done();
+    };
+    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(10_000_000_000));
+    let not_at_all: fn(&mut Pending<'_>) = |_| {};
+    for meanwhile in [until_done, once, till_the_end, not_at_all] {
+        all.fill(0);
+        let mut bufs = all.chunks_mut(4096);
+        // The last page first, one that is not there, and the first.
+        let mut requests = [8192, u64::MAX / 2 + 1, 0]
+            .map(|offset| Piece { offset, buf: bufs.next().unwrap_or_default() });
+        let mut results = [const { Ok(0) }; 3];
+        ring.read_batch_while(target(), &mut requests, &mut results, meanwhile).unwrap();
+        assert!(matches!(results, [Ok(4096), Err(_), Ok(4096)]), "{results:?}");
+        assert!(requests[0].buf.iter().all(|&byte| byte == 3));
+        assert!(requests[2].buf.iter().all(|&byte| byte == 1));
+        assert_eq!(ring.read(target(), requests[1].buf, 4096).unwrap(), 4096, "still in step");
+        assert!(requests[1].buf.iter().all(|&byte| byte == 2));
+    }
+}
+
+#[test]
 fn a_panic_while_a_read_is_under_way_waits_for_it() {
     let Some((mut ring, file)) = ring_and_file() else {
         return;

@@ -120,7 +120,7 @@ impl FileDevice {
         buf: &mut [u8],
         polling: &Polling,
     ) -> io::Result<usize> {
-        let plan = polling.decide(now_ns());
+        let plan = polling.decide(PAGE_SIZE, now_ns());
         if let Lane::Rings(rings) = lane
             && plan.is_polling()
         {
@@ -144,6 +144,22 @@ impl FileDevice {
             }
             result => result,
         }
+    }
+
+    /// Reads what a batch of which so many bytes came has left undone.
+    fn read_rest(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        done: [usize; MAX_PIECES],
+    ) -> Result<(), IoError> {
+        for (piece, done) in pieces.iter_mut().zip(done) {
+            if done != piece.buf.len() {
+                // Once more alone: it goes on where it stopped, or says why not.
+                self.read(lane, piece.offset, piece.buf)?;
+            }
+        }
+        Ok(())
     }
 
     fn step_read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
@@ -237,13 +253,25 @@ impl Device for FileDevice {
         let done = batch(lane, pieces.len(), |ring, results| {
             ring.read_batch(Target::Attached, pieces, results)
         });
-        for (piece, done) in pieces.iter_mut().zip(done) {
-            if done != piece.buf.len() {
-                // Once more alone: it goes on where it stopped, or says why not.
-                self.read(lane, piece.offset, piece.buf)?;
-            }
+        self.read_rest(lane, pieces, done)
+    }
+
+    fn read_few(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        let bytes = pieces.iter().map(|piece| piece.buf.len()).sum();
+        let plan = polling.decide(bytes, now_ns());
+        if !plan.is_polling() {
+            return self.read_many(lane, pieces);
         }
-        Ok(())
+        let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.read_batch_while(Target::Attached, pieces, results, wait)
+        });
+        self.read_rest(lane, pieces, done)
     }
 
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {

@@ -37,6 +37,17 @@ pub enum Lane {
     Plain,
 }
 
+impl Lane {
+    /// How many requests it has under way at once.
+    #[must_use]
+    pub fn reads_at_once(&self) -> usize {
+        match self {
+            Lane::Rings(rings) if rings.told.is_usable() => MAX_PIECES,
+            _ => 1,
+        }
+    }
+}
+
 /// The io_urings of a lane: one ring cannot both be told by interrupts and ask
 /// the device.
 #[derive(Debug)]
@@ -106,6 +117,21 @@ pub trait Device: Send + Sync {
     /// The first one met; then none of the buffers holds anything of use.
     fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
         pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
+    }
+
+    /// As [`Device::read_many`], which the caller has nothing to do without: waits as
+    /// `polling` says.
+    ///
+    /// # Errors
+    /// As for [`Device::read_many`].
+    fn read_few(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        let _ = polling;
+        self.read_many(lane, pieces)
     }
 
     /// As [`Device::write`] of each of up to [`MAX_PIECES`] pieces, all under

@@ -318,7 +318,8 @@ impl Areas {
         area.read(lane_of(lanes, first), slot, buf)
     }
 
-    /// Reads one page from each of `slots`, all of which lie in one area.
+    /// Reads one page from each of `slots`, all of which lie in one area: as
+    /// [`Area::read_each`].
     ///
     /// # Errors
     /// As [`Area::read`].
@@ -327,11 +328,18 @@ impl Areas {
         lanes: &mut Lanes,
         slots: &[u64],
         buf: &mut [u8],
+        waits: bool,
     ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
         debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
         let (area, _) = self.of(*first);
-        area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
+        area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf, waits)
+    }
+
+    /// How many runs of slots of the area of `slot` are read at once.
+    #[must_use]
+    pub fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
+        lanes.0[index_of(slot)].reads_at_once()
     }
 
     /// Whether two slots lie in one area.

@@ -89,11 +89,11 @@ fn pages_are_read_together_wherever_their_slots_are() {
     let steps = (0..50_u64).map(|at| if at % 5 == 4 { at - 1 } else { at * 13 % 64 });
     let slots: Vec<u64> = steps.map(|at| run.first + at % run.len as u64).collect();
     let read = reserve_bytes(slots.len() * PAGE_SIZE).unwrap();
-    areas.read_each(&mut lanes, &slots, read).unwrap();
+    areas.read_each(&mut lanes, &slots, read, false).unwrap();
     for (slot, page) in slots.iter().zip(read.chunks_exact(PAGE_SIZE)) {
         assert!(page.iter().all(|byte| u64::from(*byte) == slot - run.first + 1), "slot {slot}");
     }
-    areas.read_each(&mut lanes, &[], &mut []).unwrap();
+    areas.read_each(&mut lanes, &[], &mut [], true).unwrap();
 }
 
 #[test]

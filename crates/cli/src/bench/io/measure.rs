@@ -78,7 +78,7 @@ impl<'t> Meter<'t> {
         timed(time, 1, || {
             let offset = offsets();
             let start = now_ns();
-            polling.single(|| target.device.read_page(lane, offset, page, polling))?;
+            polling.waited(PAGE_SIZE, || target.device.read_page(lane, offset, page, polling))?;
             Ok(now_ns() - start)
         })
     }

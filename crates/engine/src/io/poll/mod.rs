@@ -4,8 +4,8 @@
 //! The thread that touched the page has nothing else to do. If it sleeps, it
 //! pays for two context switches and for an idle processor's way back; if it
 //! looks for the completion itself, it has the page sooner, at the price of
-//! its processor. Only single-page reads are waited for like this: clusters
-//! and readahead windows are larger and sleep.
+//! its processor. Only reads of a few pages that a fault cannot do without are waited
+//! for like this: clusters and readahead windows are larger and sleep.
 //!
 //! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
 //! [`pressure`] whether others want the processor, [`plan`] the decision, and
@@ -102,13 +102,13 @@ impl Polling {
         self.overshoot_ns.load(Relaxed)
     }
 
-    /// Carries out a single-page read and counts it: the thread that waits,
-    /// the time it took, and for some the CPU time, for all that are not
-    /// measured.
+    /// Carries out a read of so many bytes, of one page or a few, that a thread has
+    /// nothing to do without, and counts it: the thread that waits, the time it
+    /// took, and for some the CPU time, for all that are not measured.
     ///
     /// # Errors
     /// Those of `read`, which then counts for nothing.
-    pub fn single<E>(&self, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let began = current_cpu();
         let _waiting = self.enter(start);
@@ -122,9 +122,13 @@ impl Polling {
             let used_ns = thread_cpu_ns() - before_ns;
             self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
         }
-        let (ended, ns) = self.note(false, PAGE_SIZE, start);
+        let (ended, ns) = self.note(false, bytes, start);
         if let Some(places) = &self.places {
-            places.record((began, ended), ns);
+            // Of one size, so that places can be compared.
+            match bytes {
+                PAGE_SIZE => places.record((began, ended), ns),
+                _ => places.count(),
+            }
         }
         Ok(())
     }
@@ -149,15 +153,15 @@ impl Polling {
         self.stats.record_io(bucket, ns);
     }
 
-    /// Decides how a single-page read that is about to be submitted is waited
+    /// Decides how a read of so many bytes that is about to be submitted is waited
     /// for. A plan of zeroes is an ordinary wait.
-    pub fn decide(&self, now_ns: u64) -> Plan {
+    pub fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
         self.stats.add(Counter::IoConsidered, 1);
         let mode = self.knobs.mode();
         if mode == Mode::Interrupt {
             return Plan::default();
         }
-        let plan = plan::plan(mode, self.knobs.sleep(), &self.view(now_ns));
+        let plan = plan::plan(mode, self.knobs.sleep(), &self.view(bytes, now_ns));
         if mode == Mode::Hybrid && plan.sleep_ns == 0 {
             self.doubt();
         }
@@ -189,9 +193,9 @@ impl Polling {
         }
     }
 
-    fn view(&self, now_ns: u64) -> View {
+    fn view(&self, bytes: usize, now_ns: u64) -> View {
         View {
-            times: self.samples.times(samples::bucket_of(false, PAGE_SIZE)),
+            times: self.samples.times(samples::bucket_of(false, bytes)),
             overshoot_ns: self.overshoot_ns(),
             sleep_share: self.sleep_share.load(Relaxed),
             is_contended: self.pressure.is_contended(now_ns),

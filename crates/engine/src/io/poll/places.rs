@@ -102,9 +102,7 @@ impl Places {
     /// Counts a wait for a single page that began on one processor and ended on
     /// another, or the same: only then it is told what it took.
     pub fn record(&self, (began, ended): (usize, usize), ns: u64) {
-        if (self.waits.fetch_add(1, Relaxed) + 1).is_multiple_of(SOON) {
-            self.is_due.store(true, Relaxed);
-        }
+        self.count();
         let Some(place) = self.places.get(ended).filter(|_| began == ended) else { return };
         let mean = place.mean_ns.load(Relaxed);
         let next = match mean {
@@ -112,6 +110,13 @@ impl Places {
             _ => mean - mean / MEAN_OF + ns.min(MOST_MEANS * mean) / MEAN_OF,
         };
         place.mean_ns.store(next.max(1), Relaxed);
+    }
+
+    /// Counts a wait, for whatever that was.
+    pub fn count(&self) {
+        if (self.waits.fetch_add(1, Relaxed) + 1).is_multiple_of(SOON) {
+            self.is_due.store(true, Relaxed);
+        }
     }
 
     /// Whether it may be time to ask for advice.

@@ -76,7 +76,7 @@ impl World {
             looks: 0,
         };
         self.polling.waits.fetch_add(1, Relaxed);
-        let plan = self.polling.decide(start);
+        let plan = self.polling.decide(PAGE_SIZE, start);
         self.polling.wait(plan, &mut request);
         let looks = request.looks;
         // The ordinary wait: over at the completion, or long after a lost one.

@@ -5,6 +5,9 @@ use crate::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
+/// So many pages that a thread waits for take hardly longer than one.
+const FEW_PAGES: usize = 15;
+
 impl Area {
     /// Writes whole pages to the first slots of a run.
     ///
@@ -50,10 +53,12 @@ impl Area {
     /// When not all of it was read; the buffer then holds nothing of use.
     pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
-        self.read_pieces(lane, buf, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
+        self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
     }
 
-    /// Reads one page from each of `slots`, as many of them at once as can be.
+    /// Reads one page from each of `slots`, as many of them at once as can be. Whether
+    /// the calling thread `waits`, with nothing to do without them: a few pages it
+    /// waits for as [`Area::polling`] says.
     ///
     /// # Errors
     /// As for [`Area::read`].
@@ -62,9 +67,10 @@ impl Area {
         lane: &mut Lane,
         slots: impl Fn(usize) -> u64,
         buf: &mut [u8],
+        waits: bool,
     ) -> Result<(), IoError> {
         let pages = buf.len() / PAGE_SIZE;
-        self.read_pieces(lane, buf, |done| {
+        self.read_pieces(lane, buf, waits && pages <= FEW_PAGES, |done| {
             let at = done / PAGE_SIZE;
             let follows = |next: &usize| slots(*next) == slots(at) + (*next - at) as u64;
             (slots(at), (at..pages).take_while(follows).count() * PAGE_SIZE)
@@ -77,6 +83,7 @@ impl Area {
         &self,
         lane: &mut Lane,
         buf: &mut [u8],
+        waits: bool,
         next: impl Fn(usize) -> (u64, usize),
     ) -> Result<(), IoError> {
         debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
@@ -95,6 +102,11 @@ impl Area {
                 (rest, count) = (after, count + 1);
             }
             match &mut pieces[..count] {
+                several if waits => {
+                    let read = || self.device.read_few(lane, several, &self.polling);
+                    // All of it, as few as they are.
+                    return self.polling.waited(bytes, read);
+                }
                 [only] => self.device.read(lane, only.offset, only.buf)?,
                 several => self.device.read_many(lane, several)?,
             }
@@ -111,7 +123,7 @@ impl Area {
     pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
         debug_assert!(page.len() == PAGE_SIZE);
         let (offset, _) = self.locate(Operation::Read, slot, 0, PAGE_SIZE)?;
-        self.polling.single(|| self.device.read_page(lane, offset, page, &self.polling))
+        self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
     }
 
     /// Where the device holds what lies `done` bytes behind slot `first`, and
