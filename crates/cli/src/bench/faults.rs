@@ -1,8 +1,8 @@
 //! What a fault costs the thread that takes it, by where the page was, beside
 //! what the parts of a fault cost.
 //!
-//! All variants touch pages in the same random order, and every other page
-//! only, so that no touch brings in a neighbour that is to be measured.
+//! All variants touch pages in the same random order, and so far apart that no touch
+//! brings in another page that is to be measured.
 
 use super::machine::Machine;
 use super::noise::{fill_with_noise, shuffled};
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 /// Rounds that count, after one that does not.
 const ROUNDS: usize = 11;
 /// Pages between two that are touched.
-const STRIDE: usize = 2;
+const STRIDE: usize = 5;
 /// Pages written to the device at once while preparing.
 const CLUSTER_PAGES: usize = 32;
 const SAME: u64 = 0x00ab_cdef;
