@@ -112,12 +112,13 @@ fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
         world.assert_within_budget();
         (world.count(Counter::ReclaimedAhead), world.count(Counter::PagesWritten))
     };
-    let (batches, written) = batches_of(Content::Sparse);
+    let (many, written) = batches_of(Content::Sparse);
     assert_eq!(written, 0);
-    assert!(batches > 20, "{batches} batches");
-    let (batches, written) = batches_of(Content::Random);
+    assert!(many > 20, "{many} batches");
+    // What leaves unchanged needs no disk either, but not for long.
+    let (few, written) = batches_of(Content::Random);
     assert!(written > 0);
-    assert_eq!(batches, 0, "nobody waits for what others can write");
+    assert!(few * 4 < many, "{few} batches, and {many}: nobody waits for what others can write");
 }
 
 #[test]
