@@ -1,9 +1,8 @@
 //! Which pages come next: neighbours of a page that is brought in, and windows
 //! further on that are brought in before they are touched.
 //!
-//! Pages leave in address order, so neighbours in memory are mostly neighbours
-//! in the swap area too, and one larger read brings them all for little more
-//! than the price of one. How far to look is told by what lies behind: a
+//! Several pages are read at once for little more than the price of one, wherever
+//! in the swap area they lie. How far to look is told by what lies behind: a
 //! stream leaves resident pages behind it, so its window doubles with each
 //! read, up to [`MAX_NEIGHBOURS`]; a random touch reads its page alone. The more
 //! of all pages are resident, the more of them must lie behind it in a row: some

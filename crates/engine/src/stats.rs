@@ -123,7 +123,7 @@ counters! {
     IoSlept,
     /// Of those, complete when the sleep was over.
     IoOverslept,
-    /// CPU time spent on single-page reads, in ns; estimated from one in 16.
+    /// CPU time spent on reads that a thread waits for, in ns; estimated from one in 16.
     IoWaitCpuNs,
     /// Threads moved to where single-page reads take less.
     IoSteered,

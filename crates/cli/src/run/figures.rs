@@ -175,7 +175,7 @@ pub(crate) struct AreaFigures {
     pub(super) shrunk_bytes: u64,
 }
 
-/// How single-page reads were waited for.
+/// How reads of a page, or of a few, were waited for.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PollingFigures {
     /// Whether the device itself is asked for completions.

@@ -201,13 +201,13 @@ fn write_buffers(out: &mut String, bounce: &BounceFigures) -> std::fmt::Result {
     )
 }
 
-/// How single pages from the disk were waited for, if there were any.
+/// How pages from the disk were waited for, if there were any.
 fn write_waits(out: &mut String, polling: &PollingFigures) -> std::fmt::Result {
     let PollingFigures { considered, polled, hit, slept, overslept, .. } = *polling;
     if considered == 0 {
         return Ok(());
     }
-    write!(out, "  waits    {} for single pages, ", count(considered))?;
+    write!(out, "  waits    {} for pages, ", count(considered))?;
     match polled {
         0 => write!(out, "none polled for")?,
         _ => {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// What a thread does between submitting a single-page read and its completion.
+/// What a thread does between submitting a read of a page, or of a few, and its
+/// completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
