@@ -102,20 +102,22 @@ impl Slots {
         &mut bytes[self.at(slot) * PAGE_SIZE..][..PAGE_SIZE]
     }
 
-    /// What a slot holds, opened by `open` the first time.
-    fn opened<'b, E>(
+    /// What a slot holds, opened by `open` the first time; `None` where that says no.
+    fn opened<'b>(
         &mut self,
         slot: u64,
         bytes: &'b mut [u8],
-        open: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<&'b [u8], E> {
+        open: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Option<&'b [u8]> {
         let bit = 1 << self.at(slot);
         let page = self.page(slot, bytes);
         if self.open & bit == 0 {
-            open(page)?;
+            if !open(page) {
+                return None;
+            }
             self.open |= bit;
         }
-        Ok(page)
+        Some(page)
     }
 }
 
@@ -271,8 +273,8 @@ impl Gathered {
             return (false, 0);
         };
         let slot = stored.slot();
-        let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes).then_some(()).ok_or(());
-        let Ok(copy) = self.slots.opened(slot, buffer, open) else { return (false, 0) };
+        let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
+        let Some(copy) = self.slots.opened(slot, buffer, open) else { return (false, 0) };
         let done = put(parts, context, (*page, keep), *stored, copy);
         (keep, usize::from(done.is_ok()))
     }
@@ -354,12 +356,10 @@ fn bring_all(
         return Ok(false);
     }
     let touched = bring_touched(parts, context, (page, stored, keep), &mut gathered, &mut buffer);
+    // Who writes a page writes those that follow it, but not those beside it.
+    let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
-        // Who writes a page writes those that follow it, but not those beside it.
-        Ok(true) if along.is_empty() => {
-            gathered.install(parts, context, &mut buffer, (access, is_stream))
-        }
-        Ok(true) => gathered.install(parts, context, &mut buffer, (Access::Read, is_stream)),
+        Ok(true) => gathered.install(parts, context, &mut buffer, (access, is_stream)),
         _ => 0,
     };
     drop(gathered);
@@ -380,8 +380,8 @@ fn bring_touched(
         return Ok(false);
     }
     let slot = stored.slot();
-    let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes).then_some(()).ok_or(());
-    let Ok(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
+    let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
+    let Some(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
     put(parts, context, (page, keep), stored, copy)?;
     Ok(true)
 }
@@ -451,13 +451,13 @@ mod tests {
         let most = Most { slots: 4, runs: 4 };
         assert!(slots.add(7, most) && slots.add(3, most));
         let mut bytes = vec![0; 2 * PAGE_SIZE];
-        assert_eq!(slots.opened(7, &mut bytes, |_| Err(())), Err(()));
+        assert_eq!(slots.opened(7, &mut bytes, |_| false), None);
         let mut opened = 0;
         for _ in 0..3 {
             let open = |page: &mut [u8]| {
                 page.fill(9);
                 opened += 1;
-                Ok::<(), ()>(())
+                true
             };
             assert!(slots.opened(7, &mut bytes, open).unwrap().iter().all(|byte| *byte == 9));
         }
