@@ -5,16 +5,22 @@
 //! costs a read from the disk. How soon a page is back after it left tells what
 //! more DRAM would have spared: a page found in the pool would have stayed
 //! resident, had there been room for as many pages as left meanwhile; one found
-//! on the disk would still have been in the pool, had that held so many.
+//! on the disk would still have been in the pool, had that held what went on from
+//! there meanwhile ([`Turnover`]).
 //!
 //! Both are counted for one step of the limit and for all the way to its bound,
 //! each in faults spared per byte, times what such a fault costs here. The
 //! steeper of the two counts: a loop gains nothing until all of it fits, a hot
-//! set gains by the first byte. The limit moves towards the side that gains more,
-//! to the pool at once; back only after some patience, which grows each time it
-//! was wrong, since what is written to the disk meanwhile costs most.
+//! set gains by the first byte. What a step would have gained adds up, and what it
+//! would have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
+//! what the step costs, the limit moves: what has to go on to the disk for it must
+//! be written, and some of it read again. So a wrong step loses about what waiting
+//! longer for a right one had, whatever the program and the disk are like. A step
+//! back to resident pages that had to be undone makes the next one wait for twice
+//! as much, one that was followed by another for half.
 
 use crate::stats::Tier;
+use crate::turnover::Turnover;
 use softswap_sys::PAGE_SIZE;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -24,11 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 const STEPS: usize = 16;
 /// Faults that are looked at together.
 const EVENTS: u32 = 128;
-/// The resident side must gain so many times as much, to take DRAM back.
-const RELUCTANCE: f64 = 4.0;
-/// In so many looks in a row, at first and at most.
-const LEAST_PATIENCE: u32 = 4;
-const MOST_PATIENCE: u32 = 1024;
+/// How often what a step back costs may be doubled, and halved: a quarter to 256 times.
+const MOST_DOUBT: i32 = 8;
+const LEAST_DOUBT: i32 = -2;
 /// A share of 1.
 const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
@@ -40,6 +44,9 @@ const LEAVE_NS: u64 = 5_000;
 const MOST_TIMES: u64 = 4;
 /// The way into the fault's handler and out of it, which nobody can measure there.
 const SIGNAL_NS: u64 = 2_500;
+
+/// Share of its limit at which the pool is written back, in percent.
+pub const WRITE_BACK_PERCENT: usize = 90;
 
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
@@ -79,15 +86,6 @@ impl Spared {
     }
 }
 
-/// What was decided so far.
-#[derive(Debug)]
-struct Course {
-    /// Looks in a row that spoke for resident pages.
-    calm: u32,
-    patience: u32,
-    was_taken_back: bool,
-}
-
 /// The balance between the pool and resident pages.
 #[derive(Debug)]
 pub struct Balance {
@@ -104,6 +102,7 @@ pub struct Balance {
     leave_ns: AtomicU64,
     /// Of these faults, how many were from the disk, out of [`WHOLE`].
     disk_share: AtomicU32,
+    turnover: Turnover,
     course: Mutex<Course>,
 }
 
@@ -122,8 +121,15 @@ impl Balance {
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
             leave_ns: AtomicU64::new(LEAVE_NS),
             disk_share: AtomicU32::new(0),
-            course: Mutex::new(Course { calm: 0, patience: LEAST_PATIENCE, was_taken_back: false }),
+            turnover: Turnover::default(),
+            course: Mutex::new(Course::default()),
         }
+    }
+
+    /// What passes through the pool.
+    #[must_use]
+    pub fn turnover(&self) -> &Turnover {
+        &self.turnover
     }
 
     /// Whether the limit moves.
@@ -192,14 +198,13 @@ impl Balance {
 
     /// A touched page was on the disk, packed, and so many had left since it did.
     pub fn found_on_disk(&self, distance: u64, pool: PoolView) {
-        let average_bytes = pool.used_bytes / pool.objects.max(1);
-        let needed = (distance as usize).saturating_sub(pool.objects) * average_bytes;
+        let more = self.turnover.find(distance) as usize;
         let room = self.most_bytes.saturating_sub(pool.limit_bytes);
-        self.pool.note(needed, self.step_bytes, room);
+        self.pool.note(more.saturating_mul(pool.average_bytes()), self.step_bytes, room);
     }
 
     /// Moves the pool's limit, once enough has been seen to change it.
-    pub fn step(&self, limit_bytes: impl FnOnce() -> usize, set_limit: impl FnOnce(usize)) {
+    pub fn step(&self, view: impl FnOnce() -> PoolView, set_limit: impl FnOnce(usize)) {
         let events = self.resident.by_all.load(Relaxed) + self.pool.by_all.load(Relaxed);
         if events < EVENTS {
             return;
@@ -207,57 +212,95 @@ impl Balance {
         // Not waited for: a forked child may find it taken for good.
         let Ok(mut course) = self.course.try_lock() else { return };
         if self.is_on()
-            && let Some(limit_bytes) = self.next(&mut course, limit_bytes())
+            && let Some(limit_bytes) = self.next(&mut course, view())
         {
             set_limit(limit_bytes);
         }
     }
 
-    fn next(&self, course: &mut Course, limit_bytes: usize) -> Option<usize> {
-        let (pool_ns, disk_ns) = self.prices_ns();
-        let saved_ns = disk_ns.saturating_sub(pool_ns);
+    fn next(&self, course: &mut Course, view: PoolView) -> Option<usize> {
+        let limit_bytes = view.limit_bytes;
         let (regained, room) = (
             limit_bytes.saturating_sub(self.least_bytes),
             self.most_bytes.saturating_sub(limit_bytes),
         );
+        let (down, up) = (self.step_bytes.min(regained), self.step_bytes.min(room));
+        let (pool_ns, disk_ns) = self.prices_ns();
+        let saved_ns = disk_ns.saturating_sub(pool_ns);
         let resident = self.resident.take_slope(self.step_bytes, regained) * pool_ns as f64;
         let pool = self.pool.take_slope(self.step_bytes, room) * saved_ns as f64;
-        let moved = course.decide(resident, pool)?;
-        let next = match moved {
-            Towards::Pool => (limit_bytes + self.step_bytes).min(self.most_bytes),
-            Towards::Resident => {
-                limit_bytes.saturating_sub(self.step_bytes).max(self.least_bytes.min(limit_bytes))
-            }
+        let gain_ns = resident * down as f64 - pool * up as f64;
+        let next = match course.follow(gain_ns, || self.costs_ns(view, (pool_ns, disk_ns)))? {
+            Towards::Pool => limit_bytes + up,
+            Towards::Resident => limit_bytes - down,
         };
         (next != limit_bytes).then_some(next)
     }
+
+    /// What a step costs, by what a page from the pool does and one from the disk.
+    fn costs_ns(&self, view: PoolView, (pool_ns, disk_ns): (u64, u64)) -> Costs {
+        // Pages that have to be packed, and touched ones that are unpacked again.
+        let to_pool_ns = (self.step_bytes / PAGE_SIZE) as f64 * pool_ns as f64;
+        // What is above the mark of the lower limit goes on; some will be wanted back.
+        let kept = view.limit_bytes.saturating_sub(self.step_bytes) / 100 * WRITE_BACK_PERCENT;
+        let shed = view.used_bytes.saturating_sub(kept).min(self.step_bytes);
+        let each_ns =
+            self.leave_ns.load(Relaxed) as f64 + self.turnover.share_back() * disk_ns as f64;
+        let shed_ns = (shed / view.average_bytes()) as f64 * each_ns;
+        // Should it be wrong, it is undone.
+        Costs { to_pool_ns, to_resident_ns: shed_ns + to_pool_ns }
+    }
 }
 
+impl PoolView {
+    /// Of a page in it.
+    fn average_bytes(self) -> usize {
+        (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Towards {
     Pool,
     Resident,
 }
 
+/// What a step costs at once.
+struct Costs {
+    to_pool_ns: f64,
+    to_resident_ns: f64,
+}
+
+/// What speaks for a step, and what was decided so far.
+#[derive(Debug, Default)]
+struct Course {
+    /// What it had gained by now, had it been made when that began to pay.
+    to_pool_ns: f64,
+    to_resident_ns: f64,
+    last: Option<Towards>,
+    /// How often what a step back costs is doubled, or halved.
+    doubt: i32,
+}
+
 impl Course {
-    fn decide(&mut self, resident: f64, pool: f64) -> Option<Towards> {
-        if pool > resident {
-            self.calm = 0;
-            if std::mem::take(&mut self.was_taken_back) {
-                self.patience = (2 * self.patience).min(MOST_PATIENCE);
-            }
-            return Some(Towards::Pool);
-        }
-        if resident <= RELUCTANCE * pool {
-            self.calm = 0;
+    /// Resident pages would have gained so much by a step since the last look, or lost.
+    fn follow(&mut self, gain_ns: f64, costs: impl FnOnce() -> Costs) -> Option<Towards> {
+        self.to_resident_ns = (self.to_resident_ns + gain_ns).max(0.0);
+        self.to_pool_ns = (self.to_pool_ns - gain_ns).max(0.0);
+        let costs = costs();
+        let is_again = self.last == Some(Towards::Resident);
+        let towards = if self.to_pool_ns > costs.to_pool_ns {
+            self.doubt = (self.doubt + i32::from(is_again)).min(MOST_DOUBT);
+            Towards::Pool
+        } else if self.to_resident_ns > costs.to_resident_ns * 2_f64.powi(self.doubt) {
+            // So the last one was right.
+            self.doubt = (self.doubt - i32::from(is_again)).max(LEAST_DOUBT);
+            Towards::Resident
+        } else {
             return None;
-        }
-        self.calm += 1;
-        if self.calm < self.patience {
-            return None;
-        }
-        self.calm = 0;
-        self.was_taken_back = true;
-        Some(Towards::Resident)
+        };
+        *self = Course { last: Some(towards), doubt: self.doubt, ..Course::default() };
+        Some(towards)
     }
 }
 
@@ -278,70 +321,129 @@ mod tests {
     const MOST: usize = BUDGET / 5 * 4;
     const STEP: usize = BUDGET / STEPS;
 
+    /// Pages of the pool go on when they are this old, all of them.
+    const AGE: u64 = 10_000;
+
     fn balance() -> Balance {
-        Balance::new(true, LEAST, MOST, BUDGET)
+        let balance = Balance::new(true, LEAST, MOST, BUDGET);
+        balance.turnover.note_age(AGE);
+        pass_on(&balance, 4000);
+        balance
+    }
+
+    /// So many pages left, and as many went on.
+    fn pass_on(balance: &Balance, pages: u64) {
+        balance.turnover.note_left(pages);
+        balance.turnover.note_gone(pages);
     }
 
     /// A full pool of pages that pack to a quarter.
-    fn view(limit_bytes: usize) -> PoolView {
+    fn full(limit_bytes: usize) -> PoolView {
         PoolView { limit_bytes, used_bytes: limit_bytes, objects: limit_bytes / 1024 }
     }
 
-    fn look(balance: &Balance, limit: usize, pooled: &[u64], on_disk: &[u64]) -> usize {
+    /// Found in the pool, and on the disk, at these distances.
+    fn look(balance: &Balance, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> usize {
         for at in 0..EVENTS as usize {
             if let Some(distance) = pooled.get(at % pooled.len().max(1)) {
-                balance.found_in_pool(*distance, limit);
+                balance.found_in_pool(*distance, pool.limit_bytes);
             }
             if let Some(distance) = on_disk.get(at % on_disk.len().max(1)) {
-                balance.found_on_disk(*distance, view(limit));
+                balance.found_on_disk(*distance, pool);
             }
         }
-        let mut next = limit;
-        balance.step(|| limit, |moved| next = moved);
+        let mut next = pool.limit_bytes;
+        balance.step(|| pool, |moved| next = moved);
         next
+    }
+
+    /// How many looks alike it takes until the limit moves, and to where.
+    fn until_moved(
+        balance: &Balance,
+        pool: PoolView,
+        pooled: &[u64],
+        on_disk: &[u64],
+    ) -> Option<(usize, usize)> {
+        let mut looks = (1..1000).map(|count| (count, look(balance, pool, pooled, on_disk)));
+        looks.find(|(_, next)| *next != pool.limit_bytes)
     }
 
     #[test]
     fn pages_that_a_larger_pool_had_held_let_it_grow_up_to_its_most() {
         let balance = balance();
         let mut limit = LEAST;
-        for _ in 0..7 {
-            let behind = view(limit).objects as u64 + 1000;
-            let next = look(&balance, limit, &[], &[behind]);
-            assert!(next == (limit + STEP).min(MOST));
+        while limit < MOST {
+            let (looks, next) = until_moved(&balance, full(limit), &[], &[AGE + 1000]).unwrap();
+            assert!(looks <= 4 && next == (limit + STEP).min(MOST), "{looks} looks");
             limit = next;
         }
-        assert_eq!(limit, MOST);
     }
 
     #[test]
     fn pages_that_no_pool_had_held_do_not() {
         let balance = balance();
-        assert_eq!(look(&balance, LEAST, &[], &[MOST as u64 / 512]), LEAST);
-        assert_eq!(look(&balance, MOST, &[], &[10]), MOST);
+        let far = AGE + MOST as u64 / 512;
+        assert_eq!(until_moved(&balance, full(LEAST), &[], &[far]), None);
+        assert_eq!(until_moved(&balance, full(MOST), &[], &[AGE]), None);
     }
 
     #[test]
     fn a_loop_that_would_just_fit_is_reason_enough() {
         let balance = balance();
-        let whole = (MOST / 1024) as u64 - 100;
-        assert_eq!(look(&balance, LEAST, &[], &[whole]), LEAST + STEP);
+        let whole = AGE + ((MOST - LEAST) / 1024) as u64 - 100;
+        let (looks, next) = until_moved(&balance, full(LEAST), &[], &[whole]).unwrap();
+        assert!(looks > 4 && next == LEAST + STEP, "{looks} looks");
     }
 
     #[test]
-    fn pages_that_had_stayed_resident_take_it_back_with_patience() {
+    fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
         let balance = balance();
-        let mut looks = 0;
-        let mut limit = MOST;
-        while limit > LEAST {
-            limit = look(&balance, limit, &[100], &[]);
-            looks += 1;
-        }
-        assert_eq!(looks, LEAST_PATIENCE * ((MOST - LEAST).div_ceil(STEP)) as u32);
-        // That was wrong: next time it takes twice as long.
-        assert_eq!(look(&balance, limit, &[], &[10]), LEAST + STEP);
-        let again = (1..).find(|_| look(&balance, LEAST + STEP, &[100], &[]) == LEAST).unwrap();
-        assert_eq!(again, 2 * LEAST_PATIENCE);
+        let (first, next) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
+        assert_eq!(next, MOST - STEP);
+        let empty = PoolView { used_bytes: 0, objects: 0, ..full(next) };
+        let (free, next) = until_moved(&balance, empty, &[100], &[]).unwrap();
+        assert!(free < first && next == MOST - 2 * STEP, "{free} and {first} looks");
+        // What goes on will be wanted back.
+        (0..8000).for_each(|_| assert_eq!(balance.turnover.find(AGE), 0));
+        let (dear, _) = until_moved(&balance, full(next), &[100], &[]).unwrap();
+        assert!(dear > 2 * first, "{dear} and {first} looks");
+    }
+
+    #[test]
+    fn a_step_back_that_was_wrong_makes_the_next_one_wait_longer() {
+        let balance = balance();
+        let back = || until_moved(&balance, full(MOST), &[100], &[]).unwrap().0;
+        let forth = || {
+            pass_on(&balance, 8000);
+            let undone = until_moved(&balance, full(MOST - STEP), &[], &[AGE + 10]);
+            assert_eq!(undone.unwrap().1, MOST);
+        };
+        let first = back();
+        forth();
+        let second = back();
+        forth();
+        let third = back();
+        assert!(second * 2 >= first * 3 && third * 2 >= second * 3, "{first}, {second}, {third}");
+        // One that is followed by another was right.
+        until_moved(&balance, full(MOST - STEP), &[100], &[]).unwrap();
+        forth();
+        assert!(back() < 2 * third);
+    }
+
+    #[test]
+    fn what_speaks_for_one_side_mostly_adds_up() {
+        let balance = balance();
+        let mut looks = 0..500;
+        let moved = looks.find(|at| {
+            let pool = full(MOST - STEP);
+            let next = match at % 4 {
+                // A few pages that are wanted back are worth as much as many.
+                0 => look(&balance, pool, &[100], &[AGE + 10, AGE * 100, AGE * 100, AGE * 100]),
+                _ => look(&balance, pool, &[100], &[]),
+            };
+            next < pool.limit_bytes
+        });
+        assert!(moved.is_some());
     }
 
     #[test]
@@ -368,11 +470,13 @@ mod tests {
     #[test]
     fn what_is_set_stays() {
         let balance = Balance::new(false, LEAST, MOST, BUDGET);
-        assert_eq!(look(&balance, LEAST, &[], &[10]), LEAST);
+        let moved = |limit| until_moved(&balance, full(limit), &[], &[10]).map(|(_, next)| next);
+        assert_eq!(moved(LEAST), None);
         balance.set(true, || {});
-        assert_eq!(look(&balance, LEAST, &[], &[10]), LEAST + STEP);
+        assert_eq!(moved(LEAST), Some(LEAST + STEP));
         // Set by hand, below the least.
-        assert_eq!(look(&balance, STEP, &[], &[10]), 2 * STEP);
+        assert_eq!(moved(STEP), Some(2 * STEP));
+        assert_eq!(until_moved(&balance, full(STEP), &[100], &[]), None);
     }
 
     proptest! {
@@ -380,13 +484,16 @@ mod tests {
         fn the_limit_keeps_to_its_bounds(
             looks in prop::collection::vec((0..40_000u64, 0..200_000u64), 1..60),
             times in prop::collection::vec((0..100_000u64, 0..1_000_000u64), 1..60),
+            filled in 0..=100_usize,
         ) {
             let balance = balance();
             let mut limit = LEAST;
             for ((pooled, on_disk), (pool_ns, disk_ns)) in looks.into_iter().zip(times) {
                 balance.took(Tier::Pool, pool_ns);
                 balance.took(Tier::Disk, disk_ns);
-                limit = look(&balance, limit, &[pooled], &[on_disk]);
+                let used_bytes = limit / 100 * filled;
+                let pool = PoolView { used_bytes, ..full(limit) };
+                limit = look(&balance, pool, &[pooled], &[on_disk]);
                 prop_assert!((LEAST..=MOST).contains(&limit));
             }
         }

@@ -95,7 +95,7 @@ impl PoolLimit {
     /// The largest there may be.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
     /// What [`PoolLimit::Auto`] never goes below.
-    pub const LEAST: PoolLimit = PoolLimit::Percent(40);
+    pub const LEAST: PoolLimit = PoolLimit::Percent(10);
 
     /// The limit with so large a budget, at first. A size is cut to the largest
     /// share.

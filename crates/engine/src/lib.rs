@@ -112,6 +112,8 @@ pub mod swap {
     pub mod slot;
 }
 #[cfg(not(loom))]
+pub mod turnover;
+#[cfg(not(loom))]
 mod unchanged;
 #[cfg(not(loom))]
 pub mod unpack;

@@ -87,6 +87,7 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     }
     parts.budget.release(outcome.pages_out);
     parts.leaving.note(found, outcome.for_disk);
+    parts.balance.turnover().note_left(outcome.pages_out as u64);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;

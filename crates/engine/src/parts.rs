@@ -346,19 +346,22 @@ impl Parts {
             return;
         }
         let Some(distance) = self.clock.distance(page) else { return };
-        let (limit_bytes, pool) = (self.pool.limit_bytes(), &self.pool);
-        if matches!(place, Place::Pool { .. }) {
-            self.balance.found_in_pool(distance, limit_bytes);
-            return;
+        match place {
+            Place::Pool { .. } => self.balance.found_in_pool(distance, self.pool.limit_bytes()),
+            _ => self.balance.found_on_disk(distance, self.pool_view()),
         }
-        let (used_bytes, objects) = (pool.used_bytes(), pool.objects());
-        self.balance.found_on_disk(distance, PoolView { limit_bytes, used_bytes, objects });
+    }
+
+    fn pool_view(&self) -> PoolView {
+        let pool = &self.pool;
+        let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());
+        PoolView { limit_bytes, used_bytes, objects: pool.objects() }
     }
 
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub fn keep_balance(&self) {
-        let pool = &self.pool;
-        self.balance.step(|| pool.limit_bytes(), |limit_bytes| pool.set_limit_bytes(limit_bytes));
+        let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
+        self.balance.step(|| self.pool_view(), set_limit);
     }
 
     /// Heat of a page that was touched and has come in from `place`.

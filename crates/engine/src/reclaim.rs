@@ -6,6 +6,7 @@
 //! that needs a page and finds none free takes a batch out as well (direct reclaim);
 //! that is rare and counted.
 
+use crate::balance::WRITE_BACK_PERCENT;
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::copies;
 use crate::page_out::{self, NoSlot};
@@ -17,8 +18,6 @@ use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::Ordering;
 
-/// Share of its limit at which the pool is written back, in percent.
-const POOL_HIGH_PERCENT: usize = 90;
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
 /// With fewer pages than this in DRAM touchers take none out.
@@ -176,7 +175,7 @@ pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
 }
 
 fn is_pool_high(parts: &Parts) -> bool {
-    parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * POOL_HIGH_PERCENT
+    parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * WRITE_BACK_PERCENT
 }
 
 fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {

@@ -41,6 +41,7 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let moves = Moves { run, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
+    parts.balance.turnover().note_gone(gone as u64);
     Ok(gone)
 }
 
@@ -59,6 +60,7 @@ fn fill_batch(
         if parts.pool.oldest(&mut oldest) == 0 {
             break;
         }
+        note_age(parts, oldest[0].0);
         let first = oldest[0].0 / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may name any owner.
         let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
@@ -75,6 +77,14 @@ fn fill_batch(
         }
     }
     count
+}
+
+/// How long ago the oldest page left memory, if that is known.
+fn note_age(parts: &Parts, page: PageNo) {
+    // A damaged header may name any owner.
+    let is_one = page < parts.window.pages() as u64;
+    let distance = is_one.then(|| parts.clock.distance(page)).flatten();
+    distance.into_iter().for_each(|distance| parts.balance.turnover().note_age(distance));
 }
 
 /// A bounce buffer that is being filled with pages of the pool.

@@ -56,7 +56,7 @@ impl Default for Setup {
             spare_disk_mib: None,
             discard: Discard::None,
             // Where it moves, counts depend on time.
-            pool: PoolLimit::LEAST,
+            pool: PoolLimit::Percent(40),
             latency: Duration::ZERO,
         }
     }
