@@ -19,7 +19,7 @@ use crate::page::PageTable;
 use crate::parked::Parked;
 use crate::parts::Parts;
 use crate::policy::Clock;
-use crate::pool::Pool;
+use crate::pool::{Pool, SLAB_BYTES};
 use crate::readahead::Streams;
 use crate::seal::{NoKey, Sealer};
 use crate::space::Space;
@@ -185,6 +185,8 @@ fn assemble(
     let most = PoolLimit::LARGEST.bytes_of(memory);
     // However much would be gained: what is in use must fit as well.
     let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
+    // A limit is of whole slabs: it would never get to anything else.
+    let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
     let balance = Balance::new(config.pool == PoolLimit::Auto, least, most, memory);
     pool.set_limit_bytes(balance.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };

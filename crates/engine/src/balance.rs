@@ -12,10 +12,10 @@
 //! each in faults spared per byte, times what such a fault costs here. The
 //! steeper of the two counts: a loop gains nothing until all of it fits, a hot
 //! set gains by the first byte. What a step would have gained adds up, and what it
-//! would have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
-//! what the step costs, the limit moves: what has to go on to the disk for it must
-//! be written, and some of it read again. So a wrong step loses about what waiting
-//! longer for a right one had, whatever the program and the disk are like. A step
+//! would have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has
+//! come to what the step costs, the limit moves: what has to go on to the disk for it
+//! must be written, and some of it read again. So what is lost by waiting for a step
+//! is about what is lost by one that was wrong, whatever the program and the disk are like. A step
 //! back to resident pages that had to be undone makes the next one wait for twice
 //! as much, one that was followed by another for half.
 
@@ -45,6 +45,8 @@ const MOST_TIMES: u64 = 4;
 /// The way into the fault's handler and out of it, which nobody can measure there.
 const SIGNAL_NS: u64 = 2_500;
 
+/// A pool that is written back uses at least this much of its limit, in percent.
+const FULL_PERCENT: usize = 70;
 /// Share of its limit at which the pool is written back, in percent.
 pub const WRITE_BACK_PERCENT: usize = 90;
 
@@ -72,6 +74,11 @@ impl Spared {
             self.by_all.fetch_add(1, Relaxed);
             self.by_step.fetch_add(u32::from(needed_bytes < step_bytes), Relaxed);
         }
+    }
+
+    fn forget(&self) {
+        self.by_step.store(0, Relaxed);
+        self.by_all.store(0, Relaxed);
     }
 
     /// Takes what was counted: faults spared per byte.
@@ -138,9 +145,13 @@ impl Balance {
         self.is_on.load(Relaxed)
     }
 
-    /// Lets the limit move, or stay, and sets it: not while it is being moved.
+    /// Lets the limit move, or stay, and sets it: not while it is being moved. What
+    /// was seen under another limit is forgotten.
     pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
-        let _course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        *course = Course::default();
+        [&self.resident, &self.pool].into_iter().for_each(Spared::forget);
+        self.turnover.forget();
         self.is_on.store(on, Relaxed);
         set_limit();
     }
@@ -151,6 +162,13 @@ impl Balance {
     #[must_use]
     pub fn limit_of(&self, asked_bytes: usize) -> usize {
         if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
+    }
+
+    /// The most that the pool may take, if it moves and is below: where nothing can be
+    /// written, what does not fit there has no other place.
+    #[must_use]
+    pub fn widest(&self, limit_bytes: usize) -> Option<usize> {
+        (self.is_on() && limit_bytes < self.most_bytes).then_some(self.most_bytes)
     }
 
     /// A fault took so long.
@@ -198,7 +216,11 @@ impl Balance {
 
     /// A touched page was on the disk, packed, and so many had left since it did.
     pub fn found_on_disk(&self, distance: u64, pool: PoolView) {
-        let more = self.turnover.find(distance) as usize;
+        let more = self.turnover.note_found(distance) as usize;
+        // A pool that has room went on with it when it was smaller.
+        if pool.used_bytes < pool.limit_bytes / 100 * FULL_PERCENT {
+            return;
+        }
         let room = self.most_bytes.saturating_sub(pool.limit_bytes);
         self.pool.note(more.saturating_mul(pool.average_bytes()), self.step_bytes, room);
     }
@@ -230,25 +252,26 @@ impl Balance {
         let resident = self.resident.take_slope(self.step_bytes, regained) * pool_ns as f64;
         let pool = self.pool.take_slope(self.step_bytes, room) * saved_ns as f64;
         let gain_ns = resident * down as f64 - pool * up as f64;
-        let next = match course.follow(gain_ns, || self.costs_ns(view, (pool_ns, disk_ns)))? {
+        let next = match course.follow(gain_ns, &self.costs(view, down, (pool_ns, disk_ns)))? {
             Towards::Pool => limit_bytes + up,
             Towards::Resident => limit_bytes - down,
         };
         (next != limit_bytes).then_some(next)
     }
 
-    /// What a step costs, by what a page from the pool does and one from the disk.
-    fn costs_ns(&self, view: PoolView, (pool_ns, disk_ns): (u64, u64)) -> Costs {
+    /// What a step costs, or one of `down` bytes to resident pages, by what a page from
+    /// the pool does and one from the disk.
+    fn costs(&self, view: PoolView, down: usize, (pool_ns, disk_ns): (u64, u64)) -> Costs {
         // Pages that have to be packed, and touched ones that are unpacked again.
         let to_pool_ns = (self.step_bytes / PAGE_SIZE) as f64 * pool_ns as f64;
         // What is above the mark of the lower limit goes on; some will be wanted back.
-        let kept = view.limit_bytes.saturating_sub(self.step_bytes) / 100 * WRITE_BACK_PERCENT;
-        let shed = view.used_bytes.saturating_sub(kept).min(self.step_bytes);
+        let kept = (view.limit_bytes - down) / 100 * WRITE_BACK_PERCENT;
+        let shed = view.used_bytes.saturating_sub(kept).min(down);
         let each_ns =
             self.leave_ns.load(Relaxed) as f64 + self.turnover.share_back() * disk_ns as f64;
         let shed_ns = (shed / view.average_bytes()) as f64 * each_ns;
         // Should it be wrong, it is undone.
-        Costs { to_pool_ns, to_resident_ns: shed_ns + to_pool_ns }
+        Costs { to_pool_ns, to_resident_ns: shed_ns + to_pool_ns, is_free: shed == 0 }
     }
 }
 
@@ -265,18 +288,22 @@ enum Towards {
     Resident,
 }
 
-/// What a step costs at once.
+/// What a step costs.
 struct Costs {
     to_pool_ns: f64,
     to_resident_ns: f64,
+    /// Nothing goes on to the disk for one to resident pages: it takes what the pool
+    /// does not use, so that it is neither right nor wrong.
+    is_free: bool,
 }
 
 /// What speaks for a step, and what was decided so far.
 #[derive(Debug, Default)]
 struct Course {
-    /// What it had gained by now, had it been made when that began to pay.
+    /// What a step had gained by now, had it been made when that began to pay.
     to_pool_ns: f64,
     to_resident_ns: f64,
+    /// The last step, if it was one that can be wrong.
     last: Option<Towards>,
     /// How often what a step back costs is doubled, or halved.
     doubt: i32,
@@ -284,22 +311,24 @@ struct Course {
 
 impl Course {
     /// Resident pages would have gained so much by a step since the last look, or lost.
-    fn follow(&mut self, gain_ns: f64, costs: impl FnOnce() -> Costs) -> Option<Towards> {
+    fn follow(&mut self, gain_ns: f64, costs: &Costs) -> Option<Towards> {
         self.to_resident_ns = (self.to_resident_ns + gain_ns).max(0.0);
         self.to_pool_ns = (self.to_pool_ns - gain_ns).max(0.0);
-        let costs = costs();
-        let is_again = self.last == Some(Towards::Resident);
+        let is_after_one = self.last == Some(Towards::Resident);
         let towards = if self.to_pool_ns > costs.to_pool_ns {
-            self.doubt = (self.doubt + i32::from(is_again)).min(MOST_DOUBT);
+            // That one was wrong.
+            self.doubt = (self.doubt + i32::from(is_after_one)).min(MOST_DOUBT);
             Towards::Pool
         } else if self.to_resident_ns > costs.to_resident_ns * 2_f64.powi(self.doubt) {
-            // So the last one was right.
-            self.doubt = (self.doubt - i32::from(is_again)).max(LEAST_DOUBT);
+            // That one was right.
+            self.doubt = (self.doubt - i32::from(is_after_one)).max(LEAST_DOUBT);
             Towards::Resident
         } else {
             return None;
         };
-        *self = Course { last: Some(towards), doubt: self.doubt, ..Course::default() };
+        let is_free = towards == Towards::Resident && costs.is_free;
+        let last = (!is_free).then_some(towards);
+        *self = Course { last, doubt: self.doubt, ..Course::default() };
         Some(towards)
     }
 }
@@ -404,7 +433,7 @@ mod tests {
         let (free, next) = until_moved(&balance, empty, &[100], &[]).unwrap();
         assert!(free < first && next == MOST - 2 * STEP, "{free} and {first} looks");
         // What goes on will be wanted back.
-        (0..8000).for_each(|_| assert_eq!(balance.turnover.find(AGE), 0));
+        (0..8000).for_each(|_| assert_eq!(balance.turnover.note_found(AGE), 0));
         let (dear, _) = until_moved(&balance, full(next), &[100], &[]).unwrap();
         assert!(dear > 2 * first, "{dear} and {first} looks");
     }
@@ -437,7 +466,7 @@ mod tests {
         let moved = looks.find(|at| {
             let pool = full(MOST - STEP);
             let next = match at % 4 {
-                // A few pages that are wanted back are worth as much as many.
+                // A few pages from the disk cost as much as many from the pool.
                 0 => look(&balance, pool, &[100], &[AGE + 10, AGE * 100, AGE * 100, AGE * 100]),
                 _ => look(&balance, pool, &[100], &[]),
             };

@@ -40,6 +40,8 @@ const SHED_SPAN: u64 = 1 << 16;
 /// Copies in the pool take at most one in so many bytes of the budget: it is
 /// taken from resident pages.
 const BUDGET_SHARE: usize = 8;
+/// And one in so many of what the pool may take.
+const LIMIT_SHARE: usize = 2;
 /// A pool that uses more of its limit than this, in percent, keeps none.
 const POOL_PERCENT: usize = 85;
 
@@ -170,7 +172,8 @@ pub fn is_kept(
 fn may_stay(parts: &Parts, handle: Handle) -> bool {
     let bytes = parts.copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
     let (used, limit) = (parts.pool.used_bytes(), parts.pool.limit_bytes());
-    bytes * BUDGET_SHARE <= parts.budget.limit_bytes() && used * 100 <= limit * POOL_PERCENT
+    let most = (parts.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
+    bytes <= most && used * 100 <= limit * POOL_PERCENT
 }
 
 /// What an arriving page keeps of `place`, if copies are kept; else it is freed.

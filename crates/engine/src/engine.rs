@@ -566,6 +566,7 @@ impl Engine {
         copies::forget_all(&self.parts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
+        self.parts.widen_pool();
         self.parts.lifting.stop();
         self.parts.streams.serve(false);
         self.parts.asleep.store(false, Relaxed);

@@ -358,8 +358,20 @@ impl Parts {
         PoolView { limit_bytes, used_bytes, objects: pool.objects() }
     }
 
+    /// Gives the pool all that it may take, where nothing can be written. False where it
+    /// has that, or its limit does not move.
+    pub fn widen_pool(&self) -> bool {
+        let widest = self.balance.widest(self.pool.limit_bytes());
+        widest.into_iter().for_each(|limit_bytes| self.pool.set_limit_bytes(limit_bytes));
+        widest.is_some()
+    }
+
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub fn keep_balance(&self) {
+        // A forked child has no place but the pool.
+        if !self.may_write.load(Ordering::Relaxed) {
+            return;
+        }
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
         self.balance.step(|| self.pool_view(), set_limit);
     }

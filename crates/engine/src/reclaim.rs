@@ -84,11 +84,13 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
 }
 
 /// As [`round`], for somebody who needs room: where no page can leave, the pool may
-/// have what is missing, though it is below its limit.
+/// have what is missing, though it is below its limit, or may take more where the
+/// areas do not.
 pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
     let stuck = round(parts, context);
     if let Round::Stuck(mut why) = stuck {
         return match take_from_pool(parts, context, &mut why) {
+            0 if why.is_some() && parts.widen_pool() => Round::Progress(0),
             0 => Round::Stuck(why),
             _ => Round::Progress(0),
         };

@@ -5,13 +5,18 @@
 //! What is found on the disk would still be in the pool, had that had room for all
 //! that went on since. When that was is not noted for each page, only when it left
 //! the program's memory; but all of them were about as old when they went on.
+//!
+//! Only what goes on packed is counted. What packs to more than half a page gets a slot
+//! of its own there, and a pool holds hardly more of it than resident memory does.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that left after which what was counted before counts half.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// What one look at the oldest page changes of its age: a 16th.
-const AGE_WEIGHT_SHIFT: u32 = 4;
+/// What one page that goes on changes of the age of all: a 64th.
+const AGE_WEIGHT_SHIFT: u32 = 6;
+/// As long as few have gone on, it is as if so many had before, and come back.
+const UNKNOWN_PAGES: u64 = 64;
 
 /// What passes through the pool. Threads may overwrite each other's notes: all of it is an
 /// estimate.
@@ -30,13 +35,20 @@ impl Turnover {
     pub fn note_left(&self, pages: u64) {
         let left = self.left.fetch_add(pages, Relaxed) + pages;
         if left >= 2 * HALF_LIFE_PAGES {
-            for count in [&self.left, &self.went_on, &self.came_back] {
-                count.store(count.load(Relaxed) / 2, Relaxed);
-            }
+            self.counts().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
         }
     }
 
-    /// The oldest page of the pool is to go on: so many have left memory since it did.
+    fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
+        [&self.left, &self.went_on, &self.came_back].into_iter()
+    }
+
+    /// Forgets all of it.
+    pub fn forget(&self) {
+        self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
+    }
+
+    /// A page of the pool is to go on: so many have left memory since it did.
     pub fn note_age(&self, distance: u64) {
         let seen = self.age.load(Relaxed);
         let moved = match seen {
@@ -46,14 +58,14 @@ impl Turnover {
         self.age.store(moved, Relaxed);
     }
 
-    /// So many pages went on to the disk.
+    /// So many pages went on to the disk, packed.
     pub fn note_gone(&self, pages: u64) {
         self.went_on.fetch_add(pages, Relaxed);
     }
 
-    /// A touched page was found on the disk, packed, and so many have left memory
-    /// since it did. How many more pages the pool would have had to hold for it.
-    pub fn find(&self, distance: u64) -> u64 {
+    /// A touched page was found on the disk, packed, and so many have left memory since
+    /// it did. How many more pages the pool would have had to hold for it.
+    pub fn note_found(&self, distance: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
         let since = distance.saturating_sub(self.age.load(Relaxed));
         let (went_on, left) = (self.went_on.load(Relaxed), self.left.load(Relaxed).max(1));
@@ -65,7 +77,7 @@ impl Turnover {
     #[must_use]
     pub fn share_back(&self) -> f64 {
         let (came_back, went_on) = (self.came_back.load(Relaxed), self.went_on.load(Relaxed));
-        (came_back as f64 / went_on.max(1) as f64).min(1.0)
+        ((came_back + UNKNOWN_PAGES) as f64 / (went_on + UNKNOWN_PAGES) as f64).min(1.0)
     }
 }
 
@@ -81,35 +93,41 @@ mod tests {
         turnover.note_age(1000);
         turnover.note_left(2000);
         turnover.note_gone(500);
-        assert_eq!(turnover.find(900), 0);
-        assert_eq!(turnover.find(1000), 0);
+        assert_eq!(turnover.note_found(900), 0);
+        assert_eq!(turnover.note_found(1000), 0);
         // Of 400 that left since, a quarter went on.
-        assert_eq!(turnover.find(1400), 100);
+        assert_eq!(turnover.note_found(1400), 100);
     }
 
     #[test]
     fn what_comes_back_is_counted_against_what_went_on() {
         let turnover = Turnover::default();
-        assert_eq!(turnover.share_back(), 0.0);
-        turnover.note_gone(100);
-        (0..25).for_each(|_| assert_eq!(turnover.find(10), 10));
+        assert_eq!(turnover.share_back(), 1.0, "not known");
+        turnover.note_gone(6400);
+        assert!(turnover.share_back() < 0.011);
+        (0..1552).for_each(|_| assert_eq!(turnover.note_found(0), 0));
         assert_eq!(turnover.share_back(), 0.25);
-        (0..200).for_each(|_| assert_eq!(turnover.find(10), 10));
+        (0..10_000).for_each(|_| assert_eq!(turnover.note_found(0), 0));
+        assert_eq!(turnover.share_back(), 1.0);
+        turnover.note_gone(100_000);
+        turnover.forget();
         assert_eq!(turnover.share_back(), 1.0);
     }
 
     #[test]
     fn what_was_long_ago_counts_little() {
         let turnover = Turnover::default();
+        turnover.note_age(64);
         (0..100).for_each(|_| {
             turnover.note_left(100);
             turnover.note_gone(100);
         });
-        turnover.note_age(64);
+        assert!(turnover.note_found(64 + 100) >= 90);
         (0..1000).for_each(|_| turnover.note_left(100));
-        assert_eq!(turnover.find(64 + 100), 0, "nothing goes on any more");
-        (0..100).for_each(|_| turnover.note_age(6400));
-        assert!(turnover.find(6000) == 0 && turnover.share_back() <= 1.0);
+        assert_eq!(turnover.note_found(64 + 100), 0, "nothing goes on any more");
+        (0..1000).for_each(|_| turnover.note_age(6400));
+        turnover.note_gone(100_000);
+        assert_eq!(turnover.note_found(6000), 0, "younger than what goes on now");
     }
 
     proptest! {
@@ -146,7 +164,7 @@ mod tests {
                 random ^= random << 17;
                 if now > 10_000 && random % 64 == 0 {
                     let at = (random >> 32) as usize % gone.len();
-                    let needed = turnover.find(now - gone[at]);
+                    let needed = turnover.note_found(now - gone[at]);
                     all += 1;
                     let would_stay = gone.len() - at <= MORE;
                     right += u32::from((needed <= MORE as u64) == would_stay);

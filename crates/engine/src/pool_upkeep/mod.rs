@@ -38,10 +38,11 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let run = allocate(parts, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let count = fill_batch(parts, context, Batch::new(&mut cluster, run.len), &mut moved);
+    let packed = moved.iter().flatten().filter(|page| page.part.is_some()).count();
     let moves = Moves { run, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
-    parts.balance.turnover().note_gone(gone as u64);
+    parts.balance.turnover().note_gone(packed.min(gone) as u64);
     Ok(gone)
 }
 
@@ -60,14 +61,17 @@ fn fill_batch(
         if parts.pool.oldest(&mut oldest) == 0 {
             break;
         }
-        note_age(parts, oldest[0].0);
         let first = oldest[0].0 / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may name any owner.
         let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
         for page in first..end {
             if count < moved.len() {
                 moved[count] = batch.add(parts, context, page);
-                count += usize::from(moved[count].is_some());
+                if moved[count].is_some() {
+                    count += 1;
+                    let age = parts.clock.distance(page);
+                    age.into_iter().for_each(|age| parts.balance.turnover().note_age(age));
+                }
             }
             if count == moved.len() || batch.is_full {
                 // Perhaps it has no place in this batch any more.
@@ -77,14 +81,6 @@ fn fill_batch(
         }
     }
     count
-}
-
-/// How long ago the oldest page left memory, if that is known.
-fn note_age(parts: &Parts, page: PageNo) {
-    // A damaged header may name any owner.
-    let is_one = page < parts.window.pages() as u64;
-    let distance = is_one.then(|| parts.clock.distance(page)).flatten();
-    distance.into_iter().for_each(|distance| parts.balance.turnover().note_age(distance));
 }
 
 /// A bounce buffer that is being filled with pages of the pool.
