@@ -508,6 +508,24 @@ mod tests {
         assert_eq!(until_moved(&balance, full(STEP), &[100], &[]), None);
     }
 
+    #[test]
+    fn what_is_set_forgets_what_was_seen() {
+        let balance = balance();
+        let (looks, _) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
+        (1..looks).for_each(|_| assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST));
+        balance.set(true, || {});
+        assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
+    }
+
+    #[test]
+    fn the_widest_limit_is_the_most_where_it_moves() {
+        let balance = balance();
+        assert_eq!(balance.widest(LEAST), Some(MOST));
+        assert_eq!(balance.widest(MOST), None);
+        balance.set(false, || {});
+        assert_eq!(balance.widest(LEAST), None, "the user's own");
+    }
+
     proptest! {
         #[test]
         fn the_limit_keeps_to_its_bounds(
