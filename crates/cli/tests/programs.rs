@@ -267,7 +267,7 @@ fn a_database_in_memory_gives_the_same_answers() {
 
 #[test]
 fn sorting_in_python_gives_the_same_order() {
-    same_answer("bigsort.py", &["--mib", "48"], "24M");
+    same_answer("bigsort.py", &["--mib", "32"], "24M");
 }
 
 #[test]
