@@ -19,6 +19,7 @@
 //! back to resident pages that had to be undone makes the next one wait for twice
 //! as much, one that was followed by another for half.
 
+use crate::average::follow;
 use crate::stats::Tier;
 use crate::turnover::Turnover;
 use softswap_sys::PAGE_SIZE;
@@ -331,13 +332,6 @@ impl Course {
         *self = Course { last, doubt: self.doubt, ..Course::default() };
         Some(towards)
     }
-}
-
-/// Moves an average by one in so many towards what was seen. Threads may overwrite each
-/// other's note: it is an average.
-fn follow(average: &AtomicU64, ns: u64, of: u64) {
-    let seen = average.load(Relaxed);
-    average.store(seen - seen / of + ns / of, Relaxed);
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ mod primitive;
 #[cfg(not(loom))]
 mod assemble;
 #[cfg(not(loom))]
+mod average;
+#[cfg(not(loom))]
 pub mod balance;
 pub mod bounce;
 #[cfg(not(loom))]

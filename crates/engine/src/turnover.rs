@@ -9,12 +9,13 @@
 //! Only what goes on packed is counted. What packs to more than half a page gets a slot
 //! of its own there, and a pool holds hardly more of it than resident memory does.
 
+use crate::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that left after which what was counted before counts half.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// What one page that goes on changes of the age of all: a 64th.
-const AGE_WEIGHT_SHIFT: u32 = 6;
+/// One page that goes on changes the age of all by a share of what is missing: a 64th.
+const AGE_OF: u64 = 64;
 /// As long as few have gone on, it is as if so many had before, and come back.
 const UNKNOWN_PAGES: u64 = 64;
 
@@ -50,12 +51,10 @@ impl Turnover {
 
     /// A page of the pool is to go on: so many have left memory since it did.
     pub fn note_age(&self, distance: u64) {
-        let seen = self.age.load(Relaxed);
-        let moved = match seen {
-            0 => distance,
-            _ => seen - (seen >> AGE_WEIGHT_SHIFT) + (distance >> AGE_WEIGHT_SHIFT),
-        };
-        self.age.store(moved, Relaxed);
+        match self.age.load(Relaxed) {
+            0 => self.age.store(distance, Relaxed),
+            _ => follow(&self.age, distance, AGE_OF),
+        }
     }
 
     /// So many pages went on to the disk, packed.

@@ -1,0 +1,25 @@
+//! Moving averages that many threads keep.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Moves an average by one in so many towards what was seen. Threads may overwrite each
+/// other's note: it is an average.
+pub(crate) fn follow(average: &AtomicU64, seen: u64, of: u64) {
+    let before = average.load(Relaxed);
+    average.store(before - before / of + seen / of, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_average_comes_near_what_is_seen_and_stays_there() {
+        let average = AtomicU64::new(0);
+        (0..1000).for_each(|_| follow(&average, 6400, 64));
+        let near = average.load(Relaxed);
+        assert!((6300..=6400).contains(&near), "{near}");
+        follow(&average, 0, 64);
+        assert_eq!(average.load(Relaxed), near - near / 64);
+    }
+}
