@@ -20,6 +20,8 @@
 //! as much, one that was followed by another for half.
 
 use crate::average::follow;
+use crate::page::Place;
+use crate::refault::Weight;
 use crate::stats::Tier;
 use crate::turnover::Turnover;
 use softswap_sys::PAGE_SIZE;
@@ -190,6 +192,24 @@ impl Balance {
         let seen = self.leave_ns.load(Relaxed);
         // Rounds in which hardly anything could leave say little of those to come.
         follow(&self.leave_ns, each_ns.min(MOST_TIMES * seen.max(LEAVE_NS)), 16);
+    }
+
+    /// What it costs to bring a page back from `place`, beside the average of faults from
+    /// the pool and from the disk. What went on from the pool is as the average: it
+    /// costs what the pool does the next time, or what the disk does.
+    #[must_use]
+    pub fn weight(&self, place: Place) -> Weight {
+        let share = u64::from(self.disk_share.load(Relaxed));
+        let (pool_ns, disk_ns) = self.prices_ns();
+        let whole = u64::from(WHOLE);
+        let average_ns = (share * disk_ns + (whole - share) * pool_ns) / whole;
+        let price_ns = match place {
+            // One word is no dearer than that.
+            Place::Pool { .. } | Place::Filled { .. } => pool_ns,
+            Place::Slot { .. } => disk_ns,
+            _ => average_ns,
+        };
+        Weight { price_ns, average_ns }
     }
 
     /// Whether more time goes by for reads from the disk than for unpacking: then a
@@ -467,6 +487,33 @@ mod tests {
             next < pool.limit_bytes
         });
         assert!(moved.is_some());
+    }
+
+    #[test]
+    fn a_page_weighs_what_it_costs_beside_the_average() {
+        let balance = balance();
+        let weight = |place: Place| {
+            let Weight { price_ns, average_ns } = balance.weight(place);
+            price_ns as f64 / average_ns as f64
+        };
+        let (pooled, own, packed) = (
+            Place::Pool { handle: 0 },
+            Place::Slot { slot: 1 },
+            Place::Packed { slot: 1, part: 0 },
+        );
+        // Where all come from one place, none is worth more than the others.
+        for (tier, ns, all) in [(Tier::Pool, 5_000, pooled), (Tier::Disk, 50_000, own)] {
+            (0..5000).for_each(|_| balance.took(tier, ns));
+            assert!((0.9..1.1).contains(&weight(all)), "{all:?} {}", weight(all));
+        }
+        // 12.5 us each for nine from the pool, 57.5 for one from the disk.
+        for _ in 0..500 {
+            (0..9).for_each(|_| balance.took(Tier::Pool, 5_000));
+            balance.took(Tier::Disk, 50_000);
+        }
+        assert!((0.6..0.9).contains(&weight(pooled)), "{}", weight(pooled));
+        assert!((3.0..3.9).contains(&weight(own)), "{}", weight(own));
+        assert!((weight(packed) - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]

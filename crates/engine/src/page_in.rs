@@ -186,7 +186,6 @@ fn bring(
     // Before the copy's fate is decided. Should the page not come after all, it is
     // as if it had come and left.
     parts.note_return(page, place);
-    let heat = parts.grace(page, place);
     let (behind, may_have_companions) = match touch {
         // What follows is on its way.
         Touch::Marker(window) if window.is_asked_for() => (1, false),
@@ -199,6 +198,8 @@ fn bring(
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
+    let is_alone = touch == Touch::Alone && !is_stream;
+    let heat = parts.grace(page, place, is_alone);
     let keep = copies::is_kept(parts, page, place, access, true);
     let wanted = Wanted { page, access, keep, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {

@@ -16,7 +16,7 @@ use crate::parked::Parked;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
-use crate::refault::FRESH;
+use crate::refault::{FRESH, Weight};
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::standby::Standby;
@@ -376,13 +376,15 @@ impl Parts {
         self.balance.step(|| self.pool_view(), set_limit);
     }
 
-    /// Heat of a page that was touched and has come in from `place`.
+    /// Heat of a page that was touched and is to come in from `place`: by what that
+    /// costs if it comes alone, and not in a stream, of which it has its share.
     #[must_use]
-    pub fn grace(&self, page: PageNo, place: Place) -> u8 {
+    pub fn grace(&self, page: PageNo, place: Place, is_alone: bool) -> u8 {
         if place == Place::Vacant {
             return self.clock.welcome(page);
         }
-        let heat = self.clock.welcome_back(page, self.budget.pages());
+        let weight = if is_alone { self.balance.weight(place) } else { Weight::EVEN };
+        let heat = self.clock.welcome_back(page, self.budget.pages(), weight);
         // What need not come from the disk makes room for what must.
         match place {
             Place::Pool { .. } if self.balance.disk_dominates() => heat.min(FRESH),
@@ -395,7 +397,10 @@ impl Parts {
     /// whether it is touched.
     #[must_use]
     pub fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
-        if is_stream { self.clock.welcome_back(page, self.budget.pages()) } else { PREFETCHED }
+        if !is_stream {
+            return PREFETCHED;
+        }
+        self.clock.welcome_back(page, self.budget.pages(), Weight::EVEN)
     }
 
     /// Frees what a place outside the program's memory occupies.

@@ -14,7 +14,7 @@
 //! and the sooner it is over, so that warm pages no longer used cool faster then.
 
 use crate::page::{Claim, PageNo, PageTable, Place};
-use crate::refault::{FRESH, Refaults};
+use crate::refault::{FRESH, Refaults, Weight};
 use crate::space::{CHUNK_PAGES, Space};
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -68,10 +68,10 @@ impl Clock {
         FRESH
     }
 
-    /// Heat of a page that comes back while so many are resident. Whoever asks
-    /// has claimed it.
-    pub fn welcome_back(&self, page: PageNo, resident: usize) -> u8 {
-        let heat = self.refaults.grant(page, resident, self.warm());
+    /// Heat of a page that comes back while so many are resident, by what bringing it
+    /// back costs. Whoever asks has claimed it.
+    pub fn welcome_back(&self, page: PageNo, resident: usize, weight: Weight) -> u8 {
+        let heat = self.refaults.grant(page, resident, self.warm(), weight);
         if heat > FRESH {
             self.warm.fetch_add(1, Relaxed);
             self.warmed.fetch_add(1, Relaxed);
@@ -244,7 +244,7 @@ mod tests {
     /// The page leaves and comes back at once.
     fn come_back(clock: &Clock, pages: &PageTable<'static>, space: &Space, page: PageNo) -> u8 {
         clock.note_leaving(page);
-        let heat = clock.welcome_back(page, 100);
+        let heat = clock.welcome_back(page, 100, Weight::EVEN);
         space.touch(page);
         space.add_resident(page, 1);
         pages.claim(page).publish(Place::resident(heat));

@@ -5,7 +5,7 @@ use super::trace::Trace;
 use softswap_engine::page::{Claim, PageNo, PageTable, Place};
 use softswap_engine::policy::{Clock, PREFETCHED};
 use softswap_engine::readahead;
-use softswap_engine::refault::FRESH;
+use softswap_engine::refault::{FRESH, Weight};
 use softswap_engine::space::Space;
 use softswap_engine::standby::Standby;
 use softswap_sys::PAGE_SIZE;
@@ -104,7 +104,7 @@ impl Memory {
     fn grace(&self, page: PageNo) -> u8 {
         match self.grants {
             Grants::None => FRESH,
-            Grants::Refaults => self.clock.welcome_back(page, self.resident),
+            Grants::Refaults => self.clock.welcome_back(page, self.resident, Weight::EVEN),
         }
     }
 
