@@ -195,25 +195,28 @@ impl Balance {
     }
 
     /// What it costs to bring a page back from `place`, beside the average of faults from
-    /// the pool and from the disk. What went on from the pool is as the average: it
-    /// costs what the pool does the next time, or what the disk does.
+    /// the pool and from the disk. What went on from the pool is as the average: the next
+    /// time it costs what the pool does, or what the disk does. While more time goes by
+    /// for reads than for unpacking, what is unpacked makes room for what must be read.
     #[must_use]
     pub fn weight(&self, place: Place) -> Weight {
         let share = u64::from(self.disk_share.load(Relaxed));
         let (pool_ns, disk_ns) = self.prices_ns();
         let whole = u64::from(WHOLE);
         let average_ns = (share * disk_ns + (whole - share) * pool_ns) / whole;
-        let price_ns = match place {
+        let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
+        match place {
             // One word is no dearer than that.
-            Place::Pool { .. } | Place::Filled { .. } => pool_ns,
-            Place::Slot { .. } => disk_ns,
-            _ => average_ns,
-        };
-        Weight { price_ns, average_ns }
+            Place::Pool { .. } | Place::Filled { .. } if self.disk_dominates() => {
+                Weight { rival_ns: disk_ns, ..even(pool_ns) }
+            }
+            Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
+            Place::Slot { .. } => even(disk_ns),
+            _ => even(average_ns),
+        }
     }
 
-    /// Whether more time goes by for reads from the disk than for unpacking: then a
-    /// page that need not come from there is to make room for one that must.
+    /// Whether more time goes by for reads from the disk than for unpacking.
     #[must_use]
     pub fn disk_dominates(&self) -> bool {
         let share = u64::from(self.disk_share.load(Relaxed));
@@ -493,7 +496,7 @@ mod tests {
     fn a_page_weighs_what_it_costs_beside_the_average() {
         let balance = balance();
         let weight = |place: Place| {
-            let Weight { price_ns, average_ns } = balance.weight(place);
+            let Weight { price_ns, average_ns, .. } = balance.weight(place);
             price_ns as f64 / average_ns as f64
         };
         let (pooled, own, packed) = (
@@ -514,6 +517,12 @@ mod tests {
         assert!((0.6..0.9).contains(&weight(pooled)), "{}", weight(pooled));
         assert!((3.0..3.9).contains(&weight(own)), "{}", weight(own));
         assert!((weight(packed) - 1.0).abs() < f64::EPSILON);
+        // That is less time than the pool's nine take.
+        let rival_ns = |place: Place| balance.weight(place).rival_ns;
+        assert_eq!(rival_ns(pooled), balance.weight(pooled).price_ns);
+        (0..5000).for_each(|_| balance.took(Tier::Disk, 50_000));
+        assert_eq!(rival_ns(pooled), balance.weight(own).price_ns);
+        assert_eq!(rival_ns(own), balance.weight(own).price_ns);
     }
 
     #[test]

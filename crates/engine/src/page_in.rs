@@ -198,8 +198,8 @@ fn bring(
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
-    let is_alone = touch == Touch::Alone && !is_stream;
-    let heat = parts.grace(page, place, is_alone);
+    let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
+    let heat = parts.grace(page, place, is_shared);
     let keep = copies::is_kept(parts, page, place, access, true);
     let wanted = Wanted { page, access, keep, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {

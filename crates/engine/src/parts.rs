@@ -16,7 +16,7 @@ use crate::parked::Parked;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
-use crate::refault::{FRESH, Weight};
+use crate::refault::Weight;
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::standby::Standby;
@@ -376,20 +376,15 @@ impl Parts {
         self.balance.step(|| self.pool_view(), set_limit);
     }
 
-    /// Heat of a page that was touched and is to come in from `place`: by what that
-    /// costs if it comes alone, and not in a stream, of which it has its share.
+    /// Heat of a page that was touched and is to come in from `place`, by what that
+    /// costs: if it `is_shared` with others, which come in the same stream, as the average.
     #[must_use]
-    pub fn grace(&self, page: PageNo, place: Place, is_alone: bool) -> u8 {
+    pub fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
         if place == Place::Vacant {
             return self.clock.welcome(page);
         }
-        let weight = if is_alone { self.balance.weight(place) } else { Weight::EVEN };
-        let heat = self.clock.welcome_back(page, self.budget.pages(), weight);
-        // What need not come from the disk makes room for what must.
-        match place {
-            Place::Pool { .. } if self.balance.disk_dominates() => heat.min(FRESH),
-            _ => heat,
-        }
+        let weight = if is_shared { Weight::EVEN } else { self.balance.weight(place) };
+        self.clock.welcome_back(page, self.budget.pages(), weight)
     }
 
     /// Heat of a page that has come in with another one. In a stream it will be

@@ -51,11 +51,13 @@ pub struct Weight {
     pub price_ns: u64,
     /// On average.
     pub average_ns: u64,
+    /// For the page that this one competes with for memory: no less than its own.
+    pub rival_ns: u64,
 }
 
 impl Weight {
     /// That of a page which costs what all others do.
-    pub const EVEN: Weight = Weight { price_ns: 1, average_ns: 1 };
+    pub const EVEN: Weight = Weight { price_ns: 1, average_ns: 1, rival_ns: 1 };
 
     /// Whether a page is back soon that is so after `most` others have left, did it cost
     /// what all do.
@@ -66,6 +68,12 @@ impl Weight {
     /// By how much its standing rises when it is back soon.
     fn rise(self) -> usize {
         (self.price_ns / self.average_ns.max(1)).max(1) as usize
+    }
+
+    /// What it has of so much grace, all of which its rival would have.
+    fn share(self, grace: u8) -> u8 {
+        let share = u64::from(grace).saturating_mul(self.price_ns) / self.rival_ns.max(1);
+        share.min(u64::from(grace)) as u8
     }
 }
 
@@ -135,7 +143,7 @@ impl Refaults {
         if has != had {
             mark.store((seen % TIMES) as u16 | (has as u16) << TIME_BITS, Relaxed);
         }
-        GRANTS[has]
+        weight.share(GRANTS[has])
     }
 
     /// Whether a page has standing: it came back soon the last time, or the more
@@ -236,14 +244,27 @@ mod tests {
             let refaults = refaults();
             refaults.note_leaving(7);
             leave(&refaults, left);
-            refaults.grant(7, RESIDENT, 0, Weight { price_ns, average_ns: 100 })
+            let weight = Weight { price_ns, average_ns: 100, rival_ns: price_ns };
+            refaults.grant(7, RESIDENT, 0, weight)
         };
         assert_eq!((back_after(10_000, 100), back_after(11_000, 100)), (3, 0));
         assert_eq!((back_after(5000, 50), back_after(6000, 50)), (3, 0));
         assert_eq!((back_after(20_000, 250), back_after(26_000, 250)), (7, 0));
         assert_eq!((back_after(0, 300), back_after(0, 100_000)), (MAX_HEAT, MAX_HEAT));
-        // Nothing overflows, and nothing is divided by.
+        // Nothing overflows, and nothing is divided by nothing.
         assert_eq!((back_after(11_000, u64::MAX), back_after(0, 0)), (MAX_HEAT, 0));
+    }
+
+    #[test]
+    fn beside_what_costs_more_a_page_has_its_share_of_grace() {
+        let refaults = refaults();
+        let grant = |price_ns: u64, rival_ns: u64| {
+            refaults.note_leaving(7);
+            refaults.grant(7, RESIDENT, 0, Weight { price_ns, average_ns: 20, rival_ns })
+        };
+        assert_eq!([grant(20, 20), grant(20, 80), grant(20, 80)], [3, 1, MAX_HEAT / 4]);
+        assert_eq!((grant(20, 20), grant(20, 10), grant(20, 0)), (MAX_HEAT, MAX_HEAT, MAX_HEAT));
+        assert_eq!(grant(20, u64::MAX), 0);
     }
 
     #[test]
@@ -329,7 +350,7 @@ mod tests {
                         model.left += 1;
                     }
                     Step::Grant(page, memory, quarters) => {
-                        let weight = Weight { price_ns: quarters, average_ns: 4 };
+                        let weight = Weight { price_ns: quarters, average_ns: 4, rival_ns: quarters };
                         prop_assert_eq!(
                             refaults.grant(page, memory.0, memory.1, weight),
                             model.grant(page, memory, quarters as f64 / 4.0)
