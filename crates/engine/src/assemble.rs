@@ -9,6 +9,7 @@ use crate::companions::Companions;
 use crate::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::copies::Copies;
+use crate::density::Density;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::Mode;
 use crate::io::poll::places::Places;
@@ -210,6 +211,7 @@ fn assemble(
         claimed_bytes: AtomicUsize::new(0),
         stats,
         codec: Selector::new(config.codec),
+        density: Density::new(memory),
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
         pressure,

@@ -36,6 +36,8 @@ const EVENTS: u32 = 128;
 /// How often what a step back costs may be doubled, and halved: a quarter to 256 times.
 const MOST_DOUBT: i32 = 8;
 const LEAST_DOUBT: i32 = -2;
+/// At least so many of the pages that go on are taken to come back.
+const LEAST_BACK: f64 = 1.0 / 8.0;
 /// A share of 1.
 const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
@@ -232,21 +234,36 @@ impl Balance {
         (price(&self.pool_fault_ns), price(&self.disk_fault_ns))
     }
 
+    /// What is spared with a page that stays in the pool and is touched there: reading
+    /// it, and that it goes on to the disk, with those beside it that are not touched.
+    #[must_use]
+    pub fn spared_ns(&self) -> f64 {
+        let (pool_ns, disk_ns) = self.prices_ns();
+        let gone_ns = self.leave_ns.load(Relaxed) as f64 / self.turnover.share_back().max(LEAST_BACK);
+        disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
+    }
+
     /// A touched page was in the pool, and so many had left since it did.
     pub fn found_in_pool(&self, distance: u64, limit_bytes: usize) {
+        if !self.is_on() {
+            return;
+        }
         let regained = limit_bytes.saturating_sub(self.least_bytes);
         self.resident.note(distance as usize * PAGE_SIZE, self.step_bytes, regained);
     }
 
-    /// A touched page was on the disk, packed, and so many had left since it did.
-    pub fn found_on_disk(&self, distance: u64, pool: PoolView) {
-        let more = self.turnover.note_found(distance) as usize;
+    /// A touched page was on the disk, packed, and the pool would have had to hold so
+    /// many more for it.
+    pub fn found_on_disk(&self, more: u64, pool: PoolView) {
+        if !self.is_on() {
+            return;
+        }
         // A pool that has room went on with it when it was smaller.
         if pool.used_bytes < pool.limit_bytes / 100 * FULL_PERCENT {
             return;
         }
         let room = self.most_bytes.saturating_sub(pool.limit_bytes);
-        self.pool.note(more.saturating_mul(pool.average_bytes()), self.step_bytes, room);
+        self.pool.note((more as usize).saturating_mul(pool.average_bytes()), self.step_bytes, room);
     }
 
     /// Moves the pool's limit, once enough has been seen to change it.
@@ -301,7 +318,7 @@ impl Balance {
 
 impl PoolView {
     /// Of a page in it.
-    fn average_bytes(self) -> usize {
+    pub(crate) fn average_bytes(self) -> usize {
         (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
     }
 }
@@ -395,7 +412,7 @@ mod tests {
                 balance.found_in_pool(*distance, pool.limit_bytes);
             }
             if let Some(distance) = on_disk.get(at % on_disk.len().max(1)) {
-                balance.found_on_disk(*distance, pool);
+                balance.found_on_disk(balance.turnover.note_found(*distance), pool);
             }
         }
         let mut next = pool.limit_bytes;

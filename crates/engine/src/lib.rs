@@ -51,6 +51,8 @@ pub mod control;
 #[cfg(not(loom))]
 pub mod copies;
 #[cfg(not(loom))]
+pub mod density;
+#[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]
 pub mod fill;

@@ -11,9 +11,10 @@
 //! written one by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::Buffer;
-use crate::codec;
+use crate::codec::{self, Packer};
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
+use crate::density::Sample;
 use crate::fill;
 use crate::io::IoError;
 use crate::lift;
@@ -25,7 +26,7 @@ use crate::stats::Counter;
 use crate::swap::{AreaFull, Run};
 use crate::unchanged;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::current_cpu;
+use softswap_sys::raw::{current_cpu, now_ns};
 use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -88,6 +89,7 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     parts.budget.release(outcome.pages_out);
     parts.leaving.note(found, outcome.for_disk);
     parts.balance.turnover().note_left(outcome.pages_out as u64);
+    parts.density.note_left(outcome.pages_out as u64);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;
@@ -390,26 +392,55 @@ fn in_dram(
             return Some(Place::Filled { code });
         }
     }
-    let packer = parts.codec.get().0?;
+    let packer = parts.packer()?;
     // Before the work: what the pool does not take need not be packed.
     let room = if parts.pool.accepts() { parts.room_for_pool() } else { None };
     let Some(_room) = room else {
         parts.stats.add(Counter::PoolRefusals, 1);
         return None;
     };
-    let Context { packed, scratch, .. } = context;
-    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    let Some(len) = codec::compress(packer, content, room, scratch) else {
+    let Some(packed) = pack(parts, context, packer, content) else {
         parts.stats.add(Counter::PagesIncompressible, 1);
         return None;
     };
-    let Ok(handle) = parts.pool.store(&room[..len], page, packer.codec().tag()) else {
+    let len = packed.len();
+    let Ok(handle) = parts.pool.store(packed, page, packer.codec().tag()) else {
         parts.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };
+    parts.density.note_packed();
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
+}
+
+/// Packs a page, if it can be, into the context's buffer; now and then by another codec
+/// before, to see what that comes to.
+fn pack<'c>(
+    parts: &Parts,
+    context: &'c mut Context,
+    packer: Packer,
+    content: &[u8; PAGE_SIZE],
+) -> Option<&'c [u8]> {
+    let Context { packed, scratch, .. } = context;
+    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
+    let Some(other) = parts.packer_to_try() else {
+        return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
+    };
+    let mut timed = |packer| {
+        let start = now_ns();
+        let len = codec::compress(packer, content, room, scratch);
+        let ns = now_ns() - start;
+        (len, Sample { bytes: len.unwrap_or(PAGE_SIZE) as u64, ns })
+    };
+    // Once more: what it works in is not at hand the first time.
+    timed(other);
+    let (by_other, other_sample) = timed(other);
+    let (len, sample) = timed(packer);
+    if len.or(by_other).is_some() {
+        parts.density.note_tried(packer, sample, other_sample);
+    }
+    len.map(|len| &room[..len])
 }
 
 /// Gives a staged page back to the program: it has nowhere to go.

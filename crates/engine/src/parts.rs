@@ -4,9 +4,10 @@
 use crate::balance::{Balance, PoolView};
 use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
-use crate::codec::Selector;
+use crate::codec::{Choice, Packer, Selector};
 use crate::companions::Companions;
 use crate::copies::Copies;
+use crate::density::Density;
 use crate::io::poll::places::Places;
 use crate::io::poll::pressure::Pressure;
 use crate::leaving::Leaving;
@@ -92,6 +93,8 @@ pub struct Parts {
     pub stats: Stats,
     /// What packs pages; may be changed at any time.
     pub codec: Selector,
+    /// Which codec that is, where none was asked for.
+    pub density: Density,
     /// Whether pages of the pool go to the swap area before it is full.
     pub pool_shrinks: AtomicBool,
     /// Whether idle pages of the pool are packed again.
@@ -342,13 +345,20 @@ impl Parts {
             let left = self.clock.distance(page);
             left.into_iter().for_each(|left| self.standby.note_return(left, out));
         }
-        if !self.balance.is_on() || !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
+        if !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
             return;
         }
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
-            Place::Pool { .. } => self.balance.found_in_pool(distance, self.pool.limit_bytes()),
-            _ => self.balance.found_on_disk(distance, self.pool_view()),
+            Place::Pool { .. } => {
+                self.balance.found_in_pool(distance, self.pool.limit_bytes());
+                self.density.found_in_pool(distance);
+            }
+            _ => {
+                let more = self.balance.turnover().note_found(distance);
+                self.balance.found_on_disk(more, self.pool_view());
+                self.density.found_on_disk(more);
+            }
         }
     }
 
@@ -374,6 +384,22 @@ impl Parts {
         }
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
         self.balance.step(|| self.pool_view(), set_limit);
+        self.density.step(|| self.pool_view(), || self.balance.spared_ns());
+    }
+
+    /// What packs the next page, if anything does.
+    #[must_use]
+    pub fn packer(&self) -> Option<Packer> {
+        match self.codec.get() {
+            Choice::Auto => Some(self.density.packer()),
+            Choice::Fixed(packer) => packer,
+        }
+    }
+
+    /// What is to pack the next page, too, to see what it gains.
+    #[must_use]
+    pub fn packer_to_try(&self) -> Option<Packer> {
+        if self.codec.get() == Choice::Auto { self.density.to_try() } else { None }
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that

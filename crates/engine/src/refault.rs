@@ -72,8 +72,10 @@ impl Weight {
 
     /// What it has of so much grace, all of which its rival would have.
     fn share(self, grace: u8) -> u8 {
-        let share = u64::from(grace).saturating_mul(self.price_ns) / self.rival_ns.max(1);
-        share.min(u64::from(grace)) as u8
+        if self.price_ns >= self.rival_ns {
+            return grace;
+        }
+        (u64::from(grace).saturating_mul(self.price_ns) / self.rival_ns) as u8
     }
 }
 

@@ -48,7 +48,7 @@ pub const SETTINGS: [Setting; 8] = [
     },
     Setting {
         key: "codec",
-        values: "lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
+        values: "auto, lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
         meaning: "what packs pages that leave from now on",
         get: |engine| engine.codec().get().to_string(),
         set: |engine, text| {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 fn zstd(level: i8) -> Choice {
-    Choice(Some(Packer::Zstd { level }))
+    Choice::Fixed(Some(Packer::Zstd { level }))
 }
 
 #[test]

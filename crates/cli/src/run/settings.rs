@@ -347,8 +347,9 @@ mod tests {
             let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
             settle_with(&flags, env).map(|settled| settled.config.codec)
         };
-        let zstd = |level| Choice(Some(Packer::Zstd { level }));
-        assert_eq!(codec(&[], &[]).unwrap(), Choice::LZ4);
+        let zstd = |level| Choice::Fixed(Some(Packer::Zstd { level }));
+        assert_eq!(codec(&[], &[]).unwrap(), Choice::Auto);
+        assert_eq!(codec(&["--codec", "lz4"], &[]).unwrap(), Choice::LZ4);
         assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
         assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
         let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();

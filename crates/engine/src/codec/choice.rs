@@ -1,5 +1,5 @@
-//! Which codec packs from now on, as asked for and as it can be changed while
-//! the program runs.
+//! What packs from now on, as asked for and as it can be changed while the program
+//! runs.
 
 use super::Packer;
 use softswap_sys::zstd::{DEFAULT_LEVEL, LEVELS};
@@ -7,23 +7,31 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go straight to the disk.
+/// What is to pack pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice(pub Option<Packer>);
+pub enum Choice {
+    /// `auto`: LZ4, or zstd while that gains more than it costs.
+    Auto,
+    /// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go straight to the disk.
+    Fixed(Option<Packer>),
+}
 
 impl Choice {
     /// Nothing is packed.
-    pub const NONE: Choice = Choice(None);
-    /// What packs where nothing else is asked for.
-    pub const LZ4: Choice = Choice(Some(Packer::Lz4));
+    pub const NONE: Choice = Choice::Fixed(None);
+    /// LZ4 packs, and nothing else.
+    pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => f.write_str("none"),
-            Some(Packer::Zstd { level }) if level != DEFAULT_LEVEL => write!(f, "zstd:{level}"),
-            Some(packer) => f.write_str(packer.codec().name()),
+        match self {
+            Choice::Auto => f.write_str("auto"),
+            Choice::Fixed(None) => f.write_str("none"),
+            Choice::Fixed(Some(Packer::Zstd { level })) if *level != DEFAULT_LEVEL => {
+                write!(f, "zstd:{level}")
+            }
+            Choice::Fixed(Some(packer)) => f.write_str(packer.codec().name()),
         }
     }
 }
@@ -31,7 +39,7 @@ impl fmt::Display for Choice {
 /// What is no choice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no codec; choose lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
+    "{0:?} is no codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
     first = LEVELS.start(), last = LEVELS.end()
 )]
 pub struct BadChoice(pub String);
@@ -42,15 +50,16 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Choice, BadChoice> {
         let bad = || BadChoice(text.to_string());
         Ok(match text {
+            "auto" => Choice::Auto,
             "none" => Choice::NONE,
             "lz4" => Choice::LZ4,
-            "zstd" => Choice(Some(Packer::Zstd { level: DEFAULT_LEVEL })),
+            "zstd" => Choice::Fixed(Some(Packer::Zstd { level: DEFAULT_LEVEL })),
             _ => {
                 let level = text.strip_prefix("zstd:").ok_or_else(bad)?;
                 // `parse` takes a plus sign, too.
                 let level = level.parse().ok().filter(|_| !level.starts_with('+'));
                 let level = level.filter(|level| LEVELS.contains(level)).ok_or_else(bad)?;
-                Choice(Some(Packer::Zstd { level }))
+                Choice::Fixed(Some(Packer::Zstd { level }))
             }
         })
     }
@@ -64,6 +73,7 @@ const NONE: u8 = 0;
 const LZ4: u8 = 1;
 /// And this much above it for each level above the first.
 const ZSTD: u8 = 2;
+const AUTO: u8 = u8::MAX;
 
 impl Selector {
     /// Begins with a choice.
@@ -78,7 +88,10 @@ impl Selector {
         match self.0.load(Relaxed) {
             NONE => Choice::NONE,
             LZ4 => Choice::LZ4,
-            code => Choice(Some(Packer::Zstd { level: LEVELS.start() + (code - ZSTD) as i8 })),
+            AUTO => Choice::Auto,
+            code => {
+                Choice::Fixed(Some(Packer::Zstd { level: LEVELS.start() + (code - ZSTD) as i8 }))
+            }
         }
     }
 
@@ -89,10 +102,11 @@ impl Selector {
 }
 
 fn code_of(choice: Choice) -> u8 {
-    match choice.0 {
-        None => NONE,
-        Some(Packer::Lz4) => LZ4,
-        Some(Packer::Zstd { level }) => {
+    match choice {
+        Choice::Auto => AUTO,
+        Choice::Fixed(None) => NONE,
+        Choice::Fixed(Some(Packer::Lz4)) => LZ4,
+        Choice::Fixed(Some(Packer::Zstd { level })) => {
             let level = level.clamp(*LEVELS.start(), *LEVELS.end());
             ZSTD + (level - LEVELS.start()) as u8
         }
@@ -104,8 +118,8 @@ mod tests {
     use super::*;
 
     fn every_choice() -> impl Iterator<Item = Choice> {
-        let levels = LEVELS.map(|level| Choice(Some(Packer::Zstd { level })));
-        [Choice::NONE, Choice::LZ4].into_iter().chain(levels)
+        let levels = LEVELS.map(|level| Choice::Fixed(Some(Packer::Zstd { level })));
+        [Choice::Auto, Choice::NONE, Choice::LZ4].into_iter().chain(levels)
     }
 
     #[test]
@@ -113,7 +127,7 @@ mod tests {
         for choice in every_choice() {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert_eq!("zstd".parse(), Ok(Choice(Some(Packer::Zstd { level: 1 }))));
+        assert_eq!("zstd".parse(), Ok(Choice::Fixed(Some(Packer::Zstd { level: 1 }))));
         assert_eq!("zstd:1".parse::<Choice>().unwrap().to_string(), "zstd");
         assert_eq!("zstd:-1".parse(), Ok(Choice(Some(Packer::Zstd { level: -1 }))));
     }
@@ -126,6 +140,8 @@ mod tests {
             "LZ4",
             "lz4:1",
             "none:1",
+            "auto:1",
+            "Auto",
             "zstd:",
             "zstd:99",
             "zstd:10",
@@ -138,7 +154,8 @@ mod tests {
             "zstd:fast",
         ] {
             let refused = text.parse::<Choice>().unwrap_err().to_string();
-            for part in [&format!("{text:?}"), "lz4", "zstd:LEVEL", "from -5 to 9", "none"] {
+            for part in [&format!("{text:?}"), "auto", "lz4", "zstd:LEVEL", "from -5 to 9", "none"]
+            {
                 assert!(refused.contains(part), "{refused}");
             }
         }

@@ -1,0 +1,232 @@
+//! What packs pages where nothing else was asked for: LZ4, or zstd, which takes longer
+//! and packs them denser, while it spares more reads from the disk than it costs.
+//!
+//! What a denser pool is worth is seen as for the balance between the pool and
+//! resident pages ([`crate::balance`]). While LZ4 packs, a page found on the disk had
+//! still been in the pool, were that denser, if no more went on since than fit there
+//! then. While zstd packs, a page found in the pool had gone on from one that is less
+//! dense, if more left since it did than fit there. Either is counted, times what a
+//! fault from the disk costs more; against it stands, for all pages packed meanwhile,
+//! what zstd takes longer. How much smaller it packs them, and how much longer it
+//! takes, is measured: one page in 64 is packed by both.
+//!
+//! What speaks for a change adds up, and what speaks against it takes off again (a
+//! cumulative sum, E. S. Page, 1954), until it would have paid for all that is packed in
+//! the time in which a change shows. A change back makes the next one wait for twice as
+//! much.
+
+use crate::average::follow;
+use crate::balance::{PoolView, WRITE_BACK_PERCENT};
+use crate::codec::Packer;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The dense one: most of what zstd gains, for little more than LZ4 takes.
+const DENSE: Packer = Packer::Zstd { level: -1 };
+/// zstd takes memory in each context that packs or unpacks with it, 170 KiB in all: with
+/// less of a budget than this, that is worth more as pages.
+const LEAST_BUDGET_BYTES: usize = 16 << 20;
+/// Pages packed between two looks.
+const LOOK_PAGES: u64 = 512;
+/// What is packed already stays as it is, so a change costs nothing by itself. But what
+/// follows from it is seen only after some looks.
+const LOOKS: u64 = 4;
+/// One in so many is packed by both.
+const PROBE_EVERY: u32 = 64;
+/// How much one such page tells.
+const PROBES: u64 = 16;
+/// Until some were, nothing is changed.
+const LEAST_PROBES: u32 = 16;
+/// Unpacking takes longer by half of what packing does; `softswap bench codecs` shows it.
+const BOTH_WAYS: f64 = 1.5;
+/// How often what a change costs is doubled, at most.
+const MOST_DOUBT: i32 = 8;
+
+/// Which codec packs, and what speaks for the other one.
+#[derive(Debug)]
+pub struct Density {
+    may_be_dense: bool,
+    is_dense: AtomicBool,
+    /// Packed pages since the last look, and those that left memory.
+    packed: AtomicU64,
+    left: AtomicU64,
+    /// Faults that were spared a read from the disk by the dense codec, or would be.
+    spared: AtomicU64,
+    /// Distances up to which, or from which on, they are.
+    reach: AtomicU64,
+    probe: Probe,
+    course: Mutex<Course>,
+}
+
+/// What one page takes, packed by either; averages.
+#[derive(Debug, Default)]
+struct Probe {
+    turn: AtomicU32,
+    seen: AtomicU32,
+    fast_bytes: AtomicU64,
+    dense_bytes: AtomicU64,
+    fast_ns: AtomicU64,
+    dense_ns: AtomicU64,
+}
+
+/// What packing a page came to.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// What it packs to; a page's bytes where it does not.
+    pub bytes: u64,
+    /// How long that took.
+    pub ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Course {
+    for_change_ns: f64,
+    doubt: i32,
+}
+
+impl Density {
+    /// For a budget of so many bytes. LZ4 packs at first.
+    #[must_use]
+    pub fn new(budget_bytes: usize) -> Density {
+        Density {
+            may_be_dense: budget_bytes >= LEAST_BUDGET_BYTES,
+            is_dense: AtomicBool::new(false),
+            packed: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
+            reach: AtomicU64::new(0),
+            probe: Probe::default(),
+            course: Mutex::default(),
+        }
+    }
+
+    /// What packs the next page.
+    #[must_use]
+    pub fn packer(&self) -> Packer {
+        if self.is_dense.load(Relaxed) { DENSE } else { Packer::Lz4 }
+    }
+
+    /// What is to pack the next page, too, to see what that comes to, if it is time.
+    #[must_use]
+    pub fn to_try(&self) -> Option<Packer> {
+        let is_due =
+            self.may_be_dense && self.probe.turn.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
+        let other = if self.is_dense.load(Relaxed) { Packer::Lz4 } else { DENSE };
+        is_due.then_some(other)
+    }
+
+    /// Notes what packing the same page came to.
+    pub fn note_tried(&self, packer: Packer, by_packer: Sample, by_other: Sample) {
+        let (fast, dense) =
+            if packer == DENSE { (by_other, by_packer) } else { (by_packer, by_other) };
+        let probe = &self.probe;
+        let turn = probe.seen.fetch_add(1, Relaxed);
+        if turn == 0 {
+            // zstd's memory was made for it.
+            return;
+        }
+        let is_first = turn == 1;
+        for (average, seen) in [
+            (&probe.fast_bytes, fast.bytes),
+            (&probe.dense_bytes, dense.bytes),
+            (&probe.fast_ns, fast.ns),
+            (&probe.dense_ns, dense.ns),
+        ] {
+            // A thread that was interrupted tells nothing of the codec.
+            let seen = if is_first { seen } else { seen.min(2 * average.load(Relaxed) + PROBES) };
+            if is_first { average.store(seen, Relaxed) } else { follow(average, seen, PROBES) }
+        }
+    }
+
+    /// So many pages left memory.
+    pub fn note_left(&self, pages: u64) {
+        self.left.fetch_add(pages, Relaxed);
+    }
+
+    /// A page was packed into the pool.
+    pub fn note_packed(&self) {
+        self.packed.fetch_add(1, Relaxed);
+    }
+
+    /// A touched page was in the pool, and so many had left memory since it did.
+    pub fn found_in_pool(&self, distance: u64) {
+        if self.is_dense.load(Relaxed) && distance > self.reach.load(Relaxed) {
+            self.spared.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A touched page was on the disk, packed, and the pool would have had to hold so
+    /// many more for it.
+    pub fn found_on_disk(&self, more: u64) {
+        if !self.is_dense.load(Relaxed) && more < self.reach.load(Relaxed) {
+            self.spared.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Looks whether the other codec is to pack from now on, once enough pages were
+    /// packed, by what is spared with a page that stays in the pool.
+    pub fn step(&self, view: impl FnOnce() -> PoolView, spared_ns: impl Fn() -> f64) {
+        if !self.may_be_dense || self.packed.load(Relaxed) < LOOK_PAGES {
+            return;
+        }
+        // Not waited for: a forked child may find it taken for good.
+        let Ok(mut course) = self.course.try_lock() else { return };
+        let [packed, left, spared] =
+            [&self.packed, &self.left, &self.spared].map(|count| count.swap(0, Relaxed));
+        let view = view();
+        let is_dense = self.is_dense.load(Relaxed);
+        let (times, longer_ns) = self.probe.of_dense();
+        self.reach.store(reach(view, times, (is_dense, packed, left)), Relaxed);
+        if self.probe.seen.load(Relaxed) < LEAST_PROBES {
+            return;
+        }
+        let for_dense_ns = spared as f64 * spared_ns() - packed as f64 * longer_ns;
+        let for_change_ns = if is_dense { -for_dense_ns } else { for_dense_ns };
+        let cost_ns = (LOOKS * LOOK_PAGES) as f64 * longer_ns;
+        if std::env::var("XDBG").is_ok() { eprintln!("dense {is_dense} packed {packed} left {left} spared {spared} each {} times {times:.2} longer {longer_ns:.0} for_change {for_change_ns:.0} sum {:.0} cost {cost_ns:.0} reach {} objects {}", spared_ns(), course.for_change_ns, self.reach.load(Relaxed), view.objects); }
+        if course.follow(for_change_ns, cost_ns, is_dense) {
+            self.is_dense.store(!is_dense, Relaxed);
+            // What is found now was judged by the other codec's.
+            self.reach.store(if is_dense { 0 } else { u64::MAX }, Relaxed);
+        }
+    }
+}
+
+impl Probe {
+    /// How many times as many pages the dense codec packs into the same room, and how
+    /// much longer each takes both ways together.
+    fn of_dense(&self) -> (f64, f64) {
+        let [fast_bytes, dense_bytes, fast_ns, dense_ns] =
+            [&self.fast_bytes, &self.dense_bytes, &self.fast_ns, &self.dense_ns]
+                .map(|average| average.load(Relaxed) as f64);
+        let longer_ns = (dense_ns - fast_ns).max(0.0) * BOTH_WAYS;
+        (fast_bytes / dense_bytes.max(1.0), longer_ns)
+    }
+}
+
+/// While LZ4 packs: how many more pages the pool would hold, were it `times` as dense. While
+/// the dense codec does: after how many pages that left, of which only some were
+/// packed, one had gone on from a pool that is less dense.
+fn reach(view: PoolView, times: f64, (is_dense, packed, left): (bool, u64, u64)) -> u64 {
+    let more = (times - 1.0).max(0.0);
+    if !is_dense {
+        return (view.objects as f64 * more) as u64;
+    }
+    let room = (view.limit_bytes / 100 * WRITE_BACK_PERCENT) as f64;
+    let held = room / (view.average_bytes() as f64 * times.max(1.0));
+    (held * left.max(packed) as f64 / packed.max(1) as f64) as u64
+}
+
+impl Course {
+    /// The other codec would have gained so much since the last look, or lost. Whether
+    /// it is to pack from now on.
+    fn follow(&mut self, for_change_ns: f64, cost_ns: f64, is_back: bool) -> bool {
+        self.for_change_ns = (self.for_change_ns + for_change_ns).max(0.0);
+        let is_due = self.for_change_ns > cost_ns * 2_f64.powi(self.doubt);
+        if is_due {
+            self.for_change_ns = 0.0;
+            self.doubt = (self.doubt + i32::from(is_back)).min(MOST_DOUBT);
+        }
+        is_due
+    }
+}
