@@ -239,7 +239,8 @@ impl Balance {
     #[must_use]
     pub fn spared_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.prices_ns();
-        let gone_ns = self.leave_ns.load(Relaxed) as f64 / self.turnover.share_back().max(LEAST_BACK);
+        let gone_ns =
+            self.leave_ns.load(Relaxed) as f64 / self.turnover.share_back().max(LEAST_BACK);
         disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
     }
 

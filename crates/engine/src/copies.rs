@@ -42,6 +42,8 @@ const SHED_SPAN: u64 = 1 << 16;
 const BUDGET_SHARE: usize = 8;
 /// And one in so many of what the pool may take.
 const LIMIT_SHARE: usize = 2;
+/// Reading a page takes about so many times as long as packing it does.
+const READ_COSTS_TIMES: u64 = 4;
 /// A pool that uses more of its limit than this, in percent, keeps none.
 const POOL_PERCENT: usize = 85;
 
@@ -173,7 +175,20 @@ fn may_stay(parts: &Parts, handle: Handle) -> bool {
     let bytes = parts.copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
     let (used, limit) = (parts.pool.used_bytes(), parts.pool.limit_bytes());
     let most = (parts.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
-    bytes <= most && used * 100 <= limit * POOL_PERCENT
+    // What another codec packed is to be packed by that of now, which suits a full pool.
+    let is_of_now = || parts.packer().is_some_and(|packer| packer.codec().tag() == handle.tag());
+    let is_room = used * 100 <= limit * POOL_PERCENT;
+    bytes <= most && (is_room || (outweigh(parts) && is_of_now()))
+}
+
+/// Whether a copy in a pool that is full is worth more than what goes on to the disk for
+/// it. Either spares something once: the copy packing, when its page leaves; what would
+/// go on a read, which costs a few times as much, when it is touched. So it is the one
+/// for which that is due sooner by more: pages leave after about as many others as are
+/// resident, and of those that go on none was touched for as long as they are old.
+#[must_use]
+pub fn outweigh(parts: &Parts) -> bool {
+    parts.budget.pages() as u64 * READ_COSTS_TIMES < parts.balance.turnover().age()
 }
 
 /// What an arriving page keeps of `place`, if copies are kept; else it is freed.

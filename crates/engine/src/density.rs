@@ -165,7 +165,7 @@ impl Density {
 
     /// Looks whether the other codec is to pack from now on, once enough pages were
     /// packed, by what is spared with a page that stays in the pool.
-    pub fn step(&self, view: impl FnOnce() -> PoolView, spared_ns: impl Fn() -> f64) {
+    pub fn step(&self, view: impl FnOnce() -> PoolView, spared_ns: impl FnOnce() -> f64) {
         if !self.may_be_dense || self.packed.load(Relaxed) < LOOK_PAGES {
             return;
         }
@@ -183,7 +183,6 @@ impl Density {
         let for_dense_ns = spared as f64 * spared_ns() - packed as f64 * longer_ns;
         let for_change_ns = if is_dense { -for_dense_ns } else { for_dense_ns };
         let cost_ns = (LOOKS * LOOK_PAGES) as f64 * longer_ns;
-        if std::env::var("XDBG").is_ok() { eprintln!("dense {is_dense} packed {packed} left {left} spared {spared} each {} times {times:.2} longer {longer_ns:.0} for_change {for_change_ns:.0} sum {:.0} cost {cost_ns:.0} reach {} objects {}", spared_ns(), course.for_change_ns, self.reach.load(Relaxed), view.objects); }
         if course.follow(for_change_ns, cost_ns, is_dense) {
             self.is_dense.store(!is_dense, Relaxed);
             // What is found now was judged by the other codec's.

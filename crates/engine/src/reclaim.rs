@@ -104,12 +104,18 @@ fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<N
     if parts.pool.used_bytes() == 0 {
         return 0;
     }
-    match copies::shed_pooled(parts, SHED_PAGES) {
-        0 => pool_upkeep::write_back(parts, context).unwrap_or_else(|full| {
+    let mut write_back = || {
+        pool_upkeep::write_back(parts, context).unwrap_or_else(|full| {
             *area_full = Some(full);
             0
-        }),
-        shed => shed,
+        })
+    };
+    let shed = || copies::shed_pooled(parts, SHED_PAGES);
+    let first = if copies::outweigh(parts) { write_back() } else { shed() };
+    match first {
+        0 if copies::outweigh(parts) => shed(),
+        0 => write_back(),
+        taken => taken,
     }
 }
 

@@ -57,6 +57,13 @@ impl Turnover {
         }
     }
 
+    /// How many pages left memory while one was in the pool that is to go on; 0 while none
+    /// has.
+    #[must_use]
+    pub fn age(&self) -> u64 {
+        self.age.load(Relaxed)
+    }
+
     /// So many pages went on to the disk, packed.
     pub fn note_gone(&self, pages: u64) {
         self.went_on.fetch_add(pages, Relaxed);
