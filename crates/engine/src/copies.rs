@@ -262,6 +262,9 @@ fn counter(copy: StoredCopy, in_slot: Counter, in_pool: Counter) -> Counter {
 pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
     parts.copies.note(page, parts.clock.comes_soon(page), false);
     parts.stats.add(counter(copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged), 1);
+    if copy.in_slot().is_none() {
+        parts.density.note_pooled();
+    }
     match part_from(parts, copy) {
         Some(place) => place,
         None => parts.die("the pool has lost the copy of a page that has left"),

@@ -47,8 +47,10 @@ const MOST_DOUBT: i32 = 8;
 pub struct Density {
     may_be_dense: bool,
     is_dense: AtomicBool,
-    /// Packed pages since the last look, and those that left memory.
+    /// Pages that were packed since the last look, those that went to the pool, packed
+    /// anew or not, and those that left memory.
     packed: AtomicU64,
+    pooled: AtomicU64,
     left: AtomicU64,
     /// Faults that were spared a read from the disk by the dense codec, or would be.
     spared: AtomicU64,
@@ -92,6 +94,7 @@ impl Density {
             may_be_dense: budget_bytes >= LEAST_BUDGET_BYTES,
             is_dense: AtomicBool::new(false),
             packed: AtomicU64::new(0),
+            pooled: AtomicU64::new(0),
             left: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             reach: AtomicU64::new(0),
@@ -146,6 +149,12 @@ impl Density {
     /// A page was packed into the pool.
     pub fn note_packed(&self) {
         self.packed.fetch_add(1, Relaxed);
+        self.note_pooled();
+    }
+
+    /// A page went to the pool.
+    pub fn note_pooled(&self) {
+        self.pooled.fetch_add(1, Relaxed);
     }
 
     /// A touched page was in the pool, and so many had left memory since it did.
@@ -171,12 +180,12 @@ impl Density {
         }
         // Not waited for: a forked child may find it taken for good.
         let Ok(mut course) = self.course.try_lock() else { return };
-        let [packed, left, spared] =
-            [&self.packed, &self.left, &self.spared].map(|count| count.swap(0, Relaxed));
+        let [packed, pooled, left, spared] = [&self.packed, &self.pooled, &self.left, &self.spared]
+            .map(|count| count.swap(0, Relaxed));
         let view = view();
         let is_dense = self.is_dense.load(Relaxed);
         let (times, longer_ns) = self.probe.of_dense();
-        self.reach.store(reach(view, times, (is_dense, packed, left)), Relaxed);
+        self.reach.store(reach(view, times, (is_dense, pooled, left)), Relaxed);
         if self.probe.seen.load(Relaxed) < LEAST_PROBES {
             return;
         }
@@ -204,16 +213,16 @@ impl Probe {
 }
 
 /// While LZ4 packs: how many more pages the pool would hold, were it `times` as dense. While
-/// the dense codec does: after how many pages that left, of which only some were
-/// packed, one had gone on from a pool that is less dense.
-fn reach(view: PoolView, times: f64, (is_dense, packed, left): (bool, u64, u64)) -> u64 {
+/// the dense codec does: after how many pages that left, of which only some went to the
+/// pool, one had gone on from a pool that is less dense.
+fn reach(view: PoolView, times: f64, (is_dense, pooled, left): (bool, u64, u64)) -> u64 {
     let more = (times - 1.0).max(0.0);
     if !is_dense {
         return (view.objects as f64 * more) as u64;
     }
     let room = (view.limit_bytes / 100 * WRITE_BACK_PERCENT) as f64;
     let held = room / (view.average_bytes() as f64 * times.max(1.0));
-    (held * left.max(packed) as f64 / packed.max(1) as f64) as u64
+    (held * left.max(pooled) as f64 / pooled.max(1) as f64) as u64
 }
 
 impl Course {
@@ -227,5 +236,116 @@ impl Course {
             self.doubt = (self.doubt + i32::from(is_back)).min(MOST_DOUBT);
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: usize = 64 << 20;
+    /// What a page that stays in the pool spares.
+    const SPARED_NS: f64 = 50_000.0;
+
+    /// A full pool of 10,000 pages of 1 KiB.
+    fn view() -> PoolView {
+        PoolView { limit_bytes: 10_240_000, used_bytes: 10_240_000, objects: 10_000 }
+    }
+
+    /// The dense codec packs twice as dense, and takes 4 us longer, 6 both ways.
+    fn density(budget_bytes: usize) -> Density {
+        let density = Density::new(budget_bytes);
+        let (fast, dense) = (Sample { bytes: 1024, ns: 4000 }, Sample { bytes: 512, ns: 8000 });
+        (0..LEAST_PROBES + 1).for_each(|_| density.note_tried(Packer::Lz4, fast, dense));
+        density
+    }
+
+    /// One look: so many of its faults were on pages that would have been kept, or lost.
+    fn look(density: &Density, spared: u64) -> Packer {
+        for at in 0..LOOK_PAGES {
+            density.note_packed();
+            let is_one = at < spared;
+            match density.packer() {
+                Packer::Lz4 => density.found_on_disk(if is_one { 5_000 } else { 15_000 }),
+                Packer::Zstd { .. } => density.found_in_pool(if is_one { 9_000 } else { 2_000 }),
+            }
+        }
+        density.note_left(LOOK_PAGES);
+        density.step(view, || SPARED_NS);
+        density.packer()
+    }
+
+    fn looks_until(density: &Density, packer: Packer, spared: u64) -> Option<usize> {
+        (0..2000).find(|_| look(density, spared) == packer)
+    }
+
+    #[test]
+    fn the_dense_codec_packs_while_it_spares_more_than_it_costs() {
+        // 512 pages take 3 ms longer: as much as 61 faults from the disk cost more.
+        let density = density(BUDGET);
+        assert_eq!(looks_until(&density, DENSE, 55), None);
+        assert!(looks_until(&density, DENSE, 200).is_some_and(|looks| looks < 5));
+        assert_eq!(looks_until(&density, Packer::Lz4, 70), None);
+        assert!(looks_until(&density, Packer::Lz4, 10).is_some_and(|looks| looks < 10));
+    }
+
+    #[test]
+    fn a_change_back_makes_the_next_one_wait_for_twice_as_much() {
+        let density = density(BUDGET);
+        let waits: Vec<_> = (0..6)
+            .map(|_| {
+                let forth = looks_until(&density, DENSE, 100).unwrap();
+                looks_until(&density, Packer::Lz4, 0).unwrap();
+                forth
+            })
+            .collect();
+        assert!(waits[5] > 8 * waits[0].max(1), "{waits:?}");
+    }
+
+    #[test]
+    fn with_little_memory_or_nothing_tried_lz4_packs() {
+        for density in [density(LEAST_BUDGET_BYTES - 1), Density::new(BUDGET)] {
+            assert_eq!(looks_until(&density, DENSE, LOOK_PAGES), None);
+        }
+        let small = Density::new(LEAST_BUDGET_BYTES - 1);
+        assert!((0..1000).all(|_| small.to_try().is_none()));
+    }
+
+    #[test]
+    fn one_page_in_64_is_packed_by_the_other_codec_too() {
+        let density = density(BUDGET);
+        let tried = |density: &Density| (0..640).filter_map(|_| density.to_try()).collect();
+        let tried_fast: Vec<_> = tried(&density);
+        assert_eq!(tried_fast, [DENSE; 10]);
+        assert!(looks_until(&density, DENSE, LOOK_PAGES).is_some());
+        let tried_dense: Vec<_> = tried(&density);
+        assert_eq!(tried_dense, [Packer::Lz4; 10]);
+    }
+
+    #[test]
+    fn what_is_tried_tells_how_dense_and_how_slow() {
+        let density = density(BUDGET);
+        let (times, longer_ns) = density.probe.of_dense();
+        assert!((1.9..2.1).contains(&times) && (5500.0..6500.0).contains(&longer_ns));
+        // A thread that is interrupted now and then changes little, data of another kind all.
+        let (fast, dense) = (Sample { bytes: 2048, ns: 4000 }, Sample { bytes: 1850, ns: 8000 });
+        for at in 0..400 {
+            let ns = if at % 20 == 0 { 5_000_000 } else { fast.ns };
+            density.note_tried(DENSE, dense, Sample { ns, ..fast });
+        }
+        let (times, longer_ns) = density.probe.of_dense();
+        assert!((1.05..1.15).contains(&times), "{times}");
+        assert!((4000.0..6500.0).contains(&longer_ns), "{longer_ns}");
+    }
+
+    #[test]
+    fn reach_is_what_the_other_pool_would_hold_more_or_less() {
+        assert_eq!(reach(view(), 1.5, (false, 100, 100)), 5000);
+        assert_eq!(reach(view(), 0.5, (false, 100, 100)), 0);
+        // Nine tenths of the limit, in pages of 2 KiB; half of those that left were pooled.
+        assert_eq!(reach(view(), 2.0, (true, 100, 100)), 4500);
+        assert_eq!(reach(view(), 2.0, (true, 100, 200)), 9000);
+        let empty = PoolView { limit_bytes: 0, used_bytes: 0, objects: 0 };
+        assert_eq!(reach(empty, f64::INFINITY, (true, 0, 0)), 0);
     }
 }

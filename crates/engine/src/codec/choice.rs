@@ -129,7 +129,7 @@ mod tests {
         }
         assert_eq!("zstd".parse(), Ok(Choice::Fixed(Some(Packer::Zstd { level: 1 }))));
         assert_eq!("zstd:1".parse::<Choice>().unwrap().to_string(), "zstd");
-        assert_eq!("zstd:-1".parse(), Ok(Choice(Some(Packer::Zstd { level: -1 }))));
+        assert_eq!("zstd:-1".parse(), Ok(Choice::Fixed(Some(Packer::Zstd { level: -1 }))));
     }
 
     #[test]
