@@ -8,7 +8,8 @@
 //! dense, if more left since it did than fit there. Either is counted, times what a
 //! fault from the disk costs more; against it stands, for all pages packed meanwhile,
 //! what zstd takes longer. How much smaller it packs them, and how much longer it
-//! takes, is measured: one page in 64 is packed by both.
+//! takes, is measured: one page in 64 is packed by both, once a packed page was found on
+//! the disk.
 //!
 //! What speaks for a change adds up, and what speaks against it takes off again (a
 //! cumulative sum, E. S. Page, 1954), until it would have paid for all that is packed in
@@ -47,6 +48,8 @@ const MOST_DOUBT: i32 = 8;
 pub struct Density {
     may_be_dense: bool,
     is_dense: AtomicBool,
+    /// Whether a packed page was ever found on the disk: until then nothing is gained.
+    is_wanted: AtomicBool,
     /// Pages that were packed since the last look, those that went to the pool, packed
     /// anew or not, and those that left memory.
     packed: AtomicU64,
@@ -93,6 +96,7 @@ impl Density {
         Density {
             may_be_dense: budget_bytes >= LEAST_BUDGET_BYTES,
             is_dense: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
             packed: AtomicU64::new(0),
             pooled: AtomicU64::new(0),
             left: AtomicU64::new(0),
@@ -112,8 +116,10 @@ impl Density {
     /// What is to pack the next page, too, to see what that comes to, if it is time.
     #[must_use]
     pub fn to_try(&self) -> Option<Packer> {
-        let is_due =
-            self.may_be_dense && self.probe.turn.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
+        // zstd's memory is not touched for nothing.
+        let is_due = self.may_be_dense
+            && self.is_wanted.load(Relaxed)
+            && self.probe.turn.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
         let other = if self.is_dense.load(Relaxed) { Packer::Lz4 } else { DENSE };
         is_due.then_some(other)
     }
@@ -167,6 +173,9 @@ impl Density {
     /// A touched page was on the disk, packed, and the pool would have had to hold so
     /// many more for it.
     pub fn found_on_disk(&self, more: u64) {
+        if !self.is_wanted.load(Relaxed) {
+            self.is_wanted.store(true, Relaxed);
+        }
         if !self.is_dense.load(Relaxed) && more < self.reach.load(Relaxed) {
             self.spared.fetch_add(1, Relaxed);
         }
@@ -307,14 +316,18 @@ mod tests {
         for density in [density(LEAST_BUDGET_BYTES - 1), Density::new(BUDGET)] {
             assert_eq!(looks_until(&density, DENSE, LOOK_PAGES), None);
         }
-        let small = Density::new(LEAST_BUDGET_BYTES - 1);
-        assert!((0..1000).all(|_| small.to_try().is_none()));
+        let (small, large) = (Density::new(LEAST_BUDGET_BYTES - 1), Density::new(BUDGET));
+        small.found_on_disk(0);
+        assert!((0..1000).all(|_| small.to_try().is_none() && large.to_try().is_none()));
+        large.found_on_disk(u64::MAX);
+        assert!((0..1000).any(|_| large.to_try().is_some()));
     }
 
     #[test]
     fn one_page_in_64_is_packed_by_the_other_codec_too() {
         let density = density(BUDGET);
         let tried = |density: &Density| (0..640).filter_map(|_| density.to_try()).collect();
+        density.found_on_disk(0);
         let tried_fast: Vec<_> = tried(&density);
         assert_eq!(tried_fast, [DENSE; 10]);
         assert!(looks_until(&density, DENSE, LOOK_PAGES).is_some());

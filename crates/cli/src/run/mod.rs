@@ -52,7 +52,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     reserve: Option<String>,
 
-    /// How pages are compressed: lz4, zstd, zstd:LEVEL or none [default: lz4]
+    /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
+    ///
+    /// With `auto` LZ4 packs them, or zstd while that spares more reads from the disk
+    /// than it costs.
     ///
     /// LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
     /// pages go straight to the disk. `softswap ctl PID set codec` changes it
