@@ -132,7 +132,7 @@ fn a_setting_holds_from_when_it_is_set() {
     let pid = program.pid();
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = interrupt\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = interrupt\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
     );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
     let polled = || program.stats().get(Counter::IoPolled);
@@ -141,7 +141,7 @@ fn a_setting_holds_from_when_it_is_set() {
     assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = poll\nio.poll_sleep = 20us\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = poll\nio.poll_sleep = 20us\n{REST_AS_IT_IS}")
     );
     assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
     if program.stats().get(Counter::UsesIoUring) == 0 {
@@ -162,9 +162,13 @@ fn the_codec_can_be_changed_while_pages_come_and_go() {
     let pid = program.pid();
     assert_eq!(told(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
     let out = || program.stats().get(Counter::PagesOut);
-    for (codec, shown) in
-        [("lz4", "lz4"), ("zstd", "zstd"), ("none", "none"), ("zstd:-1", "zstd:-1")]
-    {
+    for (codec, shown) in [
+        ("lz4", "lz4"),
+        ("zstd", "zstd"),
+        ("none", "none"),
+        ("zstd:-1", "zstd:-1"),
+        ("auto", "auto"),
+    ] {
         let set = told(&["ctl", &pid, "set", "codec", codec]);
         assert_eq!(set, format!("codec = {shown}\n"));
         assert_eq!(told(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
@@ -216,7 +220,7 @@ fn unknown_keys_and_bad_values_change_nothing() {
     }
     assert_eq!(
         settings_after_the_peak(&pid),
-        format!("codec = lz4\nio.poll = hybrid\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+        format!("codec = auto\nio.poll = hybrid\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
     );
 }
 

@@ -211,7 +211,7 @@ fn assemble(
         claimed_bytes: AtomicUsize::new(0),
         stats,
         codec: Selector::new(config.codec),
-        density: Density::new(memory),
+        density: Density::new(memory, contexts.count()),
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
         pressure,

@@ -40,6 +40,9 @@ const LEAST_DOUBT: i32 = -2;
 const LEAST_BACK: f64 = 1.0 / 8.0;
 /// A share of 1.
 const WHOLE: u32 = 1 << 20;
+/// A page weighs at most so many times what all do on average: what is soon must not be
+/// ever after.
+const MOST_WEIGHT: u64 = 4;
 /// What faults are taken to cost until one has been seen.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
@@ -213,7 +216,7 @@ impl Balance {
                 Weight { rival_ns: disk_ns, ..even(pool_ns) }
             }
             Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
-            Place::Slot { .. } => even(disk_ns),
+            Place::Slot { .. } => even(disk_ns.min(MOST_WEIGHT * average_ns)),
             _ => even(average_ns),
         }
     }
@@ -256,11 +259,7 @@ impl Balance {
     /// A touched page was on the disk, packed, and the pool would have had to hold so
     /// many more for it.
     pub fn found_on_disk(&self, more: u64, pool: PoolView) {
-        if !self.is_on() {
-            return;
-        }
-        // A pool that has room went on with it when it was smaller.
-        if pool.used_bytes < pool.limit_bytes / 100 * FULL_PERCENT {
+        if !self.is_on() || !pool.is_full() {
             return;
         }
         let room = self.most_bytes.saturating_sub(pool.limit_bytes);
@@ -318,6 +317,12 @@ impl Balance {
 }
 
 impl PoolView {
+    /// Whether there is no room in it: what is on the disk went on from it as it is now,
+    /// and not when it was smaller.
+    pub(crate) fn is_full(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+    }
+
     /// Of a page in it.
     pub(crate) fn average_bytes(self) -> usize {
         (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)

@@ -11,7 +11,8 @@
 //! copies, apart for pages that come back soon, which are touched often enough to
 //! be written, and for the others; areas that are half full take their slots back
 //! (the kernel's rule for its swap cache), and copies in the pool have a share of
-//! the budget and no place in a pool that is nearly full.
+//! the budget, and a place in a pool that is nearly full only where that is worth more
+//! than what goes on to the disk for it.
 
 use crate::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::page_in::Access;
@@ -44,7 +45,8 @@ const BUDGET_SHARE: usize = 8;
 const LIMIT_SHARE: usize = 2;
 /// Reading a page takes about so many times as long as packing it does.
 const READ_COSTS_TIMES: u64 = 4;
-/// A pool that uses more of its limit than this, in percent, keeps none.
+/// A pool that uses more of its limit than this, in percent, keeps only those that
+/// [`outweigh`] what goes on.
 const POOL_PERCENT: usize = 85;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
@@ -182,13 +184,15 @@ fn may_stay(parts: &Parts, handle: Handle) -> bool {
 }
 
 /// Whether a copy in a pool that is full is worth more than what goes on to the disk for
-/// it. Either spares something once: the copy packing, when its page leaves; what would
-/// go on a read, which costs a few times as much, when it is touched. So it is the one
-/// for which that is due sooner by more: pages leave after about as many others as are
-/// resident, and of those that go on none was touched for as long as they are old.
+/// it. The copy spares packing once, when its page leaves, after about as many others as
+/// are resident; what would go on spares a read, which takes a few times as long, when it
+/// is touched, and it was not for as long as it is old.
 #[must_use]
 pub fn outweigh(parts: &Parts) -> bool {
-    parts.budget.pages() as u64 * READ_COSTS_TIMES < parts.balance.turnover().age()
+    // Who cannot write has nothing that goes on.
+    parts.may_write.load(Relaxed)
+        && (parts.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
+            < parts.balance.turnover().age()
 }
 
 /// What an arriving page keeps of `place`, if copies are kept; else it is freed.
@@ -333,6 +337,15 @@ pub fn shed_pooled(parts: &Parts, want: usize) -> usize {
     let shed = shed_those(parts, want, &parts.copies.pooled, is_it);
     parts.stats.add(Counter::PoolCopiesShed, shed as u64);
     shed
+}
+
+/// Gives the copy of `page` up that is this object of the pool's, if it is one.
+pub fn shed_one(parts: &Parts, page: PageNo, object: Handle) {
+    let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
+    // A damaged header may name any page.
+    if page < parts.window.pages() as PageNo && forget(parts, page, is_it) {
+        parts.stats.add(Counter::PoolCopiesShed, 1);
+    }
 }
 
 /// Gives up to `want` copies of a kind up, of which there are `count`.

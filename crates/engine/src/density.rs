@@ -9,12 +9,12 @@
 //! fault from the disk costs more; against it stands, for all pages packed meanwhile,
 //! what zstd takes longer. How much smaller it packs them, and how much longer it
 //! takes, is measured: one page in 64 is packed by both, once a packed page was found on
-//! the disk.
+//! the disk, by the other one twice: what it works in is not at hand the first time.
 //!
 //! What speaks for a change adds up, and what speaks against it takes off again (a
 //! cumulative sum, E. S. Page, 1954), until it would have paid for all that is packed in
-//! the time in which a change shows. A change back makes the next one wait for twice as
-//! much.
+//! the time in which a change shows. One that lost more than it gained makes the next wait
+//! for twice as much.
 
 use crate::average::follow;
 use crate::balance::{PoolView, WRITE_BACK_PERCENT};
@@ -24,9 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The dense one: most of what zstd gains, for little more than LZ4 takes.
 const DENSE: Packer = Packer::Zstd { level: -1 };
-/// zstd takes memory in each context that packs or unpacks with it, 170 KiB in all: with
-/// less of a budget than this, that is worth more as pages.
-const LEAST_BUDGET_BYTES: usize = 16 << 20;
+/// What zstd takes, at this level, in each context that packs and unpacks with it.
+const CONTEXT_BYTES: usize = 176 << 10;
+/// All contexts together may take one in so many bytes of the budget for that.
+const BUDGET_SHARE: usize = 8;
 /// Pages packed between two looks.
 const LOOK_PAGES: u64 = 512;
 /// What is packed already stays as it is, so a change costs nothing by itself. But what
@@ -38,8 +39,13 @@ const PROBE_EVERY: u32 = 64;
 const PROBES: u64 = 16;
 /// Until some were, nothing is changed.
 const LEAST_PROBES: u32 = 16;
-/// Unpacking takes longer by half of what packing does; `softswap bench codecs` shows it.
-const BOTH_WAYS: f64 = 1.5;
+/// Unpacking takes longer by more than half of what packing does (docs/benchmarks.md,
+/// *Codecs*).
+const BOTH_WAYS: f64 = 1.6;
+/// What the pool keeps beside a packed page, in bytes.
+const HEADER_BYTES: u64 = 12;
+/// Averages of sizes are kept in parts of a byte.
+const PARTS: u64 = 16;
 /// How often what a change costs is doubled, at most.
 const MOST_DOUBT: i32 = 8;
 
@@ -77,7 +83,7 @@ struct Probe {
 /// What packing a page came to.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// What it packs to; a page's bytes where it does not.
+    /// What it packs to.
     pub bytes: u64,
     /// How long that took.
     pub ns: u64,
@@ -87,14 +93,16 @@ pub struct Sample {
 struct Course {
     for_change_ns: f64,
     doubt: i32,
+    /// What the dense codec has gained since it packs.
+    gained_ns: f64,
 }
 
 impl Density {
-    /// For a budget of so many bytes. LZ4 packs at first.
+    /// For a budget of so many bytes, and so many contexts. LZ4 packs at first.
     #[must_use]
-    pub fn new(budget_bytes: usize) -> Density {
+    pub fn new(budget_bytes: usize, contexts: usize) -> Density {
         Density {
-            may_be_dense: budget_bytes >= LEAST_BUDGET_BYTES,
+            may_be_dense: contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             is_dense: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             packed: AtomicU64::new(0),
@@ -113,15 +121,15 @@ impl Density {
         if self.is_dense.load(Relaxed) { DENSE } else { Packer::Lz4 }
     }
 
-    /// What is to pack the next page, too, to see what that comes to, if it is time.
+    /// What is to pack the next page beside `packer`, to see what that comes to, if it is
+    /// time.
     #[must_use]
-    pub fn to_try(&self) -> Option<Packer> {
+    pub fn to_try(&self, packer: Packer) -> Option<Packer> {
         // zstd's memory is not touched for nothing.
         let is_due = self.may_be_dense
             && self.is_wanted.load(Relaxed)
             && self.probe.turn.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
-        let other = if self.is_dense.load(Relaxed) { Packer::Lz4 } else { DENSE };
-        is_due.then_some(other)
+        is_due.then_some(if packer == DENSE { Packer::Lz4 } else { DENSE })
     }
 
     /// Notes what packing the same page came to.
@@ -129,15 +137,10 @@ impl Density {
         let (fast, dense) =
             if packer == DENSE { (by_other, by_packer) } else { (by_packer, by_other) };
         let probe = &self.probe;
-        let turn = probe.seen.fetch_add(1, Relaxed);
-        if turn == 0 {
-            // zstd's memory was made for it.
-            return;
-        }
-        let is_first = turn == 1;
+        let is_first = probe.seen.fetch_add(1, Relaxed) == 0;
         for (average, seen) in [
-            (&probe.fast_bytes, fast.bytes),
-            (&probe.dense_bytes, dense.bytes),
+            (&probe.fast_bytes, (fast.bytes + HEADER_BYTES) * PARTS),
+            (&probe.dense_bytes, (dense.bytes + HEADER_BYTES) * PARTS),
             (&probe.fast_ns, fast.ns),
             (&probe.dense_ns, dense.ns),
         ] {
@@ -152,13 +155,12 @@ impl Density {
         self.left.fetch_add(pages, Relaxed);
     }
 
-    /// A page was packed into the pool.
+    /// A page was packed, or could not be.
     pub fn note_packed(&self) {
         self.packed.fetch_add(1, Relaxed);
-        self.note_pooled();
     }
 
-    /// A page went to the pool.
+    /// A page went to the pool, packed just now or as it was.
     pub fn note_pooled(&self) {
         self.pooled.fetch_add(1, Relaxed);
     }
@@ -200,8 +202,12 @@ impl Density {
         }
         let for_dense_ns = spared as f64 * spared_ns() - packed as f64 * longer_ns;
         let for_change_ns = if is_dense { -for_dense_ns } else { for_dense_ns };
-        let cost_ns = (LOOKS * LOOK_PAGES) as f64 * longer_ns;
-        if course.follow(for_change_ns, cost_ns, is_dense) {
+        course.gained_ns += if is_dense { for_dense_ns } else { 0.0 };
+        // What the dense codec gains shows when the pool has been packed anew by it.
+        let all = view.objects as u64;
+        let pages = if is_dense { all.max(LOOKS * LOOK_PAGES) } else { LOOKS * LOOK_PAGES };
+        if course.follow(for_change_ns, pages as f64 * longer_ns) {
+            course.change(is_dense);
             self.is_dense.store(!is_dense, Relaxed);
             // What is found now was judged by the other codec's.
             self.reach.store(if is_dense { 0 } else { u64::MAX }, Relaxed);
@@ -237,14 +243,20 @@ fn reach(view: PoolView, times: f64, (is_dense, pooled, left): (bool, u64, u64))
 impl Course {
     /// The other codec would have gained so much since the last look, or lost. Whether
     /// it is to pack from now on.
-    fn follow(&mut self, for_change_ns: f64, cost_ns: f64, is_back: bool) -> bool {
+    fn follow(&mut self, for_change_ns: f64, cost_ns: f64) -> bool {
         self.for_change_ns = (self.for_change_ns + for_change_ns).max(0.0);
-        let is_due = self.for_change_ns > cost_ns * 2_f64.powi(self.doubt);
-        if is_due {
-            self.for_change_ns = 0.0;
-            self.doubt = (self.doubt + i32::from(is_back)).min(MOST_DOUBT);
-        }
-        is_due
+        self.for_change_ns > cost_ns * 2_f64.powi(self.doubt)
+    }
+
+    /// Another codec packs from now on. If the dense one has lost more than it gained, it
+    /// was wrong.
+    fn change(&mut self, is_back: bool) {
+        let doubt = match (is_back, self.gained_ns > 0.0) {
+            (true, false) => self.doubt + 1,
+            (true, true) => self.doubt - 1,
+            (false, _) => self.doubt,
+        };
+        *self = Course { doubt: doubt.clamp(0, MOST_DOUBT), ..Course::default() };
     }
 }
 
@@ -263,9 +275,9 @@ mod tests {
 
     /// The dense codec packs twice as dense, and takes 4 us longer, 6 both ways.
     fn density(budget_bytes: usize) -> Density {
-        let density = Density::new(budget_bytes);
+        let density = Density::new(budget_bytes, 13);
         let (fast, dense) = (Sample { bytes: 1024, ns: 4000 }, Sample { bytes: 512, ns: 8000 });
-        (0..LEAST_PROBES + 1).for_each(|_| density.note_tried(Packer::Lz4, fast, dense));
+        (0..LEAST_PROBES).for_each(|_| density.note_tried(Packer::Lz4, fast, dense));
         density
     }
 
@@ -273,6 +285,7 @@ mod tests {
     fn look(density: &Density, spared: u64) -> Packer {
         for at in 0..LOOK_PAGES {
             density.note_packed();
+            density.note_pooled();
             let is_one = at < spared;
             match density.packer() {
                 Packer::Lz4 => density.found_on_disk(if is_one { 5_000 } else { 15_000 }),
@@ -295,11 +308,11 @@ mod tests {
         assert_eq!(looks_until(&density, DENSE, 55), None);
         assert!(looks_until(&density, DENSE, 200).is_some_and(|looks| looks < 5));
         assert_eq!(looks_until(&density, Packer::Lz4, 70), None);
-        assert!(looks_until(&density, Packer::Lz4, 10).is_some_and(|looks| looks < 10));
+        assert!(looks_until(&density, Packer::Lz4, 10).is_some_and(|looks| looks < 40));
     }
 
     #[test]
-    fn a_change_back_makes_the_next_one_wait_for_twice_as_much() {
+    fn a_change_that_lost_makes_the_next_one_wait_for_twice_as_much() {
         let density = density(BUDGET);
         let waits: Vec<_> = (0..6)
             .map(|_| {
@@ -309,24 +322,30 @@ mod tests {
             })
             .collect();
         assert!(waits[5] > 8 * waits[0].max(1), "{waits:?}");
+        // One that gained for long is no reason to doubt.
+        looks_until(&density, DENSE, 100).unwrap();
+        assert_eq!(looks_until(&density, Packer::Lz4, 300), None);
+        looks_until(&density, Packer::Lz4, 0).unwrap();
+        assert!(looks_until(&density, DENSE, 100).unwrap() <= waits[5]);
     }
 
     #[test]
     fn with_little_memory_or_nothing_tried_lz4_packs() {
-        for density in [density(LEAST_BUDGET_BYTES - 1), Density::new(BUDGET)] {
+        for density in [density(BUDGET / 4), Density::new(BUDGET, 13)] {
             assert_eq!(looks_until(&density, DENSE, LOOK_PAGES), None);
         }
-        let (small, large) = (Density::new(LEAST_BUDGET_BYTES - 1), Density::new(BUDGET));
+        let (small, large) = (Density::new(BUDGET / 4, 13), Density::new(BUDGET, 13));
         small.found_on_disk(0);
-        assert!((0..1000).all(|_| small.to_try().is_none() && large.to_try().is_none()));
+        assert!((0..1000).all(|_| small.to_try(Packer::Lz4).is_none() && large.to_try(Packer::Lz4).is_none()));
         large.found_on_disk(u64::MAX);
-        assert!((0..1000).any(|_| large.to_try().is_some()));
+        assert!((0..1000).any(|_| large.to_try(Packer::Lz4).is_some()));
     }
 
     #[test]
     fn one_page_in_64_is_packed_by_the_other_codec_too() {
         let density = density(BUDGET);
-        let tried = |density: &Density| (0..640).filter_map(|_| density.to_try()).collect();
+        let tried =
+            |density: &Density| (0..640).filter_map(|_| density.to_try(density.packer())).collect();
         density.found_on_disk(0);
         let tried_fast: Vec<_> = tried(&density);
         assert_eq!(tried_fast, [DENSE; 10]);

@@ -408,7 +408,7 @@ fn in_dram(
         parts.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };
-    parts.density.note_packed();
+    parts.density.note_pooled();
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
@@ -424,23 +424,24 @@ fn pack<'c>(
 ) -> Option<&'c [u8]> {
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    let Some(other) = parts.packer_to_try() else {
+    parts.density.note_packed();
+    let Some(other) = parts.packer_to_try(packer) else {
         return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
     };
     let mut timed = |packer| {
         let start = now_ns();
         let len = codec::compress(packer, content, room, scratch);
-        let ns = now_ns() - start;
-        (len, Sample { bytes: len.unwrap_or(PAGE_SIZE) as u64, ns })
+        (len, now_ns() - start)
     };
-    // Once more: what it works in is not at hand the first time.
+    // Twice: what it works in is not at hand the first time.
     timed(other);
-    let (by_other, other_sample) = timed(other);
-    let (len, sample) = timed(packer);
-    if len.or(by_other).is_some() {
-        parts.density.note_tried(packer, sample, other_sample);
+    let by_other = timed(other);
+    let by_packer = timed(packer);
+    let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
+    if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
+        parts.density.note_tried(packer, this, other);
     }
-    len.map(|len| &room[..len])
+    by_packer.0.map(|len| &room[..len])
 }
 
 /// Gives a staged page back to the program: it has nowhere to go.

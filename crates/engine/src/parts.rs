@@ -352,12 +352,17 @@ impl Parts {
         match place {
             Place::Pool { .. } => {
                 self.balance.found_in_pool(distance, self.pool.limit_bytes());
-                self.density.found_in_pool(distance);
+                if self.chooses_codec() {
+                    self.density.found_in_pool(distance);
+                }
             }
             _ => {
                 let more = self.balance.turnover().note_found(distance);
-                self.balance.found_on_disk(more, self.pool_view());
-                self.density.found_on_disk(more);
+                let view = self.pool_view();
+                self.balance.found_on_disk(more, view);
+                if self.chooses_codec() && view.is_full() {
+                    self.density.found_on_disk(more);
+                }
             }
         }
     }
@@ -384,7 +389,14 @@ impl Parts {
         }
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
         self.balance.step(|| self.pool_view(), set_limit);
-        self.density.step(|| self.pool_view(), || self.balance.spared_ns());
+        if self.chooses_codec() {
+            self.density.step(|| self.pool_view(), || self.balance.spared_ns());
+        }
+    }
+
+    /// Whether nobody asked for a codec.
+    fn chooses_codec(&self) -> bool {
+        self.codec.get() == Choice::Auto
     }
 
     /// What packs the next page, if anything does.
@@ -396,10 +408,10 @@ impl Parts {
         }
     }
 
-    /// What is to pack the next page, too, to see what it gains.
+    /// What is to pack the next page beside `packer`, to see what it gains.
     #[must_use]
-    pub fn packer_to_try(&self) -> Option<Packer> {
-        if self.codec.get() == Choice::Auto { self.density.to_try() } else { None }
+    pub fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
+        if self.chooses_codec() { self.density.to_try(packer) } else { None }
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that

@@ -98,8 +98,8 @@ pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
     stuck
 }
 
-/// Makes the pool smaller: by copies, which cost nothing, else by what goes on to
-/// the disk. Returns how many pages left it.
+/// Makes the pool smaller: by copies, or by what goes on to the disk, whichever is worth
+/// less, else by the other. Returns how many pages left it.
 fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if parts.pool.used_bytes() == 0 {
         return 0;
@@ -111,9 +111,10 @@ fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<N
         })
     };
     let shed = || copies::shed_pooled(parts, SHED_PAGES);
-    let first = if copies::outweigh(parts) { write_back() } else { shed() };
+    let are_copies_last = copies::outweigh(parts);
+    let first = if are_copies_last { write_back() } else { shed() };
     match first {
-        0 if copies::outweigh(parts) => shed(),
+        0 if are_copies_last => shed(),
         0 => write_back(),
         taken => taken,
     }

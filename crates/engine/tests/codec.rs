@@ -15,7 +15,7 @@ fn zstd(level: i8) -> Choice {
 
 #[test]
 fn every_kind_of_page_survives_every_codec() {
-    for codec in [Choice::LZ4, zstd(1), zstd(9), zstd(-5), Choice::NONE] {
+    for codec in [Choice::Auto, Choice::LZ4, zstd(1), zstd(9), zstd(-5), Choice::NONE] {
         let world = World::new(&Setup { codec, ..Setup::default() });
         let contents = every_kind(600);
         let memory = world.map_with(&contents);
@@ -118,7 +118,7 @@ fn pages_are_right_while_the_codec_is_switched_under_load() {
             let (world, stop) = (&world, &stop);
             scope.spawn(move || rewrite(world, thread, stop));
         }
-        let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(5), zstd(-5)];
+        let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(5), zstd(-5), Choice::Auto];
         for choice in choices.into_iter().cycle().take(200) {
             world.engine.codec().set(choice);
             std::thread::sleep(Duration::from_millis(10));

@@ -137,7 +137,7 @@ fn copies_move_with_what_lies_beside_them() {
 }
 
 #[test]
-fn a_pool_that_is_nearly_full_gives_copies_up_before_anything_goes_to_the_disk() {
+fn a_pool_that_is_nearly_full_gives_copies_up_and_none_is_lost() {
     let world = World::new(&Setup::default());
     let (memory, contents) = unchanged(&world);
     let more: Vec<_> = (0..16_000).map(|page| Content::Sparse(page + 5000)).collect();

@@ -2,6 +2,7 @@
 //! userfaultfd region beside it whose faults are resolved by one copy.
 
 use crate::refusal::Refusal;
+use softswap_engine::codec::Choice;
 use softswap_engine::config::Config;
 use softswap_engine::engine::Engine;
 use softswap_engine::io::{Device, FileDevice, Lane};
@@ -87,7 +88,9 @@ pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Stage, Refusa
     }
     let file = SwapFile::open(dir).map_err(own)?;
     let device = Arc::new(FileDevice::new(file, false));
-    let config = Config { memory_bytes: sizes.memory_bytes, ..Config::default() };
+    // The figures are of one codec.
+    let codec = Choice::LZ4;
+    let config = Config { memory_bytes: sizes.memory_bytes, codec, ..Config::default() };
     let storage = Backing::growing(Box::new(device.clone()), Some(sizes.swap_bytes), 0);
     let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
     let engine = Engine::start(&config, vec![storage], stats).map_err(own)?;

@@ -61,7 +61,10 @@ fn fill_batch(
         if parts.pool.oldest(&mut oldest) == 0 {
             break;
         }
-        let first = oldest[0].0 / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+        let (owner, handle) = oldest[0];
+        // Else its slab, which takes nothing more, would stay for it.
+        copies::shed_one(parts, owner, handle);
+        let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may name any owner.
         let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
         for page in first..end {
@@ -75,7 +78,7 @@ fn fill_batch(
             }
             if count == moved.len() || batch.is_full {
                 // Perhaps it has no place in this batch any more.
-                parts.pool.return_oldest(oldest[0].1);
+                parts.pool.return_oldest(handle);
                 return count;
             }
         }
