@@ -484,6 +484,12 @@ impl Engine {
             .count()
     }
 
+    /// Gives back all that is kept on standby, so that what has left is read from the
+    /// disk; for benches.
+    pub fn release_standby(&self) {
+        while self.parts.standby.release() > 0 {}
+    }
+
     /// Flips a bit of the page at `address` if it is in the pool; for tests of
     /// what happens then. Whether it is.
     pub fn damage(&self, address: usize, bit: usize) -> bool {

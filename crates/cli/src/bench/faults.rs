@@ -234,6 +234,7 @@ impl Bench {
         // Each pass of the clock takes some grace away; a round takes a batch.
         let batches = self.pages * FAULTS.len() / CLUSTER_PAGES + 64;
         self.stage.engine.reclaim_now(batches);
+        self.stage.engine.release_standby();
         Ok(())
     }
 
