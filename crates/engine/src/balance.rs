@@ -205,14 +205,13 @@ impl Balance {
     /// for reads than for unpacking, what is unpacked makes room for what must be read.
     #[must_use]
     pub fn weight(&self, place: Place) -> Weight {
-        let share = u64::from(self.disk_share.load(Relaxed));
         let (pool_ns, disk_ns) = self.prices_ns();
-        let whole = u64::from(WHOLE);
-        let average_ns = (share * disk_ns + (whole - share) * pool_ns) / whole;
+        let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
+        let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
         let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
         match place {
             // One word is no dearer than that.
-            Place::Pool { .. } | Place::Filled { .. } if self.disk_dominates() => {
+            Place::Pool { .. } | Place::Filled { .. } if reading_ns > unpacking_ns => {
                 Weight { rival_ns: disk_ns, ..even(pool_ns) }
             }
             Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
@@ -224,9 +223,14 @@ impl Balance {
     /// Whether more time goes by for reads from the disk than for unpacking.
     #[must_use]
     pub fn disk_dominates(&self) -> bool {
+        let (unpacking_ns, reading_ns) = self.shares_ns(self.prices_ns());
+        reading_ns > unpacking_ns
+    }
+
+    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these prices.
+    fn shares_ns(&self, (pool_ns, disk_ns): (u64, u64)) -> (u64, u64) {
         let share = u64::from(self.disk_share.load(Relaxed));
-        let (pool_ns, disk_ns) = self.prices_ns();
-        share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
+        ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
     /// What a page costs that is to come from the pool, and from the disk. Each makes
