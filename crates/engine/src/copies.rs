@@ -6,6 +6,10 @@
 //! the protection is lifted, and the copy, which is out of date from then on, is
 //! given up. What nobody wrote is dropped when it leaves.
 //!
+//! Where there is no room for its copy, or not any more, a page that is likely to stay
+//! as it is stays protected all the same: with others like it, it can leave for one flush
+//! of all processors' translations, where one that may be written costs a flush alone.
+//!
 //! Keeping a copy costs a fault if the page is written after all, and a slot or
 //! some DRAM in any case. So each chunk of pages remembers what became of its
 //! copies, apart for pages that come back soon, which are touched often enough to
@@ -21,6 +25,7 @@ use crate::pool::Handle;
 use crate::space::CHUNK_PAGES;
 use crate::stats::Counter;
 use softswap_sys::memory::reserve_u32;
+use softswap_sys::window::Writes;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -29,6 +34,9 @@ const CERTAIN: u32 = 256;
 /// Above this, copies are not kept: storing a page costs more than a fault, so
 /// that one of five that stays unchanged pays for the others.
 const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
+/// Above this, pages of which no copy is kept are not protected: a flush that is
+/// saved costs less than a fault.
+const TOO_LIKELY_WITHOUT: u32 = CERTAIN / 4;
 /// What one page more changes of it: a 16th of what is missing.
 const WEIGHT_SHIFT: u32 = 4;
 /// One in so many pages is tried all the same: chunks change their use.
@@ -62,6 +70,8 @@ pub struct Copies {
     /// Those in the pool, and their bytes.
     pooled: AtomicUsize,
     pooled_bytes: AtomicUsize,
+    /// Protected pages that have none.
+    without: AtomicUsize,
     /// How likely the pool takes a page that has a copy, above that a count of
     /// those that it was not offered.
     packed: AtomicU32,
@@ -80,6 +90,7 @@ impl Copies {
             count: AtomicUsize::new(0),
             pooled: AtomicUsize::new(0),
             pooled_bytes: AtomicUsize::new(0),
+            without: AtomicUsize::new(0),
             packed: AtomicU32::new(CERTAIN),
             next: AtomicU64::new(0),
         })
@@ -103,9 +114,9 @@ impl Copies {
 
     /// Whether the chunk's pages of that kind are mostly left as they are, or it is
     /// time to see whether they still are not.
-    fn is_promising(&self, page: PageNo, comes_soon: bool) -> bool {
+    fn is_promising(&self, page: PageNo, comes_soon: bool, too_likely: u32) -> bool {
         let chunk = self.chunk(page, comes_soon);
-        likelihood(chunk) < TOO_LIKELY || is_probe(chunk)
+        likelihood(chunk) < too_likely || is_probe(chunk)
     }
 
     /// Whether an unchanged page is to be offered to the pool. What has a copy
@@ -148,28 +159,47 @@ fn note(estimate: &AtomicU32, happened: bool) {
     estimate.store(seen - likely + moved, Relaxed);
 }
 
-/// Whether the copy of a page that comes in from `place` is to stay. One that
-/// `is_touched` has been given its grace, which tells of which kind it is; of those
-/// that come along nobody knows.
+/// What stays of what is stored of a page when that comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stays {
+    /// Nothing: the page may be written.
+    Nothing,
+    /// That nobody writes it unnoticed.
+    Protection,
+    /// So, and its copy, too.
+    Copy,
+}
+
+impl Stays {
+    /// What happens to writes.
+    #[must_use]
+    pub fn writes(self) -> Writes {
+        if self == Stays::Nothing { Writes::Allowed } else { Writes::Caught }
+    }
+}
+
+/// What is to stay of a page that comes in from `place`. One that `is_touched` has been
+/// given its grace, which tells of which kind it is; of those that come along nobody
+/// knows, and they often leave as neighbours, so without a copy they are not protected.
 #[must_use]
-pub fn is_kept(
-    parts: &Parts,
-    page: PageNo,
-    place: Place,
-    access: Access,
-    is_touched: bool,
-) -> bool {
+pub fn stays(parts: &Parts, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
     if access == Access::Write {
-        return false;
+        return Stays::Nothing;
     }
     let is_room = match place {
         Place::Slot { slot } | Place::Packed { slot, .. } => parts.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),
-        _ => return false,
+        _ => return Stays::Nothing,
     };
-    let is_promising = |comes_soon| parts.copies.is_promising(page, comes_soon);
     let comes_soon = parts.clock.comes_soon(page);
-    is_room && is_promising(comes_soon) && (is_touched || is_promising(!comes_soon))
+    let is_promising = |soon, too_likely| parts.copies.is_promising(page, soon, too_likely);
+    let is_worth_a_copy =
+        |soon| is_promising(soon, TOO_LIKELY) && (is_touched || is_promising(!soon, TOO_LIKELY));
+    match is_room {
+        true if is_worth_a_copy(comes_soon) => Stays::Copy,
+        false if is_touched && is_promising(comes_soon, TOO_LIKELY_WITHOUT) => Stays::Protection,
+        _ => Stays::Nothing,
+    }
 }
 
 /// Whether DRAM can be spared for a copy in the pool.
@@ -195,10 +225,19 @@ pub fn outweigh(parts: &Parts) -> bool {
             < parts.balance.turnover().age()
 }
 
-/// What an arriving page keeps of `place`, if copies are kept; else it is freed.
-pub fn arrive(parts: &Parts, place: Place, kept: bool) -> Option<StoredCopy> {
-    let copy = if kept { place.to_copy() } else { None };
+/// What an arriving page keeps of `place`; what is stored there is freed if that is
+/// not to stay.
+pub fn arrive(parts: &Parts, place: Place, stays: Stays) -> Option<StoredCopy> {
+    let copy = match stays {
+        Stays::Nothing => None,
+        Stays::Protection => Some(StoredCopy::Nowhere),
+        Stays::Copy => place.to_copy(),
+    };
     match (copy, place) {
+        (Some(StoredCopy::Nowhere), _) => {
+            parts.copies.without.fetch_add(1, Relaxed);
+            parts.release_copy(place);
+        }
         (Some(_), Place::Pool { handle }) => {
             let bytes = Handle::from_bits(handle).packed_bytes();
             parts.copies.pooled.fetch_add(1, Relaxed);
@@ -237,6 +276,10 @@ fn part_from(parts: &Parts, copy: StoredCopy) -> Option<Place> {
             let _ = parts.copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
             Some(Place::Pool { handle: handle.to_bits() })
         }
+        StoredCopy::Nowhere => {
+            parts.copies.without.fetch_sub(1, Relaxed);
+            None
+        }
     }
 }
 
@@ -253,19 +296,23 @@ pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result
     claim.publish(Place::resident(heat));
     give_up(parts, copy);
     parts.copies.note(page, parts.clock.comes_soon(page), true);
-    parts.stats.add(counter(copy, Counter::CopiesWritten, Counter::PoolCopiesWritten), 1);
+    count(parts, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
     Ok(())
 }
 
-/// What is counted of a copy, by where it is.
-fn counter(copy: StoredCopy, in_slot: Counter, in_pool: Counter) -> Counter {
-    if copy.in_slot().is_some() { in_slot } else { in_pool }
+/// Counts a copy by where it is.
+fn count(parts: &Parts, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
+    match copy {
+        StoredCopy::Slot(_) => parts.stats.add(in_slot, 1),
+        StoredCopy::Pool { .. } => parts.stats.add(in_pool, 1),
+        StoredCopy::Nowhere => {}
+    }
 }
 
 /// A page is leaving DRAM for its copy. Returns where that is.
 pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
     parts.copies.note(page, parts.clock.comes_soon(page), false);
-    parts.stats.add(counter(copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged), 1);
+    count(parts, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     if copy.in_slot().is_none() {
         parts.density.note_pooled();
     }
@@ -282,14 +329,15 @@ pub fn give_up(parts: &Parts, copy: StoredCopy) {
     }
 }
 
-/// A leaving page's copy, if it is in an area that works; else it is given up, and
-/// the page is stored elsewhere.
-pub fn unless_failed(parts: &Parts, copy: StoredCopy) -> Option<SlotCopy> {
+/// The copy of an unchanged page that leaves, if it is in an area that works; else it
+/// is given up, and the page is stored elsewhere.
+pub fn unless_failed(parts: &Parts, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
     if let Some(in_slot) = copy.in_slot()
         && !parts.areas.has_failed(in_slot.slot())
     {
         return Some(in_slot);
     }
+    parts.copies.note(page, parts.clock.comes_soon(page), false);
     give_up(parts, copy);
     None
 }
@@ -307,18 +355,17 @@ pub fn renamed(at: Place, new: Handle) -> Place {
 }
 
 /// Gives the copy of a resident page up, if it has one that `unwanted` names and
-/// nobody has the page. True when it did.
+/// nobody has the page, which stays protected: it was likely to be left as it is. True
+/// when it did.
 pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = parts.pages.load(page);
-    if !seen.has_copy() || seen.is_busy() || !seen.place().copy().is_some_and(unwanted) {
+    let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
+    if seen.is_busy() || copy == StoredCopy::Nowhere || !unwanted(copy) {
         return false;
     }
     let Some(claim) = parts.pages.try_claim(page, seen) else { return false };
-    let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
-    if parts.window.allow_writes(page).is_err() {
-        return false;
-    }
-    claim.publish(Place::resident(heat));
+    parts.copies.without.fetch_add(1, Relaxed);
+    claim.publish(Place::Resident { heat, copy: Some(StoredCopy::Nowhere) });
     give_up(parts, copy);
     true
 }
@@ -333,7 +380,7 @@ pub fn shed(parts: &Parts, want: usize) -> usize {
 
 /// As [`shed`], of those in the pool, because that is nearly full.
 pub fn shed_pooled(parts: &Parts, want: usize) -> usize {
-    let is_it = |copy: StoredCopy| copy.in_slot().is_none();
+    let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
     let shed = shed_those(parts, want, &parts.copies.pooled, is_it);
     parts.stats.add(Counter::PoolCopiesShed, shed as u64);
     shed
@@ -371,12 +418,14 @@ fn shed_those(
     shed
 }
 
-/// In a forked child, whose pages lost their protection: no copy is known to be
-/// like its page any more. Nothing else runs.
+/// In a forked child, whose pages lost their protection: none is known to be unchanged
+/// any more. Nothing else runs.
 pub fn forget_all(parts: &Parts) {
     let high = parts.space.high();
     let mut page = parts.space.next_resident(0..high);
-    while page < high && parts.copies.count() + parts.copies.pooled() > 0 {
+    let copies = &parts.copies;
+    let protected = || copies.count() + copies.pooled() + copies.without.load(Relaxed);
+    while page < high && protected() > 0 {
         let claim = parts.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
             claim.publish(Place::resident(heat));
@@ -391,7 +440,7 @@ mod tests {
     use super::*;
 
     fn kept_of(copies: &Copies, count: usize) -> usize {
-        (0..count).filter(|_| copies.is_promising(3, false)).count()
+        (0..count).filter(|_| copies.is_promising(3, false, TOO_LIKELY)).count()
     }
 
     #[test]
@@ -400,8 +449,11 @@ mod tests {
         assert_eq!(kept_of(&copies, 100), 100);
         (0..100).for_each(|_| copies.note(3, false, true));
         assert_eq!(kept_of(&copies, 160), 10, "one in 16 is tried");
-        assert!(copies.is_promising(CHUNK_PAGES, false), "another chunk's pages are its own");
-        assert!(copies.is_promising(3, true), "and so are those that come back soon");
+        assert!(
+            copies.is_promising(CHUNK_PAGES, false, TOO_LIKELY),
+            "another chunk's pages are its own"
+        );
+        assert!(copies.is_promising(3, true, TOO_LIKELY), "and so are those that come back soon");
         (0..10).for_each(|_| copies.note(3, false, false));
         assert_eq!(kept_of(&copies, 100), 100);
     }

@@ -6,7 +6,7 @@
 
 use crate::companions::Offsets;
 use crate::context::Context;
-use crate::copies;
+use crate::copies::{self, Stays};
 use crate::page::{Claim, PageNo, SlotCopy};
 use crate::page_in::{self, Access, FaultError, Wanted};
 use crate::parts::Parts;
@@ -190,13 +190,13 @@ impl Gathered {
         while came < self.count {
             let run = came..came + self.neighbours(came);
             let wanted = run.len();
-            let (keep, done) = match wanted {
+            let (stays, done) = match wanted {
                 1 => self.install_one(parts, context, came, buffer, access),
                 _ => self.install_run(parts, run, buffer, access),
             };
             for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
                 let Member { page, claim, .. } = member;
-                let copy = copies::arrive(parts, claim.before().place(), keep);
+                let copy = copies::arrive(parts, claim.before().place(), stays);
                 page_in::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
             }
             came += done;
@@ -224,26 +224,26 @@ impl Gathered {
         (0..INSTALL_PAGES).take_while(is_next).count()
     }
 
-    /// Whether the copy of a member is to stay.
-    fn is_kept(&self, parts: &Parts, at: usize, access: Access) -> bool {
-        let is_kept = |member: &Member| {
+    /// What is to stay of what is stored of a member.
+    fn stays(&self, parts: &Parts, at: usize, access: Access) -> Stays {
+        let stays = |member: &Member| {
             let place = member.claim.before().place();
-            copies::is_kept(parts, member.page, place, access, false)
+            copies::stays(parts, member.page, place, access, false)
         };
-        self.members[at].as_ref().is_some_and(is_kept)
+        self.members[at].as_ref().map_or(Stays::Nothing, stays)
     }
 
     /// Installs neighbours, up to the first that is not what it should be. Returns
-    /// whether their copies stay, and how many came.
+    /// what stays of them, and how many came.
     fn install_run(
         &mut self,
         parts: &Parts,
         run: Range<usize>,
         buffer: &mut [u8],
         access: Access,
-    ) -> (bool, usize) {
+    ) -> (Stays, usize) {
         let Some(Member { page, stored, .. }) = self.members[run.start].as_ref() else {
-            return (false, 0);
+            return (Stays::Nothing, 0);
         };
         let (page, from) = (*page, self.slots.at(stored.slot()));
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
@@ -251,12 +251,12 @@ impl Gathered {
         // Slots of one page each: nobody else opens them.
         let good = page_in::open_run(parts, slots, bytes);
         if good == 0 {
-            return (false, 0);
+            return (Stays::Nothing, 0);
         }
         // What holds for the first: one call installs all of them alike.
-        let keep = self.is_kept(parts, run.start, access);
+        let stays = self.stays(parts, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
-        (keep, page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages)
+        (stays, page_in::install_run(parts, page, bytes, stays.writes()).pages)
     }
 
     /// As [`Gathered::install_run`], a page that is next to none, or packed.
@@ -267,16 +267,16 @@ impl Gathered {
         at: usize,
         buffer: &mut [u8],
         access: Access,
-    ) -> (bool, usize) {
-        let keep = self.is_kept(parts, at, access);
+    ) -> (Stays, usize) {
+        let stays = self.stays(parts, at, access);
         let Some(Member { page, stored, .. }) = self.members[at].as_ref() else {
-            return (false, 0);
+            return (Stays::Nothing, 0);
         };
         let slot = stored.slot();
         let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
-        let Some(copy) = self.slots.opened(slot, buffer, open) else { return (false, 0) };
-        let done = put(parts, context, (*page, keep), *stored, copy);
-        (keep, usize::from(done.is_ok()))
+        let Some(copy) = self.slots.opened(slot, buffer, open) else { return (Stays::Nothing, 0) };
+        let done = put(parts, context, (*page, stays), *stored, copy);
+        (stays, usize::from(done.is_ok()))
     }
 }
 
@@ -328,7 +328,7 @@ fn bring_alone(
     if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
         page_in::read_alone(parts, context, slot, &mut buffer)?;
     }
-    put(parts, context, (wanted.page, wanted.keep), stored, &buffer)
+    put(parts, context, (wanted.page, wanted.stays), stored, &buffer)
 }
 
 /// As [`bring`]; false, and nothing done, where the page had better come alone.
@@ -338,7 +338,7 @@ fn bring_all(
     stored: SlotCopy,
     (wanted, along): (Wanted, Offsets),
 ) -> Result<bool, FaultError> {
-    let Wanted { page, keep, window, access, is_stream, .. } = wanted;
+    let Wanted { page, stays, window, access, is_stream, .. } = wanted;
     let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), window + along.count()) else {
         return Ok(false);
     };
@@ -355,7 +355,7 @@ fn bring_all(
     if count == 0 || !parts.budget.try_charge(count, parts.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(parts, context, (page, stored, keep), &mut gathered, &mut buffer);
+    let touched = bring_touched(parts, context, (page, stored, stays), &mut gathered, &mut buffer);
     // Who writes a page writes those that follow it, but not those beside it.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
@@ -372,7 +372,7 @@ fn bring_all(
 fn bring_touched(
     parts: &Parts,
     context: &mut Context,
-    (page, stored, keep): (PageNo, SlotCopy, bool),
+    (page, stored, stays): (PageNo, SlotCopy, Stays),
     gathered: &mut Gathered,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
@@ -382,7 +382,7 @@ fn bring_touched(
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
     let Some(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(parts, context, (page, keep), stored, copy)?;
+    put(parts, context, (page, stays), stored, copy)?;
     Ok(true)
 }
 
@@ -390,11 +390,11 @@ fn bring_touched(
 fn put(
     parts: &Parts,
     context: &mut Context,
-    (page, keep): (PageNo, bool),
+    (page, stays): (PageNo, Stays),
     stored: SlotCopy,
     copy: &[u8],
 ) -> Result<(), FaultError> {
-    let writes = page_in::writes(keep);
+    let writes = stays.writes();
     match stored.part() {
         None => page_in::install(parts, page, copy, writes),
         Some(part) => {

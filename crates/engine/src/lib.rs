@@ -71,6 +71,8 @@ pub mod mapping;
 #[cfg(not(loom))]
 pub mod moves;
 #[cfg(not(loom))]
+mod pack;
+#[cfg(not(loom))]
 pub mod packed;
 #[cfg(not(loom))]
 pub mod page_in;
@@ -123,3 +125,5 @@ mod unchanged;
 pub mod unpack;
 #[cfg(not(loom))]
 pub mod upkeep;
+#[cfg(not(loom))]
+pub mod write_out;

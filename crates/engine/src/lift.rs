@@ -6,6 +6,7 @@
 //! flush. What lies between the victims is caught by it, too, so all of a span
 //! is claimed until that is undone: nobody finds a page protected that is not
 //! known to be. Where victims are few among pages that stay, moving costs less.
+//! Victims that are protected as it is leave by themselves ([`crate::unchanged`]).
 //!
 //! A page that a device writes to would be copied too early and dropped: moving
 //! such a page is refused by the kernel, this is not. So pages are lifted only while
@@ -25,8 +26,8 @@ use std::sync::atomic::{
 
 /// Most pages of a span, and between two victims of one: a fault on one of them
 /// waits for all to be lifted.
-const SPAN_PAGES: usize = 256;
-const GAP_PAGES: u64 = 32;
+const SPAN_PAGES: usize = 512;
+const GAP_PAGES: u64 = 128;
 /// One to protect a span, one to drop its victims, one to lift the protection from
 /// what lies between.
 const FLUSHES_PER_SPAN: usize = 3;
@@ -105,7 +106,7 @@ fn flushes_less(parts: &Parts, victims: &[Victim<'_>]) -> bool {
         lifting += match after.checked_sub(before + 1) {
             // The protection is lifted around each page that keeps it.
             Some(gap) if gap < GAP_PAGES => {
-                (before + 1..after).filter(|page| parts.pages.load(*page).has_copy()).count()
+                (before + 1..after).filter(|page| parts.pages.load(*page).is_protected()).count()
             }
             _ => FLUSHES_PER_SPAN,
         };
@@ -113,7 +114,7 @@ fn flushes_less(parts: &Parts, victims: &[Victim<'_>]) -> bool {
     lifting < runs
 }
 
-/// Lifts victims out of which there are no copies, as many as can be. Their
+/// Lifts victims that may be written, as many as can be. Their
 /// contents go to `copies`; the others stay at the front of `victims`, in their
 /// order. Returns how many were lifted.
 pub(crate) fn lift<'t>(
@@ -140,6 +141,20 @@ pub(crate) fn lift<'t>(
         next += span.victims;
     }
     count
+}
+
+/// Copies protected victims and drops them, in order. Returns how many, from the first on.
+fn copy_and_drop(parts: &Parts, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
+    let mut pages = [0; BATCH_PAGES];
+    let mut copied = 0;
+    for ((page, _), copy) in victims.iter().flatten().zip(copies) {
+        if parts.window.read_page(*page, copy).is_err() {
+            break;
+        }
+        pages[copied] = *page;
+        copied += 1;
+    }
+    parts.window.discard_each(&pages[..copied])
 }
 
 /// Neighbouring victims and all that lies between them, claimed.
@@ -183,25 +198,17 @@ impl<'s> Span<'s> {
             self.allow_writes(parts);
             return 0;
         }
-        let mut pages = [0; BATCH_PAGES];
-        let mut copied = 0;
-        for ((page, _), copy) in victims.iter().flatten().zip(copies) {
-            if parts.window.read_page(*page, copy).is_err() {
-                break;
-            }
-            pages[copied] = *page;
-            copied += 1;
-        }
-        let gone = parts.window.discard_each(&pages[..copied]);
+        let gone = copy_and_drop(parts, victims, copies);
         self.allow_writes(parts);
         gone
     }
 
-    /// Lifts the protection from all but those pages that have it for their copies.
-    /// Victims have none.
+    /// Lifts the protection from all but those pages that had it before. Victims had
+    /// not.
     fn allow_writes(&self, parts: &Parts) {
-        let is_kept =
-            |at: usize| self.between[at].as_ref().is_some_and(|claim| claim.before().has_copy());
+        let is_kept = |at: usize| {
+            self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())
+        };
         let mut from = 0;
         for at in 0..=self.pages {
             if at < self.pages && !is_kept(at) {

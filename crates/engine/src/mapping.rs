@@ -223,7 +223,7 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
         return Ok(false);
     }
     for page in [source, target] {
-        if parts.pages.load(page).has_copy() {
+        if parts.pages.load(page).is_protected() {
             copies::before_write(parts, page, parts.pages.claim(page))?;
         }
     }
@@ -231,7 +231,7 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
     // ahead) waits for nobody.
     parts.space.touch(target);
     let arriving = parts.pages.claim(target);
-    if arriving.before().has_copy() {
+    if arriving.before().is_protected() {
         return Ok(false);
     }
     if arriving.before().is_resident() {

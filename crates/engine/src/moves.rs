@@ -3,10 +3,10 @@
 
 use crate::context::{BATCH_PAGES, Context};
 use crate::page::{Claim, Place};
-use crate::page_out::write_sealed;
 use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::Run;
+use crate::write_out::write_sealed;
 use softswap_sys::PAGE_SIZE;
 
 /// Pages whose copies are in a bounce buffer, on their way to the slots of a

@@ -4,9 +4,10 @@
 //!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
 //!  bit 3    busy         one thread is changing the page's place
 //!  bit 4    waiters      somebody sleeps until busy is cleared
-//!  bit 6-63 payload      Resident: heat (4 bits), whether a copy is stored, then
-//!                                  pins (16 bits) or whether the copy is in the
-//!                                  pool and, from bit 20 on, where
+//!  bit 6-63 payload      Resident: heat (4 bits), whether it is protected, then
+//!                                  pins (16 bits) or whether a copy is in the
+//!                                  pool and, from bit 20 on, where (all ones:
+//!                                  nowhere)
 //!                        Staged: frame (14 bits), where in the swap area there
 //!                                is a copy, or all ones
 //!                        Filled: word code
@@ -15,9 +16,10 @@
 //! ```
 //!
 //! A resident page whose copy is still stored is write-protected: it can leave
-//! without being stored again, unless it is written first. A page is pinned for
-//! what the kernel may write to it, so a pinned page has no copy, and the two
-//! share their place in the entry.
+//! without being stored again, unless it is written first. So may be one without a
+//! copy: it can leave together with others. A page is pinned for what the kernel may
+//! write to it, so a pinned page is not protected, and the two share their place in
+//! the entry.
 //!
 //! A transition is: claim (compare-and-swap that sets busy), act, publish
 //! (store the new entry, wake waiters). Only the claimer acts, so a page has
@@ -35,8 +37,8 @@ const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
 /// Heat is at most this.
 pub const MAX_HEAT: u8 = 15;
 const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
-const HAS_COPY: u64 = 1 << (HEAT_SHIFT + 4);
-const COPY_IN_POOL: u64 = HAS_COPY << 1;
+const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
+const COPY_IN_POOL: u64 = PROTECTED << 1;
 const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
@@ -74,7 +76,7 @@ pub enum Place {
     Resident {
         /// 0 to [`MAX_HEAT`] rounds of grace.
         heat: u8,
-        /// What is stored of it, while it is unchanged and write-protected.
+        /// What is stored of it, if anything, while it is unchanged and write-protected.
         copy: Option<StoredCopy>,
     },
     /// Taken out, waiting in a staging frame.
@@ -120,6 +122,9 @@ pub enum StoredCopy {
         /// Which object: a handle's upper [`OBJECT_BITS`] bits.
         object: u64,
     },
+    /// Nowhere, or not any more; but the page is still unchanged since it came, and
+    /// write-protected.
+    Nowhere,
 }
 
 /// Where in the swap area a copy lies.
@@ -171,23 +176,26 @@ impl StoredCopy {
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
-            StoredCopy::Pool { .. } => None,
+            StoredCopy::Pool { .. } | StoredCopy::Nowhere => None,
         }
     }
 
     fn bits(self) -> u64 {
         let (mark, bits) = match self {
-            StoredCopy::Slot(copy) => (HAS_COPY, SlotCopy::bits(Some(copy))),
-            StoredCopy::Pool { object } => (HAS_COPY | COPY_IN_POOL, object),
+            StoredCopy::Slot(copy) => (PROTECTED, SlotCopy::bits(Some(copy))),
+            StoredCopy::Pool { object } => (PROTECTED | COPY_IN_POOL, object),
+            StoredCopy::Nowhere => (PROTECTED, SlotCopy::bits(None)),
         };
         mark | bits << RESIDENT_COPY_SHIFT
     }
 
     fn from_bits(bits: u64) -> Option<StoredCopy> {
         let copy = bits >> RESIDENT_COPY_SHIFT;
-        match bits & (HAS_COPY | COPY_IN_POOL) {
-            HAS_COPY => SlotCopy::from_bits(copy).map(StoredCopy::Slot),
-            marks if marks & HAS_COPY != 0 => Some(StoredCopy::Pool { object: copy }),
+        match bits & (PROTECTED | COPY_IN_POOL) {
+            PROTECTED => {
+                Some(SlotCopy::from_bits(copy).map_or(StoredCopy::Nowhere, StoredCopy::Slot))
+            }
+            marks if marks & PROTECTED != 0 => Some(StoredCopy::Pool { object: copy }),
             _ => None,
         }
     }
@@ -311,14 +319,14 @@ impl Entry {
     /// How many system calls rely on the page staying where it is.
     #[must_use]
     pub fn pins(self) -> u64 {
-        let may_be = self.is_resident() && !self.has_copy();
+        let may_be = self.is_resident() && !self.is_protected();
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
     }
 
-    /// Whether the page is resident and stored, too.
+    /// Whether the page is resident, unchanged, and protected from writes.
     #[must_use]
-    pub fn has_copy(self) -> bool {
-        self.is_resident() && self.0 & HAS_COPY != 0
+    pub fn is_protected(self) -> bool {
+        self.is_resident() && self.0 & PROTECTED != 0
     }
 }
 
@@ -395,13 +403,12 @@ impl<'t> PageTable<'t> {
     }
 
     /// Keeps a resident page where it is until [`PageTable::unpin`]. False
-    /// when the page is not resident, is protected because a copy of it is
-    /// stored, or is pinned too often.
+    /// when the page is not resident, is protected, or is pinned too often.
     pub fn try_pin(&self, page: PageNo) -> bool {
         let word = &self.words[page as usize];
         loop {
             let seen = self.wait(page);
-            if !seen.is_resident() || seen.has_copy() || seen.0 & PINS == PINS {
+            if !seen.is_resident() || seen.is_protected() || seen.0 & PINS == PINS {
                 return false;
             }
             let pinned = seen.0 + PIN_ONE;
@@ -488,6 +495,7 @@ mod tests {
         proptest::option::of(prop_oneof![
             slot_copies().prop_map(StoredCopy::Slot),
             (0..PAYLOAD_LIMIT).prop_map(StoredCopy::pooled),
+            Just(StoredCopy::Nowhere),
         ])
     }
 
@@ -521,7 +529,7 @@ mod tests {
         ) {
             let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
             let table = PageTable::new(&words);
-            prop_assert_eq!(table.load(0).has_copy(), copy.is_some());
+            prop_assert_eq!(table.load(0).is_protected(), copy.is_some());
             if let Some(slot) = copy.and_then(StoredCopy::in_slot) {
                 prop_assert_eq!(slot.place().to_copy(), copy);
             }
@@ -676,7 +684,7 @@ mod model {
                 thread::spawn(move || {
                     let table = table(&words);
                     let seen = table.load(0);
-                    if seen.has_copy()
+                    if seen.is_protected()
                         && let Some(claim) = table.try_claim(0, seen)
                     {
                         claim.publish(Place::Slot { slot: 7 });

@@ -5,7 +5,7 @@
 //! allocation, no logging, no lock held over managed memory.
 
 use crate::context::{Context, Contexts};
-use crate::copies;
+use crate::copies::{self, Stays};
 use crate::fill;
 use crate::fresh;
 use crate::gathered;
@@ -200,11 +200,11 @@ fn bring(
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     let heat = parts.grace(page, place, is_shared);
-    let keep = copies::is_kept(parts, page, place, access, true);
-    let wanted = Wanted { page, access, keep, window, may_have_companions, is_stream };
+    let stays = copies::stays(parts, page, place, access, true);
+    let wanted = Wanted { page, access, stays, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {
         Ok(tier) => {
-            let copy = copies::arrive(parts, place, keep);
+            let copy = copies::arrive(parts, place, stays);
             finish(parts, page, claim, heat, copy);
             match tier {
                 Tier::Zero if access == Access::Write => fresh::run_ahead(parts, page),
@@ -267,8 +267,8 @@ pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     /// What for.
     pub(crate) access: Access,
-    /// Whether what is stored of it stays for as long as it is not written.
-    pub(crate) keep: bool,
+    /// What stays of what is stored of it, for as long as it is not written.
+    pub(crate) stays: Stays,
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
     /// Whether pages beside it are to come that mostly follow it.
@@ -299,11 +299,11 @@ fn install_from(
         }
         Place::Pool { handle } => {
             unpack::pooled(parts, context, Handle::from_bits(handle))?;
-            install(parts, page, &context.page.0, writes(wanted.keep))?;
+            install(parts, page, &context.page.0, wanted.stays.writes())?;
             Ok(Tier::Pool)
         }
         Place::Slot { slot } if parts.take_from_standby(slot, &mut context.page.0) => {
-            install(parts, page, &context.page.0, writes(wanted.keep))?;
+            install(parts, page, &context.page.0, wanted.stays.writes())?;
             Ok(Tier::Standby)
         }
         _ => match place.in_slot() {
@@ -326,11 +326,6 @@ fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError>
         Access::Write => parts.window.install(page, fresh::zeroes(1), Writes::Allowed),
     };
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
-}
-
-/// What happens to writes to pages whose copies are kept, or not.
-pub(crate) fn writes(keep: bool) -> Writes {
-    if keep { Writes::Caught } else { Writes::Allowed }
 }
 
 pub(crate) fn install(

@@ -2,51 +2,33 @@
 //! extent -> bounce -> io -> publish.
 //!
 //! Victims that are unchanged since they were stored are dropped where they are
-//! ([`unchanged`]). The others are moved out of the program's reach into staging
-//! frames. From then on a touch finds them staged and takes them straight back. Same-
-//! filled pages become a word, compressible ones go to the pool, the others are
+//! ([`unchanged`]). Others leave together, where that takes fewer flushes ([`lift`]);
+//! the rest is moved out of the program's reach into staging frames. From then on a
+//! touch finds them staged and takes them straight back. Same-filled pages become a word, compressible ones go to the pool, the others are
 //! copied to a bounce buffer, sealed, and written in one go; those that are
 //! unchanged since they were written go back to their slots as they are. Only when the
 //! write has succeeded is the slot published. When it fails, its pages are
 //! written one by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::Buffer;
-use crate::codec::{self, Packer};
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
-use crate::density::Sample;
-use crate::fill;
-use crate::io::IoError;
 use crate::lift;
-use crate::packed;
-use crate::page::{Claim, PART_LIMIT, PageNo, Place, SlotCopy, StoredCopy};
+use crate::pack;
+use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::{HOT, Victim};
 use crate::stats::Counter;
-use crate::swap::{AreaFull, Run};
+use crate::swap::AreaFull;
 use crate::unchanged;
+use crate::write_out::{NoSlot, allocate, write_sealed};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::raw::current_cpu;
 use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
-use std::sync::atomic::Ordering;
 
 /// Tries to put a page back before giving up: memory may be short for a moment.
 const GIVE_BACK_TRIES: u32 = 10_000;
-
-/// Why a page cannot be written out.
-#[derive(Debug, thiserror::Error)]
-pub enum NoSlot {
-    /// The swap areas are full.
-    #[error(transparent)]
-    Area(#[from] AreaFull),
-    /// The area belongs to the parent.
-    #[error(
-        "a forked child cannot write to the swap area of its parent; give the child its own \
-         by exec, or raise --memory"
-    )]
-    ForkedChild,
-}
 
 /// What one batch achieved.
 #[derive(Debug, Default)]
@@ -77,14 +59,11 @@ impl Staged {
 pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let mut victims = [const { None }; BATCH_PAGES];
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
-    let dropped = unchanged::drop_where_they_are(parts, &mut victims[..found]);
-    parts.stats.add(Counter::PagesOut, dropped as u64);
-    let mut outcome = Outcome { pages_out: dropped, ..Outcome::default() };
-    let (stored, changed) = stored_first(&mut victims[..found - dropped]);
-    // These wait for nothing: they have a place. The others may for the disk.
-    take_out(parts, context, stored, &mut outcome);
-    if lift_out(parts, context, changed, &mut outcome) == 0 {
-        take_out(parts, context, changed, &mut outcome);
+    let mut outcome = Outcome::default();
+    let (protected, writable) = protected_first(&mut victims[..found]);
+    drop_out(parts, context, protected, &mut outcome);
+    if !lift::is_better(parts, writable) || lift_out(parts, context, writable, &mut outcome) == 0 {
+        take_out(parts, context, writable, &mut outcome);
     }
     parts.budget.release(outcome.pages_out);
     parts.leaving.note(found, outcome.for_disk);
@@ -97,18 +76,18 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     outcome
 }
 
-/// Puts the victims of which there are copies before the others.
-fn stored_first<'v, 't>(
+/// Puts the victims that nobody has written before the others.
+fn protected_first<'v, 't>(
     victims: &'v mut [Victim<'t>],
 ) -> (&'v mut [Victim<'t>], &'v mut [Victim<'t>]) {
-    let mut stored = 0;
+    let mut protected = 0;
     for at in 0..victims.len() {
-        if victims[at].as_ref().is_some_and(|(_, claim)| claim.before().has_copy()) {
-            victims[stored..=at].rotate_right(1);
-            stored += 1;
+        if victims[at].as_ref().is_some_and(|(_, claim)| claim.before().is_protected()) {
+            victims[protected..=at].rotate_right(1);
+            protected += 1;
         }
     }
-    victims.split_at_mut(stored)
+    victims.split_at_mut(protected)
 }
 
 /// Moves victims into staging frames and finds each a place to stay.
@@ -118,7 +97,7 @@ fn take_out(
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) {
-    if victims.is_empty() {
+    if victims.iter().all(Option::is_none) {
         return;
     }
     let staged = stage(parts, context, victims);
@@ -127,16 +106,48 @@ fn take_out(
     parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 
-/// Takes victims that lie apart out together, if they do, and finds each a place
-/// to stay. Where some went, those that did not have another day. Returns how many
-/// did.
+/// Drops protected victims where they are, and finds those a place to stay that have none.
+fn drop_out(
+    parts: &Parts,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    outcome: &mut Outcome,
+) {
+    if victims.is_empty() {
+        return;
+    }
+    let stored = unchanged::stored_as_they_are(parts, victims);
+    let mut buffer = match victims.len() - stored.count_ones() as usize {
+        0 => None,
+        to_copy => parts.bounce.take(current_cpu(), to_copy),
+    };
+    let mut lifted = [const { None }; BATCH_PAGES];
+    let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
+    let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
+    parts.stats.add(Counter::PagesOut, gone.left as u64);
+    outcome.pages_out += gone.left;
+    if gone.left + gone.lifted == 0 {
+        // No buffer, or the kernel does not drop them.
+        take_out(parts, context, victims, outcome);
+        return;
+    }
+    // Nobody is to wait for the others while these are written.
+    victims.iter_mut().for_each(|victim| drop(victim.take()));
+    if let Some(buffer) = &mut buffer {
+        store_lifted(parts, context, &mut lifted[..gone.lifted], buffer, outcome);
+    }
+}
+
+/// Takes victims that lie apart out together, if there is a buffer, and finds each a
+/// place to stay. Where some went, those that did not have another day. Returns how
+/// many did.
 fn lift_out(
     parts: &Parts,
     context: &mut Context,
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) -> usize {
-    if victims.is_empty() || !lift::is_better(parts, victims) {
+    if victims.is_empty() {
         return 0;
     }
     let Some(mut buffer) = parts.bounce.take(current_cpu(), victims.len()) else { return 0 };
@@ -147,14 +158,30 @@ fn lift_out(
         // Nobody is to wait for them while the others are written.
         victims.iter_mut().for_each(|victim| drop(victim.take()));
     }
+    store_lifted(parts, context, &mut lifted[..count], &mut buffer, outcome);
+    count
+}
+
+/// Finds victims a place to stay that are in memory no more, but in `buffer`.
+fn store_lifted(
+    parts: &Parts,
+    context: &mut Context,
+    lifted: &mut [Victim<'_>],
+    buffer: &mut Buffer<'_>,
+    outcome: &mut Outcome,
+) {
+    let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
-    for (at, (page, claim)) in lifted[..count].iter_mut().filter_map(Option::take).enumerate() {
+    for (at, (page, claim)) in lifted.iter_mut().filter_map(Option::take).enumerate() {
         parts.clock.note_leaving(page);
         parts.space.sub_resident(page);
-        match in_dram(parts, context, page, &copies[at]) {
+        let stored = claim.before().place().copy();
+        let stored = stored.and_then(|copy| copies::unless_failed(parts, page, copy));
+        match place_of(parts, context, page, (&copies[at], stored)) {
             Some(place) => {
                 claim.publish(place);
+                settle(parts, page, stored, place);
                 outcome.pages_out += 1;
             }
             None if publish_copied(parts, context, (page, claim), waiting, &copies[at]) => {
@@ -165,12 +192,11 @@ fn lift_out(
             None => {}
         }
     }
-    write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+    write_staged(parts, context, &for_disk[..waiting], buffer, outcome);
     if waiting > 0 {
         parts.window.empty_frames(context.first_frame, BATCH_PAGES);
     }
-    parts.stats.add(Counter::PagesOut, count as u64);
-    count
+    parts.stats.add(Counter::PagesOut, lifted.len() as u64);
 }
 
 /// Publishes a page as staged whose only copy is `content`. False if it could only
@@ -240,8 +266,8 @@ fn publish_staged(
     victim: &mut Victim<'_>,
     copy: Option<StoredCopy>,
 ) {
-    let copy = copy.and_then(|copy| copies::unless_failed(parts, copy));
     if let Some((page, claim)) = victim.take() {
+        let copy = copy.and_then(|copy| copies::unless_failed(parts, page, copy));
         parts.clock.note_leaving(page);
         let frame = (staged.first_frame + staged.count) as u32;
         claim.publish(Place::Staged { frame, copy });
@@ -301,25 +327,11 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
     for (page, frame) in staged.frames() {
         let Some(mut held) = claim_staged(parts, page, frame) else { continue };
         let copy = held.1.before().place().staged_copy();
-        let copy_place = copy.map(SlotCopy::place);
-        let in_dram = match copy {
-            Some(_) => again_in_dram(parts, context, page, held.0.bytes()),
-            None => in_dram(parts, context, page, held.0.bytes()),
-        };
-        if let Some(place) = in_dram.or(copy_place) {
+        if let Some(place) = place_of(parts, context, page, (held.0.bytes(), copy)) {
             let (content, claim) = held;
-            if let (Some(Place::Slot { slot }), None) = (copy_place, in_dram) {
-                parts.keep_on_standby(slot, |to| filled_from(to, content.bytes()));
-            }
             drop(content);
             claim.publish(place);
-            match copy.map(StoredCopy::Slot) {
-                Some(copy) if copy_place == Some(place) => {
-                    copies::leave_for(parts, page, copy);
-                }
-                Some(copy) => copies::give_up(parts, copy),
-                None => {}
-            }
+            settle(parts, page, copy, place);
             outcome.pages_out += 1;
             continue;
         }
@@ -344,6 +356,31 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
     }
 }
 
+/// Where a page can go without being written: into DRAM, or back to its copy.
+fn place_of(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    (content, copy): (&[u8; PAGE_SIZE], Option<SlotCopy>),
+) -> Option<Place> {
+    let Some(copy) = copy else { return pack::in_dram(parts, context, page, content) };
+    let packed = pack::again_in_dram(parts, context, page, content);
+    if let (None, Place::Slot { slot }) = (packed, copy.place()) {
+        parts.keep_on_standby(slot, |to| filled_from(to, content));
+    }
+    Some(packed.unwrap_or(copy.place()))
+}
+
+/// A page is at `place` now: its copy, if it had one, is that or given up.
+fn settle(parts: &Parts, page: PageNo, copy: Option<SlotCopy>, place: Place) {
+    let Some(copy) = copy else { return };
+    if copy.place() == place {
+        copies::leave_for(parts, page, StoredCopy::Slot(copy));
+    } else {
+        copies::give_up(parts, StoredCopy::Slot(copy));
+    }
+}
+
 /// Claims a page that is still staged in that frame. Dropped in this order: the
 /// next one who claims the page finds the frame free.
 fn claim_staged<'p>(
@@ -365,83 +402,6 @@ pub fn frame_of(parts: &Parts, frame: u32) -> StagedFrame<'_> {
         Some(content) => content,
         None => parts.die("a staging frame is empty although its page is staged"),
     }
-}
-
-/// As [`in_dram`], for a page that the swap area has as it is.
-fn again_in_dram(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    content: &[u8; PAGE_SIZE],
-) -> Option<Place> {
-    let place = in_dram(parts, context, page, content);
-    parts.copies.note_packed(place.is_some());
-    place
-}
-
-/// Where the page can stay without leaving DRAM, if it can.
-fn in_dram(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    content: &[u8; PAGE_SIZE],
-) -> Option<Place> {
-    if let Some(word) = fill::same_filled_word(content) {
-        parts.stats.add(Counter::PagesSameFilled, 1);
-        if let Some(code) = fill::encode(word) {
-            return Some(Place::Filled { code });
-        }
-    }
-    let packer = parts.packer()?;
-    // Before the work: what the pool does not take need not be packed.
-    let room = if parts.pool.accepts() { parts.room_for_pool() } else { None };
-    let Some(_room) = room else {
-        parts.stats.add(Counter::PoolRefusals, 1);
-        return None;
-    };
-    let Some(packed) = pack(parts, context, packer, content) else {
-        parts.stats.add(Counter::PagesIncompressible, 1);
-        return None;
-    };
-    let len = packed.len();
-    let Ok(handle) = parts.pool.store(packed, page, packer.codec().tag()) else {
-        parts.stats.add(Counter::PoolLimitHits, 1);
-        return None;
-    };
-    parts.density.note_pooled();
-    parts.stats.add(Counter::PagesPooled, 1);
-    parts.stats.add(Counter::PooledBytes, len as u64);
-    Some(Place::Pool { handle: handle.to_bits() })
-}
-
-/// Packs a page, if it can be, into the context's buffer; now and then by another codec
-/// before, to see what that comes to.
-fn pack<'c>(
-    parts: &Parts,
-    context: &'c mut Context,
-    packer: Packer,
-    content: &[u8; PAGE_SIZE],
-) -> Option<&'c [u8]> {
-    let Context { packed, scratch, .. } = context;
-    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    parts.density.note_packed();
-    let Some(other) = parts.packer_to_try(packer) else {
-        return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
-    };
-    let mut timed = |packer| {
-        let start = now_ns();
-        let len = codec::compress(packer, content, room, scratch);
-        (len, now_ns() - start)
-    };
-    // Twice: what it works in is not at hand the first time.
-    timed(other);
-    let by_other = timed(other);
-    let by_packer = timed(packer);
-    let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
-    if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
-        parts.density.note_tried(packer, this, other);
-    }
-    by_packer.0.map(|len| &room[..len])
 }
 
 /// Gives a staged page back to the program: it has nowhere to go.
@@ -501,94 +461,6 @@ fn write_staged(
 fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
     to.copy_from_slice(from);
     true
-}
-
-/// Which pages of a run were written.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Written {
-    pages: u32,
-    /// It is not single places that are bad.
-    is_refused: bool,
-}
-
-impl Written {
-    fn all(count: usize) -> Written {
-        Written { pages: u32::MAX >> (BATCH_PAGES - count), is_refused: false }
-    }
-
-    pub(crate) fn has(self, at: usize) -> bool {
-        self.pages >> at & 1 == 1
-    }
-}
-
-const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
-const _: () = assert!(packed::MAX_PARTS <= PART_LIMIT as usize);
-
-/// A run of up to `want` slots.
-///
-/// # Errors
-/// When there is none, or the area is not this process's to write to.
-pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
-    if !parts.may_write.load(Ordering::Relaxed) {
-        return Err(NoSlot::ForkedChild);
-    }
-    Ok(parts.areas.alloc_run(current_cpu(), want)?)
-}
-
-/// Seals copies in place and writes them to the slots of `run`. Where that fails
-/// they are written one by one, as they were sealed, unless the whole area has
-/// failed; slots that still refuse are not used again.
-pub(crate) fn write_sealed(
-    parts: &Parts,
-    context: &mut Context,
-    run: Run,
-    copies: &mut [u8],
-) -> Written {
-    for (slot, copy) in (run.first..).zip(copies.chunks_exact_mut(PAGE_SIZE)) {
-        parts.seal(slot, copy);
-    }
-    let mut written = Written::default();
-    match write(parts, context, run, copies) {
-        Ok(()) => return Written::all(run.len),
-        Err(error) => written.is_refused = is_refusal(parts, run, &error),
-    }
-    for (at, copy) in copies.chunks_exact(PAGE_SIZE).enumerate() {
-        let alone = Run { first: run.first + at as u64, len: 1 };
-        if !written.is_refused && run.len > 1 {
-            match write(parts, context, alone, copy) {
-                Ok(()) => {
-                    written.pages |= 1 << at;
-                    continue;
-                }
-                Err(error) => written.is_refused = is_refusal(parts, run, &error),
-            }
-        }
-        if written.is_refused {
-            parts.areas.give_back(alone.first, 1);
-        } else {
-            parts.areas.retire(alone.first, 1);
-        }
-    }
-    parts.note_areas();
-    written
-}
-
-/// Whether an error says that the area as a whole takes nothing now.
-fn is_refusal(parts: &Parts, run: Run, error: &IoError) -> bool {
-    error.is_no_space() || parts.areas.has_failed(run.first)
-}
-
-/// One write; a failure is counted.
-fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Result<(), IoError> {
-    let result = parts.areas.write(&mut context.lanes, run, copies);
-    match result {
-        Ok(()) => {
-            parts.stats.add(Counter::PagesWritten, run.len as u64);
-            parts.stats.add(Counter::BytesWritten, copies.len() as u64);
-        }
-        Err(_) => parts.stats.add(Counter::WriteErrors, 1),
-    }
-    result
 }
 
 fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {

@@ -137,11 +137,11 @@ fn install_claimed(
 ) -> usize {
     // What holds for the first: one call installs all of them alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
-    let keep = copies::is_kept(parts, page, place, Access::Read, false);
-    let came = page_in::install_run(parts, page, bytes, page_in::writes(keep)).pages;
+    let stays = copies::stays(parts, page, place, Access::Read, false);
+    let came = page_in::install_run(parts, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
-            let copy = copies::arrive(parts, claim.before().place(), keep);
+            let copy = copies::arrive(parts, claim.before().place(), stays);
             page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
         }
     }

@@ -9,11 +9,12 @@
 use crate::balance::WRITE_BACK_PERCENT;
 use crate::context::{BATCH_PAGES, Context, Contexts};
 use crate::copies;
-use crate::page_out::{self, NoSlot};
+use crate::page_out;
 use crate::parts::Parts;
 use crate::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::stats::Counter;
 use crate::upkeep::Upkeep;
+use crate::write_out::NoSlot;
 use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::Ordering;

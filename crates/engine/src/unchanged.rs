@@ -1,57 +1,102 @@
-//! Victims that are stored already: nothing is packed or written, and many are
-//! dropped in one call, wherever they lie.
+//! Victims that nobody has written since they came in: many are dropped in one call,
+//! wherever they lie, and for those that are stored already nothing is packed or written.
 //!
-//! While a page has a copy it is write-protected, and while it is claimed nobody
-//! lifts that, so it may be dropped where the program can see it: whoever
-//! touches it then waits for the claim and finds the copy. Moving it into a
-//! staging frame would cost a flush of all processors' translations for each
-//! page that lies alone; one call that drops them all costs one.
+//! Such a page is write-protected, and while it is claimed nobody lifts that, nor can a
+//! device have got it to write to. So it may be dropped where the program can see it:
+//! whoever touches it then waits for the claim and finds what is stored. Moving it into
+//! a staging frame would cost a flush of all processors' translations for each page that
+//! lies alone; one call that drops them all costs one.
 
 use crate::context::BATCH_PAGES;
 use crate::copies;
+use crate::lift::Lifted;
 use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
 use crate::policy::Victim;
+use softswap_sys::PAGE_SIZE;
 
-/// Drops those of the victims that are stored as they are, and puts the others
-/// at the front, in their order. Returns how many left.
-pub(crate) fn drop_where_they_are(parts: &Parts, victims: &mut [Victim<'_>]) -> usize {
+/// What became of protected victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// So many left for what is stored of them.
+    pub(crate) left: usize,
+    /// And so many have yet to be stored.
+    pub(crate) lifted: usize,
+}
+
+/// Which of the protected victims are stored as they are: a bit for each.
+pub(crate) fn stored_as_they_are(parts: &Parts, victims: &[Victim<'_>]) -> u32 {
+    let is_stored =
+        |victim: &Victim<'_>| victim.as_ref().is_some_and(|v| leaves_as_it_is(parts, &v.1));
+    victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(is_stored(victim)) << at)
+}
+
+/// Drops protected victims in one call. Those that are `stored` leave; the contents of
+/// the others, as far as there is room for them, are in `copies`, in the order of
+/// `lifted`. Victims that did not go are at the front, in their order.
+pub(crate) fn drop_where_they_are<'t>(
+    parts: &Parts,
+    victims: &mut [Victim<'t>],
+    stored: u32,
+    lifted: &mut Lifted<'t>,
+    copies: &mut [[u8; PAGE_SIZE]],
+) -> Gone {
+    let is_stored = |at: usize| stored >> at & 1 == 1;
     let mut pages = [0; BATCH_PAGES];
-    let mut count = 0;
-    for (page, claim) in victims.iter().flatten() {
-        if leaves_as_it_is(parts, claim) {
-            let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
-            if let Some(Place::Slot { slot }) = copy.map(SlotCopy::place) {
-                parts.keep_on_standby(slot, |to| parts.window.read_page(*page, to).is_ok());
-            }
-            pages[count] = *page;
-            count += 1;
+    let (mut count, mut copied) = (0, 0);
+    for (at, (page, claim)) in victims.iter().flatten().enumerate() {
+        if is_stored(at) {
+            keep_on_standby(parts, *page, claim);
+        } else if copied < copies.len()
+            && parts.window.read_page(*page, &mut copies[copied]).is_ok()
+        {
+            copied += 1;
+        } else {
+            continue;
         }
+        pages[count] = *page;
+        count += 1;
     }
     // The hand may have wrapped in the middle, but no run of neighbours does.
     let gone = parts.window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
     let mut kept = 0;
+    let mut gone = Gone { left: 0, lifted: 0 };
     for at in 0..victims.len() {
         let Some((page, claim)) = victims[at].take() else { continue };
-        if gone_pages.next_if_eq(&&page).is_some() {
-            leave(parts, page, claim);
-        } else {
+        if gone_pages.next_if_eq(&&page).is_none() {
             victims[kept] = Some((page, claim));
             kept += 1;
+        } else if is_stored(at) {
+            leave(parts, page, claim);
+            gone.left += 1;
+        } else {
+            lifted[gone.lifted] = Some((page, claim));
+            gone.lifted += 1;
         }
     }
     gone
 }
 
+/// A page is about to leave for its slot.
+fn keep_on_standby(parts: &Parts, page: PageNo, claim: &Claim<'_>) {
+    let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
+    if let Some(Place::Slot { slot }) = copy.map(SlotCopy::place) {
+        parts.keep_on_standby(slot, |to| parts.window.read_page(page, to).is_ok());
+    }
+}
+
 /// Whether a claimed page goes back to its copy without being looked at.
 fn leaves_as_it_is(parts: &Parts, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
-    match copy.in_slot() {
-        // What the pool may take is staged and offered to it.
-        Some(copy) => !parts.areas.has_failed(copy.slot()) && !parts.copies.may_be_packed(),
+    match copy {
+        // What the pool may take is offered to it.
+        StoredCopy::Slot(copy) => {
+            !parts.areas.has_failed(copy.slot()) && !parts.copies.may_be_packed()
+        }
         // What is in DRAM is the better one if the pool's is damaged.
-        None => copies::is_sound(parts, copy),
+        StoredCopy::Pool { .. } => copies::is_sound(parts, copy),
+        StoredCopy::Nowhere => false,
     }
 }
 

@@ -12,11 +12,11 @@ use crate::copies;
 use crate::moves::{Moved, Moves};
 use crate::packed::{MAX_PART_BYTES, Packer};
 use crate::page::{Claim, PageNo, Place, StoredCopy};
-use crate::page_out::{NoSlot, allocate};
 use crate::parts::Parts;
 use crate::pool::Handle;
 use crate::stats::Counter;
 use crate::unpack;
+use crate::write_out::{NoSlot, allocate};
 use softswap_sys::PAGE_SIZE;
 
 /// Pages that go on to the swap area together. Some of their copies share a page.

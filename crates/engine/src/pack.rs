@@ -1,0 +1,89 @@
+//! Pages that need not be written to leave: those of equal words, and those that
+//! the pool takes.
+
+use crate::codec::{self, Packer};
+use crate::context::Context;
+use crate::density::Sample;
+use crate::fill;
+use crate::page::{PageNo, Place};
+use crate::parts::Parts;
+use crate::stats::Counter;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::now_ns;
+
+/// As [`in_dram`], for a page that the swap area has as it is.
+pub(crate) fn again_in_dram(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+) -> Option<Place> {
+    let place = in_dram(parts, context, page, content);
+    parts.copies.note_packed(place.is_some());
+    place
+}
+
+/// Where the page can stay without leaving DRAM, if it can.
+pub(crate) fn in_dram(
+    parts: &Parts,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+) -> Option<Place> {
+    if let Some(word) = fill::same_filled_word(content) {
+        parts.stats.add(Counter::PagesSameFilled, 1);
+        if let Some(code) = fill::encode(word) {
+            return Some(Place::Filled { code });
+        }
+    }
+    let packer = parts.packer()?;
+    // Before the work: what the pool does not take need not be packed.
+    let room = if parts.pool.accepts() { parts.room_for_pool() } else { None };
+    let Some(_room) = room else {
+        parts.stats.add(Counter::PoolRefusals, 1);
+        return None;
+    };
+    let Some(packed) = pack(parts, context, packer, content) else {
+        parts.stats.add(Counter::PagesIncompressible, 1);
+        return None;
+    };
+    let len = packed.len();
+    let Ok(handle) = parts.pool.store(packed, page, packer.codec().tag()) else {
+        parts.stats.add(Counter::PoolLimitHits, 1);
+        return None;
+    };
+    parts.density.note_pooled();
+    parts.stats.add(Counter::PagesPooled, 1);
+    parts.stats.add(Counter::PooledBytes, len as u64);
+    Some(Place::Pool { handle: handle.to_bits() })
+}
+
+/// Packs a page, if it can be, into the context's buffer; now and then by another codec
+/// before, to see what that comes to.
+fn pack<'c>(
+    parts: &Parts,
+    context: &'c mut Context,
+    packer: Packer,
+    content: &[u8; PAGE_SIZE],
+) -> Option<&'c [u8]> {
+    let Context { packed, scratch, .. } = context;
+    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
+    parts.density.note_packed();
+    let Some(other) = parts.packer_to_try(packer) else {
+        return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
+    };
+    let mut timed = |packer| {
+        let start = now_ns();
+        let len = codec::compress(packer, content, room, scratch);
+        (len, now_ns() - start)
+    };
+    // Twice: what it works in is not at hand the first time.
+    timed(other);
+    let by_other = timed(other);
+    let by_packer = timed(packer);
+    let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
+    if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
+        parts.density.note_tried(packer, this, other);
+    }
+    by_packer.0.map(|len| &room[..len])
+}
