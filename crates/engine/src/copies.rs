@@ -108,6 +108,12 @@ impl Copies {
         self.pooled.load(Relaxed)
     }
 
+    /// Resident pages that are protected and have none.
+    #[must_use]
+    pub fn without(&self) -> usize {
+        self.without.load(Relaxed)
+    }
+
     fn chunk(&self, page: PageNo, comes_soon: bool) -> &AtomicU32 {
         &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(comes_soon)]
     }
@@ -424,7 +430,7 @@ pub fn forget_all(parts: &Parts) {
     let high = parts.space.high();
     let mut page = parts.space.next_resident(0..high);
     let copies = &parts.copies;
-    let protected = || copies.count() + copies.pooled() + copies.without.load(Relaxed);
+    let protected = || copies.count() + copies.pooled() + copies.without();
     while page < high && protected() > 0 {
         let claim = parts.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {

@@ -125,6 +125,13 @@ impl Engine {
         self.parts.copies.pooled()
     }
 
+    /// Resident pages that nobody has written since they came in, of which there is no
+    /// copy.
+    #[must_use]
+    pub fn protected_without_copy(&self) -> usize {
+        self.parts.copies.without()
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {

@@ -24,8 +24,9 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// Most pages of a span, and between two victims of one: a fault on one of them
-/// waits for all to be lifted.
+/// Most pages of a span, and between two victims of one: a fault on one of them waits
+/// for all to be lifted. To claim and protect a page that stays takes some 50 ns, a flush
+/// where processors are virtual some 20 us and more.
 const SPAN_PAGES: usize = 512;
 const GAP_PAGES: u64 = 128;
 /// One to protect a span, one to drop its victims, one to lift the protection from
