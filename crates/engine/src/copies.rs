@@ -360,9 +360,8 @@ pub fn renamed(at: Place, new: Handle) -> Place {
     }
 }
 
-/// Gives the copy of a resident page up, if it has one that `unwanted` names and
-/// nobody has the page, which stays protected: it was likely to be left as it is. True
-/// when it did.
+/// Gives the copy of a resident page up, if it has one that `unwanted` names and nobody
+/// has the page. It stays protected if it is likely to be left as it is. True when it did.
 pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = parts.pages.load(page);
     let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
@@ -370,8 +369,14 @@ pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool
         return false;
     }
     let Some(claim) = parts.pages.try_claim(page, seen) else { return false };
-    parts.copies.without.fetch_add(1, Relaxed);
-    claim.publish(Place::Resident { heat, copy: Some(StoredCopy::Nowhere) });
+    let chunk = parts.copies.chunk(page, parts.clock.comes_soon(page));
+    let stays_protected = likelihood(chunk) < TOO_LIKELY_WITHOUT;
+    if !stays_protected && parts.window.allow_writes(page).is_err() {
+        return false;
+    }
+    parts.copies.without.fetch_add(usize::from(stays_protected), Relaxed);
+    let copy_now = stays_protected.then_some(StoredCopy::Nowhere);
+    claim.publish(Place::Resident { heat, copy: copy_now });
     give_up(parts, copy);
     true
 }
@@ -471,6 +476,19 @@ mod tests {
         assert!(kept_of(&copies, 100) == 100);
         (0..1000).for_each(|at| copies.note(3, false, at % 20 != 0));
         assert!(kept_of(&copies, 100) < 20);
+    }
+
+    #[test]
+    fn without_a_copy_one_written_page_in_three_is_too_many() {
+        let copies = Copies::new(4096).unwrap();
+        let protected = |copies: &Copies| {
+            (0..160).filter(|_| copies.is_promising(3, false, TOO_LIKELY_WITHOUT)).count()
+        };
+        (0..1000).for_each(|at| copies.note(3, false, at % 8 == 0));
+        assert_eq!(protected(&copies), 160);
+        (0..1000).for_each(|at| copies.note(3, false, at % 3 == 0));
+        assert_eq!(protected(&copies), 10, "one in 16 is tried");
+        assert_eq!(kept_of(&copies, 160), 160, "with a copy it still pays");
     }
 
     #[test]

@@ -124,9 +124,9 @@ pub(crate) fn lift<'t>(
     lifted: &mut Lifted<'t>,
     copies: &mut [[u8; PAGE_SIZE]],
 ) -> usize {
+    let mut between = [const { None }; SPAN_PAGES];
     let (mut count, mut kept, mut next) = (0, 0, 0);
     while next < victims.len() {
-        let mut between = [const { None }; SPAN_PAGES];
         let span = Span::claim(parts, &victims[next..], &mut between);
         let done = span.lift(parts, &victims[next..][..span.victims], &mut copies[count..]);
         for at in next..next + span.victims {
@@ -140,6 +140,7 @@ pub(crate) fn lift<'t>(
             }
         }
         next += span.victims;
+        span.release();
     }
     count
 }
@@ -187,8 +188,6 @@ impl<'s> Span<'s> {
             span.pages = (victim - first) as usize + 1;
             span.victims += 1;
         }
-        // What lies behind the last victim is nobody's concern.
-        span.between[span.pages..].iter_mut().for_each(|claim| *claim = None);
         span
     }
 
@@ -234,18 +233,25 @@ impl<'s> Span<'s> {
     }
 
     /// Claims all pages from the last victim so far up to the next one. False, with
-    /// some of them claimed, where one cannot be.
+    /// none of them claimed, where one cannot be.
     fn claim_up_to(&mut self, parts: &Parts, victim: PageNo) -> bool {
-        for at in self.pages..(victim - self.first) as usize {
+        let gap = self.pages..(victim - self.first) as usize;
+        for at in gap.clone() {
             let page = self.first + at as u64;
             let seen = parts.pages.load(page);
-            if seen.place() == Place::Foreign || seen.pins() > 0 {
+            let may_be = seen.place() != Place::Foreign && seen.pins() == 0;
+            self.between[at] = may_be.then(|| parts.pages.try_claim(page, seen)).flatten();
+            if self.between[at].is_none() {
+                self.between[gap.start..at].fill_with(|| None);
                 return false;
             }
-            let Some(claim) = parts.pages.try_claim(page, seen) else { return false };
-            self.between[at] = Some(claim);
         }
         true
+    }
+
+    /// Ends the claims on what lies between.
+    fn release(self) {
+        self.between[..self.pages].fill_with(|| None);
     }
 }
 

@@ -4,7 +4,7 @@
 //! lock is held throughout, and busy pages are waited for.
 
 use crate::copies;
-use crate::page::{PageNo, Place, StoredCopy};
+use crate::page::{PageNo, Place};
 use crate::parts::Parts;
 use crate::space::Layout;
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
@@ -315,11 +315,9 @@ fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
             }
             // The frame itself is emptied and uncharged with its batch, which
             // counts the page as rescued: so it is uncharged here.
-            Place::Staged { copy, .. } => {
+            Place::Staged { .. } => {
                 parts.budget.release(1);
                 claim.publish(Place::Vacant);
-                let copy = copy.map(StoredCopy::Slot);
-                copy.into_iter().for_each(|copy| copies::give_up(parts, copy));
             }
             place => {
                 parts.release_copy(place);

@@ -8,8 +8,7 @@
 //!                                  pins (16 bits) or whether a copy is in the
 //!                                  pool and, from bit 20 on, where (all ones:
 //!                                  nowhere)
-//!                        Staged: frame (14 bits), where in the swap area there
-//!                                is a copy, or all ones
+//!                        Staged: frame
 //!                        Filled: word code
 //!                        Pool: handle     Slot: slot number
 //!                        Packed: slot number, part
@@ -43,9 +42,6 @@ const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 const PINS: u64 = 0xffff << PIN_SHIFT;
 const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
-/// Staging frames' numbers are below this.
-pub const FRAME_LIMIT: u32 = 1 << FRAME_BITS;
-const FRAME_BITS: u32 = 64 - PAYLOAD_SHIFT - COPY_BITS;
 const COPY_BITS: u32 = SLOT_BITS + 4;
 const NO_COPY: u64 = (1 << COPY_BITS) - 1;
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
@@ -81,10 +77,8 @@ pub enum Place {
     },
     /// Taken out, waiting in a staging frame.
     Staged {
-        /// Number of the frame, below [`FRAME_LIMIT`].
+        /// Number of the frame.
         frame: u32,
-        /// What the swap area has of it.
-        copy: Option<SlotCopy>,
     },
     /// All words equal.
     Filled {
@@ -217,15 +211,6 @@ impl Place {
         }
     }
 
-    /// What the swap area has of a staged page.
-    #[must_use]
-    pub fn staged_copy(self) -> Option<SlotCopy> {
-        match self {
-            Place::Staged { copy, .. } => copy,
-            _ => None,
-        }
-    }
-
     /// Where in the swap area it is.
     #[must_use]
     pub fn in_slot(self) -> Option<SlotCopy> {
@@ -257,10 +242,7 @@ impl Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
             Place::Resident { heat, copy } => return Entry::resident(heat, copy),
-            Place::Staged { frame, copy } => {
-                debug_assert!(frame < FRAME_LIMIT);
-                (2, u64::from(frame) | SlotCopy::bits(copy) << FRAME_BITS)
-            }
+            Place::Staged { frame } => (2, u64::from(frame)),
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
             Place::Slot { slot } => (5, slot),
@@ -289,10 +271,7 @@ impl Entry {
                 heat: ((self.0 & HEAT) >> HEAT_SHIFT) as u8,
                 copy: StoredCopy::from_bits(self.0),
             },
-            2 => Place::Staged {
-                frame: payload as u32 & (FRAME_LIMIT - 1),
-                copy: SlotCopy::from_bits(payload >> FRAME_BITS),
-            },
+            2 => Place::Staged { frame: payload as u32 },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
             5 => Place::Slot { slot: payload },
@@ -503,8 +482,7 @@ mod tests {
         prop_oneof![
             Just(Place::Vacant),
             (0..=MAX_HEAT, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
-            (0..FRAME_LIMIT, proptest::option::of(slot_copies()))
-                .prop_map(|(frame, copy)| Place::Staged { frame, copy }),
+            any::<u32>().prop_map(|frame| Place::Staged { frame }),
             (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
             (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
             (0..SLOT_LIMIT).prop_map(|slot| Place::Slot { slot }),
@@ -629,7 +607,7 @@ mod model {
                         && seen.pins() == 0
                         && let Some(claim) = table.try_claim(0, seen)
                     {
-                        claim.publish(Place::Staged { frame: 3, copy: None });
+                        claim.publish(Place::Staged { frame: 3 });
                     }
                 })
             };
@@ -638,7 +616,7 @@ mod model {
                 assert!(table.load(0).is_resident());
                 table.unpin(0);
             } else {
-                assert_eq!(table.load(0).place(), Place::Staged { frame: 3, copy: None });
+                assert_eq!(table.load(0).place(), Place::Staged { frame: 3 });
             }
             other.join().unwrap();
         });
@@ -647,13 +625,13 @@ mod model {
     #[test]
     fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
         loom::model(|| {
-            let words = one(Place::Staged { frame: 3, copy: None });
+            let words = one(Place::Staged { frame: 3 });
             let writer = {
                 let words = words.clone();
                 thread::spawn(move || {
                     // The write has completed: publish the slot unless rescued.
                     let table = table(&words);
-                    let staged = Entry::new(Place::Staged { frame: 3, copy: None });
+                    let staged = Entry::new(Place::Staged { frame: 3 });
                     match table.try_claim(0, staged) {
                         Some(claim) => {
                             claim.publish(Place::Slot { slot: 9 });
@@ -665,7 +643,7 @@ mod model {
             };
             let table = table(&words);
             let claim = table.claim(0);
-            let rescued = claim.before().place() == Place::Staged { frame: 3, copy: None };
+            let rescued = claim.before().place() == Place::Staged { frame: 3 };
             claim.publish(Place::resident(2));
             let written = writer.join().unwrap();
             // Exactly one of them decided first, and the page is resident once.

@@ -165,19 +165,12 @@ fn bring(
 ) -> Result<Tier, FaultError> {
     let place = claim.before().place();
     // A staged page never left DRAM, so it is charged already.
-    if let Place::Staged { frame, copy } = place {
+    if let Place::Staged { frame } = place {
         if let Err((_, error)) = frame_of(parts, frame).give_back(page) {
             return Err(FaultError::Install(error));
         }
-        // It is not protected any more, unless the kernel had swapped it out: an
-        // entry of its swap is moved with its protection (Linux 6.18).
-        let mut lifted = Ok(());
-        if let Some(copy) = copy {
-            lifted = parts.window.allow_writes(page);
-            copies::give_up(parts, StoredCopy::Slot(copy));
-        }
         finish(parts, page, claim, HOT, None);
-        return lifted.map(|()| Tier::Staged).map_err(FaultError::Install);
+        return Ok(Tier::Staged);
     }
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);

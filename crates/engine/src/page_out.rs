@@ -1,7 +1,7 @@
 //! Walk 1, a page goes out: victim -> unmap -> fill -> codec -> pool | slot ->
 //! extent -> bounce -> io -> publish.
 //!
-//! Victims that are unchanged since they were stored are dropped where they are
+//! Victims that nobody has written since they came in are dropped where they are
 //! ([`unchanged`]). Others leave together, where that takes fewer flushes ([`lift`]);
 //! the rest is moved out of the program's reach into staging frames. From then on a
 //! touch finds them staged and takes them straight back. Same-filled pages become a word, compressible ones go to the pool, the others are
@@ -61,8 +61,11 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
     let mut outcome = Outcome::default();
     let (protected, writable) = protected_first(&mut victims[..found]);
-    drop_out(parts, context, protected, &mut outcome);
-    if !lift::is_better(parts, writable) || lift_out(parts, context, writable, &mut outcome) == 0 {
+    drop_out(parts, context, protected, writable, &mut outcome);
+    if writable.iter().any(Option::is_some)
+        && (!lift::is_better(parts, writable)
+            || lift_out(parts, context, writable, &mut outcome) == 0)
+    {
         take_out(parts, context, writable, &mut outcome);
     }
     parts.budget.release(outcome.pages_out);
@@ -97,20 +100,24 @@ fn take_out(
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) {
-    if victims.iter().all(Option::is_none) {
-        return;
-    }
     let staged = stage(parts, context, victims);
     store(parts, context, &staged, outcome);
     parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 
+/// Lets victims go that are not to wait for the disk with others: they have another day.
+fn let_go(victims: &mut [Victim<'_>]) {
+    victims.iter_mut().for_each(|victim| drop(victim.take()));
+}
+
 /// Drops protected victims where they are, and finds those a place to stay that have none.
+/// Where that needs the disk, the `others` of the batch are let go.
 fn drop_out(
     parts: &Parts,
     context: &mut Context,
     victims: &mut [Victim<'_>],
+    others: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) {
     if victims.is_empty() {
@@ -119,22 +126,21 @@ fn drop_out(
     let stored = unchanged::stored_as_they_are(parts, victims);
     let mut buffer = match victims.len() - stored.count_ones() as usize {
         0 => None,
-        to_copy => parts.bounce.take(current_cpu(), to_copy),
+        // What there is no room for has another day.
+        to_copy => parts.bounce.take_up_to(current_cpu(), to_copy),
     };
     let mut lifted = [const { None }; BATCH_PAGES];
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
     let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
     parts.stats.add(Counter::PagesOut, gone.left as u64);
     outcome.pages_out += gone.left;
-    if gone.left + gone.lifted == 0 {
-        // No buffer, or the kernel does not drop them.
-        take_out(parts, context, victims, outcome);
-        return;
-    }
-    // Nobody is to wait for the others while these are written.
-    victims.iter_mut().for_each(|victim| drop(victim.take()));
-    if let Some(buffer) = &mut buffer {
-        store_lifted(parts, context, &mut lifted[..gone.lifted], buffer, outcome);
+    let_go(victims);
+    let Some(mut buffer) = buffer else { return };
+    let lifted = &mut lifted[..gone.lifted];
+    let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
+    if waiting > 0 {
+        let_go(others);
+        write_lifted(parts, context, &for_disk[..waiting], &mut buffer, outcome);
     }
 }
 
@@ -155,21 +161,26 @@ fn lift_out(
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let count = lift::lift(parts, victims, &mut lifted, copies);
     if count > 0 {
-        // Nobody is to wait for them while the others are written.
-        victims.iter_mut().for_each(|victim| drop(victim.take()));
+        let_go(victims);
     }
-    store_lifted(parts, context, &mut lifted[..count], &mut buffer, outcome);
+    let lifted = &mut lifted[..count];
+    let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
+    if waiting > 0 {
+        write_lifted(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+    }
     count
 }
 
-/// Finds victims a place to stay that are in memory no more, but in `buffer`.
-fn store_lifted(
+/// Finds victims a place to stay that are in memory no more, but in `buffer`. Returns
+/// those that must be written, which are staged, and how many: they are at its front then.
+fn place_lifted(
     parts: &Parts,
     context: &mut Context,
     lifted: &mut [Victim<'_>],
     buffer: &mut Buffer<'_>,
     outcome: &mut Outcome,
-) {
+) -> ([(PageNo, u32); BATCH_PAGES], usize) {
+    parts.stats.add(Counter::PagesOut, lifted.len() as u64);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
@@ -192,11 +203,19 @@ fn store_lifted(
             None => {}
         }
     }
-    write_staged(parts, context, &for_disk[..waiting], buffer, outcome);
-    if waiting > 0 {
-        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
-    }
-    parts.stats.add(Counter::PagesOut, lifted.len() as u64);
+    (for_disk, waiting)
+}
+
+/// Writes staged pages, and empties their frames.
+fn write_lifted(
+    parts: &Parts,
+    context: &mut Context,
+    pages: &[(PageNo, u32)],
+    buffer: &mut Buffer<'_>,
+    outcome: &mut Outcome,
+) {
+    write_staged(parts, context, pages, buffer, outcome);
+    parts.window.empty_frames(context.first_frame, BATCH_PAGES);
 }
 
 /// Publishes a page as staged whose only copy is `content`. False if it could only
@@ -211,7 +230,7 @@ fn publish_copied(
     let frame = context.first_frame + frame;
     for _ in 0..GIVE_BACK_TRIES {
         if parts.window.fill_frame(frame, content).is_ok() {
-            claim.publish(Place::Staged { frame: frame as u32, copy: None });
+            claim.publish(Place::Staged { frame: frame as u32 });
             return true;
         }
         if parts.window.install(page, content, Writes::Allowed).error.is_none() {
@@ -237,8 +256,7 @@ fn stage(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> St
             0
         };
         for victim in &mut victims[next..next + moved] {
-            let copy = copy_of(victim);
-            publish_staged(parts, &mut staged, victim, copy);
+            publish_staged(parts, &mut staged, victim);
         }
         next += moved;
         if moved < run {
@@ -256,21 +274,11 @@ fn run_length(victims: &[Victim<'_>]) -> usize {
     pages.zip(first..).take_while(|(page, expected)| page == expected).count()
 }
 
-fn copy_of(victim: &Victim<'_>) -> Option<StoredCopy> {
-    victim.as_ref().and_then(|(_, claim)| claim.before().place().copy())
-}
-
-fn publish_staged(
-    parts: &Parts,
-    staged: &mut Staged,
-    victim: &mut Victim<'_>,
-    copy: Option<StoredCopy>,
-) {
+fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
     if let Some((page, claim)) = victim.take() {
-        let copy = copy.and_then(|copy| copies::unless_failed(parts, page, copy));
         parts.clock.note_leaving(page);
         let frame = (staged.first_frame + staged.count) as u32;
-        claim.publish(Place::Staged { frame, copy });
+        claim.publish(Place::Staged { frame });
         parts.space.sub_resident(page);
         staged.pages[staged.count] = page;
         staged.count += 1;
@@ -281,7 +289,6 @@ fn publish_staged(
 fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
     let Some((page, _)) = victim else { return };
     let (page, frame) = (*page, staged.first_frame + staged.count);
-    let mut copy = copy_of(victim);
     let refused = if parts.window.uses_move() {
         parts.window.take_out(page, 1, frame).error
     } else {
@@ -292,31 +299,16 @@ fn stage_one(parts: &Parts, context: &mut Context, staged: &mut Staged, victim: 
         // Left shared by fork? Then it moves once it is the program's own. A
         // page that a device is reading or writing refuses again, and stays.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            may_be_written(parts, page, &mut copy)
-                && parts.window.unshare(page).is_ok()
-                && parts.window.take_out(page, 1, frame).pages == 1
+            parts.window.unshare(page).is_ok() && parts.window.take_out(page, 1, frame).pages == 1
         }
         // Its protection differs from the frames', or there is no MOVE.
-        Some(_) => {
-            let writes = if copy.is_some() { Writes::Caught } else { Writes::Allowed };
-            parts.window.take_out_by_copy(page, frame, context.page, writes).is_ok()
-        }
+        Some(_) => parts.window.take_out_by_copy(page, frame, context.page).is_ok(),
     };
     if out {
-        publish_staged(parts, staged, victim, copy);
+        publish_staged(parts, staged, victim);
     } else if let Some((_, claim)) = victim.take() {
-        claim.publish(Place::Resident { heat: HOT, copy });
+        claim.publish(Place::resident(HOT));
     }
-}
-
-/// Gives the copy of a claimed page up, so that the page can be made the
-/// program's own. False where it stays protected.
-fn may_be_written(parts: &Parts, page: PageNo, copy: &mut Option<StoredCopy>) -> bool {
-    if copy.is_some() && parts.window.allow_writes(page).is_err() {
-        return false;
-    }
-    copy.take().into_iter().for_each(|copy| copies::give_up(parts, copy));
-    true
 }
 
 /// Finds every staged page a place to stay.
@@ -326,12 +318,10 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
     let mut waiting = 0;
     for (page, frame) in staged.frames() {
         let Some(mut held) = claim_staged(parts, page, frame) else { continue };
-        let copy = held.1.before().place().staged_copy();
-        if let Some(place) = place_of(parts, context, page, (held.0.bytes(), copy)) {
+        if let Some(place) = pack::in_dram(parts, context, page, held.0.bytes()) {
             let (content, claim) = held;
             drop(content);
             claim.publish(place);
-            settle(parts, page, copy, place);
             outcome.pages_out += 1;
             continue;
         }
@@ -393,7 +383,7 @@ fn claim_staged<'p>(
 }
 
 fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
-    matches!(claim.before().place(), Place::Staged { frame, .. } if frame == in_frame)
+    matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
 }
 
 /// The frame of a page whose claimed entry says that it is staged there.

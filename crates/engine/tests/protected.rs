@@ -2,11 +2,15 @@
 //! write-protected, leave together, and are what they were, or what was written since.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, assert_zero, write_all};
+use common::{Content, Setup, World, assert_holds, assert_zero, random, scramble, write_all};
 use softswap_engine::config::PoolLimit;
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// They take most of the pool, and their copies may take half of it.
 const PAGES: usize = 1200;
@@ -34,6 +38,7 @@ fn what_was_only_read_leaves_and_comes_back_as_it_was() {
         let (memory, contents) = unwritten(&world);
         for _ in 0..3 {
             let without = world.engine.protected_without_copy() as u64;
+            assert!(without > 100, "{without}");
             let packed = world.count(Counter::PagesPooled);
             world.evict(memory);
             // What has no copy is stored again, once, and nothing else.
@@ -73,6 +78,137 @@ fn pages_that_are_mostly_written_are_not_protected_without_a_copy() {
         // One in 16 is tried.
         let without = world.engine.protected_without_copy();
         assert!(without < PAGES / 8, "{without}");
+    }
+}
+
+/// Pages that only the disk takes, and of which it keeps no copies: more than half of
+/// the area is in use.
+fn on_a_full_disk(avoid_move: bool) -> (World, Memory, Vec<Content>) {
+    let world = World::new(&Setup { swap_mib: Some(4), avoid_move, ..Setup::default() });
+    let contents = random(900);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    // In no order: what comes along in a stream is not protected.
+    (0..900).for_each(|at| assert!(memory.read(at * 463 % 900 * PAGE_SIZE).is_some()));
+    let without = world.engine.protected_without_copy();
+    assert!(without > 100, "{without}");
+    (world, memory, contents)
+}
+
+#[test]
+fn what_only_the_disk_takes_is_written_again() {
+    for avoid_move in [false, true] {
+        let (world, memory, contents) = on_a_full_disk(avoid_move);
+        let without = world.engine.protected_without_copy() as u64;
+        let written = world.count(Counter::PagesWritten);
+        world.evict(memory);
+        assert_eq!(world.count(Counter::PagesWritten), written + without);
+        assert_eq!(world.engine.protected_without_copy(), 0);
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn what_cannot_be_written_stays_as_it_was() {
+    for avoid_move in [false, true] {
+        let (world, memory, contents) = on_a_full_disk(avoid_move);
+        world.disk.fail(
+            Operation::Write,
+            world.disk.counts().writes,
+            u64::MAX / 2,
+            Fault::Errno(EIO),
+        );
+        world.engine.reclaim_now(100);
+        assert!(world.resident(memory) > 100);
+        assert!(world.count(Counter::WriteErrors) > 0);
+        world.disk.heal();
+        assert_holds(memory, &contents);
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_copy_that_is_given_up_leaves_its_page_protected_until_it_is_written() {
+    // 2048 slots: under half of them are in use when the first pages come in.
+    let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
+    let mut contents = random(900);
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!((world.engine.copies(), world.engine.protected_without_copy()), (900, 0));
+    // These need slots that the copies have.
+    let more: Vec<_> = (0..1500).map(|page| Content::Random(page + 5000)).collect();
+    let other = world.map_with(&more);
+    for _ in 0..1000 {
+        world.engine.reclaim_now(1);
+        if world.count(Counter::CopiesShed) > 0 {
+            break;
+        }
+    }
+    let shed = world.engine.protected_without_copy();
+    assert!(shed > 0);
+    for page in (0..900).step_by(2) {
+        contents[page] = Content::Random(page as u64 + 9000);
+        assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
+    }
+    assert!(world.engine.protected_without_copy() < shed);
+    assert_holds(memory, &contents);
+    assert_holds(other, &more);
+    world.engine.unmap(other.address(), other.len()).unwrap();
+    world.assert_survives(memory, &contents);
+}
+
+/// What one thread keeps in each page: a line that it alone writes.
+const LINE: usize = 64;
+
+fn share(world: &World, memory: Memory, thread: usize) {
+    let mut expected = vec![0; memory.pages()];
+    for step in 0..15_000 {
+        let chance = scramble((thread << 32 | step) as u64);
+        let page = (chance >> 8) as usize % memory.pages();
+        let at = page * PAGE_SIZE + thread * LINE;
+        let wanted = &mut expected[page];
+        assert!(*wanted == 0 || memory.read(at) == Some(*wanted), "page {page}");
+        match chance % 16 {
+            0 => {
+                *wanted = chance | 1;
+                assert!(memory.write(at, *wanted));
+            }
+            1 if thread == 0 => {
+                world.engine.reclaim_now(1);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Little of the pool is for copies, so that most pages have none.
+#[test]
+fn threads_that_read_and_write_see_what_they_wrote() {
+    for avoid_move in [false, true] {
+        let pool = PoolLimit::Percent(20);
+        let world = World::new(&Setup { memory_mib: 10, avoid_move, pool, ..Setup::default() });
+        let contents: Vec<_> = (0..4000).map(Content::Sparse).collect();
+        let memory = world.map_with(&contents);
+        let (done, mut seen) = (AtomicBool::new(false), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+            let world = &world;
+            let share = |thread| scope.spawn(move || share(world, memory, thread));
+            let threads: Vec<_> = (0..8).map(share).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                seen = seen.max(world.engine.protected_without_copy());
+                std::thread::yield_now();
+            }
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            done.store(true, Ordering::Release);
+            ended.into_iter().for_each(|ended| ended.unwrap());
+        });
+        assert!(seen > 100, "{seen}");
+        world.engine.unmap(memory.address(), memory.len()).unwrap();
+        assert_eq!(world.engine.protected_without_copy(), 0);
+        world.assert_within_budget();
     }
 }
 

@@ -349,15 +349,8 @@ impl Window {
     }
 
     /// Takes one page out by write-protecting and copying it: for kernels
-    /// without MOVE, and for pages that MOVE refuses (other protection). `writes`
-    /// says what they do there, and will do if the page stays.
-    pub fn take_out_by_copy(
-        &self,
-        page: u64,
-        frame: usize,
-        scratch: &mut Page,
-        writes: Writes,
-    ) -> io::Result<()> {
+    /// without MOVE, and for pages that MOVE refuses (other protection).
+    pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
         let from = self.address(page, 1);
@@ -366,9 +359,7 @@ impl Window {
         let copied =
             self.copy_page(from, &mut scratch.0).and_then(|()| self.copy_to(frame, &scratch.0));
         let stays = || {
-            if writes == Writes::Allowed {
-                let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
-            }
+            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
         };
         if let Err(error) = copied {
             stays();
