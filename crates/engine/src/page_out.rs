@@ -2,13 +2,13 @@
 //! extent -> bounce -> io -> publish.
 //!
 //! Victims that nobody has written since they came in are dropped where they are
-//! ([`unchanged`]). Others leave together, where that takes fewer flushes ([`lift`]);
-//! the rest is moved out of the program's reach into staging frames. From then on a
-//! touch finds them staged and takes them straight back. Same-filled pages become a word, compressible ones go to the pool, the others are
-//! copied to a bounce buffer, sealed, and written in one go; those that are
-//! unchanged since they were written go back to their slots as they are. Only when the
-//! write has succeeded is the slot published. When it fails, its pages are
-//! written one by one: what is bad is taken out of service, and its page stays.
+//! ([`unchanged`]); those that are still stored leave for that. Others leave together,
+//! where that takes fewer flushes ([`lift`]); the rest is moved out of the program's
+//! reach into staging frames. From then on a touch finds them staged and takes them
+//! straight back. Same-filled pages become a word, compressible ones go to the pool, the
+//! others are copied to a bounce buffer, sealed, and written in one go. Only when the
+//! write has succeeded is the slot published. When it fails, its pages are written one
+//! by one: what is bad is taken out of service, and its page stays.
 
 use crate::bounce::Buffer;
 use crate::context::{BATCH_PAGES, Context};
@@ -61,12 +61,16 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
     let mut outcome = Outcome::default();
     let (protected, writable) = protected_first(&mut victims[..found]);
-    drop_out(parts, context, protected, writable, &mut outcome);
+    let has_buffer = drop_out(parts, context, protected, writable, &mut outcome);
     if writable.iter().any(Option::is_some)
         && (!lift::is_better(parts, writable)
             || lift_out(parts, context, writable, &mut outcome) == 0)
     {
         take_out(parts, context, writable, &mut outcome);
+    }
+    if outcome.pages_out == 0 && !has_buffer {
+        // With nothing claimed: the next batch finds one.
+        drop(parts.wait_for_buffer(1));
     }
     parts.budget.release(outcome.pages_out);
     parts.leaving.note(found, outcome.for_disk);
@@ -100,48 +104,49 @@ fn take_out(
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) {
-    let staged = stage(parts, context, victims);
+    let staged = stage(parts, context, victims, 0);
     store(parts, context, &staged, outcome);
     parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 
-/// Lets victims go that are not to wait for the disk with others: they have another day.
-fn let_go(victims: &mut [Victim<'_>]) {
-    victims.iter_mut().for_each(|victim| drop(victim.take()));
-}
-
 /// Drops protected victims where they are, and finds those a place to stay that have none.
-/// Where that needs the disk, the `others` of the batch are let go.
+/// Where that needs the disk, the `others` of the batch are staged meanwhile and follow.
+/// False where there is no buffer.
 fn drop_out(
     parts: &Parts,
     context: &mut Context,
     victims: &mut [Victim<'_>],
     others: &mut [Victim<'_>],
     outcome: &mut Outcome,
-) {
+) -> bool {
     if victims.is_empty() {
-        return;
+        return true;
     }
     let stored = unchanged::stored_as_they_are(parts, victims);
-    let mut buffer = match victims.len() - stored.count_ones() as usize {
-        0 => None,
-        // What there is no room for has another day.
-        to_copy => parts.bounce.take_up_to(current_cpu(), to_copy),
-    };
+    let to_copy = victims.len() - stored.count_ones() as usize;
+    // What there is no room for has another day.
+    let some = || parts.bounce.take_up_to(current_cpu(), to_copy).or_else(|| parts.buffer(1));
+    let mut buffer = (to_copy > 0).then(|| parts.buffer(to_copy).or_else(some)).flatten();
     let mut lifted = [const { None }; BATCH_PAGES];
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
     let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
     parts.stats.add(Counter::PagesOut, gone.left as u64);
     outcome.pages_out += gone.left;
-    let_go(victims);
-    let Some(mut buffer) = buffer else { return };
+    let Some(mut buffer) = buffer else { return to_copy == 0 };
     let lifted = &mut lifted[..gone.lifted];
     let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
     if waiting > 0 {
-        let_go(others);
-        write_lifted(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+        // Whoever wants these is not to wait for the disk.
+        let staged = stage(parts, context, others, waiting);
+        write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+        // Who has a buffer waits for no other.
+        drop(buffer);
+        store(parts, context, &staged, outcome);
+        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
+        parts.stats.add(Counter::PagesOut, staged.count as u64);
     }
+    true
 }
 
 /// Takes victims that lie apart out together, if there is a buffer, and finds each a
@@ -153,15 +158,13 @@ fn lift_out(
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) -> usize {
-    if victims.is_empty() {
-        return 0;
-    }
     let Some(mut buffer) = parts.bounce.take(current_cpu(), victims.len()) else { return 0 };
     let mut lifted = [const { None }; BATCH_PAGES];
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let count = lift::lift(parts, victims, &mut lifted, copies);
     if count > 0 {
-        let_go(victims);
+        // Nobody is to wait for them while the others are written.
+        victims.iter_mut().for_each(|victim| drop(victim.take()));
     }
     let lifted = &mut lifted[..count];
     let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
@@ -243,9 +246,15 @@ fn publish_copied(
     parts.die("a page that was taken out could neither be kept nor put back");
 }
 
-/// Moves the victims into staging frames, neighbours in one call.
-fn stage(parts: &Parts, context: &mut Context, victims: &mut [Victim<'_>]) -> Staged {
-    let first_frame = context.first_frame;
+/// Moves the victims into staging frames, neighbours in one call. So many of the context's
+/// are `in_use`.
+fn stage(
+    parts: &Parts,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    in_use: usize,
+) -> Staged {
+    let first_frame = context.first_frame + in_use;
     let mut staged = Staged { pages: [0; BATCH_PAGES], count: 0, first_frame };
     let mut next = 0;
     while let Some(Some((first, _))) = victims.get(next) {
@@ -276,6 +285,7 @@ fn run_length(victims: &[Victim<'_>]) -> usize {
 
 fn publish_staged(parts: &Parts, staged: &mut Staged, victim: &mut Victim<'_>) {
     if let Some((page, claim)) = victim.take() {
+        debug_assert!(!claim.before().is_protected(), "a copy would be forgotten");
         parts.clock.note_leaving(page);
         let frame = (staged.first_frame + staged.count) as u32;
         claim.publish(Place::Staged { frame });

@@ -6,7 +6,7 @@
 //! whoever touches it then waits for the claim and finds what is stored. Moving it into
 //! a staging frame would cost a flush of all processors' translations for each page that
 //! lies alone; one call that drops them all costs one. Who touches a page that is yet to
-//! be stored waits for those before it to be packed, some 200 us at most.
+//! be stored waits for those before it to be packed.
 
 use crate::context::BATCH_PAGES;
 use crate::copies;
@@ -34,19 +34,22 @@ pub(crate) fn stored_as_they_are(parts: &Parts, victims: &[Victim<'_>]) -> u32 {
 
 /// Drops protected victims in one call. Those that are `stored` leave; the contents of
 /// the others, as far as there is room for them, are in `copies`, in the order of
-/// `lifted`. Victims that did not go are at the front, in their order.
+/// `lifted`. Victims that do not go have another day.
 pub(crate) fn drop_where_they_are<'t>(
     parts: &Parts,
     victims: &mut [Victim<'t>],
-    stored: u32,
+    mut stored: u32,
     lifted: &mut Lifted<'t>,
     copies: &mut [[u8; PAGE_SIZE]],
 ) -> Gone {
-    let is_stored = |at: usize| stored >> at & 1 == 1;
     let mut pages = [0; BATCH_PAGES];
     let (mut count, mut copied) = (0, 0);
     for (at, (page, claim)) in victims.iter().flatten().enumerate() {
-        if is_stored(at) {
+        if copied == copies.len() && is_in_slot(parts, claim) {
+            // It need not be offered to the pool.
+            stored |= 1 << at;
+        }
+        if stored >> at & 1 == 1 {
             keep_on_standby(parts, *page, claim);
         } else if copied < copies.len()
             && parts.window.read_page(*page, &mut copies[copied]).is_ok()
@@ -61,14 +64,12 @@ pub(crate) fn drop_where_they_are<'t>(
     // The hand may have wrapped in the middle, but no run of neighbours does.
     let gone = parts.window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
-    let mut kept = 0;
     let mut gone = Gone { left: 0, lifted: 0 };
-    for at in 0..victims.len() {
-        let Some((page, claim)) = victims[at].take() else { continue };
+    for (at, (page, claim)) in victims.iter_mut().filter_map(Option::take).enumerate() {
         if gone_pages.next_if_eq(&&page).is_none() {
-            victims[kept] = Some((page, claim));
-            kept += 1;
-        } else if is_stored(at) {
+            continue;
+        }
+        if stored >> at & 1 == 1 {
             leave(parts, page, claim);
             gone.left += 1;
         } else {
@@ -92,13 +93,17 @@ fn leaves_as_it_is(parts: &Parts, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
     match copy {
         // What the pool may take is offered to it.
-        StoredCopy::Slot(copy) => {
-            !parts.areas.has_failed(copy.slot()) && !parts.copies.may_be_packed()
-        }
+        StoredCopy::Slot(_) => is_in_slot(parts, claim) && !parts.copies.may_be_packed(),
         // What is in DRAM is the better one if the pool's is damaged.
         StoredCopy::Pool { .. } => copies::is_sound(parts, copy),
         StoredCopy::Nowhere => false,
     }
+}
+
+/// Whether a claimed page is stored in an area that works.
+fn is_in_slot(parts: &Parts, claim: &Claim<'_>) -> bool {
+    let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
+    copy.is_some_and(|copy| !parts.areas.has_failed(copy.slot()))
 }
 
 /// A page whose memory is gone.

@@ -113,6 +113,7 @@ fn what_only_the_disk_takes_is_written_again() {
 fn what_cannot_be_written_stays_as_it_was() {
     for avoid_move in [false, true] {
         let (world, memory, contents) = on_a_full_disk(avoid_move);
+        let without = world.engine.protected_without_copy();
         world.disk.fail(
             Operation::Write,
             world.disk.counts().writes,
@@ -122,9 +123,29 @@ fn what_cannot_be_written_stays_as_it_was() {
         world.engine.reclaim_now(100);
         assert!(world.resident(memory) > 100);
         assert!(world.count(Counter::WriteErrors) > 0);
+        assert!(world.engine.protected_without_copy() < without, "some were to leave");
         world.disk.heal();
         assert_holds(memory, &contents);
         world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+/// Pages that may be written between them do not make many small writes of a few.
+#[test]
+fn written_and_unwritten_pages_are_written_in_full_batches() {
+    for avoid_move in [false, true] {
+        let (world, memory, mut contents) = on_a_full_disk(avoid_move);
+        for page in (0..900).filter(|page| page % 3 != 0) {
+            contents[page] = Content::Random((page + 5000) as u64);
+            assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
+        }
+        let (writes, written) = (world.disk.counts().writes, world.count(Counter::PagesWritten));
+        world.evict(memory);
+        let pages = world.count(Counter::PagesWritten) - written;
+        let each = pages / (world.disk.counts().writes - writes);
+        assert!(pages >= 600 && each >= 8, "{pages} pages, {each} in a write");
+        assert_holds(memory, &contents);
         world.assert_within_budget();
     }
 }
@@ -162,14 +183,20 @@ fn a_copy_that_is_given_up_leaves_its_page_protected_until_it_is_written() {
 /// What one thread keeps in each page: a line that it alone writes.
 const LINE: usize = 64;
 
-fn share(world: &World, memory: Memory, thread: usize) {
-    let mut expected = vec![0; memory.pages()];
+fn word_of(content: Content, at: usize) -> u64 {
+    let bytes = content.bytes();
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn share(world: &World, memory: Memory, thread: usize, contents: &[Content]) {
+    let word = |content: &Content| word_of(*content, thread * LINE);
+    let mut expected: Vec<_> = contents.iter().map(word).collect();
     for step in 0..15_000 {
         let chance = scramble((thread << 32 | step) as u64);
         let page = (chance >> 8) as usize % memory.pages();
         let at = page * PAGE_SIZE + thread * LINE;
         let wanted = &mut expected[page];
-        assert!(*wanted == 0 || memory.read(at) == Some(*wanted), "page {page}");
+        assert!(memory.read(at) == Some(*wanted), "page {page}");
         match chance % 16 {
             0 => {
                 *wanted = chance | 1;
@@ -195,7 +222,8 @@ fn threads_that_read_and_write_see_what_they_wrote() {
         std::thread::scope(|scope| {
             scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
             let world = &world;
-            let share = |thread| scope.spawn(move || share(world, memory, thread));
+            let contents = &contents[..];
+            let share = |thread| scope.spawn(move || share(world, memory, thread, contents));
             let threads: Vec<_> = (0..8).map(share).collect();
             while threads.iter().any(|thread| !thread.is_finished()) {
                 seen = seen.max(world.engine.protected_without_copy());
@@ -206,6 +234,11 @@ fn threads_that_read_and_write_see_what_they_wrote() {
             ended.into_iter().for_each(|ended| ended.unwrap());
         });
         assert!(seen > 100, "{seen}");
+        for (page, content) in contents.iter().enumerate() {
+            let mut bytes = [0; PAGE_SIZE];
+            assert!(memory.read_bytes(page * PAGE_SIZE, &mut bytes));
+            assert!(bytes[8 * LINE..] == content.bytes()[8 * LINE..], "page {page}");
+        }
         world.engine.unmap(memory.address(), memory.len()).unwrap();
         assert_eq!(world.engine.protected_without_copy(), 0);
         world.assert_within_budget();
