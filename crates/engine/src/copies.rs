@@ -338,14 +338,18 @@ pub fn give_up(parts: &Parts, copy: StoredCopy) {
 /// The copy of an unchanged page that leaves, if it is in an area that works; else it
 /// is given up, and the page is stored elsewhere.
 pub fn unless_failed(parts: &Parts, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
-    if let Some(in_slot) = copy.in_slot()
-        && !parts.areas.has_failed(in_slot.slot())
-    {
-        return Some(in_slot);
+    let in_slot = in_sound_slot(parts, copy);
+    if in_slot.is_none() {
+        parts.copies.note(page, parts.clock.comes_soon(page), false);
+        give_up(parts, copy);
     }
-    parts.copies.note(page, parts.clock.comes_soon(page), false);
-    give_up(parts, copy);
-    None
+    in_slot
+}
+
+/// The copy, if it is in an area that works.
+#[must_use]
+pub fn in_sound_slot(parts: &Parts, copy: StoredCopy) -> Option<SlotCopy> {
+    copy.in_slot().filter(|copy| !parts.areas.has_failed(copy.slot()))
 }
 
 /// The object in the pool that is a page's copy, or the page itself, is another

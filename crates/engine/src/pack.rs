@@ -11,18 +11,6 @@ use crate::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// As [`in_dram`], for a page that the swap area has as it is.
-pub(crate) fn again_in_dram(
-    parts: &Parts,
-    context: &mut Context,
-    page: PageNo,
-    content: &[u8; PAGE_SIZE],
-) -> Option<Place> {
-    let place = in_dram(parts, context, page, content);
-    parts.copies.note_packed(place.is_some());
-    place
-}
-
 /// Where the page can stay without leaving DRAM, if it can.
 pub(crate) fn in_dram(
     parts: &Parts,

@@ -105,8 +105,13 @@ fn take_out(
     outcome: &mut Outcome,
 ) {
     let staged = stage(parts, context, victims, 0);
-    store(parts, context, &staged, outcome);
-    parts.window.empty_frames(staged.first_frame, BATCH_PAGES);
+    store_and_empty(parts, context, &staged, outcome);
+}
+
+/// Finds every staged page a place to stay, and empties all of the context's frames.
+fn store_and_empty(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
+    store(parts, context, staged, outcome);
+    parts.window.empty_frames(context.first_frame, BATCH_PAGES);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 
@@ -142,9 +147,7 @@ fn drop_out(
         write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
         // Who has a buffer waits for no other.
         drop(buffer);
-        store(parts, context, &staged, outcome);
-        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
-        parts.stats.add(Counter::PagesOut, staged.count as u64);
+        store_and_empty(parts, context, &staged, outcome);
     }
     true
 }
@@ -169,7 +172,8 @@ fn lift_out(
     let lifted = &mut lifted[..count];
     let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
     if waiting > 0 {
-        write_lifted(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+        write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
+        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
     }
     count
 }
@@ -207,18 +211,6 @@ fn place_lifted(
         }
     }
     (for_disk, waiting)
-}
-
-/// Writes staged pages, and empties their frames.
-fn write_lifted(
-    parts: &Parts,
-    context: &mut Context,
-    pages: &[(PageNo, u32)],
-    buffer: &mut Buffer<'_>,
-    outcome: &mut Outcome,
-) {
-    write_staged(parts, context, pages, buffer, outcome);
-    parts.window.empty_frames(context.first_frame, BATCH_PAGES);
 }
 
 /// Publishes a page as staged whose only copy is `content`. False if it could only
@@ -363,8 +355,9 @@ fn place_of(
     page: PageNo,
     (content, copy): (&[u8; PAGE_SIZE], Option<SlotCopy>),
 ) -> Option<Place> {
-    let Some(copy) = copy else { return pack::in_dram(parts, context, page, content) };
-    let packed = pack::again_in_dram(parts, context, page, content);
+    let packed = pack::in_dram(parts, context, page, content);
+    let Some(copy) = copy else { return packed };
+    parts.copies.note_packed(packed.is_some());
     if let (None, Place::Slot { slot }) = (packed, copy.place()) {
         parts.keep_on_standby(slot, |to| filled_from(to, content));
     }

@@ -102,8 +102,8 @@ fn leaves_as_it_is(parts: &Parts, claim: &Claim<'_>) -> bool {
 
 /// Whether a claimed page is stored in an area that works.
 fn is_in_slot(parts: &Parts, claim: &Claim<'_>) -> bool {
-    let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
-    copy.is_some_and(|copy| !parts.areas.has_failed(copy.slot()))
+    let copy = claim.before().place().copy();
+    copy.and_then(|copy| copies::in_sound_slot(parts, copy)).is_some()
 }
 
 /// A page whose memory is gone.
