@@ -3,7 +3,8 @@
 
 mod common;
 use common::{
-    Content, Setup, World, assert_holds, assert_zero, page_of, random, scramble, until, write_all,
+    Content, LINE, Setup, World, assert_holds, assert_zero, in_threads, page_of, random, scramble,
+    until, write_all,
 };
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
@@ -11,7 +12,6 @@ use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGES: usize = 300;
 
@@ -185,10 +185,7 @@ fn a_chunk_that_is_always_written_stops_keeping_copies() {
     world.assert_survives(memory, &contents);
 }
 
-/// What one thread keeps in each page: a line that it alone writes, itself or by
-/// the kernel.
-const LINE: usize = 64;
-
+/// Each thread's lines, which it writes itself or by the kernel.
 fn share(world: &World, memory: Memory, thread: usize) {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let mut expected = vec![0; memory.pages()];
@@ -226,16 +223,7 @@ fn threads_that_share_pages_lose_no_write() {
         let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };
         let world = World::new(&setup);
         let memory = world.map_with(&random(3500));
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
-            let world = &world;
-            let share = |thread| scope.spawn(move || share(world, memory, thread));
-            let threads: Vec<_> = (0..8).map(share).collect();
-            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-            done.store(true, Ordering::Release);
-            ended.into_iter().for_each(|ended| ended.unwrap());
-        });
+        in_threads(&world, |thread| share(&world, memory, thread), || {});
         assert!(world.count(Counter::PagesUnchanged) > 100);
         assert!(world.count(Counter::CopiesWritten) > 100);
         world.engine.unmap(memory.address(), memory.len()).unwrap();

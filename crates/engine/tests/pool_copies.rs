@@ -2,11 +2,12 @@
 //! that, whoever makes it, and no copy outlives its page.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, assert_zero, scramble, write_all};
+use common::{
+    Content, Setup, World, assert_holds, assert_zero, in_threads, read_and_write, write_all,
+};
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGES: usize = 300;
 
@@ -153,46 +154,14 @@ fn a_pool_that_is_nearly_full_gives_copies_up_and_none_is_lost() {
     world.assert_within_budget();
 }
 
-/// What one thread keeps in each page: a line that it alone writes.
-const LINE: usize = 64;
-
-fn share(world: &World, memory: Memory, thread: usize) {
-    let mut expected = vec![0; memory.pages()];
-    for step in 0..15_000 {
-        let chance = scramble((thread << 32 | step) as u64);
-        let page = (chance >> 8) as usize % memory.pages();
-        let at = page * PAGE_SIZE + thread * LINE;
-        let wanted = &mut expected[page];
-        assert!(*wanted == 0 || memory.read(at) == Some(*wanted), "page {page}");
-        match chance % 8 {
-            0 => {
-                *wanted = chance | 1;
-                assert!(memory.write(at, *wanted));
-            }
-            1 if thread == 0 => {
-                world.engine.reclaim_now(1);
-            }
-            _ => {}
-        }
-    }
-}
-
 #[test]
 fn threads_that_read_and_write_see_what_they_wrote() {
     for avoid_move in [false, true] {
         let setup = Setup { memory_mib: 12, avoid_move, ..Setup::default() };
         let world = World::new(&setup);
-        let memory = world.map_with(&sparse(4000));
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
-            let world = &world;
-            let share = |thread| scope.spawn(move || share(world, memory, thread));
-            let threads: Vec<_> = (0..8).map(share).collect();
-            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-            done.store(true, Ordering::Release);
-            ended.into_iter().for_each(|ended| ended.unwrap());
-        });
+        let contents = sparse(4000);
+        let memory = world.map_with(&contents);
+        in_threads(&world, |thread| read_and_write(&world, (memory, &contents), thread, 8), || {});
         assert!(world.count(Counter::PoolPagesUnchanged) > 100);
         assert!(world.count(Counter::PoolCopiesWritten) > 100);
         world.engine.unmap(memory.address(), memory.len()).unwrap();

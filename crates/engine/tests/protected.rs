@@ -2,7 +2,10 @@
 //! write-protected, leave together, and are what they were, or what was written since.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, assert_zero, random, scramble, write_all};
+use common::{
+    Content, LINE, Setup, World, assert_holds, assert_zero, in_threads, random, read_and_write,
+    write_all,
+};
 use softswap_engine::config::PoolLimit;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
@@ -10,7 +13,6 @@ use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// They take most of the pool, and their copies may take half of it.
 const PAGES: usize = 1200;
@@ -180,36 +182,6 @@ fn a_copy_that_is_given_up_leaves_its_page_protected_until_it_is_written() {
     world.assert_survives(memory, &contents);
 }
 
-/// What one thread keeps in each page: a line that it alone writes.
-const LINE: usize = 64;
-
-fn word_of(content: Content, at: usize) -> u64 {
-    let bytes = content.bytes();
-    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
-}
-
-fn share(world: &World, memory: Memory, thread: usize, contents: &[Content]) {
-    let word = |content: &Content| word_of(*content, thread * LINE);
-    let mut expected: Vec<_> = contents.iter().map(word).collect();
-    for step in 0..15_000 {
-        let chance = scramble((thread << 32 | step) as u64);
-        let page = (chance >> 8) as usize % memory.pages();
-        let at = page * PAGE_SIZE + thread * LINE;
-        let wanted = &mut expected[page];
-        assert!(memory.read(at) == Some(*wanted), "page {page}");
-        match chance % 16 {
-            0 => {
-                *wanted = chance | 1;
-                assert!(memory.write(at, *wanted));
-            }
-            1 if thread == 0 => {
-                world.engine.reclaim_now(1);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// Little of the pool is for copies, so that most pages have none.
 #[test]
 fn threads_that_read_and_write_see_what_they_wrote() {
@@ -218,21 +190,12 @@ fn threads_that_read_and_write_see_what_they_wrote() {
         let world = World::new(&Setup { memory_mib: 10, avoid_move, pool, ..Setup::default() });
         let contents: Vec<_> = (0..4000).map(Content::Sparse).collect();
         let memory = world.map_with(&contents);
-        let (done, mut seen) = (AtomicBool::new(false), 0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
-            let world = &world;
-            let contents = &contents[..];
-            let share = |thread| scope.spawn(move || share(world, memory, thread, contents));
-            let threads: Vec<_> = (0..8).map(share).collect();
-            while threads.iter().any(|thread| !thread.is_finished()) {
-                seen = seen.max(world.engine.protected_without_copy());
-                std::thread::yield_now();
-            }
-            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-            done.store(true, Ordering::Release);
-            ended.into_iter().for_each(|ended| ended.unwrap());
-        });
+        let mut seen = 0;
+        in_threads(
+            &world,
+            |thread| read_and_write(&world, (memory, &contents), thread, 16),
+            || seen = seen.max(world.engine.protected_without_copy()),
+        );
         assert!(seen > 100, "{seen}");
         for (page, content) in contents.iter().enumerate() {
             let mut bytes = [0; PAGE_SIZE];

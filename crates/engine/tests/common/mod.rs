@@ -267,3 +267,56 @@ pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
         assert!(held, "not within a minute");
     });
 }
+
+/// What one thread keeps in each page: a line that it alone writes.
+pub(crate) const LINE: usize = 64;
+
+/// Eight threads, by their numbers, beside background reclaim; `meanwhile` is done now
+/// and then until the last of them ends.
+pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhile: impl FnMut()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+        let work = &work;
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || work(thread))).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        done.store(true, Ordering::Release);
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+}
+
+/// One thread's reads of its lines, of which one in `one_in` is written instead, and the
+/// first thread reclaims as often. All must be what the thread wrote, or what was there.
+pub(crate) fn read_and_write(
+    world: &World,
+    (memory, contents): (Memory, &[Content]),
+    thread: usize,
+    one_in: u64,
+) {
+    let word = |content: &Content| {
+        let bytes = content.bytes();
+        u64::from_ne_bytes(bytes.as_chunks().0[thread * LINE / 8])
+    };
+    let mut expected: Vec<_> = contents.iter().map(word).collect();
+    for step in 0..15_000 {
+        let chance = scramble((thread << 32 | step) as u64);
+        let page = (chance >> 8) as usize % memory.pages();
+        let at = page * PAGE_SIZE + thread * LINE;
+        let wanted = &mut expected[page];
+        assert!(memory.read(at) == Some(*wanted), "page {page}");
+        match chance % one_in {
+            0 => {
+                *wanted = chance | 1;
+                assert!(memory.write(at, *wanted));
+            }
+            1 if thread == 0 => {
+                world.engine.reclaim_now(1);
+            }
+            _ => {}
+        }
+    }
+}
