@@ -43,6 +43,9 @@ const STRIPES: usize = 16;
 
 const NONE: u32 = u32::MAX;
 
+/// A processor leaves a cluster whose longest run is shorter for another one.
+const SHORT_SLOTS: usize = 8;
+
 /// Something was to be freed that was not in use: a bug of the caller. The
 /// part of the run that was in use has been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,10 +148,15 @@ impl SlotAllocator {
         let own = self.shelf_of(cpu);
         self.alloc_held(own, want, want)
             .or_else(|| {
-                // A fresh cluster is better than a short run, any run better than
-                // a search through clusters that are no better than this one.
-                let fresh = self.has_free_cluster(own);
-                let short = if fresh { None } else { self.alloc_held(own, want, 1) };
+                // A fresh cluster is better than a short run, and so is one of its own
+                // that waits: what is left of this one grows longer meanwhile. Any run is
+                // better than to take what is no better from another processor.
+                let least = match self.has_free_cluster(own) {
+                    true => want,
+                    false if self.has_waiting(own) => want.min(SHORT_SLOTS),
+                    false => 1,
+                };
+                let short = if least < want { self.alloc_held(own, want, least) } else { None };
                 short.or_else(|| self.alloc_next(own, want))
             })
             .or_else(|| self.alloc_any(own, want))

@@ -229,9 +229,10 @@ impl SlotAllocator {
                 return;
             }
             self.unlink(home, cluster);
-            // To the front: storage that was written before is cheaper to
-            // write again than storage that never was.
-            self.link(home, cluster, wanted, true);
+            // Free ones to the front: storage that was written before is cheaper to
+            // write again than storage that never was. Others to the end: in those
+            // that have waited longest most has become free, and in longer runs.
+            self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
             // Slots may have been freed before the new place showed: look again.
         }
     }
@@ -279,6 +280,11 @@ impl SlotAllocator {
     /// the others' counts are in other processors' caches.
     pub(super) fn has_free_cluster(&self, own: usize) -> bool {
         self.shelves_from(own).any(|index| self.shelves[index].count(FREE) > 0)
+    }
+
+    /// Whether a processor's own shelf has clusters with gaps.
+    pub(super) fn has_waiting(&self, own: usize) -> bool {
+        [ROOMY, TIGHT].into_iter().any(|list| self.shelves[own].count(list) > 0)
     }
 
     /// Clusters with no slot taken and no processor to use them.

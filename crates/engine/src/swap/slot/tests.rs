@@ -130,6 +130,40 @@ fn an_emptied_cluster_serves_whole_runs_again() {
     assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
 }
 
+/// Pages of which each batch rewrites some, wherever they are, in an area with twice
+/// as many slots: what is free is single slots, wherever one looks, but for clusters
+/// that have waited.
+#[test]
+fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
+    const CLUSTERS: u32 = 64;
+    const BATCH: usize = 32;
+    let slots = allocator(CLUSTERS, 1);
+    let mut pages = vec![None; CLUSTERS as usize * CLUSTER_SLOTS / 2];
+    let mut chance = 1;
+    let (mut taken, mut runs) = (0, 0);
+    for step in 0..40 * pages.len() / BATCH {
+        let mut moved: Vec<usize> = (0..BATCH)
+            .map(|at| match step * BATCH + at {
+                // Each once, before any is written again.
+                first if first < pages.len() => first,
+                _ => next_chance(&mut chance) as usize % pages.len(),
+            })
+            .collect();
+        moved.sort_unstable();
+        moved.dedup();
+        for page in &moved {
+            pages[*page].take().into_iter().for_each(|slot| slots.free(slot, 1).unwrap());
+        }
+        while !moved.is_empty() {
+            let (first, len) = slots.alloc_run(0, moved.len()).unwrap();
+            moved.drain(..len).zip(first..).for_each(|(page, slot)| pages[page] = Some(slot));
+            (taken, runs) = (taken + len, runs + 1);
+        }
+    }
+    // Three, were a cluster used again as soon as half of it is free.
+    assert!(taken >= 5 * runs, "{taken} slots in {runs} runs");
+}
+
 #[test]
 fn freeing_what_is_not_in_use_is_refused_and_harmless() {
     let slots = allocator(2, 1);
