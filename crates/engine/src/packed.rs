@@ -20,8 +20,8 @@ const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 
 /// Parts of a page are numbered below this.
 pub const MAX_PARTS: usize = 15;
-/// A longer object does not share its page with one like it.
-pub const MAX_PART_BYTES: usize = (PAGE_BYTES - COUNT_BYTES) / 2 - ENTRY_BYTES;
+/// No part is longer: it would have no place in a page of its own.
+pub const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
@@ -49,7 +49,7 @@ impl Packer {
     pub fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
         let table = ENTRY_BYTES * (self.count + 1);
-        to + table <= PAGE_BYTES && part_bytes <= usize::from(LENGTH_MASK) && self.count < MAX_PARTS
+        to + table <= PAGE_BYTES && self.count < MAX_PARTS
     }
 
     /// Adds a part to `page`, which all earlier ones went to; returns its number,
@@ -104,15 +104,21 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn two_of_the_longest_share_a_page() {
+    fn two_halves_share_a_page_and_the_longest_has_one_of_its_own() {
+        const HALF: usize = MAX_PART_BYTES / 2 - ENTRY_BYTES / 2;
         let mut page = [0xEE; PAGE_BYTES];
         let mut packer = Packer::default();
-        assert_eq!(packer.add(&mut page, 1, &[1; MAX_PART_BYTES]), Some(0));
-        assert_eq!(packer.add(&mut page, 2, &[2; MAX_PART_BYTES]), Some(1));
+        assert_eq!(packer.add(&mut page, 1, &[1; HALF]), Some(0));
+        assert_eq!(packer.add(&mut page, 2, &[2; HALF]), Some(1));
         assert_eq!(packer.add(&mut page, 3, &[3; 1]), None);
-        assert_eq!(part(&page, 0), Ok((1, &[1; MAX_PART_BYTES][..])));
-        assert_eq!(part(&page, 1), Ok((2, &[2; MAX_PART_BYTES][..])));
+        assert_eq!(part(&page, 0), Ok((1, &[1; HALF][..])));
+        assert_eq!(part(&page, 1), Ok((2, &[2; HALF][..])));
         assert_eq!(part(&page, 2), Err(NoPart { part: 2 }));
+        let mut packer = Packer::default();
+        assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES + 1]), None);
+        assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES]), Some(0));
+        assert_eq!(packer.add(&mut page, 5, &[5; 1]), None);
+        assert_eq!(part(&page, 0), Ok((4, &[4; MAX_PART_BYTES][..])));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod shrinker;
 pub use recompress::Recompressor;
 pub use shrinker::Shrinker;
 
+use crate::codec::MAX_PACKED_BYTES;
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies;
 use crate::moves::{Moved, Moves};
@@ -15,19 +16,20 @@ use crate::page::{Claim, PageNo, Place, StoredCopy};
 use crate::parts::Parts;
 use crate::pool::Handle;
 use crate::stats::Counter;
-use crate::unpack;
 use crate::write_out::{NoSlot, allocate};
 use softswap_sys::PAGE_SIZE;
 
-/// Pages that go on to the swap area together. Some of their copies share a page.
+/// Pages that go on to the swap area together. Their copies share pages.
 const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 /// Pages beside each other of which all go when one goes. They left together,
 /// mostly, and in the swap area they are to lie together again: then one read
 /// brings several.
 const GROUP_PAGES: usize = 16;
 
-/// Moves the oldest pages of the pool to the swap area, still compressed where
-/// several fit into a page. Returns how many went.
+const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
+
+/// Moves the oldest pages of the pool to the swap area, still compressed, several to a
+/// page where they fit. Returns how many went.
 ///
 /// The entries stay claimed while the write is under way: a page must not be
 /// changed and packed again into the same place meanwhile.
@@ -38,11 +40,10 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let run = allocate(parts, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let count = fill_batch(parts, context, Batch::new(&mut cluster, run.len), &mut moved);
-    let packed = moved.iter().flatten().filter(|page| page.part.is_some()).count();
     let moves = Moves { run, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
-    parts.balance.turnover().note_gone(packed.min(gone) as u64);
+    parts.balance.turnover().note_gone(gone as u64);
     Ok(gone)
 }
 
@@ -104,8 +105,7 @@ impl<'b> Batch<'b> {
 
     /// Whether an object of so many bytes has a place.
     fn has_room(&self, packed_bytes: usize) -> bool {
-        let shares = packed_bytes <= MAX_PART_BYTES && self.last.fits(packed_bytes);
-        shares || self.count < self.pages.len()
+        self.last.fits(packed_bytes) || self.count < self.pages.len()
     }
 
     /// Claims a page of the pool and copies it into the batch. `None` when it is
@@ -125,13 +125,6 @@ impl<'b> Batch<'b> {
             return None;
         }
         let claim = parts.pages.try_claim(page, seen)?;
-        if handle.packed_bytes() > MAX_PART_BYTES {
-            unpack::peeked(parts, context, handle).ok()?;
-            self.pages[self.count] = context.page.0;
-            self.count += 1;
-            self.last = Packer::FULL;
-            return Some(Moved { claim, at: self.count - 1, part: None });
-        }
         let (at, part) = self.pack(handle.tag(), copy_packed(parts, context, handle)?)?;
         Some(Moved { claim, at, part: Some(part) })
     }
