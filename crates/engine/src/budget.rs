@@ -17,6 +17,8 @@ pub struct Budget {
     low_bytes: usize,
     high_bytes: usize,
     pages: AtomicUsize,
+    /// Of these, those that reclaim has taken out and is about to place.
+    leaving: AtomicUsize,
     /// Pages that a forked child shares with its parent, who pays for them.
     inherited: AtomicUsize,
 }
@@ -35,6 +37,7 @@ impl Budget {
             low_bytes: reserve + step,
             high_bytes: reserve + 2 * step,
             pages: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             inherited: AtomicUsize::new(0),
         }
     }
@@ -102,6 +105,24 @@ impl Budget {
         debug_assert!(before >= count, "more pages released than were charged");
     }
 
+    /// `count` pages have been taken out: they are charged until they have a place.
+    pub fn begin_to_leave(&self, count: usize) {
+        self.leaving.fetch_add(count, Relaxed);
+    }
+
+    /// So many of these have a place, or have come back. What has left for good is to be
+    /// released.
+    pub fn end_to_leave(&self, count: usize) {
+        let before = self.leaving.fetch_sub(count, Relaxed);
+        debug_assert!(before >= count, "more pages placed than were taken out");
+    }
+
+    /// Pages that have been taken out and have no place yet.
+    #[must_use]
+    pub fn leaving_pages(&self) -> usize {
+        self.leaving.load(Relaxed)
+    }
+
     /// Whether background reclaim should start.
     #[must_use]
     pub fn is_low(&self, other_bytes: usize) -> bool {
@@ -134,5 +155,18 @@ mod tests {
         assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
+    }
+
+    #[test]
+    fn pages_that_leave_are_charged_until_they_are_released() {
+        let budget = Budget::new(16 << 20, 1 << 20);
+        assert!(budget.try_charge(3, 0));
+        budget.begin_to_leave(2);
+        assert_eq!((budget.pages(), budget.leaving_pages()), (3, 2));
+        budget.end_to_leave(1);
+        assert_eq!((budget.pages(), budget.leaving_pages()), (3, 1));
+        budget.end_to_leave(1);
+        budget.release(1);
+        assert_eq!((budget.pages(), budget.leaving_pages()), (2, 0));
     }
 }

@@ -5,15 +5,15 @@ use crate::context::{BATCH_PAGES, Context};
 use crate::page::{Claim, Place};
 use crate::parts::Parts;
 use crate::stats::Counter;
-use crate::swap::Run;
+use crate::swap::{SlotBatch, batch};
 use crate::write_out::write_sealed;
 use softswap_sys::PAGE_SIZE;
 
-/// Pages whose copies are in a bounce buffer, on their way to the slots of a
-/// run that has room for all of them.
+/// Pages whose copies are in a bounce buffer, on their way to slots, of which there
+/// are enough for all of them.
 pub struct Moves<'m, 't> {
     /// Where they go.
-    pub run: Run,
+    pub slots: SlotBatch,
     /// The pages, with where their copies are.
     pub moved: &'m mut [Option<Moved<'t>>],
 }
@@ -30,27 +30,25 @@ pub struct Moved<'t> {
 
 impl Moves<'_, '_> {
     /// Seals the copies in place, writes them and publishes the slots of those that were written;
-    /// what was left of the run, and what the pages had before, is freed.
+    /// the slots that were left, and what the pages had before, are freed.
     /// Returns how many pages went.
     pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &mut [u8]) -> usize {
-        let Moves { run, moved } = self;
+        let Moves { slots, moved } = self;
         let mut used_parts = [0_u32; BATCH_PAGES];
         let mut count = 0;
         for Moved { at, part, .. } in moved.iter().flatten() {
             count = count.max(at + 1);
             used_parts[*at] |= part.map_or(0, |part| 1 << part);
         }
-        if count < run.len {
-            parts.areas.give_back(run.first + count as u64, run.len - count);
-        }
+        let (slots, left) = slots.as_slice().split_at(count);
+        batch::runs(left).for_each(|run| parts.areas.give_back(run.first, run.len));
         if count == 0 {
             return 0;
         }
-        let run = Run { len: count, ..run };
-        let written = write_sealed(parts, context, run, &mut copies[..count * PAGE_SIZE]);
+        let written = write_sealed(parts, context, slots, &mut copies[..count * PAGE_SIZE]);
         for (at, used) in used_parts.into_iter().enumerate() {
             if used != 0 && written.has(at) {
-                parts.areas.set_parts(run.first + at as u64, used);
+                parts.areas.set_parts(slots[at], used);
                 parts.stats.add(Counter::SlotsPacked, 1);
                 parts.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
             }
@@ -59,7 +57,7 @@ impl Moves<'_, '_> {
         for moved in moved {
             if let Some(Moved { claim, at, part }) = moved.take().filter(|it| written.has(it.at)) {
                 let old = claim.before().place();
-                let slot = run.first + at as u64;
+                let slot = slots[at];
                 claim.publish(match part {
                     Some(part) => Place::Packed { slot, part },
                     None => Place::Slot { slot },

@@ -35,6 +35,8 @@ const GIVE_BACK_TRIES: u32 = 10_000;
 pub struct Outcome {
     /// Pages no longer in DRAM (or compressed in it).
     pub pages_out: usize,
+    /// Of these, how many are in staging frames still, and charged to the budget.
+    in_frames: usize,
     /// How many were to go to the swap area.
     pub for_disk: usize,
     /// Why pages that should have gone to the swap area did not.
@@ -72,7 +74,7 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
         // With nothing claimed: the next batch finds one.
         drop(parts.wait_for_buffer(1));
     }
-    parts.budget.release(outcome.pages_out);
+    debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
     parts.leaving.note(found, outcome.for_disk);
     parts.balance.turnover().note_left(outcome.pages_out as u64);
     parts.density.note_left(outcome.pages_out as u64);
@@ -110,9 +112,17 @@ fn take_out(
 
 /// Finds every staged page a place to stay, and empties all of the context's frames.
 fn store_and_empty(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
+    parts.budget.begin_to_leave(staged.count);
     store(parts, context, staged, outcome);
-    parts.window.empty_frames(context.first_frame, BATCH_PAGES);
+    empty_frames(parts, context, outcome);
+    parts.budget.end_to_leave(staged.count);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
+}
+
+/// Empties all of the context's frames: what was in them has a place elsewhere.
+fn empty_frames(parts: &Parts, context: &Context, outcome: &mut Outcome) {
+    parts.window.empty_frames(context.first_frame, BATCH_PAGES);
+    parts.budget.release(std::mem::take(&mut outcome.in_frames));
 }
 
 /// Drops protected victims where they are, and finds those a place to stay that have none.
@@ -138,6 +148,7 @@ fn drop_out(
     let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
     parts.stats.add(Counter::PagesOut, gone.left as u64);
     outcome.pages_out += gone.left;
+    parts.budget.release(gone.left);
     let Some(mut buffer) = buffer else { return to_copy == 0 };
     let lifted = &mut lifted[..gone.lifted];
     let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
@@ -173,7 +184,7 @@ fn lift_out(
     let (for_disk, waiting) = place_lifted(parts, context, lifted, &mut buffer, outcome);
     if waiting > 0 {
         write_staged(parts, context, &for_disk[..waiting], &mut buffer, outcome);
-        parts.window.empty_frames(context.first_frame, BATCH_PAGES);
+        empty_frames(parts, context, outcome);
     }
     count
 }
@@ -188,6 +199,7 @@ fn place_lifted(
     outcome: &mut Outcome,
 ) -> ([(PageNo, u32); BATCH_PAGES], usize) {
     parts.stats.add(Counter::PagesOut, lifted.len() as u64);
+    parts.budget.begin_to_leave(lifted.len());
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
@@ -196,8 +208,12 @@ fn place_lifted(
         parts.space.sub_resident(page);
         let stored = claim.before().place().copy();
         let stored = stored.and_then(|copy| copies::unless_failed(parts, page, copy));
-        match place_of(parts, context, page, (&copies[at], stored)) {
+        let place = place_of(parts, context, page, (&copies[at], stored));
+        parts.budget.end_to_leave(1);
+        match place {
             Some(place) => {
+                // At once: the next may need room in the pool.
+                parts.budget.release(1);
                 claim.publish(place);
                 settle(parts, page, stored, place);
                 outcome.pages_out += 1;
@@ -325,6 +341,7 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
             drop(content);
             claim.publish(place);
             outcome.pages_out += 1;
+            outcome.in_frames += 1;
             continue;
         }
         if cluster.is_none() {
@@ -426,20 +443,21 @@ fn write_staged(
     outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
-        let run = match allocate(parts, pages.len() - done) {
-            Ok(run) => run,
+        let slots = match allocate(parts, pages.len() - done) {
+            Ok(slots) => slots,
             Err(full) => {
                 outcome.area_full = Some(full);
                 keep(parts, &pages[done..]);
                 return;
             }
         };
-        let copies = &mut cluster[done * PAGE_SIZE..][..run.len * PAGE_SIZE];
-        let written = write_sealed(parts, context, run, copies);
-        for (at, slot) in (run.first..).take(run.len).enumerate() {
+        let slots = slots.as_slice();
+        let copies = &mut cluster[done * PAGE_SIZE..][..slots.len() * PAGE_SIZE];
+        let written = write_sealed(parts, context, slots, copies);
+        for (at, slot) in slots.iter().enumerate() {
             let page = &pages[done + at];
             if written.has(at) {
-                publish_slot(parts, page, slot, outcome);
+                publish_slot(parts, page, *slot, outcome);
             } else {
                 keep(parts, std::slice::from_ref(page));
             }
@@ -447,7 +465,7 @@ fn write_staged(
         if written.is_refused {
             outcome.area_full = Some(AreaFull::Failed.into());
         }
-        done += run.len;
+        done += slots.len();
     }
 }
 
@@ -462,6 +480,7 @@ fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Ou
         parts.keep_on_standby(slot, |to| filled_from(to, frame_of(parts, page.1).bytes()));
         claim.publish(Place::Slot { slot });
         outcome.pages_out += 1;
+        outcome.in_frames += 1;
     } else {
         // Rescued while it was being written: the copy is stale.
         parts.areas.give_back(slot, 1);

@@ -172,7 +172,10 @@ impl Parts {
     /// as it is held: others who ask at the same time count it.
     #[must_use]
     pub fn room_for_pool(&self) -> Option<Room<'_>> {
-        self.room(SLAB_BYTES, SPARE_BYTES)
+        // Pages that are about to leave the budget are as good as to spare. Without a slab
+        // they went to the disk, though the next moment there is room.
+        let leaving_bytes = self.budget.leaving_pages() * PAGE_SIZE;
+        self.room(SLAB_BYTES, SPARE_BYTES.saturating_sub(leaving_bytes))
     }
 
     /// Room for so many bytes, with so many to spare.

@@ -11,8 +11,8 @@ use crate::moves::{Moved, Moves};
 use crate::page::{Claim, PageNo, Place};
 use crate::parts::Parts;
 use crate::stats::Counter;
+use crate::swap::Area;
 use crate::swap::area::Discarded;
-use crate::swap::{Area, Run};
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
@@ -51,12 +51,14 @@ impl Upkeep {
     /// could be done now.
     fn move_away(&mut self, parts: &Parts, context: &mut Context) -> bool {
         let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return false };
-        let Ok(run) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
+        let Ok(slots) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
             return false;
         };
         let mut moved = [const { None }; BATCH_PAGES];
-        let count = self.gather(parts, context, run, &mut cluster, &mut moved);
-        let moves = Moves { run, moved: &mut moved[..count] };
+        let (copies, _) = cluster.as_chunks_mut();
+        let copies = &mut copies[..slots.as_slice().len()];
+        let count = self.gather(parts, context, copies, &mut moved);
+        let moves = Moves { slots, moved: &mut moved[..count] };
         let gone = moves.carry_out(parts, context, &mut cluster);
         parts.stats.add(Counter::PagesMoved, gone as u64);
         self.moved_in_round += gone;
@@ -74,15 +76,14 @@ impl Upkeep {
         &mut self,
         parts: &Parts,
         context: &mut Context,
-        run: Run,
-        cluster: &mut [u8],
+        copies: &mut [[u8; PAGE_SIZE]],
         moved: &mut [Option<Moved<'static>>],
     ) -> usize {
         let mut count = 0;
         let high = parts.space.high();
         for _ in 0..SPAN_PAGES {
             self.next = parts.space.next_touched(self.next..high);
-            if self.next == high || count == run.len {
+            if self.next == high || count == copies.len() {
                 break;
             }
             let page = self.next;
@@ -95,7 +96,6 @@ impl Upkeep {
                 self.moved_in_round += 1;
             }
             let Some(claim) = claim_leaving(parts, page) else { continue };
-            let (copies, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
             if read_copy(parts, context, claim.before().place(), &mut copies[count]).is_some() {
                 moved[count] = Some(Moved { claim, at: count, part: None });
                 count += 1;

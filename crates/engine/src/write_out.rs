@@ -1,4 +1,4 @@
-//! Pages are written to the swap area: slots for them, their seals, one write for a run,
+//! Pages are written to the swap area: slots for them, their seals, one write for all,
 //! and what is done where it fails.
 
 use crate::context::{BATCH_PAGES, Context};
@@ -7,7 +7,7 @@ use crate::packed;
 use crate::page::PART_LIMIT;
 use crate::parts::Parts;
 use crate::stats::Counter;
-use crate::swap::{AreaFull, Run};
+use crate::swap::{AreaFull, SlotBatch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ pub enum NoSlot {
     ForkedChild,
 }
 
-/// Which pages of a run were written.
+/// Which pages of a batch were written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Written {
     pages: u32,
@@ -44,52 +44,51 @@ impl Written {
     }
 }
 
-const _: () = assert!(BATCH_PAGES == u32::BITS as usize);
+const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MOST);
 const _: () = assert!(packed::MAX_PARTS <= PART_LIMIT as usize);
 
-/// A run of up to `want` slots.
+/// Up to `want` slots.
 ///
 /// # Errors
 /// When there is none, or the area is not this process's to write to.
-pub fn allocate(parts: &Parts, want: usize) -> Result<Run, NoSlot> {
+pub fn allocate(parts: &Parts, want: usize) -> Result<SlotBatch, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
-    Ok(parts.areas.alloc_run(current_cpu(), want)?)
+    Ok(parts.areas.alloc_batch(current_cpu(), want)?)
 }
 
-/// Seals copies in place and writes them to the slots of `run`. Where that fails
+/// Seals copies in place and writes them to `slots`, at once. Where that fails
 /// they are written one by one, as they were sealed, unless the whole area has
 /// failed; slots that still refuse are not used again.
 pub(crate) fn write_sealed(
     parts: &Parts,
     context: &mut Context,
-    run: Run,
+    slots: &[u64],
     copies: &mut [u8],
 ) -> Written {
-    for (slot, copy) in (run.first..).zip(copies.chunks_exact_mut(PAGE_SIZE)) {
-        parts.seal(slot, copy);
+    for (slot, copy) in slots.iter().zip(copies.chunks_exact_mut(PAGE_SIZE)) {
+        parts.seal(*slot, copy);
     }
     let mut written = Written::default();
-    match write(parts, context, run, copies) {
-        Ok(()) => return Written::all(run.len),
-        Err(error) => written.is_refused = is_refusal(parts, run, &error),
+    match write(parts, context, slots, copies) {
+        Ok(()) => return Written::all(slots.len()),
+        Err(error) => written.is_refused = is_refusal(parts, slots, &error),
     }
-    for (at, copy) in copies.chunks_exact(PAGE_SIZE).enumerate() {
-        let alone = Run { first: run.first + at as u64, len: 1 };
-        if !written.is_refused && run.len > 1 {
-            match write(parts, context, alone, copy) {
+    for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {
+        if !written.is_refused && slots.len() > 1 {
+            match write(parts, context, &[*slot], copy) {
                 Ok(()) => {
                     written.pages |= 1 << at;
                     continue;
                 }
-                Err(error) => written.is_refused = is_refusal(parts, run, &error),
+                Err(error) => written.is_refused = is_refusal(parts, slots, &error),
             }
         }
         if written.is_refused {
-            parts.areas.give_back(alone.first, 1);
+            parts.areas.give_back(*slot, 1);
         } else {
-            parts.areas.retire(alone.first, 1);
+            parts.areas.retire(*slot, 1);
         }
     }
     parts.note_areas();
@@ -97,16 +96,21 @@ pub(crate) fn write_sealed(
 }
 
 /// Whether an error says that the area as a whole takes nothing now.
-fn is_refusal(parts: &Parts, run: Run, error: &IoError) -> bool {
-    error.is_no_space() || parts.areas.has_failed(run.first)
+fn is_refusal(parts: &Parts, slots: &[u64], error: &IoError) -> bool {
+    error.is_no_space() || slots.first().is_some_and(|slot| parts.areas.has_failed(*slot))
 }
 
 /// One write; a failure is counted.
-fn write(parts: &Parts, context: &mut Context, run: Run, copies: &[u8]) -> Result<(), IoError> {
-    let result = parts.areas.write(&mut context.lanes, run, copies);
+fn write(
+    parts: &Parts,
+    context: &mut Context,
+    slots: &[u64],
+    copies: &[u8],
+) -> Result<(), IoError> {
+    let result = parts.areas.write_each(&mut context.lanes, slots, copies);
     match result {
         Ok(()) => {
-            parts.stats.add(Counter::PagesWritten, run.len as u64);
+            parts.stats.add(Counter::PagesWritten, slots.len() as u64);
             parts.stats.add(Counter::BytesWritten, copies.len() as u64);
         }
         Err(_) => parts.stats.add(Counter::WriteErrors, 1),

@@ -37,10 +37,11 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return Ok(0) };
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
-    let run = allocate(parts, BATCH_PAGES)?;
+    let slots = allocate(parts, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
-    let count = fill_batch(parts, context, Batch::new(&mut cluster, run.len), &mut moved);
-    let moves = Moves { run, moved: &mut moved[..count] };
+    let batch = Batch::new(&mut cluster, slots.as_slice().len());
+    let count = fill_batch(parts, context, batch, &mut moved);
+    let moves = Moves { slots, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
     parts.balance.turnover().note_gone(gone as u64);

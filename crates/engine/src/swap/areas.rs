@@ -7,6 +7,7 @@
 //! need not know areas.
 
 use super::area::{Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run};
+use super::batch::SlotBatch;
 use super::discard::Discard;
 use crate::io::poll::Polling;
 use crate::io::poll::mode::{Knobs, Mode};
@@ -215,12 +216,34 @@ impl Areas {
         })
     }
 
-    /// As [`Areas::alloc_run`], but in no area that has failed.
+    /// Takes up to `want` slots from the best area that has any, in as few runs as
+    /// can be had without searching far.
+    ///
+    /// # Errors
+    /// As [`Areas::alloc_run`].
+    pub fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
+        let want = want.min(SlotBatch::MOST);
+        Ok(self.complete(cpu, want, self.alloc_run(cpu, want)?))
+    }
+
+    /// As [`Areas::alloc_batch`], but in no area that has failed.
     ///
     /// # Errors
     /// When none of the others has any.
-    pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        self.alloc_working(cpu, want, false)
+    pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
+        let want = want.min(SlotBatch::MOST);
+        Ok(self.complete(cpu, want, self.alloc_working(cpu, want, false)?))
+    }
+
+    /// A run, and what its area has beside it, up to so many slots.
+    fn complete(&self, cpu: usize, want: usize, run: Run) -> SlotBatch {
+        let index = index_of(run.first);
+        let mut batch = SlotBatch::of(run);
+        while let missing @ 1.. = want - batch.as_slice().len() {
+            let Ok(run) = self.list[index].alloc_run(cpu, missing) else { break };
+            batch.add(Run { first: global(index, run.first), ..run });
+        }
+        batch
     }
 
     /// Asks the areas that have failed, or those that have not.
@@ -300,13 +323,16 @@ impl Areas {
         area.generation(slot)
     }
 
-    /// Writes whole pages to the first slots of a run.
+    /// Writes one page to each of `slots`, all of which lie in one area: as
+    /// [`Area::write_each`].
     ///
     /// # Errors
-    /// As [`Area::write`].
-    pub fn write(&self, lanes: &mut Lanes, run: Run, buf: &[u8]) -> Result<(), IoError> {
-        let (area, first) = self.of(run.first);
-        area.write(lane_of(lanes, run.first), Run { first, ..run }, buf)
+    /// As [`Area::write_each`].
+    pub fn write_each(&self, lanes: &mut Lanes, slots: &[u64], buf: &[u8]) -> Result<(), IoError> {
+        let Some(first) = slots.first() else { return Ok(()) };
+        debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
+        let (area, _) = self.of(*first);
+        area.write_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf)
     }
 
     /// Reads whole pages from `first` and the slots that follow it.

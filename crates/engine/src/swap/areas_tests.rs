@@ -61,7 +61,7 @@ fn a_slot_leads_back_to_its_own_area() {
         let run = areas.alloc_run(0, 16).unwrap();
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
-        areas.write(&mut lanes, run, page).unwrap();
+        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap();
         areas.set_seal(run.first, Seal::Checksum(round.into()));
         stored.insert(run.first, round);
     }
@@ -84,7 +84,8 @@ fn pages_are_read_together_wherever_their_slots_are() {
     for (number, page) in pages.chunks_exact_mut(PAGE_SIZE).enumerate() {
         page.fill(number as u8 + 1);
     }
-    areas.write(&mut lanes, run, pages).unwrap();
+    let slots: Vec<_> = (run.first..run.first + 64).collect();
+    areas.write_each(&mut lanes, &slots, pages).unwrap();
     // More pieces than one request has, runs and backward steps among them.
     let steps = (0..50_u64).map(|at| if at % 5 == 4 { at - 1 } else { at * 13 % 64 });
     let slots: Vec<u64> = steps.map(|at| run.first + at % run.len as u64).collect();
@@ -103,12 +104,12 @@ fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     page.fill(7);
     let kept = areas.alloc_run(0, 1).unwrap();
-    areas.write(&mut lanes, kept, page).unwrap();
+    areas.write_each(&mut lanes, SlotBatch::of(kept).as_slice(), page).unwrap();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
     let mut failures = 0;
     loop {
         let run = areas.alloc_run(0, 1).unwrap();
-        if areas.write(&mut lanes, run, page).is_ok() {
+        if areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).is_ok() {
             assert_eq!(index_of(run.first), 1, "the other area");
             break;
         }
@@ -132,12 +133,12 @@ fn with_no_area_that_works_all_are_tried_until_one_recovers() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     for _ in 0..20 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write(&mut lanes, run, page).unwrap_err();
+        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
     }
     assert!(areas.iter().all(Area::has_failed));
     disks[0].heal();
     let run = areas.alloc_run(0, 1).unwrap();
-    areas.write(&mut lanes, run, page).unwrap();
+    areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap();
     assert!(!areas.iter().any(Area::has_failed));
 }
 
@@ -149,7 +150,7 @@ fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
     disks[0].fail_at_random(Operation::Write, 3, Fault::Errno(errno::EIO));
     for _ in 0..200 {
         let run = areas.alloc_run(0, 1).unwrap();
-        let _ = areas.write(&mut lanes, run, page);
+        let _ = areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page);
     }
     assert!(!areas.iter().any(Area::has_failed));
 }
@@ -211,11 +212,12 @@ fn an_area_that_recovered_is_asked_when_the_others_are_full() {
     disks[0].fail(Operation::Write, 0, 8, Fault::Errno(errno::EIO));
     for _ in 0..8 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write(&mut lanes, run, page).unwrap_err();
+        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
         areas.give_back(run.first, 1);
     }
     disks[0].heal();
-    assert!(matches!(areas.alloc_elsewhere(0, 1), Ok(run) if index_of(run.first) == 1));
+    let elsewhere = areas.alloc_elsewhere(0, 1).unwrap();
+    assert_eq!(index_of(elsewhere.as_slice()[0]), 1);
     let (order, full) = fill_up(&areas);
     assert!(order.contains(&0), "{full}");
 }
@@ -228,8 +230,42 @@ fn want_of_space_is_no_failure_of_the_device() {
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
     for _ in 0..20 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write(&mut lanes, run, page).unwrap_err();
+        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
         areas.give_back(run.first, 1);
     }
     assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
+    let (disks, areas) = areas(&[(4, 0), (4, 0)]);
+    let mut slots = Vec::new();
+    while let Ok(run) = areas.alloc_run(0, 64) {
+        slots.extend(run.first..run.first + run.len as u64);
+    }
+    let (mut gaps, kept): (Vec<_>, Vec<_>) = slots.into_iter().partition(|slot| slot % 2 == 0);
+    gaps.iter().for_each(|slot| areas.free(*slot, 1));
+    assert_eq!(areas.alloc_run(0, 32).map(|run| (run.len, areas.free(run.first, 1))), Ok((1, ())));
+
+    let mut lanes = areas.open_lanes();
+    let (mut batches, mut found) = (Vec::new(), Vec::new());
+    while let Ok(batch) = areas.alloc_batch(0, 32) {
+        let slots = batch.as_slice();
+        assert!(slots.iter().all(|slot| areas.are_together(slots[0], *slot)));
+        let stamp = |slot: &u64| vec![*slot as u8; PAGE_SIZE];
+        let pages: Vec<u8> = slots.iter().flat_map(stamp).collect();
+        areas.write_each(&mut lanes, slots, &pages).unwrap();
+        let mut back = vec![0; pages.len()];
+        areas.read_each(&mut lanes, slots, &mut back, false).unwrap();
+        assert!(back == pages);
+        found.extend_from_slice(slots);
+        batches.push(slots.len());
+    }
+    // What is left of an area comes by itself.
+    assert!(batches.iter().filter(|len| **len < 32).count() <= 2, "{batches:?}");
+    assert!(batches.len() > 20 && disks.len() == 2);
+    found.sort_unstable();
+    gaps.sort_unstable();
+    assert_eq!(found, gaps);
+    assert!(kept.iter().all(|slot| found.binary_search(slot).is_err()));
 }

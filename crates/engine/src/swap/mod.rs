@@ -10,6 +10,7 @@
 
 pub mod area;
 pub mod areas;
+pub mod batch;
 pub mod cluster;
 pub mod contents;
 pub mod discard;
@@ -21,6 +22,7 @@ pub mod slot;
 
 pub use area::{Area, AreaConfig, AreaError, AreaFull, FixedPages, Run};
 pub use areas::{Areas, Backing, Lanes, Layout, MAX_AREAS};
+pub use batch::SlotBatch;
 pub use cluster::CLUSTER_SLOTS;
 pub use discard::Discard;
 pub use header::Header;

@@ -47,6 +47,10 @@ fn slots_of(runs: &[Run]) -> u64 {
     runs.iter().map(|run| run.len as u64).sum()
 }
 
+fn each_of(run: Run) -> impl Fn(usize) -> u64 {
+    move |at| run.first + at as u64
+}
+
 #[test]
 fn storage_is_claimed_when_the_first_slot_is() {
     let (device, area) = simulated(64, config(4));
@@ -65,7 +69,7 @@ fn every_slot_returns_its_own_content() {
     let (runs, _) = fill_up(&area);
     assert_eq!(slots_of(&runs), 16 * MIB / PAGE_BYTES - 1);
     for &run in &runs {
-        area.write(&mut lane, run, stamped(run)).unwrap();
+        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     for &run in &runs {
         let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
@@ -84,7 +88,7 @@ fn transfers_are_split_where_extents_end() {
     // From the middle of the first extent to the middle of the third.
     let run = Run { first: 256, len: 1024 };
     let mut lane = area.open_lane();
-    area.write(&mut lane, run, stamped(run)).unwrap();
+    area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     assert_eq!(device.counts().writes, 3);
     let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     area.read(&mut lane, run.first, read).unwrap();
@@ -185,10 +189,10 @@ fn failed_transfers_are_reported_and_pass() {
     let mut lane = area.open_lane();
     let run = area.alloc_run(0, 8).unwrap();
     device.fail(Operation::Write, 0, 1, Fault::Errno(errno::EIO));
-    let error = area.write(&mut lane, run, stamped(run)).unwrap_err();
+    let error = area.write_each(&mut lane, each_of(run), stamped(run)).unwrap_err();
     assert_eq!((error.kind, error.operation), (IoErrorKind::Errno(errno::EIO), Operation::Write));
     device.fail(Operation::Write, 1, 1, Fault::Short(6000));
-    area.write(&mut lane, run, stamped(run)).unwrap();
+    area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     device.fail(Operation::Read, 0, 1, Fault::Errno(errno::EIO));
     device.fail(Operation::Read, 1, 1, Fault::Short(100));
     let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
@@ -315,7 +319,7 @@ fn threads_get_their_content_back_while_the_area_grows() {
                 let mut held = Vec::new();
                 for round in 0..300 {
                     if let Ok(run) = area.alloc_run(thread, 16) {
-                        area.write(&mut lane, run, stamped(run)).unwrap();
+                        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
                         held.push(run);
                     }
                     if held.len() > 60 || round > 200 {
@@ -342,7 +346,7 @@ fn file_area(directory: &Path, avoid_io_uring: bool) {
     let (runs, full) = fill_up(&area);
     assert_eq!(full, AreaFull::Limit { limit_bytes: 8 * MIB });
     for &run in &runs {
-        area.write(&mut lane, run, stamped(run)).unwrap();
+        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     for &run in &runs {
@@ -399,7 +403,7 @@ fn a_discarded_cluster_of_a_file_is_claimed_again_before_it_is_written() {
     let run = area.alloc_run(1, 64).unwrap();
     assert_eq!(device.counts().grows, grows + 1);
     let mut lane = area.open_lane();
-    area.write(&mut lane, run, stamped(run)).unwrap();
+    area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     area.alloc_run(1, 64).unwrap();
     assert_eq!(device.counts().grows, grows + 1, "once is enough");
 }
@@ -480,7 +484,7 @@ fn an_area_gives_back_what_it_does_not_need_and_grows_again() {
     assert_eq!((slots_of(&runs), area.size_bytes()), (32 * MIB / PAGE_BYTES - 2, 32 * MIB));
     let mut lane = area.open_lane();
     for run in runs {
-        area.write(&mut lane, run, stamped(run)).unwrap();
+        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     assert_eq!(area.shrink(), 0, "not what is in use");
 }
@@ -510,7 +514,7 @@ fn pages_set_aside_are_used_where_they_lie_but_for_the_header_and_bad_ones() {
     slots.sort_unstable();
     assert!(slots.iter().copied().eq((1..1299).filter(|slot| *slot != 3)));
     for &run in &runs {
-        area.write(&mut lane, run, stamped(run)).unwrap();
+        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
     }
     let mut page = [0; PAGE_SIZE];
     for (slot, block) in [(1_u64, 6), (999, 1004), (1000, 1500), (1298, 1798)] {

@@ -1,6 +1,6 @@
 //! Pages to and from an area's slots, piece by piece where extents end.
 
-use super::{Area, PAGE_BYTES, Run};
+use super::{Area, PAGE_BYTES};
 use crate::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -9,12 +9,17 @@ use softswap_sys::raw::now_ns;
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes whole pages to the first slots of a run.
+    /// Writes one page to each of `slots`, as many of them at once as can be.
     ///
     /// # Errors
     /// When not all of it was written; what the slots hold is unknown then.
-    pub fn write(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
-        let result = self.write_pieces(lane, run, buf);
+    pub fn write_each(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &[u8],
+    ) -> Result<(), IoError> {
+        let result = self.write_pieces(lane, slots, buf);
         // Want of space is no failure of the device: it has to be claimed first
         // where that works, and elsewhere it comes to light only here.
         if !result.is_err_and(|error| error.is_no_space()) {
@@ -23,17 +28,23 @@ impl Area {
         result
     }
 
-    fn write_pieces(&self, lane: &mut Lane, run: Run, buf: &[u8]) -> Result<(), IoError> {
-        debug_assert!(buf.len() <= run.len * PAGE_SIZE && buf.len().is_multiple_of(PAGE_SIZE));
+    fn write_pieces(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &[u8],
+    ) -> Result<(), IoError> {
+        debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
         let start = now_ns();
+        let next = run_at(slots, buf.len());
         let mut rest = buf;
         while !rest.is_empty() {
             let mut pieces: [Piece<&[u8]>; MAX_PIECES] =
                 [const { Piece { offset: 0, buf: &[] } }; MAX_PIECES];
             let mut count = 0;
             while count < MAX_PIECES && !rest.is_empty() {
-                let done = buf.len() - rest.len();
-                let (offset, len) = self.locate(Operation::Write, run.first, done, rest.len())?;
+                let (slot, left) = next(buf.len() - rest.len());
+                let (offset, len) = self.locate(Operation::Write, slot, left)?;
                 let (piece, after) = rest.split_at(len);
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
@@ -69,12 +80,8 @@ impl Area {
         buf: &mut [u8],
         waits: bool,
     ) -> Result<(), IoError> {
-        let pages = buf.len() / PAGE_SIZE;
-        self.read_pieces(lane, buf, waits && pages <= FEW_PAGES, |done| {
-            let at = done / PAGE_SIZE;
-            let follows = |next: &usize| slots(*next) == slots(at) + (*next - at) as u64;
-            (slots(at), (at..pages).take_while(follows).count() * PAGE_SIZE)
-        })
+        let bytes = buf.len();
+        self.read_pieces(lane, buf, waits && bytes <= FEW_PAGES * PAGE_SIZE, run_at(slots, bytes))
     }
 
     /// Fills a buffer piece by piece: `next` says in which slot what comes so many
@@ -96,7 +103,7 @@ impl Area {
             let mut count = 0;
             while count < MAX_PIECES && !rest.is_empty() {
                 let (slot, left) = next(bytes - rest.len());
-                let (offset, len) = self.locate(Operation::Read, slot, 0, left)?;
+                let (offset, len) = self.locate(Operation::Read, slot, left)?;
                 let (piece, after) = rest.split_at_mut(len);
                 pieces[count] = Piece { offset, buf: piece };
                 (rest, count) = (after, count + 1);
@@ -122,20 +129,18 @@ impl Area {
     /// As for [`Area::read`].
     pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
         debug_assert!(page.len() == PAGE_SIZE);
-        let (offset, _) = self.locate(Operation::Read, slot, 0, PAGE_SIZE)?;
+        let (offset, _) = self.locate(Operation::Read, slot, PAGE_SIZE)?;
         self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
     }
 
-    /// Where the device holds what lies `done` bytes behind slot `first`, and
-    /// how many of `left` bytes are in one piece there.
+    /// Where the device holds a slot, and how many of `left` bytes are in one piece
+    /// there.
     fn locate(
         &self,
         operation: Operation,
-        first: u64,
-        done: usize,
+        slot: u64,
         left: usize,
     ) -> Result<(u64, usize), IoError> {
-        let slot = first + (done / PAGE_SIZE) as u64;
         let unmapped = |_| IoError {
             kind: IoErrorKind::Unmapped,
             operation,
@@ -153,5 +158,15 @@ impl Area {
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
         let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
         pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))
+    }
+}
+
+/// For `bytes` that lie in `slots`, a page in each: in which slot what comes so many
+/// bytes from their start is, and how many bytes lie there and in the slots after it.
+fn run_at(slots: impl Fn(usize) -> u64, bytes: usize) -> impl Fn(usize) -> (u64, usize) {
+    move |done| {
+        let at = done / PAGE_SIZE;
+        let follows = |next: &usize| slots(*next) == slots(at) + (*next - at) as u64;
+        (slots(at), (at..bytes / PAGE_SIZE).take_while(follows).count() * PAGE_SIZE)
     }
 }
