@@ -110,14 +110,14 @@ impl Budget {
         self.leaving.fetch_add(count, Relaxed);
     }
 
-    /// So many of these have a place, or have come back. What has left for good is to be
+    /// So many of these have a place, or stay for longer. What has left for good is to be
     /// released.
     pub fn end_to_leave(&self, count: usize) {
         let before = self.leaving.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages placed than were taken out");
     }
 
-    /// Pages that have been taken out and have no place yet.
+    /// Pages that have been taken out and are about to be placed.
     #[must_use]
     pub fn leaving_pages(&self) -> usize {
         self.leaving.load(Relaxed)

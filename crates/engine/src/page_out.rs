@@ -114,8 +114,9 @@ fn take_out(
 fn store_and_empty(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     parts.budget.begin_to_leave(staged.count);
     store(parts, context, staged, outcome);
-    empty_frames(parts, context, outcome);
+    // First: no page is to count for more than itself.
     parts.budget.end_to_leave(staged.count);
+    empty_frames(parts, context, outcome);
     parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 

@@ -37,6 +37,8 @@ const LONG_WAIT_NS: u64 = 100_000_000;
 /// What tables and transient buffers may take while somebody finds that there
 /// is room for a slab.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
+/// As little as that is to spare where much is about to leave.
+const LEAST_SPARE_BYTES: usize = SLAB_BYTES;
 
 /// Room in the budget for what its holder may take.
 pub struct Room<'p> {
@@ -175,7 +177,8 @@ impl Parts {
         // Pages that are about to leave the budget are as good as to spare. Without a slab
         // they went to the disk, though the next moment there is room.
         let leaving_bytes = self.budget.leaving_pages() * PAGE_SIZE;
-        self.room(SLAB_BYTES, SPARE_BYTES.saturating_sub(leaving_bytes))
+        let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(LEAST_SPARE_BYTES);
+        self.room(SLAB_BYTES, spare_bytes)
     }
 
     /// Room for so many bytes, with so many to spare.

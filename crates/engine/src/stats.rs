@@ -164,7 +164,7 @@ counters! {
     PoolUsedBytes,
     /// What slabs in use may come to, in bytes.
     PoolLimitBytes,
-    /// Pages of which several share a slot, when they were written.
+    /// Pages that were written packed: mostly several share a slot.
     PagesPacked,
     /// Slots that these were written to.
     SlotsPacked,

@@ -6,8 +6,7 @@
 //! that went on since. When that was is not noted for each page, only when it left
 //! the program's memory; but all of them were about as old when they went on.
 //!
-//! Only what goes on packed is counted. What packs to more than half a page gets a slot
-//! of its own there, and a pool holds hardly more of it than resident memory does.
+//! Only what goes on from the pool is counted, all of it packed.
 
 use crate::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -73,6 +73,8 @@ pub(crate) fn write_sealed(
     let mut written = Written::default();
     match write(parts, context, slots, copies) {
         Ok(()) => return Written::all(slots.len()),
+        // It may be some of them that have no storage.
+        Err(error) if error.is_no_space() && slots.len() > 1 => {}
         Err(error) => written.is_refused = is_refusal(parts, slots, &error),
     }
     for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {

@@ -222,7 +222,7 @@ impl Areas {
     /// # Errors
     /// As [`Areas::alloc_run`].
     pub fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        let want = want.min(SlotBatch::MOST);
+        let want = want.clamp(1, SlotBatch::MOST);
         Ok(self.complete(cpu, want, self.alloc_run(cpu, want)?))
     }
 
@@ -231,7 +231,7 @@ impl Areas {
     /// # Errors
     /// When none of the others has any.
     pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        let want = want.min(SlotBatch::MOST);
+        let want = want.clamp(1, SlotBatch::MOST);
         Ok(self.complete(cpu, want, self.alloc_working(cpu, want, false)?))
     }
 

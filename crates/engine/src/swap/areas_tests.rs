@@ -238,12 +238,13 @@ fn want_of_space_is_no_failure_of_the_device() {
 
 #[test]
 fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
-    let (disks, areas) = areas(&[(4, 0), (4, 0)]);
+    let (_disks, areas) = areas(&[(4, 0), (4, 0)]);
     let mut slots = Vec::new();
     while let Ok(run) = areas.alloc_run(0, 64) {
         slots.extend(run.first..run.first + run.len as u64);
     }
-    let (mut gaps, kept): (Vec<_>, Vec<_>) = slots.into_iter().partition(|slot| slot % 2 == 0);
+    let mut gaps: Vec<_> = slots.into_iter().filter(|slot| slot % 2 == 0).collect();
+    let stamp = |slot: u64| slot.to_ne_bytes().repeat(PAGE_SIZE / 8);
     gaps.iter().for_each(|slot| areas.free(*slot, 1));
     assert_eq!(areas.alloc_run(0, 32).map(|run| (run.len, areas.free(run.first, 1))), Ok((1, ())));
 
@@ -252,20 +253,19 @@ fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
     while let Ok(batch) = areas.alloc_batch(0, 32) {
         let slots = batch.as_slice();
         assert!(slots.iter().all(|slot| areas.are_together(slots[0], *slot)));
-        let stamp = |slot: &u64| vec![*slot as u8; PAGE_SIZE];
-        let pages: Vec<u8> = slots.iter().flat_map(stamp).collect();
+        let pages: Vec<u8> = slots.iter().flat_map(|slot| stamp(*slot)).collect();
         areas.write_each(&mut lanes, slots, &pages).unwrap();
-        let mut back = vec![0; pages.len()];
-        areas.read_each(&mut lanes, slots, &mut back, false).unwrap();
-        assert!(back == pages);
         found.extend_from_slice(slots);
         batches.push(slots.len());
     }
     // What is left of an area comes by itself.
     assert!(batches.iter().filter(|len| **len < 32).count() <= 2, "{batches:?}");
-    assert!(batches.len() > 20 && disks.len() == 2);
+    let mut page = vec![0; PAGE_SIZE];
+    for slot in &found {
+        areas.read_page(&mut lanes, *slot, &mut page).unwrap();
+        assert!(page == stamp(*slot), "slot {slot:#x}");
+    }
     found.sort_unstable();
     gaps.sort_unstable();
     assert_eq!(found, gaps);
-    assert!(kept.iter().all(|slot| found.binary_search(slot).is_err()));
 }

@@ -1,8 +1,8 @@
 //! Slots: which pages of the area are taken.
 //!
-//! On the way out reclaim asks for a run of slots, so that a batch of victims
-//! leaves in one write; on the way in, and when memory is given up, single
-//! slots come back from any thread.
+//! On the way out reclaim asks for runs of slots, so that a batch of victims leaves
+//! in few writes; on the way in, and when memory is given up, single slots come
+//! back from any thread.
 //!
 //! The area is cut into clusters of 512 slots. Each processor allocates from a
 //! current cluster of its own under a lock that nobody else wants in the common
@@ -148,9 +148,10 @@ impl SlotAllocator {
         let own = self.shelf_of(cpu);
         self.alloc_held(own, want, want)
             .or_else(|| {
-                // A fresh cluster is better than a short run, and so is one of its own
-                // that waits: what is left of this one grows longer meanwhile. Any run is
-                // better than to take what is no better from another processor.
+                // A fresh cluster is better than a short run, and so is the best of those
+                // that wait, while there are some of its own: what is left of this one
+                // grows longer meanwhile. With none of its own any run is better than
+                // another processor's.
                 let least = match self.has_free_cluster(own) {
                     true => want,
                     false if self.has_waiting(own) => want.min(SHORT_SLOTS),

@@ -1,7 +1,7 @@
 //! A swap area: slots, the extents they lie in, the device below, and what is
 //! known about each slot's content.
 //!
-//! On the way out: take a run of slots, note each page's seal, write the run.
+//! On the way out: take slots, in runs, note each page's seal, write them.
 //! On the way in: read from the slot, look the seal up. An area lies either in
 //! a file of its own, which [`growth`] makes longer and shorter, or in a fixed
 //! number of pages that somebody set aside. [`transfer`] moves pages,
