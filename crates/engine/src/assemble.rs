@@ -104,7 +104,7 @@ pub(crate) fn build(
     if config.memory_bytes < MIN_MEMORY_BYTES {
         return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
     }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = usable_processors();
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::shared(cpus, Load::open());
@@ -141,6 +141,11 @@ pub(crate) fn build(
     }
     publish_facts(&parts);
     Ok((parts, contexts))
+}
+
+/// Processors that this process may use.
+fn usable_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// How many bounce buffers there are: in each processor's area for a few batches
@@ -188,7 +193,8 @@ fn assemble(
     let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
     // A limit is of whole slabs: it would never get to anything else.
     let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
-    let balance = Balance::new(config.pool == PoolLimit::Auto, least, most, memory);
+    let is_auto = config.pool == PoolLimit::Auto;
+    let balance = Balance::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(balance.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let window_pages = window.pages();

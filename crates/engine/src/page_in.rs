@@ -4,6 +4,7 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
+use crate::balance::Stopwatch;
 use crate::context::{Context, Contexts};
 use crate::copies::{self, Stays};
 use crate::fill;
@@ -20,7 +21,7 @@ use crate::reclaim::{self, Exhausted};
 use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::raw::current_cpu;
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 use std::io;
@@ -93,7 +94,7 @@ pub fn page_in(
     page: PageNo,
     access: Access,
 ) -> Result<Option<Tier>, FaultError> {
-    let start = now_ns();
+    let watch = Stopwatch::start();
     // First of all, before anything is waited for: what comes next takes its
     // time, too.
     let touch = reach(parts, page);
@@ -108,9 +109,8 @@ pub fn page_in(
     let tier = bring(parts, &mut context, page, claim, (access, touch))?;
     drop(context);
     parts.note_peaks();
-    let ns = now_ns() - start;
+    let ns = parts.balance.prices().took(tier, &watch);
     parts.stats.record_fault(tier, ns);
-    parts.balance.took(tier, ns);
     Ok(Some(tier))
 }
 

@@ -357,7 +357,8 @@ impl Parts {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
             Place::Pool { .. } => {
-                self.balance.found_in_pool(distance, self.pool.limit_bytes());
+                let (limit_bytes, used_bytes) = (self.pool.limit_bytes(), self.pool.used_bytes());
+                self.balance.found_in_pool(distance, limit_bytes, used_bytes);
                 if self.chooses_codec() {
                     self.density.found_in_pool(distance);
                 }

@@ -179,7 +179,7 @@ pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     parts.keep_balance();
     pool_upkeep::compact(parts, &mut context);
     let pages = page_out::page_out(parts, &mut context).pages_out;
-    parts.balance.left(pages as u64, thread_cpu_ns() - before_ns);
+    parts.balance.prices().left(pages as u64, thread_cpu_ns() - before_ns);
     parts.stats.add(Counter::StalledNs, now_ns() - start);
     parts.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
@@ -243,7 +243,7 @@ impl Meter {
         if let Round::Progress(pages) = outcome {
             self.cpu_ns += thread_cpu_ns() - before_ns;
             if pages > 0 {
-                parts.balance.left(pages as u64, std::mem::take(&mut self.cpu_ns));
+                parts.balance.prices().left(pages as u64, std::mem::take(&mut self.cpu_ns));
             }
         }
         outcome

@@ -1,0 +1,344 @@
+//! How much of the budget the pool gets, by what either side would gain.
+//!
+//! DRAM given to the pool holds more pages, but each touch of one costs a fault;
+//! DRAM left to resident pages holds fewer, at no cost; and what neither holds
+//! costs a read from the disk. How soon a page is back after it left tells what
+//! more DRAM would have spared: a page found in the pool would have stayed
+//! resident, had there been room for as many pages as left meanwhile; one found
+//! on the disk would still have been in the pool, had that held what went on from
+//! there meanwhile ([`Turnover`]).
+//!
+//! Each is counted by how many steps of the limit would have spared it, times what such
+//! a fault costs here ([`Prices`]); and of the pages found in the pool, how many steps
+//! less for it would have cost a read. So it is known of every move, by one step or by
+//! many, what it would have gained, about: a loop gains nothing until all of it fits, a
+//! hot set the more, the more of it does. For each move that adds up, and what it would
+//! have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
+//! what the move costs, pages that have to be written and others that have to be packed,
+//! the limit moves. A move back to resident pages that had to be undone makes the next one
+//! wait for twice as much, one that was followed by another for half.
+
+mod course;
+mod prices;
+mod tally;
+
+use crate::page::Place;
+use crate::refault::Weight;
+use crate::turnover::Turnover;
+use course::{Course, Plan, Towards};
+use prices::WHOLE;
+pub use prices::{Prices, Stopwatch};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{now_ns, process_cpu_ns};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tally::{STEPS, Seen, Tally};
+
+/// Faults that are looked at together.
+const EVENTS: u32 = 128;
+/// At least so many of the pages that go on are taken to come back.
+const LEAST_BACK: f64 = 1.0 / 8.0;
+/// A page weighs at most so many times what all do on average: what is soon must not be
+/// ever after.
+const MOST_WEIGHT: u64 = 4;
+/// A pool that is written back uses at least this much of its limit, in percent.
+const FULL_PERCENT: usize = 70;
+/// Share of its limit at which the pool is written back, in percent.
+pub const WRITE_BACK_PERCENT: usize = 90;
+
+/// The pool as it is.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolView {
+    /// What it may take.
+    pub limit_bytes: usize,
+    /// What it takes.
+    pub used_bytes: usize,
+    /// Pages in it.
+    pub objects: usize,
+}
+
+/// A pool with that limit is written back when it takes more than this.
+fn mark_bytes(limit_bytes: usize) -> usize {
+    limit_bytes / 100 * WRITE_BACK_PERCENT
+}
+
+/// The balance between the pool and resident pages.
+#[derive(Debug)]
+pub struct Balance {
+    is_on: AtomicBool,
+    least_bytes: usize,
+    most_bytes: usize,
+    step_bytes: usize,
+    tally: Tally,
+    prices: Prices,
+    turnover: Turnover,
+    course: Mutex<Course>,
+}
+
+impl Balance {
+    /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
+    /// many processors.
+    #[must_use]
+    pub fn new(
+        is_on: bool,
+        (least_bytes, most_bytes): (usize, usize),
+        budget_bytes: usize,
+        processors: usize,
+    ) -> Balance {
+        Balance {
+            is_on: AtomicBool::new(is_on),
+            least_bytes,
+            most_bytes,
+            step_bytes: (budget_bytes / STEPS).max(1),
+            tally: Tally::default(),
+            prices: Prices::new(processors),
+            turnover: Turnover::default(),
+            course: Mutex::new(Course::default()),
+        }
+    }
+
+    /// What passes through the pool.
+    #[must_use]
+    pub fn turnover(&self) -> &Turnover {
+        &self.turnover
+    }
+
+    /// Whether the limit moves.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Lets the limit move, or stay, and sets it: not while it is being moved. What
+    /// was seen under another limit is forgotten.
+    pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
+        let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        *course = Course::default();
+        self.tally.forget();
+        self.turnover.forget();
+        self.is_on.store(on, Relaxed);
+        set_limit();
+    }
+
+    /// What the pool may take at first where so much was asked for: as it is, or
+    /// the most if the limit moves. Too much costs unpacking and is soon seen, too
+    /// little costs writing to the disk and reading back.
+    #[must_use]
+    pub fn limit_of(&self, asked_bytes: usize) -> usize {
+        if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
+    }
+
+    /// The most that the pool may take, if it moves and is below: where nothing can be
+    /// written, what does not fit there has no other place.
+    #[must_use]
+    pub fn widest(&self, limit_bytes: usize) -> Option<usize> {
+        (self.is_on() && limit_bytes < self.most_bytes).then_some(self.most_bytes)
+    }
+
+    /// What faults cost.
+    #[must_use]
+    pub fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
+    /// What it costs to bring a page back from `place`, beside the average of faults from
+    /// the pool and from the disk. What went on from the pool is as the average: the next
+    /// time it costs what the pool does, or what the disk does. While more time goes by
+    /// for reads than for unpacking, what is unpacked makes room for what must be read.
+    #[must_use]
+    pub fn weight(&self, place: Place) -> Weight {
+        let (pool_ns, disk_ns) = self.prices.faults_ns();
+        let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
+        let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
+        let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
+        match place {
+            // One word is no dearer than that.
+            Place::Pool { .. } | Place::Filled { .. } if reading_ns > unpacking_ns => {
+                Weight { rival_ns: disk_ns, ..even(pool_ns) }
+            }
+            Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
+            Place::Slot { .. } => even(disk_ns.min(MOST_WEIGHT * average_ns)),
+            _ => even(average_ns),
+        }
+    }
+
+    /// Whether more time goes by for reads from the disk than for unpacking.
+    #[must_use]
+    pub fn disk_dominates(&self) -> bool {
+        let (unpacking_ns, reading_ns) = self.shares_ns(self.prices.faults_ns());
+        reading_ns > unpacking_ns
+    }
+
+    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these prices.
+    fn shares_ns(&self, (pool_ns, disk_ns): (u64, u64)) -> (u64, u64) {
+        let share = u64::from(self.prices.disk_share());
+        ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
+    }
+
+    /// What is spared with a page that stays in the pool and is touched there: reading
+    /// it, and that it goes on to the disk, with those beside it that are not touched.
+    #[must_use]
+    pub fn spared_ns(&self) -> f64 {
+        let (pool_ns, disk_ns) = self.prices.faults_ns();
+        let gone_ns = self.prices.leave_ns() as f64 / self.turnover.share_back().max(LEAST_BACK);
+        disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
+    }
+
+    /// A touched page was in the pool, and so many had left since it did.
+    pub fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
+        if !self.is_on() {
+            return;
+        }
+        let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
+        // The oldest ones go first, and this one is as old as that many, about.
+        let age = self.turnover.age();
+        let until_lost = match age {
+            0 => STEPS,
+            _ => {
+                let share = distance.min(age) as f64 / age as f64;
+                let younger_bytes = (share * used_bytes as f64) as usize;
+                mark_bytes(limit_bytes).saturating_sub(younger_bytes) / self.step_bytes
+            }
+        };
+        self.tally.note_pooled(until_resident, until_lost);
+    }
+
+    /// A touched page was on the disk, packed, and the pool would have had to hold so
+    /// many more for it.
+    pub fn found_on_disk(&self, more: u64, pool: PoolView) {
+        if self.is_on() && pool.is_full() {
+            let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
+            self.tally.note_on_disk(more_bytes / self.step_bytes);
+        }
+    }
+
+    /// Moves the pool's limit, once enough has been seen to change it.
+    pub fn step(&self, view: impl FnOnce() -> PoolView, set_limit: impl FnOnce(usize)) {
+        self.prices.look(now_ns(), process_cpu_ns);
+        if self.tally.events() < EVENTS {
+            return;
+        }
+        // Not waited for: a forked child may find it taken for good.
+        let Ok(mut course) = self.course.try_lock() else { return };
+        if self.is_on()
+            && let Some(limit_bytes) = self.next(&mut course, view())
+        {
+            set_limit(limit_bytes);
+        }
+    }
+
+    fn next(&self, course: &mut Course, view: PoolView) -> Option<usize> {
+        let look = Look {
+            balance: self,
+            view,
+            seen: self.tally.take(),
+            prices_ns: self.prices.faults_ns(),
+        };
+        let (towards, steps) = course.follow(|towards, steps| look.plan(towards, steps))?;
+        let bytes = look.bytes(towards, steps)?;
+        Some(match towards {
+            Towards::Pool => view.limit_bytes + bytes,
+            Towards::Resident => view.limit_bytes - bytes,
+        })
+    }
+
+    /// How far the limit may move.
+    fn room(&self, view: PoolView, towards: Towards) -> usize {
+        match towards {
+            Towards::Pool => self.most_bytes.saturating_sub(view.limit_bytes),
+            Towards::Resident => view.limit_bytes.saturating_sub(self.least_bytes),
+        }
+    }
+}
+
+/// What was seen since the last look, and what it says of each move.
+struct Look<'b> {
+    balance: &'b Balance,
+    view: PoolView,
+    seen: Seen,
+    /// What a page from the pool costs, and one from the disk.
+    prices_ns: (u64, u64),
+}
+
+impl Look<'_> {
+    /// How far a move of so many steps goes; `None` where one less comes to the bound.
+    fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
+        let room = self.balance.room(self.view, towards);
+        let step_bytes = self.balance.step_bytes;
+        ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
+    }
+
+    /// What a move of so many steps had gained, and what it costs, if there is room for it.
+    fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
+        let bytes = self.bytes(towards, steps)?;
+        let (pool_ns, disk_ns) = self.prices_ns;
+        let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
+        let pool_ns = pool_ns as f64;
+        // Pages that have to be packed, and touched ones that are unpacked again.
+        let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
+        Some(match towards {
+            Towards::Pool => {
+                let gained_ns = f64::from(self.seen.pooled[steps]) * saved_ns;
+                Plan {
+                    gain_ns: gained_ns - self.lost_by_resident(steps) * pool_ns,
+                    cost_ns: packing_ns,
+                    is_free: false,
+                }
+            }
+            Towards::Resident => {
+                let gained_ns = f64::from(self.seen.resident[steps]) * pool_ns;
+                let shed = self.shed(bytes);
+                let writing_ns = shed as u64 * self.balance.prices.leave_ns();
+                Plan {
+                    gain_ns: gained_ns - self.lost_by_pool(steps) * saved_ns,
+                    // Should it be wrong, it is undone.
+                    cost_ns: writing_ns as f64 + packing_ns,
+                    is_free: shed == 0,
+                }
+            }
+        })
+    }
+
+    /// Faults from the pool that there had been with so many steps less for resident pages.
+    /// That is not seen, but what they would gain: with less they lose no less than that.
+    fn lost_by_resident(&self, steps: usize) -> f64 {
+        let most = self.steps_to_bound(Towards::Resident);
+        Seen::steepest(&self.seen.resident, most) * steps as f64
+    }
+
+    /// Faults from the disk that there had been with so many steps less for the pool: what
+    /// was seen, or what as many more had spared; beyond its bound as up to there.
+    fn lost_by_pool(&self, steps: usize) -> f64 {
+        let more = self.steps_to_bound(Towards::Pool).min(steps);
+        let spared = f64::from(self.seen.pooled[more]) * steps as f64 / more.max(1) as f64;
+        spared.max(f64::from(self.seen.lost[steps]))
+    }
+
+    fn steps_to_bound(&self, towards: Towards) -> usize {
+        self.balance.room(self.view, towards).div_ceil(self.balance.step_bytes).min(STEPS)
+    }
+
+    /// Pages that go on for a limit lower by so many bytes: what is above its mark.
+    fn shed(&self, bytes: usize) -> usize {
+        let view = self.view;
+        let mark_bytes = mark_bytes(view.limit_bytes - bytes);
+        view.used_bytes.saturating_sub(mark_bytes).min(bytes) / view.average_bytes()
+    }
+}
+
+impl PoolView {
+    /// Whether there is no room in it: what is on the disk went on from it as it is now,
+    /// and not when it was smaller.
+    pub(crate) fn is_full(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+    }
+
+    /// Of a page in it.
+    pub(crate) fn average_bytes(self) -> usize {
+        (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests;

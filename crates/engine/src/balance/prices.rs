@@ -1,0 +1,241 @@
+//! What faults cost: the time of a processor that they take, and the time for which a
+//! thread waits while no processor has anything else to do.
+//!
+//! With one thread all of a read's time counts. Where many threads keep the processors
+//! busy, what one waits for costs the others nothing, and a fault from the disk is hardly
+//! dearer than one from the pool. So waiting counts by the share of it for which there
+//! was an idle processor: the processors' time less what the process has used, over what
+//! its threads have waited. Others' use counts as idle: nothing is known of what they
+//! would leave.
+
+use crate::average::follow;
+use crate::stats::Tier;
+use softswap_sys::raw::{now_ns, thread_cpu_ns};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A share of 1.
+pub(super) const WHOLE: u32 = 1 << 20;
+/// What faults are taken to cost until one has been seen.
+const POOL_FAULT_NS: u64 = 5_000;
+const DISK_FAULT_NS: u64 = 60_000;
+/// What another page takes to leave until some have been seen.
+const LEAVE_NS: u64 = 5_000;
+/// What one takes counts for at most so many times what they took so far.
+const MOST_TIMES: u64 = 4;
+/// The way into the fault's handler and out of it, which nobody can measure there.
+const SIGNAL_NS: u64 = 2_500;
+/// Of how many faults one is measured by the thread's clock, which is a system call.
+const SAMPLED: u64 = 16;
+/// How long processors are watched before their idle time is judged.
+const WINDOW_NS: u64 = 10_000_000;
+
+/// How long a fault takes.
+#[derive(Debug)]
+pub struct Stopwatch {
+    start_ns: u64,
+    cpu_start_ns: Option<u64>,
+}
+
+impl Stopwatch {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Stopwatch {
+        let start_ns = now_ns();
+        let is_sampled = start_ns.is_multiple_of(SAMPLED);
+        Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
+    }
+}
+
+/// What faults cost, and pages that leave.
+#[derive(Debug)]
+pub struct Prices {
+    processors: u64,
+    /// Processor time of a fault from the pool, and of one from the disk.
+    pool_cpu_ns: AtomicU64,
+    disk_cpu_ns: AtomicU64,
+    /// All the time of one from the disk.
+    disk_fault_ns: AtomicU64,
+    /// Processor time for each page that leaves.
+    leave_ns: AtomicU64,
+    /// Of faults from either, how many were from the disk, out of [`WHOLE`].
+    disk_share: AtomicU32,
+    /// What threads have waited for the disk since the window began.
+    waited_ns: AtomicU64,
+    window_ns: AtomicU64,
+    window_cpu_ns: AtomicU64,
+    /// For how much of what they wait a processor is idle, out of [`WHOLE`].
+    idle_share: AtomicU64,
+}
+
+impl Prices {
+    /// Before any fault, on so many processors.
+    #[must_use]
+    pub fn new(processors: usize) -> Prices {
+        Prices {
+            processors: processors as u64,
+            pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
+            disk_cpu_ns: AtomicU64::new(DISK_FAULT_NS),
+            disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
+            leave_ns: AtomicU64::new(LEAVE_NS),
+            disk_share: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
+            window_ns: AtomicU64::new(0),
+            window_cpu_ns: AtomicU64::new(0),
+            idle_share: AtomicU64::new(u64::from(WHOLE)),
+        }
+    }
+
+    /// A fault is over. Returns how long it took.
+    pub fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
+        let ns = now_ns().saturating_sub(watch.start_ns);
+        self.note(tier, ns, watch.cpu_start_ns.map(|start| thread_cpu_ns().saturating_sub(start)));
+        ns
+    }
+
+    /// As [`Prices::took`], with the times.
+    pub(super) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
+        let (average, is_disk) = match tier {
+            Tier::Pool => (&self.pool_cpu_ns, 0),
+            Tier::Disk => (&self.disk_cpu_ns, WHOLE),
+            _ => return,
+        };
+        cpu_ns.into_iter().for_each(|cpu_ns| follow(average, cpu_ns, 16));
+        if tier == Tier::Disk {
+            follow(&self.disk_fault_ns, ns, 64);
+            self.waited_ns.fetch_add(ns.saturating_sub(self.disk_cpu_ns.load(Relaxed)), Relaxed);
+        }
+        let share = self.disk_share.load(Relaxed);
+        self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
+    }
+
+    /// So many pages left, for so much processor time.
+    pub fn left(&self, pages: u64, cpu_ns: u64) {
+        let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
+        let seen = self.leave_ns();
+        // Rounds in which hardly anything could leave say little of those to come.
+        follow(&self.leave_ns, each_ns.min(MOST_TIMES * seen.max(LEAVE_NS)), 16);
+    }
+
+    /// Looks how idle the processors were, when that is due.
+    pub(super) fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+        let since_ns = self.window_ns.load(Relaxed);
+        let wall_ns = now_ns.saturating_sub(since_ns);
+        let is_mine =
+            || self.window_ns.compare_exchange(since_ns, now_ns, Relaxed, Relaxed).is_ok();
+        if wall_ns < WINDOW_NS || !is_mine() {
+            return;
+        }
+        let cpu_ns = cpu_ns();
+        let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
+        let waited_ns = self.waited_ns.swap(0, Relaxed);
+        if since_ns == 0 {
+            return;
+        }
+        let idle_ns = (self.processors * wall_ns).saturating_sub(busy_ns);
+        let whole = u64::from(WHOLE);
+        let share = if waited_ns == 0 {
+            whole
+        } else {
+            (idle_ns.min(waited_ns) as f64 / waited_ns as f64 * whole as f64) as u64
+        };
+        follow(&self.idle_share, share, 4);
+    }
+
+    /// Processor time for each page that leaves.
+    pub(super) fn leave_ns(&self) -> u64 {
+        self.leave_ns.load(Relaxed)
+    }
+
+    /// How many of the faults are from the disk, out of [`WHOLE`].
+    pub(super) fn disk_share(&self) -> u32 {
+        self.disk_share.load(Relaxed)
+    }
+
+    /// What a page costs that is to come from the pool, and from the disk. Each makes
+    /// another one leave.
+    pub(super) fn faults_ns(&self) -> (u64, u64) {
+        let beside_ns = SIGNAL_NS + self.leave_ns();
+        let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
+        let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);
+        let waits_ns = waits_ns.saturating_mul(self.idle_share.load(Relaxed)) / u64::from(WHOLE);
+        (self.pool_cpu_ns.load(Relaxed) + beside_ns, disk_cpu_ns + waits_ns + beside_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK_CPU_NS: u64 = 40_000;
+    const DISK_NS: u64 = 200_000;
+
+    /// Prices on two processors after reads that took so much of one, and windows in which
+    /// all threads together used so much of both, in percent, and waited for so many reads.
+    fn after(used_percent: u64, reads: u64) -> Prices {
+        let prices = Prices::new(2);
+        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(DISK_CPU_NS)));
+        let (mut now_ns, mut cpu_ns) = (7, 0);
+        prices.look(now_ns, || cpu_ns);
+        prices.waited_ns.store(0, Relaxed);
+        for _ in 0..100 {
+            (0..reads).for_each(|_| prices.note(Tier::Disk, DISK_NS, None));
+            now_ns += 2 * WINDOW_NS;
+            cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
+            prices.look(now_ns, || cpu_ns);
+            prices.look(now_ns + 1, || unreachable!("not due"));
+        }
+        prices
+    }
+
+    fn disk_ns(prices: &Prices) -> u64 {
+        let (_, disk_ns) = prices.faults_ns();
+        disk_ns - SIGNAL_NS - prices.leave_ns()
+    }
+
+    #[test]
+    fn one_thread_that_waits_leaves_its_processor_idle() {
+        // Of 20 ms it waits for 16, and runs for the others.
+        let alone = disk_ns(&after(10, 100));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
+        let nobody_waits = disk_ns(&after(100, 0));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&nobody_waits), "{nobody_waits}");
+    }
+
+    #[test]
+    fn many_threads_that_wait_leave_no_processor_idle() {
+        let busy = disk_ns(&after(100, 100));
+        assert!((DISK_CPU_NS * 9 / 10..=DISK_CPU_NS * 11 / 10).contains(&busy), "{busy}");
+        // Waiting for 32 ms of twice 20, of which both were idle for 8.
+        let half = disk_ns(&after(80, 200));
+        let wanted = DISK_CPU_NS + (DISK_NS - DISK_CPU_NS) / 4;
+        assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn what_a_fault_from_the_pool_takes_is_what_it_takes_of_a_processor() {
+        let prices = Prices::new(2);
+        (0..1000).for_each(|_| prices.note(Tier::Pool, 4_000_000, None));
+        assert_eq!(prices.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + LEAVE_NS);
+        (0..1000).for_each(|_| prices.note(Tier::Pool, 4_000_000, Some(8_000)));
+        let pool_ns = prices.faults_ns().0 - SIGNAL_NS - LEAVE_NS;
+        assert!((7_800..=8_000).contains(&pool_ns), "{pool_ns}");
+        prices.note(Tier::Zero, 1, Some(1));
+        assert_eq!(prices.disk_share(), 0);
+    }
+
+    #[test]
+    fn a_clock_that_begins_anew_is_no_use_of_processors() {
+        let prices = Prices::new(2);
+        prices.look(WINDOW_NS, || 1_000 * WINDOW_NS);
+        prices.look(3 * WINDOW_NS, || WINDOW_NS);
+        assert_eq!(prices.idle_share.load(Relaxed), u64::from(WHOLE));
+    }
+
+    #[test]
+    fn a_stopwatch_says_how_long_it_ran() {
+        let prices = Prices::new(1);
+        let watch = Stopwatch::start();
+        let first = prices.took(Tier::Pool, &watch);
+        assert!(prices.took(Tier::Pool, &watch) >= first);
+    }
+}
