@@ -73,6 +73,10 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     pool_upkeep::compact(parts, context);
     if is_pool_high(parts) {
         from_pool = take_from_pool(parts, context, &mut area_full);
+        // Pages in use need not leave for room that the pool is to give.
+        if from_pool > 0 && parts.pool.used_bytes() > parts.pool.limit_bytes() {
+            return Round::Progress(0);
+        }
     }
     let outcome = page_out::page_out(parts, context);
     if outcome.pages_out + from_pool > 0 {

@@ -25,7 +25,7 @@ pub(super) struct Plan {
 
 /// What each move had gained by now, had it been made when that began to pay, by its
 /// steps.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Course {
     to_pool_ns: [f64; STEPS + 1],
     to_resident_ns: [f64; STEPS + 1],
@@ -33,6 +33,19 @@ pub(super) struct Course {
     last: Option<Towards>,
     /// How often what a move back costs is doubled, or halved.
     doubt: i32,
+}
+
+impl Default for Course {
+    /// Nothing speaks for the limit with which it begins: the first move back is one that
+    /// is not doubted.
+    fn default() -> Course {
+        Course {
+            to_pool_ns: [0.0; STEPS + 1],
+            to_resident_ns: [0.0; STEPS + 1],
+            last: None,
+            doubt: LEAST_DOUBT,
+        }
+    }
 }
 
 impl Course {

@@ -289,7 +289,7 @@ impl Look<'_> {
             Towards::Resident => {
                 let gained_ns = f64::from(self.seen.resident[steps]) * pool_ns;
                 let shed = self.shed(bytes);
-                let writing_ns = shed as u64 * self.balance.prices.leave_ns();
+                let writing_ns = shed as u64 * self.balance.prices.pass_on_ns();
                 Plan {
                     gain_ns: gained_ns - self.lost_by_pool(steps) * saved_ns,
                     // Should it be wrong, it is undone.

@@ -18,8 +18,9 @@ pub(super) const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
-/// What another page takes to leave until some have been seen.
+/// What another page takes to leave until some have been seen, and to go on from the pool.
 const LEAVE_NS: u64 = 5_000;
+const PASS_ON_NS: u64 = 2_000;
 /// What one takes counts for at most so many times what they took so far.
 const MOST_TIMES: u64 = 4;
 /// The way into the fault's handler and out of it, which nobody can measure there.
@@ -55,8 +56,9 @@ pub struct Prices {
     disk_cpu_ns: AtomicU64,
     /// All the time of one from the disk.
     disk_fault_ns: AtomicU64,
-    /// Processor time for each page that leaves.
+    /// Processor time for each page that leaves, and for each that goes on from the pool.
     leave_ns: AtomicU64,
+    pass_on_ns: AtomicU64,
     /// Of faults from either, how many were from the disk, out of [`WHOLE`].
     disk_share: AtomicU32,
     /// What threads have waited for the disk since the window began.
@@ -77,6 +79,7 @@ impl Prices {
             disk_cpu_ns: AtomicU64::new(DISK_FAULT_NS),
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
             leave_ns: AtomicU64::new(LEAVE_NS),
+            pass_on_ns: AtomicU64::new(PASS_ON_NS),
             disk_share: AtomicU32::new(0),
             waited_ns: AtomicU64::new(0),
             window_ns: AtomicU64::new(0),
@@ -110,10 +113,12 @@ impl Prices {
 
     /// So many pages left, for so much processor time.
     pub fn left(&self, pages: u64, cpu_ns: u64) {
-        let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
-        let seen = self.leave_ns();
-        // Rounds in which hardly anything could leave say little of those to come.
-        follow(&self.leave_ns, each_ns.min(MOST_TIMES * seen.max(LEAVE_NS)), 16);
+        follow_each(&self.leave_ns, LEAVE_NS, pages, cpu_ns);
+    }
+
+    /// So many pages went on from the pool to the disk, for so much processor time.
+    pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
+        follow_each(&self.pass_on_ns, PASS_ON_NS, pages, cpu_ns);
     }
 
     /// Looks how idle the processors were, when that is due.
@@ -146,6 +151,11 @@ impl Prices {
         self.leave_ns.load(Relaxed)
     }
 
+    /// Processor time for each page that goes on from the pool to the disk.
+    pub(super) fn pass_on_ns(&self) -> u64 {
+        self.pass_on_ns.load(Relaxed)
+    }
+
     /// How many of the faults are from the disk, out of [`WHOLE`].
     pub(super) fn disk_share(&self) -> u32 {
         self.disk_share.load(Relaxed)
@@ -160,6 +170,14 @@ impl Prices {
         let waits_ns = waits_ns.saturating_mul(self.idle_share.load(Relaxed)) / u64::from(WHOLE);
         (self.pool_cpu_ns.load(Relaxed) + beside_ns, disk_cpu_ns + waits_ns + beside_ns)
     }
+}
+
+/// Moves an average of what each page takes, which was taken for so much at first.
+fn follow_each(average: &AtomicU64, first_ns: u64, pages: u64, cpu_ns: u64) {
+    let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
+    let seen = average.load(Relaxed);
+    // Rounds in which hardly anything could leave say little of those to come.
+    follow(average, each_ns.min(MOST_TIMES * seen.max(first_ns)), 16);
 }
 
 #[cfg(test)]

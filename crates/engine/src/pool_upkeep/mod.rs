@@ -18,6 +18,7 @@ use crate::pool::Handle;
 use crate::stats::Counter;
 use crate::write_out::{NoSlot, allocate};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::thread_cpu_ns;
 
 /// Pages that go on to the swap area together. Their copies share pages.
 const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
@@ -35,6 +36,7 @@ const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in a
 /// changed and packed again into the same place meanwhile.
 pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return Ok(0) };
+    let before_ns = thread_cpu_ns();
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
     let slots = allocate(parts, BATCH_PAGES)?;
@@ -45,6 +47,7 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
     parts.balance.turnover().note_gone(gone as u64);
+    parts.balance.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
     Ok(gone)
 }
 
