@@ -19,6 +19,7 @@ use crate::lift::Lifting;
 use crate::page::PageTable;
 use crate::parked::Parked;
 use crate::parts::Parts;
+use crate::patience::Patience;
 use crate::policy::Clock;
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::readahead::Streams;
@@ -204,6 +205,7 @@ fn assemble(
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         parked,
+        patience: Patience::default(),
         standby: Standby::new(memory / PAGE_SIZE),
         companions: Companions::new(window_pages)?,
         copies: Copies::new(window_pages)?,

@@ -83,6 +83,8 @@ pub mod parked;
 #[cfg(not(loom))]
 pub mod parts;
 #[cfg(not(loom))]
+pub mod patience;
+#[cfg(not(loom))]
 pub mod pieces;
 #[cfg(not(loom))]
 pub mod policy;

@@ -17,6 +17,7 @@ use crate::lift;
 use crate::pack;
 use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
+use crate::patience::Patience;
 use crate::policy::{HOT, Victim};
 use crate::stats::Counter;
 use crate::swap::AreaFull;
@@ -60,7 +61,11 @@ impl Staged {
 /// Takes up to one batch of cold pages out.
 pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let mut victims = [const { None }; BATCH_PAGES];
-    let found = parts.clock.claim_victims(&parts.pages, &parts.space, &mut victims);
+    let times = parts.patience.times();
+    let found = parts.clock.claim_victims(&parts.pages, &parts.space, times, &mut victims);
+    let has_own_slot =
+        |(_, claim): &&(PageNo, Claim<'_>)| Patience::is_unpacked(claim.before().place());
+    let unpacked = victims.iter().flatten().filter(has_own_slot).count();
     let mut outcome = Outcome::default();
     let (protected, writable) = protected_first(&mut victims[..found]);
     let has_buffer = drop_out(parts, context, protected, writable, &mut outcome);
@@ -76,6 +81,8 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     }
     debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
     parts.leaving.note(found, outcome.for_disk);
+    let (left, unpacked) = (outcome.pages_out as u64, (unpacked + outcome.for_disk) as u64);
+    parts.patience.note_left(left, unpacked.min(left), || parts.balance.prices().faults_ns());
     parts.balance.turnover().note_left(outcome.pages_out as u64);
     parts.density.note_left(outcome.pages_out as u64);
     if outcome.pages_out > 0 {

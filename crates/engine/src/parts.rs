@@ -14,6 +14,7 @@ use crate::leaving::Leaving;
 use crate::lift::Lifting;
 use crate::page::{PageNo, PageTable, Place};
 use crate::parked::Parked;
+use crate::patience::Patience;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
@@ -26,7 +27,7 @@ use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::affinity::{Hop, Processors};
-use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::raw::{current_cpu, now_ns, process_cpu_ns};
 use softswap_sys::window::Window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -62,6 +63,8 @@ pub struct Parts {
     pub space: Space,
     /// Which pages are cold.
     pub clock: Clock,
+    /// How much longer those stay that do not pack.
+    pub patience: Patience,
     /// Which pages are touched one after the other.
     pub streams: Streams,
     /// What they reach next.
@@ -346,6 +349,7 @@ impl Parts {
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
     pub fn note_return(&self, page: PageNo, place: Place) {
+        self.patience.note_back(place);
         if matches!(place, Place::Slot { .. }) {
             let out = self.slots_of_others();
             let left = self.clock.distance(page);
@@ -390,12 +394,18 @@ impl Parts {
 
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub fn keep_balance(&self) {
+        self.balance.prices().look(now_ns(), process_cpu_ns);
         // A forked child has no place but the pool.
         if !self.may_write.load(Ordering::Relaxed) {
             return;
         }
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
-        self.balance.step(|| self.pool_view(), set_limit);
+        let distance = |random| {
+            let owner = self.pool.owner_at_random(random)?;
+            // A damaged header may name any owner.
+            (owner < self.window.pages() as u64).then(|| self.clock.distance(owner))?
+        };
+        self.balance.step(|| self.pool_view(), distance, set_limit);
         if self.chooses_codec() {
             self.density.step(|| self.pool_view(), || self.balance.spared_ns());
         }

@@ -14,6 +14,7 @@
 //! and the sooner it is over, so that warm pages no longer used cool faster then.
 
 use crate::page::{Claim, PageNo, PageTable, Place};
+use crate::patience::Patience;
 use crate::refault::{FRESH, Refaults, Weight};
 use crate::space::{CHUNK_PAGES, Space};
 use std::io;
@@ -25,6 +26,9 @@ use std::sync::{Mutex, PoisonError};
 pub const PREFETCHED: u8 = 0;
 /// Heat of a page that was touched while it was leaving, or refused to leave.
 pub const HOT: u8 = 3;
+
+/// Pages passed over for one batch, at most: it must not take for ever where all are such.
+const MOST_PASSED_OVER: usize = 4096;
 
 /// A page that is to leave, claimed; `None` once somebody took it.
 pub type Victim<'t> = Option<(PageNo, Claim<'t>)>;
@@ -45,6 +49,17 @@ struct Hand {
     at: PageNo,
     /// Warm pages met, and left warm, in this round.
     warm: usize,
+    random: u64,
+}
+
+impl Hand {
+    /// Yes, once in so many times.
+    fn one_in(&mut self, times: u64) -> bool {
+        // The multiplier and increment of Knuth's MMIX; its upper bits are good enough.
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33).is_multiple_of(times)
+    }
 }
 
 impl Clock {
@@ -110,11 +125,13 @@ impl Clock {
     }
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order
-    /// except where the hand wraps. Returns how many.
+    /// except where the hand wraps. Returns how many. Pages known not to pack grow colder
+    /// once in so many `times` that they are met ([`Patience::times`]).
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
         space: &Space,
+        times: u64,
         victims: &mut [Victim<'t>],
     ) -> usize {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,6 +141,7 @@ impl Clock {
         // The chunk that it begins in, in the middle perhaps, it also ends in.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
+        let mut passed_over = 0;
         while found < victims.len() && idle < round {
             if hand.at >= high {
                 self.begin_round(&mut hand);
@@ -142,7 +160,12 @@ impl Clock {
             if seen.is_busy() || seen.pins() > 0 {
                 continue;
             }
-            if !pages.cool(page, seen) {
+            let may_pass_over = times > 1 && passed_over < MOST_PASSED_OVER;
+            if may_pass_over && Patience::is_unpacked(seen.place()) && !hand.one_in(times) {
+                hand.warm += usize::from(heat > FRESH);
+                passed_over += 1;
+                idle = 0;
+            } else if !pages.cool(page, seen) {
                 self.note_cooled(&mut hand, heat);
                 idle = 0;
             } else if let Some(claim) = pages.try_claim(page, seen) {
@@ -168,7 +191,7 @@ impl Clock {
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.warm + self.warmed.swap(0, Relaxed);
         self.warm.store(self.warm().clamp(hand.warm, most), Relaxed);
-        *hand = Hand::default();
+        *hand = Hand { random: hand.random, ..Hand::default() };
     }
 }
 
@@ -213,7 +236,7 @@ mod tests {
         want: usize,
     ) -> Vec<PageNo> {
         let mut out = [const { None }; 8];
-        let found = clock.claim_victims(pages, space, &mut out[..want]);
+        let found = clock.claim_victims(pages, space, 1, &mut out[..want]);
         out.into_iter().take(found).flatten().map(|(page, _)| page).collect()
     }
 
@@ -222,6 +245,39 @@ mod tests {
         let (pages, space) = setup(&[(3, 1), (5, 0), (6, 0), (700, 0), (900, 3)]);
         let clock = clock();
         assert_eq!(victims(&clock, &pages, &space, 3), [5, 6, 700]);
+    }
+
+    #[test]
+    fn pages_that_do_not_pack_are_passed_over_but_not_for_ever() {
+        let (pages, space) = setup(&[]);
+        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        for page in 0..2048 {
+            space.touch(page);
+            space.add_resident(page, 1);
+            let copy = own_slot.filter(|_| page % 2 == 0);
+            pages.claim(page).publish(Place::Resident { heat: 0, copy });
+        }
+        let clock = clock();
+        let next = |times| {
+            let mut out = [const { None }; 512];
+            let found = clock.claim_victims(&pages, &space, times, &mut out);
+            let mut gone = Vec::new();
+            for (page, claim) in out.into_iter().take(found).flatten() {
+                space.sub_resident(page);
+                claim.publish(Place::Slot { slot: page });
+                gone.push(page);
+            }
+            gone
+        };
+        let of_either = next(1).into_iter().filter(|page| page % 2 == 0).count();
+        assert_eq!(of_either, 256);
+        let unpacked = next(16).into_iter().filter(|page| page % 2 == 0).count();
+        assert!((1..100).contains(&unpacked), "{unpacked} of 512");
+        // Until there are no others, and then these.
+        let left: Vec<_> = std::iter::from_fn(|| Some(next(u64::MAX)).filter(|it| !it.is_empty()))
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1024);
     }
 
     #[test]

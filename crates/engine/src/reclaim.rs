@@ -212,8 +212,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut meter = Meter::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
-        tend_buffers(parts, contexts);
-        parts.keep_balance();
+        tend(parts, contexts);
         parts.lifting.look();
         if parts.budget.is_comfortable(parts.other_bytes()) {
             let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
@@ -254,11 +253,13 @@ impl Meter {
     }
 }
 
-/// Adds and takes away bounce buffers. In a context: a fork waits for that, so
-/// that no child has a pool that is half there and counted in full.
-fn tend_buffers(parts: &Parts, contexts: &Contexts) {
+/// Adds and takes away bounce buffers, and moves the pool's limit. In a context: a fork
+/// waits for that, so that no child has a pool that is half there and counted in full, or
+/// a slab that somebody looked at when it came to be.
+fn tend(parts: &Parts, contexts: &Contexts) {
     let context = contexts.claim_background();
     parts.tend_buffers();
+    parts.keep_balance();
     // Without address space for it nothing is kept.
     let _ = parts.standby.tend();
     drop(context);

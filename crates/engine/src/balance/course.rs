@@ -18,9 +18,6 @@ pub(super) struct Plan {
     /// What it would have gained since the last look, or lost.
     pub(super) gain_ns: f64,
     pub(super) cost_ns: f64,
-    /// Nothing goes on to the disk for it: it takes what the pool does not use, so that
-    /// it is neither right nor wrong.
-    pub(super) is_free: bool,
 }
 
 /// What each move had gained by now, had it been made when that began to pay, by its
@@ -29,32 +26,40 @@ pub(super) struct Plan {
 pub(super) struct Course {
     to_pool_ns: [f64; STEPS + 1],
     to_resident_ns: [f64; STEPS + 1],
-    /// The last move, if it was one that can be wrong.
-    last: Option<Towards>,
+    /// Looks since the last move.
+    looks: u32,
+    /// The last move was one to resident pages, and has paid if it is not undone in so many
+    /// looks.
+    pays_after: Option<u32>,
     /// How often what a move back costs is doubled, or halved.
     doubt: i32,
 }
 
 impl Default for Course {
-    /// Nothing speaks for the limit with which it begins: the first move back is one that
-    /// is not doubted.
+    /// Nothing speaks for the limit with which it begins: the first move back is made for a
+    /// quarter of what it costs.
     fn default() -> Course {
-        Course {
-            to_pool_ns: [0.0; STEPS + 1],
-            to_resident_ns: [0.0; STEPS + 1],
-            last: None,
-            doubt: LEAST_DOUBT,
-        }
+        Course::with_doubt(LEAST_DOUBT)
     }
 }
 
 impl Course {
+    fn with_doubt(doubt: i32) -> Course {
+        let none = [0.0; STEPS + 1];
+        Course { to_pool_ns: none, to_resident_ns: none, looks: 0, pays_after: None, doubt }
+    }
+
     /// Adds what was seen since the last look, by a plan for each number of steps that
     /// there is one for. Returns the move that has earned the most beyond what it costs.
     pub(super) fn follow(
         &mut self,
         plan: impl Fn(Towards, usize) -> Option<Plan>,
     ) -> Option<(Towards, usize)> {
+        self.looks += 1;
+        if self.pays_after.is_some_and(|looks| self.looks > looks) {
+            self.pays_after = None;
+            self.doubt = (self.doubt - 1).max(LEAST_DOUBT);
+        }
         let doubted = 2_f64.powi(self.doubt);
         let mut best = None;
         let mut most_ns = 0.0;
@@ -68,28 +73,23 @@ impl Course {
                 let beyond_ns = *gained_ns - plan.cost_ns * factor;
                 if beyond_ns > most_ns {
                     most_ns = beyond_ns;
-                    best = Some((towards, steps, plan.is_free));
+                    best = Some((towards, steps));
                 }
             }
         }
-        let (towards, steps, is_free) = best?;
-        self.decide(towards, is_free);
-        Some((towards, steps))
+        let (towards, _) = best?;
+        self.decide(towards);
+        best
     }
 
-    fn decide(&mut self, towards: Towards, is_free: bool) {
-        let is_after_one = i32::from(self.last == Some(Towards::Resident));
-        let doubt = match towards {
-            // That one was wrong.
-            Towards::Pool => self.doubt + is_after_one,
-            // That one was right.
-            Towards::Resident => self.doubt - is_after_one,
-        };
-        *self = Course {
-            last: (!is_free).then_some(towards),
-            doubt: doubt.clamp(LEAST_DOUBT, MOST_DOUBT),
-            ..Course::default()
-        };
+    fn decide(&mut self, towards: Towards) {
+        // One that is undone before it has paid was wrong.
+        let was_wrong = self.pays_after.is_some() && towards == Towards::Pool;
+        let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
+        // In so many looks it had gained what it costs: as often as that was taken for this.
+        let looks = f64::from(self.looks) / 2_f64.powi(self.doubt);
+        let pays_after = (towards == Towards::Resident).then_some(looks as u32);
+        *self = Course { pays_after, ..Course::with_doubt(doubt) };
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn plan(gain_ns: f64, cost_ns: f64) -> Option<Plan> {
-        Some(Plan { gain_ns, cost_ns, is_free: false })
+        Some(Plan { gain_ns, cost_ns })
     }
 
     #[test]
@@ -106,9 +106,9 @@ mod tests {
         let mut course = Course::default();
         let mut look = || {
             course.follow(|towards, steps| match (towards, steps) {
-                (Towards::Resident, 1) => plan(3.0, 10.0),
-                (Towards::Resident, 2) => plan(6.0, 11.0),
-                (Towards::Resident, 3) => plan(6.0, 15.0),
+                (Towards::Resident, 1) => plan(3.0, 40.0),
+                (Towards::Resident, 2) => plan(6.0, 44.0),
+                (Towards::Resident, 3) => plan(6.0, 60.0),
                 (Towards::Pool, 1) => plan(-6.0, 1.0),
                 _ => None,
             })
@@ -121,19 +121,15 @@ mod tests {
     #[test]
     fn a_move_beyond_the_bound_is_not_made() {
         let mut course = Course::default();
-        let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { plan(9.0, 1.0) };
-        assert_eq!(course.follow(bounded), Some((Towards::Pool, 3)));
-        let mut course = Course::default();
         let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { None };
         (0..100).for_each(|_| assert_eq!(course.follow(bounded), None));
     }
 
     #[test]
-    fn what_was_wrong_is_doubted_and_what_was_free_is_neither() {
-        let looks_back = |course: &mut Course, is_free: bool| {
+    fn what_was_wrong_is_doubted_and_what_was_right_is_not() {
+        let back = |course: &mut Course| {
             let back = |towards, steps| {
-                let plan = Plan { gain_ns: 1.0, cost_ns: 9.5, is_free };
-                (towards == Towards::Resident && steps == 1).then_some(plan)
+                (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
             };
             (1..10_000).find(|_| course.follow(back).is_some()).unwrap()
         };
@@ -143,18 +139,18 @@ mod tests {
             };
             assert!(course.follow(forth).is_some());
         };
+        // The first is made for a quarter of its cost.
         let mut course = Course::default();
-        for looks in [10, 20, 39, 77] {
-            assert_eq!(looks_back(&mut course, false), looks);
+        for looks in [3, 5, 10, 20, 39] {
+            assert_eq!(back(&mut course), looks);
             forth(&mut course);
         }
-        let mut course = Course::default();
-        for _ in 0..3 {
-            assert_eq!(looks_back(&mut course, true), 10);
+        // Those that are not undone for long enough were right.
+        for looks in [77, 39, 20, 10, 5, 3, 3] {
+            assert_eq!(back(&mut course), looks);
+            let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
+            (0..100).for_each(|_| assert_eq!(course.follow(neither), None));
             forth(&mut course);
         }
-        let mut course = Course::default();
-        let right: Vec<_> = (0..4).map(|_| looks_back(&mut course, false)).collect();
-        assert_eq!(right, [10, 10, 5, 3]);
     }
 }

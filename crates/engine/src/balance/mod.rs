@@ -18,6 +18,7 @@
 //! the limit moves. A move back to resident pages that had to be undone makes the next one
 //! wait for twice as much, one that was followed by another for half.
 
+mod ages;
 mod course;
 mod prices;
 mod tally;
@@ -25,15 +26,15 @@ mod tally;
 use crate::page::Place;
 use crate::refault::Weight;
 use crate::turnover::Turnover;
+use ages::{Ages, Samples};
 use course::{Course, Plan, Towards};
 use prices::WHOLE;
 pub use prices::{Prices, Stopwatch};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::{now_ns, process_cpu_ns};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tally::{STEPS, Seen, Tally};
+use tally::{STEPS, Seen, Tally, steepest, within};
 
 /// Faults that are looked at together.
 const EVENTS: u32 = 128;
@@ -71,9 +72,10 @@ pub struct Balance {
     most_bytes: usize,
     step_bytes: usize,
     tally: Tally,
+    ages: Ages,
     prices: Prices,
     turnover: Turnover,
-    course: Mutex<Course>,
+    course: Mutex<(Course, Samples)>,
 }
 
 impl Balance {
@@ -92,9 +94,10 @@ impl Balance {
             most_bytes,
             step_bytes: (budget_bytes / STEPS).max(1),
             tally: Tally::default(),
+            ages: Ages::default(),
             prices: Prices::new(processors),
             turnover: Turnover::default(),
-            course: Mutex::new(Course::default()),
+            course: Mutex::default(),
         }
     }
 
@@ -114,8 +117,9 @@ impl Balance {
     /// was seen under another limit is forgotten.
     pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
         let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
-        *course = Course::default();
+        *course = Default::default();
         self.tally.forget();
+        self.ages.forget();
         self.turnover.forget();
         self.is_on.store(on, Relaxed);
         set_limit();
@@ -191,16 +195,10 @@ impl Balance {
             return;
         }
         let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
-        // The oldest ones go first, and this one is as old as that many, about.
-        let age = self.turnover.age();
-        let until_lost = match age {
-            0 => STEPS,
-            _ => {
-                let share = distance.min(age) as f64 / age as f64;
-                let younger_bytes = (share * used_bytes as f64) as usize;
-                mark_bytes(limit_bytes).saturating_sub(younger_bytes) / self.step_bytes
-            }
-        };
+        // The oldest ones go first.
+        let younger_bytes = self.ages.younger(distance, used_bytes);
+        let until_lost = mark_bytes(limit_bytes).saturating_sub(younger_bytes)
+            / mark_bytes(self.step_bytes).max(1);
         self.tally.note_pooled(until_resident, until_lost);
     }
 
@@ -213,17 +211,31 @@ impl Balance {
         }
     }
 
-    /// Moves the pool's limit, once enough has been seen to change it.
-    pub fn step(&self, view: impl FnOnce() -> PoolView, set_limit: impl FnOnce(usize)) {
-        self.prices.look(now_ns(), process_cpu_ns);
+    /// Moves the pool's limit, once enough has been seen to change it. `at_random` says how
+    /// many pages left since the one in the pool did that a random number stands for, if
+    /// there is one.
+    pub fn step(
+        &self,
+        view: impl FnOnce() -> PoolView,
+        at_random: impl Fn(u64) -> Option<u64>,
+        set_limit: impl FnOnce(usize),
+    ) {
         if self.tally.events() < EVENTS {
             return;
         }
         // Not waited for: a forked child may find it taken for good.
         let Ok(mut course) = self.course.try_lock() else { return };
-        if self.is_on()
-            && let Some(limit_bytes) = self.next(&mut course, view())
-        {
+        if !self.is_on() {
+            return;
+        }
+        let (course, samples) = &mut *course;
+        let was_known = samples.are_there();
+        samples.look(at_random);
+        self.ages.learn(samples);
+        if !was_known {
+            return self.tally.forget();
+        }
+        if let Some(limit_bytes) = self.next(course, view()) {
             set_limit(limit_bytes);
         }
     }
@@ -238,8 +250,14 @@ impl Balance {
         let (towards, steps) = course.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
         Some(match towards {
-            Towards::Pool => view.limit_bytes + bytes,
-            Towards::Resident => view.limit_bytes - bytes,
+            Towards::Pool => {
+                self.tally.settle(0);
+                view.limit_bytes + bytes
+            }
+            Towards::Resident => {
+                self.tally.settle(bytes / PAGE_SIZE);
+                view.limit_bytes - bytes
+            }
         })
     }
 
@@ -279,51 +297,42 @@ impl Look<'_> {
         let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
         Some(match towards {
             Towards::Pool => {
-                let gained_ns = f64::from(self.seen.pooled[steps]) * saved_ns;
-                Plan {
-                    gain_ns: gained_ns - self.lost_by_resident(steps) * pool_ns,
-                    cost_ns: packing_ns,
-                    is_free: false,
-                }
+                let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
+                // What resident pages lose is not seen, but how much they would gain.
+                let lost_ns = steepest(&self.seen.resident) * self.steps(bytes) * pool_ns;
+                Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns }
             }
             Towards::Resident => {
-                let gained_ns = f64::from(self.seen.resident[steps]) * pool_ns;
-                let shed = self.shed(bytes);
-                let writing_ns = shed as u64 * self.balance.prices.pass_on_ns();
-                Plan {
-                    gain_ns: gained_ns - self.lost_by_pool(steps) * saved_ns,
-                    // Should it be wrong, it is undone.
-                    cost_ns: writing_ns as f64 + packing_ns,
-                    is_free: shed == 0,
-                }
+                let freed_bytes = self.freed_bytes(bytes);
+                let gained_ns = within(&self.seen.resident, self.steps(freed_bytes)) * pool_ns;
+                let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
+                let writing_ns = (passed_on * self.balance.prices.pass_on_ns()) as f64;
+                let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
+                // Should it be wrong, it is undone.
+                Plan { gain_ns, cost_ns: writing_ns + packing_ns }
             }
         })
     }
 
-    /// Faults from the pool that there had been with so many steps less for resident pages.
-    /// That is not seen, but what they would gain: with less they lose no less than that.
-    fn lost_by_resident(&self, steps: usize) -> f64 {
-        let most = self.steps_to_bound(Towards::Resident);
-        Seen::steepest(&self.seen.resident, most) * steps as f64
+    fn steps(&self, bytes: usize) -> f64 {
+        bytes as f64 / self.balance.step_bytes as f64
     }
 
-    /// Faults from the disk that there had been with so many steps less for the pool: what
+    /// Faults from the disk that there had been with so many bytes less for the pool: what
     /// was seen, or what as many more had spared; beyond its bound as up to there.
-    fn lost_by_pool(&self, steps: usize) -> f64 {
-        let more = self.steps_to_bound(Towards::Pool).min(steps);
-        let spared = f64::from(self.seen.pooled[more]) * steps as f64 / more.max(1) as f64;
-        spared.max(f64::from(self.seen.lost[steps]))
+    fn lost_by_pool(&self, bytes: usize) -> f64 {
+        let most = self.balance.room(self.view, Towards::Pool);
+        let more = most.min(bytes);
+        let spared = within(&self.seen.pooled, self.steps(more)) * bytes as f64;
+        let lost = within(&self.seen.lost, self.steps(bytes));
+        lost.max(spared / more.max(1) as f64)
     }
 
-    fn steps_to_bound(&self, towards: Towards) -> usize {
-        self.balance.room(self.view, towards).div_ceil(self.balance.step_bytes).min(STEPS)
-    }
-
-    /// Pages that go on for a limit lower by so many bytes: what is above its mark.
-    fn shed(&self, bytes: usize) -> usize {
-        let view = self.view;
-        let mark_bytes = mark_bytes(view.limit_bytes - bytes);
-        view.used_bytes.saturating_sub(mark_bytes).min(bytes) / view.average_bytes()
+    /// What resident pages get of a limit lower by so many bytes: not what the pool does not
+    /// use.
+    fn freed_bytes(&self, bytes: usize) -> usize {
+        let mark_bytes = mark_bytes(self.view.limit_bytes - bytes);
+        self.view.used_bytes.saturating_sub(mark_bytes).min(bytes)
     }
 }
 

@@ -5,7 +5,7 @@
 //! busy, what one waits for costs the others nothing, and a fault from the disk is hardly
 //! dearer than one from the pool. So waiting counts by the share of it for which there
 //! was an idle processor: the processors' time less what the process has used, over what
-//! its threads have waited. Others' use counts as idle: nothing is known of what they
+//! its threads have waited, or all of it. Others' use counts as idle: nothing is known of what they
 //! would leave.
 
 use crate::average::follow;
@@ -18,17 +18,21 @@ pub(super) const WHOLE: u32 = 1 << 20;
 /// What faults are taken to cost until one has been seen.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
+const DISK_CPU_NS: u64 = 20_000;
 /// What another page takes to leave until some have been seen, and to go on from the pool.
 const LEAVE_NS: u64 = 5_000;
 const PASS_ON_NS: u64 = 2_000;
-/// What one takes counts for at most so many times what they took so far.
+/// What one takes counts for at most so many times what they took so far, or this.
 const MOST_TIMES: u64 = 4;
+const LEAST_NS: u64 = 5_000;
 /// The way into the fault's handler and out of it, which nobody can measure there.
 const SIGNAL_NS: u64 = 2_500;
 /// Of how many faults one is measured by the thread's clock, which is a system call.
 const SAMPLED: u64 = 16;
 /// How long processors are watched before their idle time is judged.
 const WINDOW_NS: u64 = 10_000_000;
+/// At least one in so many parts of it must have been waited for.
+const LEAST_WAITED: u64 = 16;
 
 /// How long a fault takes.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ impl Prices {
         Prices {
             processors: processors as u64,
             pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
-            disk_cpu_ns: AtomicU64::new(DISK_FAULT_NS),
+            disk_cpu_ns: AtomicU64::new(DISK_CPU_NS),
             disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
             leave_ns: AtomicU64::new(LEAVE_NS),
             pass_on_ns: AtomicU64::new(PASS_ON_NS),
@@ -102,9 +106,9 @@ impl Prices {
             Tier::Disk => (&self.disk_cpu_ns, WHOLE),
             _ => return,
         };
-        cpu_ns.into_iter().for_each(|cpu_ns| follow(average, cpu_ns, 16));
+        cpu_ns.into_iter().for_each(|cpu_ns| follow_capped(average, cpu_ns, 16));
         if tier == Tier::Disk {
-            follow(&self.disk_fault_ns, ns, 64);
+            follow_capped(&self.disk_fault_ns, ns, 64);
             self.waited_ns.fetch_add(ns.saturating_sub(self.disk_cpu_ns.load(Relaxed)), Relaxed);
         }
         let share = self.disk_share.load(Relaxed);
@@ -113,16 +117,18 @@ impl Prices {
 
     /// So many pages left, for so much processor time.
     pub fn left(&self, pages: u64, cpu_ns: u64) {
-        follow_each(&self.leave_ns, LEAVE_NS, pages, cpu_ns);
+        let each_ns = cpu_ns.checked_div(pages);
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
     }
 
     /// So many pages went on from the pool to the disk, for so much processor time.
     pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
-        follow_each(&self.pass_on_ns, PASS_ON_NS, pages, cpu_ns);
+        let each_ns = cpu_ns.checked_div(pages);
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
 
     /// Looks how idle the processors were, when that is due.
-    pub(super) fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+    pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
         let is_mine =
@@ -133,17 +139,15 @@ impl Prices {
         let cpu_ns = cpu_ns();
         let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
         let waited_ns = self.waited_ns.swap(0, Relaxed);
-        if since_ns == 0 {
+        // Where hardly anybody waits nothing is learnt.
+        if since_ns == 0 || waited_ns < wall_ns / LEAST_WAITED {
             return;
         }
-        let idle_ns = (self.processors * wall_ns).saturating_sub(busy_ns);
-        let whole = u64::from(WHOLE);
-        let share = if waited_ns == 0 {
-            whole
-        } else {
-            (idle_ns.min(waited_ns) as f64 / waited_ns as f64 * whole as f64) as u64
-        };
-        follow(&self.idle_share, share, 4);
+        let all_ns = self.processors * wall_ns;
+        let idle_ns = all_ns.saturating_sub(busy_ns);
+        // However many wait, no more processors can be idle for them than there are.
+        let share = idle_ns as f64 / waited_ns.min(all_ns) as f64;
+        follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
     }
 
     /// Processor time for each page that leaves.
@@ -163,7 +167,8 @@ impl Prices {
 
     /// What a page costs that is to come from the pool, and from the disk. Each makes
     /// another one leave.
-    pub(super) fn faults_ns(&self) -> (u64, u64) {
+    #[must_use]
+    pub fn faults_ns(&self) -> (u64, u64) {
         let beside_ns = SIGNAL_NS + self.leave_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
         let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);
@@ -172,26 +177,25 @@ impl Prices {
     }
 }
 
-/// Moves an average of what each page takes, which was taken for so much at first.
-fn follow_each(average: &AtomicU64, first_ns: u64, pages: u64, cpu_ns: u64) {
-    let Some(each_ns) = cpu_ns.checked_div(pages) else { return };
-    let seen = average.load(Relaxed);
-    // Rounds in which hardly anything could leave say little of those to come.
-    follow(average, each_ns.min(MOST_TIMES * seen.max(first_ns)), 16);
+/// Moves an average by one in so many towards what something took: what was held up says
+/// little of those to come.
+fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
+    let most_ns = MOST_TIMES * average.load(Relaxed).max(LEAST_NS);
+    follow(average, ns.min(most_ns), of);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DISK_CPU_NS: u64 = 40_000;
+    const CPU_NS: u64 = 40_000;
     const DISK_NS: u64 = 200_000;
 
     /// Prices on two processors after reads that took so much of one, and windows in which
     /// all threads together used so much of both, in percent, and waited for so many reads.
     fn after(used_percent: u64, reads: u64) -> Prices {
         let prices = Prices::new(2);
-        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(DISK_CPU_NS)));
+        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
         let (mut now_ns, mut cpu_ns) = (7, 0);
         prices.look(now_ns, || cpu_ns);
         prices.waited_ns.store(0, Relaxed);
@@ -222,11 +226,28 @@ mod tests {
     #[test]
     fn many_threads_that_wait_leave_no_processor_idle() {
         let busy = disk_ns(&after(100, 100));
-        assert!((DISK_CPU_NS * 9 / 10..=DISK_CPU_NS * 11 / 10).contains(&busy), "{busy}");
+        assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
         // Waiting for 32 ms of twice 20, of which both were idle for 8.
         let half = disk_ns(&after(80, 200));
-        let wanted = DISK_CPU_NS + (DISK_NS - DISK_CPU_NS) / 4;
+        let wanted = CPU_NS + (DISK_NS - CPU_NS) / 4;
         assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn threads_that_wait_beside_idle_processors_are_no_crowd() {
+        // All of 32 wait all the time: 640 ms in 20, of which processors were used for a tenth.
+        let idle = disk_ns(&after(10, 4_000));
+        assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
+    }
+
+    #[test]
+    fn a_read_that_was_held_up_counts_like_a_few() {
+        let prices = Prices::new(2);
+        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
+        let before = disk_ns(&prices);
+        prices.note(Tier::Disk, 5_000_000_000, Some(4_000_000));
+        let after = disk_ns(&prices);
+        assert!(after > before && after < before * 5 / 4, "{before} and {after}");
     }
 
     #[test]

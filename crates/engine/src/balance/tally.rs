@@ -14,6 +14,8 @@ type Counts = [AtomicU32; STEPS];
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     events: AtomicU32,
+    /// Faults to come from the pool that are not counted.
+    unsettled: AtomicU32,
     /// Faults from the pool on pages that had been resident with so many steps more for
     /// resident pages, and one.
     resident: Counts,
@@ -42,7 +44,7 @@ impl Tally {
     /// `until_resident` steps more for resident pages; with more than `until_lost` less for
     /// the pool, it had been on the disk.
     pub(super) fn note_pooled(&self, until_resident: usize, until_lost: usize) {
-        if until_resident >= STEPS && until_lost >= STEPS {
+        if until_resident >= STEPS && until_lost >= STEPS || self.is_unsettled() {
             return;
         }
         self.events.fetch_add(1, Relaxed);
@@ -62,6 +64,19 @@ impl Tally {
         }
     }
 
+    /// Resident pages have got room for so many more. Those that are to be there come back
+    /// once, and say what they did before: that is not counted.
+    pub(super) fn settle(&self, pages: usize) {
+        self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    fn is_unsettled(&self) -> bool {
+        let left = self.unsettled.load(Relaxed);
+        // Two may count as one.
+        self.unsettled.store(left.saturating_sub(1), Relaxed);
+        left > 0
+    }
+
     /// How many faults it knows of for which another limit had made a difference.
     pub(super) fn events(&self) -> u32 {
         self.events.load(Relaxed)
@@ -70,6 +85,7 @@ impl Tally {
     /// Forgets all of it.
     pub(super) fn forget(&self) {
         let _ = self.take();
+        self.settle(0);
     }
 
     /// Takes what was seen.
@@ -97,12 +113,17 @@ fn sums(counts: &Counts) -> [u32; STEPS + 1] {
     all
 }
 
-impl Seen {
-    /// The steepest way from here: faults a step, as far as `most` steps.
-    pub(super) fn steepest(counts: &[u32; STEPS + 1], most: usize) -> f64 {
-        let slopes = (1..=most.min(STEPS)).map(|steps| f64::from(counts[steps]) / steps as f64);
-        slopes.fold(0.0, f64::max)
-    }
+/// How many of `counts` so many steps come to, or parts of one.
+pub(super) fn within(counts: &[u32; STEPS + 1], steps: f64) -> f64 {
+    let whole = (steps as usize).min(STEPS);
+    let (from, to) = (f64::from(counts[whole]), f64::from(counts[(whole + 1).min(STEPS)]));
+    from + (to - from) * (steps - whole as f64).clamp(0.0, 1.0)
+}
+
+/// The steepest way from here: faults a step.
+pub(super) fn steepest(counts: &[u32; STEPS + 1]) -> f64 {
+    let slopes = (1..=STEPS).map(|steps| f64::from(counts[steps]) / steps as f64);
+    slopes.fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -113,12 +134,35 @@ mod tests {
     #[test]
     fn the_steepest_way_is_the_one_that_gains_most_a_step() {
         let mut counts = [0; STEPS + 1];
-        assert!(Seen::steepest(&counts, STEPS).abs() < f64::EPSILON);
+        assert!(steepest(&counts).abs() < f64::EPSILON);
         counts[2..].fill(10);
+        assert_eq!(steepest(&counts), 5.0);
         counts[6..].fill(60);
-        assert_eq!(Seen::steepest(&counts, STEPS), 10.0);
-        assert_eq!(Seen::steepest(&counts, 5), 5.0);
-        assert_eq!(Seen::steepest(&counts, 1), 0.0);
+        assert_eq!(steepest(&counts), 10.0);
+    }
+
+    #[test]
+    fn a_part_of_a_step_counts_for_a_part() {
+        let counts = std::array::from_fn(|steps| 10 * steps as u32);
+        for (steps, wanted) in [(0.0, 0.0), (0.5, 5.0), (1.0, 10.0), (7.25, 72.5)] {
+            assert_eq!(within(&counts, steps), wanted, "{steps}");
+        }
+        assert_eq!(within(&counts, 100.0), 10.0 * STEPS as f64);
+    }
+
+    #[test]
+    fn after_a_move_as_many_faults_as_pages_are_not_counted() {
+        let tally = Tally::default();
+        tally.settle(3);
+        (0..3).for_each(|_| tally.note_pooled(1, STEPS));
+        assert_eq!(tally.events(), 0);
+        tally.note_pooled(1, STEPS);
+        tally.settle(100);
+        tally.note_on_disk(0);
+        assert_eq!(tally.events(), 2);
+        tally.forget();
+        tally.note_pooled(0, 0);
+        assert_eq!(tally.events(), 1);
     }
 
     proptest! {

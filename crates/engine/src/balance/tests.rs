@@ -44,7 +44,7 @@ fn look(balance: &Balance, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> u
         }
     }
     let mut next = pool.limit_bytes;
-    balance.step(|| pool, |moved| next = moved);
+    balance.step(|| pool, |random| Some(random % AGE), |moved| next = moved);
     next
 }
 
@@ -88,20 +88,28 @@ fn a_loop_that_would_just_fit_is_reason_enough() {
 
 #[test]
 fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
-    let looks = |pool: PoolView, leave_ns: u64| {
+    let looks = |pass_on_ns: u64| {
         let balance = balance();
-        (0..200).for_each(|_| balance.prices.left(1, leave_ns));
-        let (looks, next) = until_moved(&balance, pool, &[100], &[]).unwrap();
+        (0..200).for_each(|_| balance.prices.passed_on(1, pass_on_ns));
+        let (looks, next) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
         assert_eq!(next, MOST - STEP);
         looks
     };
-    let full = full(MOST);
-    let first = looks(full, 5_000);
-    let free = looks(PoolView { used_bytes: 0, objects: 0, ..full }, 5_000);
-    assert!(free < first, "{free} and {first} looks");
     // What goes on must be written.
-    let dear = looks(full, 40_000);
-    assert!(dear > first, "{dear} and {first} looks");
+    let (cheap, dear) = (looks(1_000), looks(8_000));
+    assert!(dear > cheap, "{dear} and {cheap} looks");
+}
+
+#[test]
+fn what_the_pool_does_not_use_is_no_gain() {
+    let balance = balance();
+    let half = PoolView { used_bytes: MOST / 2, ..full(MOST) };
+    // Five steps are needed to free one, and one is all that is wanted.
+    let (_, next) = until_moved(&balance, half, &[100], &[]).unwrap();
+    let kept = MOST / 2 - STEP..=MOST / 2;
+    assert!(kept.contains(&mark_bytes(next)), "{next}");
+    let empty = PoolView { used_bytes: 0, objects: 0, ..full(MOST) };
+    assert_eq!(until_moved(&balance, empty, &[100], &[]), None);
 }
 
 #[test]
@@ -135,6 +143,8 @@ fn a_step_back_that_was_wrong_makes_the_next_one_wait_longer() {
         let undone = until_moved(&balance, full(MOST - STEP), &[], &[AGE + 10]);
         assert_eq!(undone.unwrap().1, MOST);
     };
+    // The first look of all only learns how old the objects are.
+    assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
     let first = back();
     forth();
     let second = back();

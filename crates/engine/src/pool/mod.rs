@@ -229,6 +229,14 @@ impl Pool {
         guard.handle(slab as u32, slot as u16)
     }
 
+    /// Who owns the object that a random number stands for; `None` where it stands for a
+    /// place in which there is none. Every byte in use is as likely.
+    #[must_use]
+    pub fn owner_at_random(&self, random: u64) -> Option<u64> {
+        let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
+        self.slabs.get(slab)?.lock().owner_at_random(random as u32)
+    }
+
     /// Frees the object; a stale handle has no effect.
     pub fn free(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else {

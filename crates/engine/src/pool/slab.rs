@@ -203,6 +203,15 @@ impl Slab {
         (len > 0).then(|| Handle::new(slab, Object { slot, stamp, len, tag }))
     }
 
+    /// Who owns the object in one of the slots, if one is there.
+    pub(super) fn owner_at_random(&self, random: u32) -> Option<u64> {
+        // Of one that is not in use nothing is to be touched.
+        self.class?;
+        let slot = (u64::from(random) * u64::from(self.untouched_from)) >> 32;
+        let Header { owner, len, .. } = Header::unpack(self.header(slot as u16));
+        (len > 0).then_some(owner)
+    }
+
     /// Writes owners and handles of live objects to `out`, going on where the
     /// last call ended; returns how many. Afterwards `listed_to` is zero when
     /// the slab has been gone through, and the next call starts over.

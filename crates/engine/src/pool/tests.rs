@@ -617,3 +617,26 @@ fn the_last_object_of_a_slab_is_not_passed_over_either() {
     pool.return_oldest(second);
     assert_eq!(candidates(&pool, 1), [(2, second)]);
 }
+
+#[test]
+fn any_object_may_be_found_at_random_and_nothing_else() {
+    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let every = |pool: &Pool| -> std::collections::BTreeSet<u64> {
+        let mut random = 1_u64;
+        (0..20_000)
+            .filter_map(|_| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                pool.owner_at_random(random)
+            })
+            .collect()
+    };
+    assert!(every(&pool).is_empty());
+    let handles: Vec<_> = (0..40).map(|owner| pool.store(&[7; 1500], owner, 1).unwrap()).collect();
+    assert_eq!(every(&pool), (0..40).collect());
+    handles.iter().step_by(2).for_each(|handle| pool.free(*handle));
+    assert_eq!(every(&pool), (0..40).filter(|owner| owner % 2 == 1).collect());
+    handles.iter().skip(1).step_by(2).for_each(|handle| pool.free(*handle));
+    assert!(every(&pool).is_empty());
+}

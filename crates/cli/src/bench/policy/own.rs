@@ -126,7 +126,7 @@ impl Memory {
     fn make_room(&mut self) {
         while self.resident + self.standby.used_bytes() / PAGE_SIZE >= self.most_resident {
             let mut victims = [None];
-            self.clock.claim_victims(&self.pages, &self.space, &mut victims);
+            self.clock.claim_victims(&self.pages, &self.space, 1, &mut victims);
             // All memory but that of a page under way is somebody's, unclaimed.
             let [Some((page, claim))] = victims else { return };
             self.clock.note_leaving(page);
