@@ -486,7 +486,7 @@ impl Engine {
         self.parts.lifting.look();
         (0..rounds)
             .take_while(|_| {
-                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress(_))
+                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
             })
             .count()
     }

@@ -197,6 +197,7 @@ fn bring(
     let wanted = Wanted { page, access, stays, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {
         Ok(tier) => {
+            parts.patience.note_back(place, tier, parts.balance.prices().faults_ns());
             let copy = copies::arrive(parts, place, stays);
             finish(parts, page, claim, heat, copy);
             match tier {

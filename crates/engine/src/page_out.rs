@@ -24,7 +24,7 @@ use crate::swap::AreaFull;
 use crate::unchanged;
 use crate::write_out::{NoSlot, allocate, write_sealed};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::current_cpu;
+use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
 
@@ -38,10 +38,26 @@ pub struct Outcome {
     pub pages_out: usize,
     /// Of these, how many are in staging frames still, and charged to the budget.
     in_frames: usize,
+    /// Of all that left, how many have a slot of their own.
+    unpacked: usize,
     /// How many were to go to the swap area.
     pub for_disk: usize,
     /// Why pages that should have gone to the swap area did not.
     pub area_full: Option<NoSlot>,
+}
+
+impl Outcome {
+    /// A page is at `place` now.
+    fn note(&mut self, place: Place) {
+        self.pages_out += 1;
+        self.unpacked += usize::from(Patience::is_unpacked(place));
+    }
+
+    /// A page is at `place` now, and what was its memory is in a staging frame.
+    fn note_in_frame(&mut self, place: Place) {
+        self.note(place);
+        self.in_frames += 1;
+    }
 }
 
 /// The pages of one batch that wait in staging frames.
@@ -60,12 +76,10 @@ impl Staged {
 
 /// Takes up to one batch of cold pages out.
 pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
+    let before_ns = thread_cpu_ns();
     let mut victims = [const { None }; BATCH_PAGES];
     let times = parts.patience.times();
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, times, &mut victims);
-    let has_own_slot =
-        |(_, claim): &&(PageNo, Claim<'_>)| Patience::is_unpacked(claim.before().place());
-    let unpacked = victims.iter().flatten().filter(has_own_slot).count();
     let mut outcome = Outcome::default();
     let (protected, writable) = protected_first(&mut victims[..found]);
     let has_buffer = drop_out(parts, context, protected, writable, &mut outcome);
@@ -81,10 +95,11 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     }
     debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
     parts.leaving.note(found, outcome.for_disk);
-    let (left, unpacked) = (outcome.pages_out as u64, (unpacked + outcome.for_disk) as u64);
-    parts.patience.note_left(left, unpacked.min(left), || parts.balance.prices().faults_ns());
-    parts.balance.turnover().note_left(outcome.pages_out as u64);
-    parts.density.note_left(outcome.pages_out as u64);
+    let left = outcome.pages_out as u64;
+    parts.patience.note_left(left, outcome.unpacked as u64);
+    parts.balance.turnover().note_left(left);
+    parts.density.note_left(left);
+    parts.balance.prices().left(left, thread_cpu_ns() - before_ns);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;
@@ -156,6 +171,7 @@ fn drop_out(
     let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
     parts.stats.add(Counter::PagesOut, gone.left as u64);
     outcome.pages_out += gone.left;
+    outcome.unpacked += gone.unpacked;
     parts.budget.release(gone.left);
     let Some(mut buffer) = buffer else { return to_copy == 0 };
     let lifted = &mut lifted[..gone.lifted];
@@ -224,7 +240,7 @@ fn place_lifted(
                 parts.budget.release(1);
                 claim.publish(place);
                 settle(parts, page, stored, place);
-                outcome.pages_out += 1;
+                outcome.note(place);
             }
             None if publish_copied(parts, context, (page, claim), waiting, &copies[at]) => {
                 for_disk[waiting] = (page, (context.first_frame + waiting) as u32);
@@ -348,8 +364,7 @@ fn store(parts: &Parts, context: &mut Context, staged: &Staged, outcome: &mut Ou
             let (content, claim) = held;
             drop(content);
             claim.publish(place);
-            outcome.pages_out += 1;
-            outcome.in_frames += 1;
+            outcome.note_in_frame(place);
             continue;
         }
         if cluster.is_none() {
@@ -487,8 +502,7 @@ fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Ou
     if is_staged(&claim, page.1) {
         parts.keep_on_standby(slot, |to| filled_from(to, frame_of(parts, page.1).bytes()));
         claim.publish(Place::Slot { slot });
-        outcome.pages_out += 1;
-        outcome.in_frames += 1;
+        outcome.note_in_frame(Place::Slot { slot });
     } else {
         // Rescued while it was being written: the copy is stale.
         parts.areas.give_back(slot, 1);

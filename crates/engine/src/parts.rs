@@ -349,7 +349,6 @@ impl Parts {
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
     pub fn note_return(&self, page: PageNo, place: Place) {
-        self.patience.note_back(place);
         if matches!(place, Place::Slot { .. }) {
             let out = self.slots_of_others();
             let left = self.clock.distance(page);

@@ -12,6 +12,7 @@
 //! alone.)
 
 use crate::page::Place;
+use crate::stats::Tier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that left after which it is judged, and what was counted counts half.
@@ -25,25 +26,24 @@ const LEAST_OTHERS: u64 = 4;
 const MARGIN: f64 = 0.25;
 
 /// What left and came back, by kind. Threads may overwrite each other's halving: all of it
-/// is an estimate.
+/// is an estimate. By itself in its cache line, which every fault writes to.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Patience {
     /// Pages that left, and of these those that do not pack.
     left: AtomicU64,
     unpacked_left: AtomicU64,
-    /// Touched pages that came back from the pool, from a slot that they shared, and from
-    /// one of their own.
-    from_pool: AtomicU64,
-    from_shared: AtomicU64,
-    unpacked_back: AtomicU64,
+    /// What faults have cost on pages that came back, and on those that do not pack.
+    paid_ns: AtomicU64,
+    paid_for_unpacked_ns: AtomicU64,
     times: AtomicU64,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        let [left, unpacked_left, from_pool, from_shared, unpacked_back] = Default::default();
+        let [left, unpacked_left, paid_ns, paid_for_unpacked_ns] = Default::default();
         let times = AtomicU64::new(1);
-        Patience { left, unpacked_left, from_pool, from_shared, unpacked_back, times }
+        Patience { left, unpacked_left, paid_ns, paid_for_unpacked_ns, times }
     }
 }
 
@@ -64,40 +64,42 @@ impl Patience {
         self.times.load(Relaxed)
     }
 
-    /// A touched page comes back.
-    pub fn note_back(&self, place: Place) {
-        let count = match place {
-            Place::Pool { .. } => &self.from_pool,
-            Place::Packed { .. } => &self.from_shared,
-            Place::Slot { .. } => &self.unpacked_back,
+    /// A touched page came back from `place`, found in `tier`, where a fault from the pool
+    /// costs so much, and one from the disk.
+    pub fn note_back(&self, place: Place, tier: Tier, (pool_ns, disk_ns): (u64, u64)) {
+        let ns = match tier {
+            // What is kept on standby is in DRAM, too.
+            Tier::Pool | Tier::Standby => pool_ns,
+            Tier::Disk => disk_ns,
             _ => return,
         };
-        count.fetch_add(1, Relaxed);
-    }
-
-    /// So many pages left, and so many of them do not pack. A fault from the pool costs so
-    /// much, and one from the disk.
-    pub fn note_left(&self, pages: u64, unpacked: u64, prices_ns: impl FnOnce() -> (u64, u64)) {
-        self.unpacked_left.fetch_add(unpacked, Relaxed);
-        if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
-            self.judge(prices_ns());
-            let counts = [&self.left, &self.unpacked_left, &self.from_pool];
-            let counts = counts.into_iter().chain([&self.from_shared, &self.unpacked_back]);
-            counts.for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
+        self.paid_ns.fetch_add(ns, Relaxed);
+        if Patience::is_unpacked(place) {
+            self.paid_for_unpacked_ns.fetch_add(ns, Relaxed);
         }
     }
 
-    fn judge(&self, (pool_ns, disk_ns): (u64, u64)) {
+    /// So many pages left, and so many of them have a slot of their own now.
+    pub fn note_left(&self, pages: u64, unpacked: u64) {
+        self.unpacked_left.fetch_add(unpacked, Relaxed);
+        if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
+            self.judge();
+            let counts =
+                [&self.left, &self.unpacked_left, &self.paid_ns, &self.paid_for_unpacked_ns];
+            counts.into_iter().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
+        }
+    }
+
+    fn judge(&self) {
         let of = |count: &AtomicU64| count.load(Relaxed) as f64;
-        let unpacked = of(&self.unpacked_left);
-        let others = of(&self.left) - unpacked;
-        let paid = |ns: f64, pages: f64| ns / pages.max(1.0);
-        let for_others =
-            of(&self.from_pool) * pool_ns as f64 + of(&self.from_shared) * disk_ns as f64;
-        let for_others = paid(for_others, others);
-        let for_unpacked = paid(of(&self.unpacked_back) * disk_ns as f64, unpacked);
+        let (left, unpacked) = (of(&self.left), of(&self.unpacked_left));
+        let (paid_ns, paid_for_unpacked_ns) = (of(&self.paid_ns), of(&self.paid_for_unpacked_ns));
+        // Noted one after the other.
+        let others = (left - unpacked).max(0.0);
+        let for_others = (paid_ns - paid_for_unpacked_ns).max(0.0) / others.max(1.0);
+        let for_unpacked = paid_for_unpacked_ns / unpacked.max(1.0);
         let times = self.times();
-        let next = if others * LEAST_OTHERS as f64 <= unpacked + others {
+        let next = if others * LEAST_OTHERS as f64 <= left {
             1
         } else if for_unpacked > for_others * (1.0 + MARGIN) {
             (2 * times).min(MOST_TIMES)
@@ -122,10 +124,11 @@ mod tests {
     fn pass(patience: &Patience, unpacked: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1 };
-            (0..u64::from(at % 100 < unpacked)).for_each(|_| patience.note_back(place));
+            let back = |place: Place, tier: Tier| patience.note_back(place, tier, PRICES_NS);
+            (0..u64::from(at % 100 < unpacked)).for_each(|_| back(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
-            (0..u64::from(at % 100 < others)).for_each(|_| patience.note_back(place));
-            patience.note_left(2, 1, || PRICES_NS);
+            (0..u64::from(at % 100 < others)).for_each(|_| back(place, Tier::Pool));
+            patience.note_left(2, 1);
         }
     }
 
@@ -151,21 +154,39 @@ mod tests {
     #[test]
     fn what_shares_a_slot_costs_a_read_too() {
         let patience = Patience::default();
+        let back = |place, tier| patience.note_back(place, tier, PRICES_NS);
+        let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
-            patience.note_back(Place::Slot { slot: 1 });
-            (0..at % 2).for_each(|_| patience.note_back(Place::Packed { slot: 2, part: 1 }));
-            (1..at % 2).for_each(|_| patience.note_back(Place::Pool { handle: 0 }));
-            patience.note_left(2, 1, || PRICES_NS);
+            back(Place::Slot { slot: 1 }, Tier::Disk);
+            (0..at % 2).for_each(|_| back(shared, Tier::Disk));
+            patience.note_left(2, 1);
         }
         assert_eq!(patience.times(), MOST_TIMES, "half as often");
         for _ in 0..20_000 {
-            patience.note_back(Place::Slot { slot: 1 });
-            patience.note_back(Place::Packed { slot: 2, part: 1 });
-            patience.note_back(Place::Pool { handle: 0 });
-            patience.note_back(Place::Foreign);
-            patience.note_left(2, 1, || PRICES_NS);
+            back(Place::Slot { slot: 1 }, Tier::Disk);
+            back(shared, Tier::Disk);
+            back(Place::Pool { handle: 0 }, Tier::Pool);
+            back(Place::Foreign, Tier::Zero);
+            patience.note_left(2, 1);
         }
         assert_eq!(patience.times(), MOST_TIMES, "dearer by a quarter is within the margin");
+        for _ in 0..20_000 {
+            (0..2).for_each(|_| back(shared, Tier::Disk));
+            back(Place::Slot { slot: 1 }, Tier::Disk);
+            patience.note_left(2, 1);
+        }
+        assert_eq!(patience.times(), 1, "twice as often");
+    }
+
+    #[test]
+    fn what_was_kept_on_standby_costs_no_read() {
+        let patience = Patience::default();
+        for _ in 0..20_000 {
+            patience.note_back(Place::Slot { slot: 1 }, Tier::Standby, PRICES_NS);
+            patience.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
+            patience.note_left(2, 1);
+        }
+        assert_eq!(patience.times(), 1);
     }
 
     #[test]
@@ -173,8 +194,8 @@ mod tests {
         let patience = Patience::default();
         pass(&patience, 50, 50, 20_000);
         for _ in 0..20_000 {
-            patience.note_back(Place::Slot { slot: 1 });
-            patience.note_left(5, 4, || PRICES_NS);
+            patience.note_back(Place::Slot { slot: 1 }, Tier::Disk, PRICES_NS);
+            patience.note_left(5, 4);
         }
         assert_eq!(patience.times(), 1);
     }

@@ -141,8 +141,16 @@ impl Clock {
         // The chunk that it begins in, in the middle perhaps, it also ends in.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
-        let mut passed_over = 0;
-        while found < victims.len() && idle < round {
+        let mut may_pass_over = if times > 1 { MOST_PASSED_OVER } else { 0 };
+        let mut passed_over = false;
+        while found < victims.len() {
+            if idle >= round {
+                if !std::mem::take(&mut passed_over) {
+                    break;
+                }
+                // There are only such.
+                (may_pass_over, idle) = (0, 0);
+            }
             if hand.at >= high {
                 self.begin_round(&mut hand);
             }
@@ -160,11 +168,10 @@ impl Clock {
             if seen.is_busy() || seen.pins() > 0 {
                 continue;
             }
-            let may_pass_over = times > 1 && passed_over < MOST_PASSED_OVER;
-            if may_pass_over && Patience::is_unpacked(seen.place()) && !hand.one_in(times) {
+            if may_pass_over > 0 && Patience::is_unpacked(seen.place()) && !hand.one_in(times) {
                 hand.warm += usize::from(heat > FRESH);
-                passed_over += 1;
-                idle = 0;
+                may_pass_over -= 1;
+                passed_over = true;
             } else if !pages.cool(page, seen) {
                 self.note_cooled(&mut hand, heat);
                 idle = 0;
@@ -278,6 +285,18 @@ mod tests {
             .flatten()
             .collect();
         assert_eq!(left.len(), 1024);
+    }
+
+    #[test]
+    fn one_page_among_pinned_ones_is_passed_over_for_a_round_at_most() {
+        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
+        pages.claim(2).publish(Place::Resident { heat: 0, copy: own_slot });
+        assert!(pages.try_pin(1) && pages.try_pin(3));
+        let mut out = [const { None }; 3];
+        // Never by chance.
+        assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, &mut out), 1);
+        assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(2));
     }
 
     #[test]

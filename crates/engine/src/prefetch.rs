@@ -193,7 +193,7 @@ fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<C
             return Some(Charge { parts, pages });
         }
         parts.wake_reclaim();
-        if !matches!(reclaim::round_for_room(parts, context), Round::Progress(_)) {
+        if !matches!(reclaim::round_for_room(parts, context), Round::Progress) {
             return None;
         }
     }

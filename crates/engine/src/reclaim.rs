@@ -16,7 +16,7 @@ use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use crate::write_out::NoSlot;
 use softswap_sys::futex;
-use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
@@ -59,31 +59,34 @@ pub enum Exhausted {
 
 /// What a round of reclaim came to.
 pub enum Round {
-    /// There is more room: so many pages left, or the pool gave way.
-    Progress(usize),
+    /// There is more room, or will be: pages left, or the pool gives way.
+    Progress,
     /// Nothing could leave, because of the area if it says so.
     Stuck(Option<NoSlot>),
 }
 
-/// Takes one batch out, and makes room in the pool when it is nearly full.
+/// Makes room in the pool when it is nearly full, and takes one batch out; only the first
+/// as long as a pool above its limit gives memory back.
 pub fn round(parts: &Parts, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
     pool_upkeep::compact(parts, context);
     if is_pool_high(parts) {
+        let before_bytes = parts.pool.used_bytes();
         from_pool = take_from_pool(parts, context, &mut area_full);
-        // Pages in use need not leave for room that the pool is to give.
-        if from_pool > 0 && parts.pool.used_bytes() > parts.pool.limit_bytes() {
-            return Round::Progress(0);
+        let used_bytes = parts.pool.used_bytes();
+        // Pages in use need not leave for room that the pool has just given, and is to.
+        if used_bytes < before_bytes && used_bytes > parts.pool.limit_bytes() {
+            return Round::Progress;
         }
     }
     let outcome = page_out::page_out(parts, context);
     if outcome.pages_out + from_pool > 0 {
-        return Round::Progress(outcome.pages_out);
+        return Round::Progress;
     }
     match outcome.area_full.or(area_full) {
-        Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress(0),
+        Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
     }
 }
@@ -95,9 +98,9 @@ pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
     let stuck = round(parts, context);
     if let Round::Stuck(mut why) = stuck {
         return match take_from_pool(parts, context, &mut why) {
-            0 if why.is_some() && parts.widen_pool() => Round::Progress(0),
+            0 if why.is_some() && parts.widen_pool() => Round::Progress,
             0 => Round::Stuck(why),
-            _ => Round::Progress(0),
+            _ => Round::Progress,
         };
     }
     stuck
@@ -144,7 +147,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress(_) => pauses = 0,
+            Round::Progress => pauses = 0,
             Round::Stuck(why) => {
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
@@ -179,11 +182,10 @@ pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     if !context.may_reclaim {
         return;
     }
-    let (start, before_ns) = (now_ns(), thread_cpu_ns());
+    let start = now_ns();
     parts.keep_balance();
     pool_upkeep::compact(parts, &mut context);
     let pages = page_out::page_out(parts, &mut context).pages_out;
-    parts.balance.prices().left(pages as u64, thread_cpu_ns() - before_ns);
     parts.stats.add(Counter::StalledNs, now_ns() - start);
     parts.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
@@ -209,7 +211,6 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut upkeep = Upkeep::default();
     let mut shrinker = Shrinker::default();
     let mut recompressor = Recompressor::default();
-    let mut meter = Meter::default();
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         tend(parts, contexts);
@@ -222,34 +223,13 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         }
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
-        let outcome = meter.measure(parts, || round_for_room(parts, &mut context));
-        let stuck = matches!(outcome, Round::Stuck(_));
+        let stuck = matches!(round_for_room(parts, &mut context), Round::Stuck(_));
         shrinker.step(parts, &mut context);
         drop(context);
         parts.note_all();
         if stuck {
             futex::wait(&parts.kick, seen, Some(PAUSE_NS));
         }
-    }
-}
-
-/// What rounds take of the processor, until pages have left by that.
-#[derive(Default)]
-struct Meter {
-    cpu_ns: u64,
-}
-
-impl Meter {
-    fn measure(&mut self, parts: &Parts, round: impl FnOnce() -> Round) -> Round {
-        let before_ns = thread_cpu_ns();
-        let outcome = round();
-        if let Round::Progress(pages) = outcome {
-            self.cpu_ns += thread_cpu_ns() - before_ns;
-            if pages > 0 {
-                parts.balance.prices().left(pages as u64, std::mem::take(&mut self.cpu_ns));
-            }
-        }
-        outcome
     }
 }
 

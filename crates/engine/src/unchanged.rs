@@ -13,6 +13,7 @@ use crate::copies;
 use crate::lift::Lifted;
 use crate::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::parts::Parts;
+use crate::patience::Patience;
 use crate::policy::Victim;
 use softswap_sys::PAGE_SIZE;
 
@@ -21,6 +22,8 @@ use softswap_sys::PAGE_SIZE;
 pub(crate) struct Gone {
     /// So many left for what is stored of them.
     pub(crate) left: usize,
+    /// Of these, so many have a slot of their own.
+    pub(crate) unpacked: usize,
     /// And so many have yet to be stored.
     pub(crate) lifted: usize,
 }
@@ -64,14 +67,15 @@ pub(crate) fn drop_where_they_are<'t>(
     // The hand may have wrapped in the middle, but no run of neighbours does.
     let gone = parts.window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
-    let mut gone = Gone { left: 0, lifted: 0 };
+    let mut gone = Gone { left: 0, unpacked: 0, lifted: 0 };
     for (at, (page, claim)) in victims.iter_mut().filter_map(Option::take).enumerate() {
         if gone_pages.next_if_eq(&&page).is_none() {
             continue;
         }
         if stored >> at & 1 == 1 {
-            leave(parts, page, claim);
+            let place = leave(parts, page, claim);
             gone.left += 1;
+            gone.unpacked += usize::from(place.is_some_and(Patience::is_unpacked));
         } else {
             lifted[gone.lifted] = Some((page, claim));
             gone.lifted += 1;
@@ -106,11 +110,12 @@ fn is_in_slot(parts: &Parts, claim: &Claim<'_>) -> bool {
     copy.and_then(|copy| copies::in_sound_slot(parts, copy)).is_some()
 }
 
-/// A page whose memory is gone.
-fn leave(parts: &Parts, page: PageNo, claim: Claim<'_>) {
-    let Some(copy) = claim.before().place().copy() else { return };
+/// A page whose memory is gone. Returns where it is now.
+fn leave(parts: &Parts, page: PageNo, claim: Claim<'_>) -> Option<Place> {
+    let copy = claim.before().place().copy()?;
     parts.clock.note_leaving(page);
     parts.space.sub_resident(page);
     let place = copies::leave_for(parts, page, copy);
     claim.publish(place);
+    Some(place)
 }

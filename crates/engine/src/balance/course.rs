@@ -20,17 +20,32 @@ pub(super) struct Plan {
     pub(super) cost_ns: f64,
 }
 
-/// What each move had gained by now, had it been made when that began to pay, by its
-/// steps.
+/// What one move had gained by now, had it been made when that began to pay.
+#[derive(Debug, Default, Clone, Copy)]
+struct Gain {
+    ns: f64,
+    /// In so many looks.
+    looks: u32,
+}
+
+impl Gain {
+    fn add(&mut self, ns: f64) {
+        self.ns += ns;
+        self.looks += 1;
+        if self.ns <= 0.0 {
+            *self = Gain::default();
+        }
+    }
+}
+
+/// What each move had gained by now, by its steps.
 #[derive(Debug)]
 pub(super) struct Course {
-    to_pool_ns: [f64; STEPS + 1],
-    to_resident_ns: [f64; STEPS + 1],
-    /// Looks since the last move.
-    looks: u32,
-    /// The last move was one to resident pages, and has paid if it is not undone in so many
-    /// looks.
-    pays_after: Option<u32>,
+    to_pool: [Gain; STEPS + 1],
+    to_resident: [Gain; STEPS + 1],
+    /// The last move was one to resident pages, and was right if it is not undone in so many
+    /// looks more.
+    on_trial: Option<u32>,
     /// How often what a move back costs is doubled, or halved.
     doubt: i32,
 }
@@ -45,8 +60,8 @@ impl Default for Course {
 
 impl Course {
     fn with_doubt(doubt: i32) -> Course {
-        let none = [0.0; STEPS + 1];
-        Course { to_pool_ns: none, to_resident_ns: none, looks: 0, pays_after: None, doubt }
+        let none = [Gain::default(); STEPS + 1];
+        Course { to_pool: none, to_resident: none, on_trial: None, doubt }
     }
 
     /// Adds what was seen since the last look, by a plan for each number of steps that
@@ -55,41 +70,42 @@ impl Course {
         &mut self,
         plan: impl Fn(Towards, usize) -> Option<Plan>,
     ) -> Option<(Towards, usize)> {
-        self.looks += 1;
-        if self.pays_after.is_some_and(|looks| self.looks > looks) {
-            self.pays_after = None;
-            self.doubt = (self.doubt - 1).max(LEAST_DOUBT);
-        }
+        self.on_trial = match self.on_trial {
+            Some(0) => {
+                self.doubt = (self.doubt - 1).max(LEAST_DOUBT);
+                None
+            }
+            looks => looks.map(|looks| looks - 1),
+        };
         let doubted = 2_f64.powi(self.doubt);
         let mut best = None;
         let mut most_ns = 0.0;
-        for (towards, gained, factor) in [
-            (Towards::Pool, &mut self.to_pool_ns, 1.0),
-            (Towards::Resident, &mut self.to_resident_ns, doubted),
+        for (towards, gains, factor) in [
+            (Towards::Pool, &mut self.to_pool, 1.0),
+            (Towards::Resident, &mut self.to_resident, doubted),
         ] {
-            for (steps, gained_ns) in gained.iter_mut().enumerate().skip(1) {
+            for (steps, gain) in gains.iter_mut().enumerate().skip(1) {
                 let Some(plan) = plan(towards, steps) else { break };
-                *gained_ns = (*gained_ns + plan.gain_ns).max(0.0);
-                let beyond_ns = *gained_ns - plan.cost_ns * factor;
+                gain.add(plan.gain_ns);
+                let beyond_ns = gain.ns - plan.cost_ns * factor;
                 if beyond_ns > most_ns {
                     most_ns = beyond_ns;
                     best = Some((towards, steps));
                 }
             }
         }
-        let (towards, _) = best?;
-        self.decide(towards);
+        let (towards, steps) = best?;
+        self.decide(towards, steps);
         best
     }
 
-    fn decide(&mut self, towards: Towards) {
-        // One that is undone before it has paid was wrong.
-        let was_wrong = self.pays_after.is_some() && towards == Towards::Pool;
+    fn decide(&mut self, towards: Towards, steps: usize) {
+        let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
         let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
-        // In so many looks it had gained what it costs: as often as that was taken for this.
-        let looks = f64::from(self.looks) / 2_f64.powi(self.doubt);
-        let pays_after = (towards == Towards::Resident).then_some(looks as u32);
-        *self = Course { pays_after, ..Course::with_doubt(doubt) };
+        // Going on as in these looks, it will have gained once what it costs.
+        let looks = f64::from(self.to_resident[steps].looks) / 2_f64.powi(self.doubt);
+        let on_trial = (towards == Towards::Resident).then_some(looks.ceil() as u32);
+        *self = Course { on_trial, ..Course::with_doubt(doubt) };
     }
 }
 
@@ -123,6 +139,27 @@ mod tests {
         let mut course = Course::default();
         let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { None };
         (0..100).for_each(|_| assert_eq!(course.follow(bounded), None));
+    }
+
+    #[test]
+    fn a_move_is_on_trial_for_as_long_as_it_takes_to_gain_what_it_costs() {
+        let only = |wanted: Towards, gain_ns: f64| {
+            move |towards, steps| {
+                (towards == wanted && steps == 1).then(|| plan(gain_ns, 10.0)).flatten()
+            }
+        };
+        // What came before that began to pay is no part of it, and one look is enough where
+        // that was.
+        for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
+            for (wait, doubt) in [(trial - 1, LEAST_DOUBT + 1), (trial, LEAST_DOUBT)] {
+                let mut course = Course::default();
+                (0..50).for_each(|_| assert_eq!(course.follow(only(Towards::Resident, 0.0)), None));
+                while course.follow(only(Towards::Resident, gain_ns)).is_none() {}
+                (0..wait).for_each(|_| assert_eq!(course.follow(only(Towards::Pool, 0.0)), None));
+                assert!(course.follow(only(Towards::Pool, 11.0)).is_some());
+                assert_eq!(course.doubt, doubt, "{gain_ns} a look, undone after {wait}");
+            }
+        }
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! DRAM given to the pool holds more pages, but each touch of one costs a fault;
 //! DRAM left to resident pages holds fewer, at no cost; and what neither holds
 //! costs a read from the disk. How soon a page is back after it left tells what
-//! more DRAM would have spared: a page found in the pool would have stayed
+//! more DRAM would have spared, about: a page found in the pool would have stayed
 //! resident, had there been room for as many pages as left meanwhile; one found
-//! on the disk would still have been in the pool, had that held what went on from
-//! there meanwhile ([`Turnover`]).
+//! packed on the disk would still have been in the pool, had that held what went on
+//! from there since ([`Turnover`]).
 //!
 //! Each is counted by how many steps of the limit would have spared it, times what such
 //! a fault costs here ([`Prices`]); and of the pages found in the pool, how many steps
@@ -15,8 +15,8 @@
 //! hot set the more, the more of it does. For each move that adds up, and what it would
 //! have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
 //! what the move costs, pages that have to be written and others that have to be packed,
-//! the limit moves. A move back to resident pages that had to be undone makes the next one
-//! wait for twice as much, one that was followed by another for half.
+//! the limit moves. A move back to resident pages that is undone before it can have gained
+//! what it cost makes the next one wait for twice as much, one that is not for half.
 
 mod ages;
 mod course;
@@ -38,6 +38,8 @@ use tally::{STEPS, Seen, Tally, steepest, within};
 
 /// Faults that are looked at together.
 const EVENTS: u32 = 128;
+/// With fewer objects in the pool none are looked at.
+const LEAST_OBJECTS: usize = 64;
 /// At least so many of the pages that go on are taken to come back.
 const LEAST_BACK: f64 = 1.0 / 8.0;
 /// A page weighs at most so many times what all do on average: what is soon must not be
@@ -185,7 +187,7 @@ impl Balance {
     #[must_use]
     pub fn spared_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.prices.faults_ns();
-        let gone_ns = self.prices.leave_ns() as f64 / self.turnover.share_back().max(LEAST_BACK);
+        let gone_ns = self.prices.pass_on_ns() as f64 / self.turnover.share_back().max(LEAST_BACK);
         disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
     }
 
@@ -193,6 +195,9 @@ impl Balance {
     pub fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
         if !self.is_on() {
             return;
+        }
+        if !self.ages.are_known() {
+            return self.tally.note_unknown();
         }
         let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
         // The oldest ones go first.
@@ -220,7 +225,14 @@ impl Balance {
         at_random: impl Fn(u64) -> Option<u64>,
         set_limit: impl FnOnce(usize),
     ) {
-        if self.tally.events() < EVENTS {
+        let is_due = self.tally.events() >= EVENTS;
+        let is_lost = || !self.ages.are_known() && self.tally.is_settled();
+        if !self.is_on() || !is_due && !is_lost() {
+            return;
+        }
+        let view = view();
+        // Of a handful it would not find any.
+        if !is_due && view.objects < LEAST_OBJECTS {
             return;
         }
         // Not waited for: a forked child may find it taken for good.
@@ -229,13 +241,15 @@ impl Balance {
             return;
         }
         let (course, samples) = &mut *course;
-        let was_known = samples.are_there();
         samples.look(at_random);
         self.ages.learn(samples);
-        if !was_known {
-            return self.tally.forget();
+        if !is_due {
+            return;
         }
-        if let Some(limit_bytes) = self.next(course, view()) {
+        if let Some(limit_bytes) = self.next(course, view) {
+            // By when faults count again, the pool is another.
+            samples.forget();
+            self.ages.forget();
             set_limit(limit_bytes);
         }
     }
@@ -255,7 +269,7 @@ impl Balance {
                 view.limit_bytes + bytes
             }
             Towards::Resident => {
-                self.tally.settle(bytes / PAGE_SIZE);
+                self.tally.settle(look.freed_bytes(bytes) / PAGE_SIZE);
                 view.limit_bytes - bytes
             }
         })

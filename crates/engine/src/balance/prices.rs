@@ -5,8 +5,8 @@
 //! busy, what one waits for costs the others nothing, and a fault from the disk is hardly
 //! dearer than one from the pool. So waiting counts by the share of it for which there
 //! was an idle processor: the processors' time less what the process has used, over what
-//! its threads have waited, or all of it. Others' use counts as idle: nothing is known of what they
-//! would leave.
+//! its threads have waited, or all of it. Others' use counts as idle: nothing is known of
+//! what they would leave.
 
 use crate::average::follow;
 use crate::stats::Tier;
@@ -31,7 +31,7 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// How long processors are watched before their idle time is judged.
 const WINDOW_NS: u64 = 10_000_000;
-/// At least one in so many parts of it must have been waited for.
+/// With less than one in so many parts of it waited for, hardly anybody waits.
 const LEAST_WAITED: u64 = 16;
 
 /// How long a fault takes.
@@ -139,14 +139,21 @@ impl Prices {
         let cpu_ns = cpu_ns();
         let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
         let waited_ns = self.waited_ns.swap(0, Relaxed);
-        // Where hardly anybody waits nothing is learnt.
-        if since_ns == 0 || waited_ns < wall_ns / LEAST_WAITED {
+        if since_ns == 0 {
             return;
         }
         let all_ns = self.processors * wall_ns;
         let idle_ns = all_ns.saturating_sub(busy_ns);
-        // However many wait, no more processors can be idle for them than there are.
-        let share = idle_ns as f64 / waited_ns.min(all_ns) as f64;
+        let share = if waited_ns < wall_ns / LEAST_WAITED {
+            // Where hardly anybody waits, and no processor is idle, nothing is learnt.
+            if idle_ns < wall_ns / 2 {
+                return;
+            }
+            1.0
+        } else {
+            // However many wait, no more processors can be idle for them than there are.
+            idle_ns as f64 / waited_ns.min(all_ns) as f64
+        };
         follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
     }
 
@@ -191,16 +198,17 @@ mod tests {
     const CPU_NS: u64 = 40_000;
     const DISK_NS: u64 = 200_000;
 
-    /// Prices on two processors after reads that took so much of one, and windows in which
-    /// all threads together used so much of both, in percent, and waited for so many reads.
-    fn after(used_percent: u64, reads: u64) -> Prices {
+    /// Prices on two processors after reads that took so much of one, and for each phase
+    /// windows in which all threads together used so much of both, in percent, and waited
+    /// for so many reads.
+    fn after(phases: &[(u64, u64)]) -> Prices {
         let prices = Prices::new(2);
         (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
         let (mut now_ns, mut cpu_ns) = (7, 0);
         prices.look(now_ns, || cpu_ns);
         prices.waited_ns.store(0, Relaxed);
-        for _ in 0..100 {
-            (0..reads).for_each(|_| prices.note(Tier::Disk, DISK_NS, None));
+        for (used_percent, reads) in phases.iter().flat_map(|phase| [phase; 100]) {
+            (0..*reads).for_each(|_| prices.note(Tier::Disk, DISK_NS, None));
             now_ns += 2 * WINDOW_NS;
             cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
             prices.look(now_ns, || cpu_ns);
@@ -217,26 +225,35 @@ mod tests {
     #[test]
     fn one_thread_that_waits_leaves_its_processor_idle() {
         // Of 20 ms it waits for 16, and runs for the others.
-        let alone = disk_ns(&after(10, 100));
+        let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
-        let nobody_waits = disk_ns(&after(100, 0));
+        let nobody_waits = disk_ns(&after(&[(100, 0)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&nobody_waits), "{nobody_waits}");
     }
 
     #[test]
     fn many_threads_that_wait_leave_no_processor_idle() {
-        let busy = disk_ns(&after(100, 100));
+        let busy = disk_ns(&after(&[(100, 100)]));
         assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
         // Waiting for 32 ms of twice 20, of which both were idle for 8.
-        let half = disk_ns(&after(80, 200));
+        let half = disk_ns(&after(&[(80, 200)]));
         let wanted = CPU_NS + (DISK_NS - CPU_NS) / 4;
         assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
     }
 
     #[test]
+    fn a_processor_that_is_idle_would_be_so_for_one_who_waits() {
+        let crowd = (100, 100);
+        let busy = disk_ns(&after(&[crowd, (100, 1)]));
+        assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
+        let alone = disk_ns(&after(&[crowd, (50, 1)]));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
+    }
+
+    #[test]
     fn threads_that_wait_beside_idle_processors_are_no_crowd() {
         // All of 32 wait all the time: 640 ms in 20, of which processors were used for a tenth.
-        let idle = disk_ns(&after(10, 4_000));
+        let idle = disk_ns(&after(&[(10, 4_000)]));
         assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
     }
 

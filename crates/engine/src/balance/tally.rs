@@ -9,12 +9,12 @@ pub(super) const STEPS: usize = 16;
 
 type Counts = [AtomicU32; STEPS];
 
-/// What has been seen since the last look. Threads may note while it is looked at: what
-/// they say then counts the next time.
+/// What has been seen since the last look. Threads may note while it is looked at: parts of
+/// what they say then count the next time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     events: AtomicU32,
-    /// Faults to come from the pool that are not counted.
+    /// Faults to come that are not counted.
     unsettled: AtomicU32,
     /// Faults from the pool on pages that had been resident with so many steps more for
     /// resident pages, and one.
@@ -44,7 +44,7 @@ impl Tally {
     /// `until_resident` steps more for resident pages; with more than `until_lost` less for
     /// the pool, it had been on the disk.
     pub(super) fn note_pooled(&self, until_resident: usize, until_lost: usize) {
-        if until_resident >= STEPS && until_lost >= STEPS || self.is_unsettled() {
+        if self.settles() || until_resident >= STEPS && until_lost >= STEPS {
             return;
         }
         self.events.fetch_add(1, Relaxed);
@@ -55,26 +55,35 @@ impl Tally {
         }
     }
 
+    /// A touched page was in the pool, and of that nothing is known.
+    pub(super) fn note_unknown(&self) {
+        self.settles();
+    }
+
     /// A touched page was on the disk. It had been in the pool with more than
     /// `until_pooled` steps more for that.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
-        if until_pooled < STEPS {
+        if !self.settles() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);
             add(&self.pooled, until_pooled);
         }
     }
 
     /// Resident pages have got room for so many more. Those that are to be there come back
-    /// once, and say what they did before: that is not counted.
+    /// once, and say what they did before. So that many faults are not counted: neither of
+    /// those from the pool nor of those from the disk, which would speak alone.
     pub(super) fn settle(&self, pages: usize) {
         self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }
 
-    fn is_unsettled(&self) -> bool {
-        let left = self.unsettled.load(Relaxed);
-        // Two may count as one.
-        self.unsettled.store(left.saturating_sub(1), Relaxed);
-        left > 0
+    /// Whether this fault is one of those that do not count.
+    fn settles(&self) -> bool {
+        self.unsettled.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// Whether faults count again.
+    pub(super) fn is_settled(&self) -> bool {
+        self.unsettled.load(Relaxed) == 0
     }
 
     /// How many faults it knows of for which another limit had made a difference.
@@ -157,9 +166,17 @@ mod tests {
         (0..3).for_each(|_| tally.note_pooled(1, STEPS));
         assert_eq!(tally.events(), 0);
         tally.note_pooled(1, STEPS);
-        tally.settle(100);
+        assert_eq!(tally.events(), 1);
+        // Wherever they come from, and whether or not they make a difference.
+        tally.settle(3);
+        tally.note_on_disk(0);
+        tally.note_pooled(STEPS, STEPS);
+        assert!(!tally.is_settled());
+        tally.note_pooled(0, STEPS);
+        assert!(tally.is_settled());
         tally.note_on_disk(0);
         assert_eq!(tally.events(), 2);
+        tally.settle(1);
         tally.forget();
         tally.note_pooled(0, 0);
         assert_eq!(tally.events(), 1);

@@ -101,6 +101,25 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
 }
 
 #[test]
+fn as_many_faults_as_pages_got_room_do_not_count() {
+    let half = PoolView { used_bytes: mark_bytes(MOST) - STEP, ..full(MOST) };
+    for pool in [full(MOST), half] {
+        let balance = balance();
+        let (_, next) = until_moved(&balance, pool, &[100], &[]).unwrap();
+        // What the pool did not use is nobody's gain.
+        let freed_bytes = (pool.used_bytes - mark_bytes(next)).min(MOST - next);
+        assert!((1..=STEP).contains(&freed_bytes), "{freed_bytes}");
+        let found = || balance.found_in_pool(100, next, pool.used_bytes);
+        (0..freed_bytes / PAGE_SIZE).for_each(|_| found());
+        assert_eq!(balance.tally.events(), 0);
+        // The pool is another than it was.
+        balance.step(|| full(next), |random| Some(random % AGE), |_| unreachable!("no fault"));
+        found();
+        assert_eq!(balance.tally.events(), 1);
+    }
+}
+
+#[test]
 fn what_the_pool_does_not_use_is_no_gain() {
     let balance = balance();
     let half = PoolView { used_bytes: MOST / 2, ..full(MOST) };

@@ -230,7 +230,7 @@ impl Pool {
     }
 
     /// Who owns the object that a random number stands for; `None` where it stands for a
-    /// place in which there is none. Every byte in use is as likely.
+    /// place in which there is none. An object is about as likely as it is large.
     #[must_use]
     pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
