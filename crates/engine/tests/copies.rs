@@ -4,7 +4,7 @@
 mod common;
 use common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, in_threads, page_of, random, scramble,
-    until, write_all,
+    until, worlds, write_all,
 };
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
@@ -14,12 +14,6 @@ use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
 
 const PAGES: usize = 300;
-
-fn worlds() -> impl Iterator<Item = World> {
-    [false, true]
-        .into_iter()
-        .map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
-}
 
 /// Pages that were written out and only read since.
 fn unchanged(world: &World) -> (Memory, Vec<Content>) {

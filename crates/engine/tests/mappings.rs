@@ -2,7 +2,8 @@
 
 mod common;
 use common::{
-    Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, write_all,
+    Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
+    write_all,
 };
 use softswap_engine::engine::{Move, ROOMY_ALIGN_BYTES};
 use softswap_engine::stats::{Counter, Tier};
@@ -32,12 +33,6 @@ fn contents() -> Vec<Content> {
     let mut contents = every_kind(130);
     contents.iter_mut().step_by(7).for_each(|content| *content = Content::Zero);
     contents
-}
-
-fn worlds() -> impl Iterator<Item = World> {
-    [false, true]
-        .into_iter()
-        .map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
 }
 
 #[test]

@@ -3,19 +3,13 @@
 
 mod common;
 use common::{
-    Content, Setup, World, assert_holds, assert_zero, in_threads, read_and_write, write_all,
+    Content, Setup, World, assert_holds, assert_zero, in_threads, read_and_write, worlds, write_all,
 };
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
 
 const PAGES: usize = 300;
-
-fn worlds() -> impl Iterator<Item = World> {
-    [false, true]
-        .into_iter()
-        .map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
-}
 
 fn sparse(count: usize) -> Vec<Content> {
     (0..count as u64).map(Content::Sparse).collect()

@@ -222,8 +222,7 @@ impl Areas {
     /// # Errors
     /// As [`Areas::alloc_run`].
     pub fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        let want = want.clamp(1, SlotBatch::MOST);
-        Ok(self.complete(cpu, want, self.alloc_run(cpu, want)?))
+        self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
 
     /// As [`Areas::alloc_batch`], but in no area that has failed.
@@ -231,19 +230,25 @@ impl Areas {
     /// # Errors
     /// When none of the others has any.
     pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        let want = want.clamp(1, SlotBatch::MOST);
-        Ok(self.complete(cpu, want, self.alloc_working(cpu, want, false)?))
+        self.complete(cpu, want, |want| self.alloc_working(cpu, want, false))
     }
 
-    /// A run, and what its area has beside it, up to so many slots.
-    fn complete(&self, cpu: usize, want: usize, run: Run) -> SlotBatch {
+    /// The first run that can be had, and what its area has beside it, up to so many slots.
+    fn complete(
+        &self,
+        cpu: usize,
+        want: usize,
+        first: impl FnOnce(usize) -> Result<Run, AreaFull>,
+    ) -> Result<SlotBatch, AreaFull> {
+        let want = want.clamp(1, SlotBatch::MOST);
+        let run = first(want)?;
         let index = index_of(run.first);
         let mut batch = SlotBatch::of(run);
         while let missing @ 1.. = want - batch.as_slice().len() {
             let Ok(run) = self.list[index].alloc_run(cpu, missing) else { break };
             batch.add(Run { first: global(index, run.first), ..run });
         }
-        batch
+        Ok(batch)
     }
 
     /// Asks the areas that have failed, or those that have not.

@@ -27,6 +27,11 @@ fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
     (disks, areas)
 }
 
+/// Writes a page to each slot of a run.
+fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result<(), IoError> {
+    areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
+}
+
 /// Batches of 32 until nothing is left: in which area each lay.
 fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
     let mut order = Vec::new();
@@ -61,7 +66,7 @@ fn a_slot_leads_back_to_its_own_area() {
         let run = areas.alloc_run(0, 16).unwrap();
         let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
         page.fill(round + 1);
-        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap();
+        write_run(&areas, &mut lanes, run, page).unwrap();
         areas.set_seal(run.first, Seal::Checksum(round.into()));
         stored.insert(run.first, round);
     }
@@ -104,12 +109,12 @@ fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     page.fill(7);
     let kept = areas.alloc_run(0, 1).unwrap();
-    areas.write_each(&mut lanes, SlotBatch::of(kept).as_slice(), page).unwrap();
+    write_run(&areas, &mut lanes, kept, page).unwrap();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
     let mut failures = 0;
     loop {
         let run = areas.alloc_run(0, 1).unwrap();
-        if areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).is_ok() {
+        if write_run(&areas, &mut lanes, run, page).is_ok() {
             assert_eq!(index_of(run.first), 1, "the other area");
             break;
         }
@@ -133,12 +138,12 @@ fn with_no_area_that_works_all_are_tried_until_one_recovers() {
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     for _ in 0..20 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
     }
     assert!(areas.iter().all(Area::has_failed));
     disks[0].heal();
     let run = areas.alloc_run(0, 1).unwrap();
-    areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap();
+    write_run(&areas, &mut lanes, run, page).unwrap();
     assert!(!areas.iter().any(Area::has_failed));
 }
 
@@ -150,7 +155,7 @@ fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
     disks[0].fail_at_random(Operation::Write, 3, Fault::Errno(errno::EIO));
     for _ in 0..200 {
         let run = areas.alloc_run(0, 1).unwrap();
-        let _ = areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page);
+        let _ = write_run(&areas, &mut lanes, run, page);
     }
     assert!(!areas.iter().any(Area::has_failed));
 }
@@ -212,7 +217,7 @@ fn an_area_that_recovered_is_asked_when_the_others_are_full() {
     disks[0].fail(Operation::Write, 0, 8, Fault::Errno(errno::EIO));
     for _ in 0..8 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.give_back(run.first, 1);
     }
     disks[0].heal();
@@ -230,7 +235,7 @@ fn want_of_space_is_no_failure_of_the_device() {
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
     for _ in 0..20 {
         let run = areas.alloc_run(0, 1).unwrap();
-        areas.write_each(&mut lanes, SlotBatch::of(run).as_slice(), page).unwrap_err();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.give_back(run.first, 1);
     }
     assert!(!areas.iter().any(Area::has_failed));

@@ -154,7 +154,7 @@ impl SlotAllocator {
                 // another processor's.
                 let least = match self.has_free_cluster(own) {
                     true => want,
-                    false if self.has_waiting(own) => want.min(SHORT_SLOTS),
+                    false if self.has_gaps(own) => want.min(SHORT_SLOTS),
                     false => 1,
                 };
                 let short = if least < want { self.alloc_held(own, want, least) } else { None };

@@ -70,6 +70,12 @@ pub(crate) struct World {
     pub(crate) spare: Option<Arc<SimDevice>>,
 }
 
+/// Worlds that differ in how pages leave: by moving them, and by copying.
+pub(crate) fn worlds() -> impl Iterator<Item = World> {
+    let both = [false, true].into_iter();
+    both.map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
+}
+
 impl World {
     pub(crate) fn new(setup: &Setup) -> World {
         static INSTALL: Once = Once::new();

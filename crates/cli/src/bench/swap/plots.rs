@@ -1,6 +1,7 @@
 //! The plots of `bench swap`, as SVG.
 
 use super::outcome::{Distribution, PatternRow, ProgramRow};
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
 use plotters::prelude::*;
 use std::error::Error;
@@ -36,11 +37,8 @@ pub(super) fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
     let names = distinct(rows.iter().map(|row| row.side.to_string()));
     let values = || rows.iter().map(|row| row.touches_per_s);
     let y = decades(values());
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
+    svg(WIDTH, |area| {
+        let mut chart = ChartBuilder::on(area)
             .caption(title, TITLE)
             .margin(10)
             .x_label_area_size(40)
@@ -67,10 +65,8 @@ pub(super) fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
             let series = chart.draw_series(bars)?.label(name);
             series.legend(move |at| key(at, bar));
         }
-        legend(&mut chart)?;
-        area.present()?;
-    }
-    Ok(text)
+        legend(&mut chart)
+    })
 }
 
 /// The share of touches or faults that are over by each time.
@@ -82,11 +78,8 @@ pub(super) fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
         })
         .collect();
     let x = decades(of.iter().flat_map(|one| one.us.iter().copied()));
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
+    svg(WIDTH, |area| {
+        let mut chart = ChartBuilder::on(area)
             .caption(title, TITLE)
             .margin(10)
             .x_label_area_size(45)
@@ -100,10 +93,8 @@ pub(super) fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
             .label_style(FONT)
             .draw()?;
         draw_lines(&mut chart, lines)?;
-        legend(&mut chart)?;
-        area.present()?;
-    }
-    Ok(text)
+        legend(&mut chart)
+    })
 }
 
 /// One program's time over its time in memory, by how much of it fits.
@@ -124,11 +115,8 @@ pub(super) fn slowdown(program: &str, rows: &[&ProgramRow]) -> Drawn {
     };
     let lines: Vec<_> = sides.iter().filter(|side| *side != "in_memory").map(of_side).collect();
     let y = decades(rows.iter().map(|row| row.slowdown).chain([1.0]));
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH / 2, HEIGHT)).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
+    svg(WIDTH / 2, |area| {
+        let mut chart = ChartBuilder::on(area)
             .caption(program, TITLE)
             .margin(10)
             .x_label_area_size(45)
@@ -143,7 +131,20 @@ pub(super) fn slowdown(program: &str, rows: &[&ProgramRow]) -> Drawn {
             .label_style(FONT)
             .draw()?;
         draw_lines(&mut chart, lines)?;
-        legend(&mut chart)?;
+        legend(&mut chart)
+    })
+}
+
+/// So wide a picture of what is drawn.
+fn svg(
+    width: u32,
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>>,
+) -> Drawn {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, (width, HEIGHT)).into_drawing_area();
+        area.fill(&WHITE)?;
+        draw(&area)?;
         area.present()?;
     }
     Ok(text)

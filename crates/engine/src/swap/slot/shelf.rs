@@ -283,7 +283,7 @@ impl SlotAllocator {
     }
 
     /// Whether a processor's own shelf has clusters with gaps.
-    pub(super) fn has_waiting(&self, own: usize) -> bool {
+    pub(super) fn has_gaps(&self, own: usize) -> bool {
         [ROOMY, TIGHT].into_iter().any(|list| self.shelves[own].count(list) > 0)
     }
 
