@@ -3,10 +3,10 @@
 //! A page that packs leaves for the pool, and costs little when it is touched again; one
 //! that does not is read from the disk. Where both kinds are touched alike, each that does
 //! not pack is worth more than the memory that it takes, and all that pack had better
-//! leave first. How often pages are passed over is found by trying: what has been paid for
-//! each page of either kind that left, by faults on those that came back. While that is
-//! more for those that do not pack, they are passed over more often, and less often while
-//! it is not: pages that nobody touches again are worth nothing, whatever they are.
+//! leave first. How often pages are passed over is found by trying: what faults on those
+//! that came back have cost for each that left, of either kind. While that is more for
+//! those that do not pack, they are passed over more often, and less often while it is
+//! less: pages that nobody touches again are worth nothing, whatever they are.
 //!
 //! (The same as in GreedyDual, N. E. Young, 1994, by what came of it instead of by price
 //! alone.)
