@@ -225,7 +225,7 @@ fn assemble(
         pressure,
         places,
         processors,
-        codec_bytes: contexts.codec_bytes(),
+        workspaces: contexts.workspaces(),
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),

@@ -4,11 +4,11 @@
 //! that interrupted the program anywhere. Contexts are found by CPU rather
 //! than kept in thread-local storage; holding one is also what fork waits for.
 
-use crate::codec;
+use crate::codec::{self, Workspaces};
 use crate::swap::Lanes;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pages that leave together: one bounce buffer's worth.
@@ -38,7 +38,7 @@ pub struct Contexts {
     slots: Box<[Mutex<Context>]>,
     /// The thread that has claimed all others to fork; 0 when there is none.
     forker: AtomicI32,
-    codec_bytes: Arc<AtomicUsize>,
+    workspaces: Arc<Workspaces>,
 }
 
 /// Threads that bring pages in ahead of touches, each with one read under way.
@@ -54,19 +54,19 @@ impl Contexts {
     pub fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
-        let codec_bytes = Arc::new(AtomicUsize::new(0));
+        let workspaces = Arc::<Workspaces>::default();
         for index in 0..count {
             let (Some(page), Some(packed)) = (pages.next(), pages.next()) else { break };
             slots.push(Mutex::new(Context {
                 lanes: open_lanes(),
-                scratch: codec::Scratch::new(Arc::clone(&codec_bytes))?,
+                scratch: codec::Scratch::new(Arc::clone(&workspaces))?,
                 page,
                 packed,
                 first_frame: index * BATCH_PAGES,
                 may_reclaim: index + 1 < count,
             }));
         }
-        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), codec_bytes })
+        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), workspaces })
     }
 
     /// Claims a context, preferably this CPU's; waits when all are in use.
@@ -92,8 +92,8 @@ impl Contexts {
     /// What the codecs have taken in all contexts beside [`CONTEXT_BYTES`]:
     /// it grows as they are used.
     #[must_use]
-    pub fn codec_bytes(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.codec_bytes)
+    pub fn workspaces(&self) -> Arc<Workspaces> {
+        Arc::clone(&self.workspaces)
     }
 
     /// Claims background reclaim's context.

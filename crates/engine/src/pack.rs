@@ -25,17 +25,26 @@ pub(crate) fn in_dram(
         }
     }
     let packer = parts.packer()?;
+    let to_pack = |packer| parts.room_for_pool(context.scratch.bytes_to_pack(packer));
     // Before the work: what the pool does not take need not be packed.
-    let room = if parts.pool.accepts() { parts.room_for_pool() } else { None };
+    let room = if parts.pool.accepts() { to_pack(packer) } else { None };
     let Some(_room) = room else {
         parts.stats.add(Counter::PoolRefusals, 1);
         return None;
     };
-    let Some(packed) = pack(parts, context, packer, content) else {
+    // The first time here only if there is room for what it works in, too.
+    let try_room = |other| match context.scratch.bytes_to_pack(other) {
+        0 => Some(None),
+        bytes => Some(Some(parts.room_for_pool(bytes)?)),
+    };
+    let other = parts.packer_to_try(packer).and_then(|other| Some((other, try_room(other)?)));
+    let packers = (packer, other.as_ref().map(|(other, _)| *other));
+    let Some(packed) = pack(parts, context, packers, content) else {
         parts.stats.add(Counter::PagesIncompressible, 1);
         return None;
     };
     let len = packed.len();
+    parts.workspaces.note_stored(packer.codec());
     let Ok(handle) = parts.pool.store(packed, page, packer.codec().tag()) else {
         parts.stats.add(Counter::PoolLimitHits, 1);
         return None;
@@ -46,18 +55,18 @@ pub(crate) fn in_dram(
     Some(Place::Pool { handle: handle.to_bits() })
 }
 
-/// Packs a page, if it can be, into the context's buffer; now and then by another codec
-/// before, to see what that comes to.
+/// Packs a page, if it can be, into the context's buffer; by the `other` codec before, if
+/// there is one, to see what that comes to.
 fn pack<'c>(
     parts: &Parts,
     context: &'c mut Context,
-    packer: Packer,
+    (packer, other): (Packer, Option<Packer>),
     content: &[u8; PAGE_SIZE],
 ) -> Option<&'c [u8]> {
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
     parts.density.note_packed();
-    let Some(other) = parts.packer_to_try(packer) else {
+    let Some(other) = other else {
         return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
     };
     let mut timed = |packer| {

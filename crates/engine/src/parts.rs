@@ -4,7 +4,7 @@
 use crate::balance::{Balance, PoolView};
 use crate::bounce::{self, Buffer};
 use crate::budget::Budget;
-use crate::codec::{Choice, Packer, Selector};
+use crate::codec::{Choice, Packer, Scratch, Selector, Workspaces};
 use crate::companions::Companions;
 use crate::copies::Copies;
 use crate::density::Density;
@@ -110,8 +110,8 @@ pub struct Parts {
     pub places: Arc<Places>,
     /// Those that there are, where that is known.
     pub processors: Option<Processors>,
-    /// What the codecs have taken beside their scratch, in bytes.
-    pub codec_bytes: Arc<AtomicUsize>,
+    /// What the codecs have taken beside their scratch.
+    pub workspaces: Arc<Workspaces>,
     /// Whether the swap area may be written; a forked child only reads it.
     pub may_write: AtomicBool,
     /// Bumped to wake background reclaim.
@@ -130,13 +130,27 @@ impl Parts {
             + self.clock.metadata_bytes()
             + self.bounce.extra_bytes()
             + self.standby.used_bytes()
-            + self.codec_bytes.load(Ordering::Relaxed)
+            + self.workspaces.touched_bytes()
     }
 
     /// Everything that counts against the budget, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.budget.used_bytes(self.other_bytes())
+    }
+
+    /// Charges `count` pages to the budget if there is room for them, and for what unpacking
+    /// them with this scratch takes.
+    #[must_use]
+    pub fn try_charge(&self, scratch: &mut Scratch, count: usize, other_bytes: usize) -> bool {
+        let workspace = scratch.bytes_to_unpack() / PAGE_SIZE;
+        let has_room = self.budget.try_charge(count + workspace, other_bytes);
+        if has_room && workspace > 0 {
+            scratch.open();
+            // It is among what else is used now.
+            self.budget.release(workspace);
+        }
+        has_room
     }
 
     /// Keeps what has left for a slot for a while longer, where that pays: `fill`
@@ -173,15 +187,15 @@ impl Parts {
         self.areas.used_slots().saturating_sub(self.copies.count() as u64)
     }
 
-    /// Room within the budget for one slab that the pool may take, for as long
-    /// as it is held: others who ask at the same time count it.
+    /// Room within the budget for one slab that the pool may take, and for `workspace_bytes`
+    /// of who packs, for as long as it is held: others who ask at the same time count it.
     #[must_use]
-    pub fn room_for_pool(&self) -> Option<Room<'_>> {
+    pub fn room_for_pool(&self, workspace_bytes: usize) -> Option<Room<'_>> {
         // Pages that are about to leave the budget are as good as to spare. Without a slab
         // they went to the disk, though the next moment there is room.
         let leaving_bytes = self.budget.leaving_pages() * PAGE_SIZE;
         let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(LEAST_SPARE_BYTES);
-        self.room(SLAB_BYTES, spare_bytes)
+        self.room(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
     /// Room for so many bytes, with so many to spare.

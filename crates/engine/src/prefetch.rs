@@ -186,7 +186,7 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
 /// has one waits for room.
 fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
     for _ in 0..=ROOM_ROUNDS {
-        if parts.budget.try_charge(pages, parts.other_bytes()) {
+        if parts.try_charge(&mut context.scratch, pages, parts.other_bytes()) {
             if parts.budget.is_low(parts.other_bytes()) {
                 parts.wake_reclaim();
             }

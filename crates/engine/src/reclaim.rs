@@ -137,7 +137,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
     let mut pauses: u32 = 0;
     loop {
         let other = parts.other_bytes();
-        if parts.budget.try_charge(count, other) {
+        if parts.try_charge(&mut context.scratch, count, other) {
             // Now, while the page is brought in.
             if parts.budget.is_low(other) {
                 parts.wake_reclaim();

@@ -114,7 +114,7 @@ fn claim_leaving(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
 }
 
 /// Reads the page at a place in the swap areas; `None` when it is not what was
-/// written there.
+/// written there, or for want of room to unpack it.
 fn read_copy(
     parts: &Parts,
     context: &mut Context,
@@ -127,6 +127,10 @@ fn read_copy(
         return None;
     }
     if let Place::Packed { part, .. } = place {
+        // Of pages none: these stay where they are.
+        if !parts.try_charge(&mut context.scratch, 0, parts.other_bytes()) {
+            return None;
+        }
         unpack::part(parts, context, copy, part).ok()?;
         *copy = context.page.0;
     }

@@ -94,6 +94,15 @@ impl Compressor {
         self.touched_bytes
     }
 
+    /// How much more of it packing at this level touches.
+    #[must_use]
+    pub fn untouched_bytes(&self, level: i8) -> usize {
+        if self.level == Some(level) || !LEVELS.contains(&level) {
+            return 0;
+        }
+        context_bytes(level).next_multiple_of(PAGE_SIZE).saturating_sub(self.touched_bytes)
+    }
+
     fn context(&mut self, level: i8) -> Option<*mut ZSTD_CCtx> {
         if self.level == Some(level) {
             return Some(self.workspace.context.cast());
@@ -103,7 +112,7 @@ impl Compressor {
         }
         self.level = None;
         let bytes = context_bytes(level);
-        self.touched_bytes = self.touched_bytes.max(bytes.next_multiple_of(PAGE_SIZE));
+        self.touched_bytes += self.untouched_bytes(level);
         // SAFETY: the workspace is this value's and long enough for any level.
         // What an earlier context kept there is given up.
         let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
@@ -163,6 +172,11 @@ impl Decompressor {
     #[must_use]
     pub fn touched_bytes(&self) -> usize {
         if self.is_ready { self.workspace.len } else { 0 }
+    }
+
+    /// Touches it, unless that has been done.
+    pub fn open(&mut self) {
+        let _ = self.context();
     }
 
     fn context(&mut self) -> Option<*mut ZSTD_DCtx> {
@@ -263,9 +277,14 @@ mod tests {
         let len = compressor.compress(1, &page(), &mut packed).unwrap();
         let low = compressor.touched_bytes();
         assert!(low > 0 && decompressor.touched_bytes() == 0);
+        assert_eq!(compressor.untouched_bytes(1), 0);
+        let more = compressor.untouched_bytes(9);
         compressor.compress(9, &page(), &mut packed[len..]).unwrap();
-        assert!(compressor.touched_bytes() > low);
-        assert!(compressor.touched_bytes() <= COMPRESSOR_BYTES);
+        assert_eq!(compressor.touched_bytes(), low + more);
+        assert!(more > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
+        assert_eq!(LEVELS.map(|level| compressor.untouched_bytes(level)).max(), Some(0));
+        decompressor.open();
+        assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
         decompressor.decompress(&packed[..len], &mut [0; PAGE_SIZE]).unwrap();
         assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
     }

@@ -14,7 +14,7 @@ use softswap_sys::memory::reserve_bytes;
 use softswap_sys::{lz4, zstd};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use thiserror::Error;
 
 const PAGE_BYTES: usize = 4096;
@@ -90,28 +90,75 @@ pub struct Scratch {
     compressor: zstd::Compressor,
     decompressor: zstd::Decompressor,
     counted_bytes: usize,
-    touched_bytes: Arc<AtomicUsize>,
+    workspaces: Arc<Workspaces>,
+}
+
+/// What the scratches of an engine have taken together.
+#[derive(Debug, Default)]
+pub struct Workspaces {
+    touched_bytes: AtomicUsize,
+    is_zstd_stored: AtomicBool,
+}
+
+impl Workspaces {
+    /// What has been taken beside the scratches themselves, in bytes.
+    #[must_use]
+    pub fn touched_bytes(&self) -> usize {
+        self.touched_bytes.load(Relaxed)
+    }
+
+    /// Notes that what this codec packed is kept: any scratch may have to unpack it.
+    pub fn note_stored(&self, codec: Codec) {
+        if codec == Codec::Zstd && !self.is_zstd_stored.load(Relaxed) {
+            self.is_zstd_stored.store(true, Relaxed);
+        }
+    }
 }
 
 impl Scratch {
-    /// A scratch that adds what it takes beside itself to `touched_bytes`.
+    /// A scratch that counts what it takes beside itself among the `workspaces`.
     ///
     /// # Errors
     /// When there is no address space left.
-    pub fn new(touched_bytes: Arc<AtomicUsize>) -> io::Result<Scratch> {
+    pub fn new(workspaces: Arc<Workspaces>) -> io::Result<Scratch> {
         Ok(Scratch {
             lz4: lz4::State::new(),
             compressor: zstd::Compressor::new(reserve_bytes(zstd::COMPRESSOR_BYTES)?),
             decompressor: zstd::Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES)?),
             counted_bytes: 0,
-            touched_bytes,
+            workspaces,
         })
+    }
+
+    /// What packing a page so takes beside what has been taken, in bytes: to be had before.
+    #[must_use]
+    pub fn bytes_to_pack(&self, packer: Packer) -> usize {
+        match packer {
+            Packer::Lz4 => 0,
+            Packer::Zstd { level } => self.compressor.untouched_bytes(level),
+        }
+    }
+
+    /// What unpacking whatever is kept takes beside what has been taken, in bytes: to be
+    /// had before [`Scratch::open`].
+    #[must_use]
+    pub fn bytes_to_unpack(&self) -> usize {
+        if !self.workspaces.is_zstd_stored.load(Relaxed) {
+            return 0;
+        }
+        zstd::DECOMPRESSOR_BYTES - self.decompressor.touched_bytes()
+    }
+
+    /// Takes [`Scratch::bytes_to_unpack`], and counts it.
+    pub fn open(&mut self) {
+        self.decompressor.open();
+        self.count();
     }
 
     fn count(&mut self) {
         let now = self.compressor.touched_bytes() + self.decompressor.touched_bytes();
         if now > self.counted_bytes {
-            self.touched_bytes.fetch_add(now - self.counted_bytes, Relaxed);
+            self.workspaces.touched_bytes.fetch_add(now - self.counted_bytes, Relaxed);
             self.counted_bytes = now;
         }
     }

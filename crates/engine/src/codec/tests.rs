@@ -114,13 +114,13 @@ fn nothing_is_not_a_page() {
 
 #[test]
 fn only_zstd_takes_memory_and_what_it_takes_is_counted_once() {
-    let touched = Arc::new(AtomicUsize::new(0));
-    let mut scratches = [(); 2].map(|()| Scratch::new(touched.clone()).unwrap());
+    let workspaces = Arc::<Workspaces>::default();
+    let mut scratches = [(); 2].map(|()| Scratch::new(workspaces.clone()).unwrap());
     let (page, mut out, mut back) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES], [0; PAGE_BYTES]);
     let mut turn = |packer: Packer, scratch: &mut Scratch| {
         let len = compress(packer, &page, &mut out, scratch).unwrap();
         decompress(packer.codec(), &out[..len], &mut back, scratch).unwrap();
-        touched.load(Relaxed)
+        workspaces.touched_bytes()
     };
     assert_eq!(turn(Packer::Lz4, &mut scratches[0]), 0);
     let once = turn(Packer::Zstd { level: 1 }, &mut scratches[0]);
@@ -131,6 +131,29 @@ fn only_zstd_takes_memory_and_what_it_takes_is_counted_once() {
     assert!(more > 2 * once);
     assert_eq!(turn(Packer::Zstd { level: -5 }, &mut scratches[0]), more);
     assert!(more <= 2 * (zstd::COMPRESSOR_BYTES + zstd::DECOMPRESSOR_BYTES));
+}
+
+#[test]
+fn what_a_codec_is_about_to_take_is_known_before() {
+    let workspaces = Arc::<Workspaces>::default();
+    let mut scratch = Scratch::new(workspaces.clone()).unwrap();
+    let (page, mut out) = ([1; PAGE_BYTES], [0; MAX_PACKED_BYTES]);
+    for packer in PACKERS {
+        let taken = workspaces.touched_bytes() + scratch.bytes_to_pack(packer);
+        compress(packer, &page, &mut out, &mut scratch).unwrap();
+        assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_pack(packer)), (taken, 0));
+    }
+    // As long as nobody keeps anything, nothing need be unpacked.
+    workspaces.note_stored(Codec::Lz4);
+    assert_eq!(scratch.bytes_to_unpack(), 0);
+    workspaces.note_stored(Codec::Zstd);
+    let taken = workspaces.touched_bytes() + scratch.bytes_to_unpack();
+    assert!(scratch.bytes_to_unpack() > 0);
+    scratch.open();
+    assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_unpack()), (taken, 0));
+    let len = compress(PACKERS[1], &page, &mut out, &mut scratch).unwrap();
+    decompress(Codec::Zstd, &out[..len], &mut [0; PAGE_BYTES], &mut scratch).unwrap();
+    assert_eq!(workspaces.touched_bytes(), taken);
 }
 
 proptest! {

@@ -79,12 +79,13 @@ fn repack(
     if parts.pool.used_bytes() >= parts.pool.limit_bytes() {
         return None;
     }
-    let _room = parts.room_for_pool()?;
+    let _room = parts.room_for_pool(context.scratch.bytes_to_pack(DENSE))?;
     let claim = claim_pooled(parts, page, handle)?;
     unpack::peeked(parts, context, handle).ok()?;
     let old_bytes = handle.packed_bytes();
     let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
     let len = codec::compress(DENSE, &context.page.0, room, &mut context.scratch)?;
+    parts.workspaces.note_stored(Codec::Zstd);
     let new = parts.pool.store(&room[..len], page, Codec::Zstd.tag()).ok()?;
     claim.publish(Place::Pool { handle: new.to_bits() });
     parts.pool.free(handle);
