@@ -30,6 +30,8 @@ pub mod page;
 mod primitive;
 
 #[cfg(not(loom))]
+mod accuracy;
+#[cfg(not(loom))]
 mod assemble;
 #[cfg(not(loom))]
 mod average;
@@ -110,6 +112,8 @@ pub mod space;
 pub mod standby;
 #[cfg(not(loom))]
 pub mod stats;
+#[cfg(not(loom))]
+mod strides;
 #[cfg(not(loom))]
 pub mod swap;
 #[cfg(loom)]

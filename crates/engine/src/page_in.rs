@@ -221,17 +221,18 @@ fn reach(parts: &Parts, page: PageNo) -> Touch {
         return Touch::Alone;
     }
     let touch = parts.streams.reach(page);
-    if let Some(displaced) = parts.streams.go_on(touch, &ahead(parts)) {
+    if let Some(lost) = parts.streams.go_on(touch, &ahead(parts)) {
         parts.stats.add(Counter::WindowsReached, 1);
-        parts.stats.add(Counter::WindowsLost, u64::from(displaced));
+        parts.stats.add(Counter::WindowsLost, lost);
     }
     touch
 }
 
 /// Notes what would be touched next, and has it brought in where touches go on.
 fn expect(parts: &Parts, page: PageNo, touch: Touch) {
-    if parts.streams.expect(page, touch, &ahead(parts)) {
-        parts.stats.add(Counter::WindowsLost, 1);
+    let lost = parts.streams.expect(page, touch, &ahead(parts));
+    if lost > 0 {
+        parts.stats.add(Counter::WindowsLost, lost);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::gathered::{Gathered, Most};
 use crate::page::{Claim, PageNo, Place};
 use crate::page_in::{self, Access};
 use crate::parts::Parts;
-use crate::pieces::{PIECE_PAGES, Piece};
+use crate::pieces::{PIECE_PAGES, Pages, Piece};
 use crate::pool::Handle;
 use crate::readahead;
 use crate::reclaim::{self, Round};
@@ -58,47 +58,51 @@ pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -
 /// what is packed in the pool. Stops where there is no room for more, or something is
 /// wrong.
 fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
-    let end = (piece.first + piece.pages as u64).min(parts.window.pages() as PageNo);
+    let Range { start, end } = piece.range();
+    let end = end.min(parts.window.pages() as PageNo);
     let marker = piece.marker();
-    let (mut page, mut to_park) = (piece.first, marker);
+    let (mut page, mut to_park) = (start, marker);
     while page < end {
-        let range = page..end;
-        let Some(next) = from_disk(parts, context, range, (marker, to_park.take())) else { return };
+        let pages = piece.pages(page..end);
+        let Some(next) = from_disk(parts, context, pages, end, (marker, to_park.take())) else {
+            return;
+        };
         page = next;
     }
-    let mut page = piece.first;
+    let mut page = start;
     while page < end {
-        let most = ((end - page) as usize).min(PIECE_PAGES);
-        let but_marker = most - usize::from(marker == Some(page + most as u64 - 1));
+        let in_a_row = if piece.stride() == 1 { (end - page) as usize } else { 1 };
+        let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
         let came = match parts.pages.load(page).place() {
             // Only what is read is parked; others are as good as there.
             Place::Pool { .. } if marker != Some(page) => {
-                from_pool(parts, context, page, but_marker)
+                from_pool(parts, context, page, but_marker.min(PIECE_PAGES))
             }
             // There already, or nothing that could be unpacked.
             _ => Some(1),
         };
         let Some(came) = came else { return };
-        page += came.max(1) as u64;
+        page += came.max(1) as u64 * piece.stride();
     }
 }
 
-/// Reads pages of `range` that are in the swap area, all at once, and installs them,
+/// Reads those of `pages` that are in the swap area, all at once, and installs them,
 /// but not the marker; that is parked, in the first round. Returns the page to go on
-/// with, `None` to stop.
+/// with, `end` where there is none, `None` to stop.
 fn from_disk(
     parts: &Parts,
     context: &mut Context,
-    range: Range<PageNo>,
+    pages: Pages,
+    end: PageNo,
     (marker, to_park): (Option<PageNo>, Option<PageNo>),
 ) -> Option<PageNo> {
     let is_stored = |page: PageNo| parts.pages.load(page).place().in_slot().is_some();
-    let wanted = || range.clone().filter(|page| Some(*page) != marker && is_stored(*page));
+    let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
     let parked = usize::from(to_park.is_some());
     let most = wanted().count().min(PIECE_PAGES - parked);
     let first = to_park.filter(|page| is_stored(*page)).or(wanted().next());
     let Some(first) = first.and_then(|page| parts.pages.load(page).place().in_slot()) else {
-        return Some(range.end);
+        return Some(end);
     };
     let mut charge = charge(parts, context, most)?;
     let mut buffer = parts.bounce.take_up_to(current_cpu(), most + parked)?;
@@ -124,7 +128,7 @@ fn from_disk(
     }
     let came = gathered.install(parts, context, &mut buffer, (Access::Read, true));
     charge.pages -= came;
-    (came == count).then(|| full.unwrap_or(range.end))
+    (came == count).then(|| full.unwrap_or(end))
 }
 
 /// Installs and publishes neighbours from the pool, all of which are claimed. Returns

@@ -10,18 +10,23 @@
 //!
 //! A stream that goes on is followed. Each fault leaves a marker on the pages
 //! that would be touched next if it were part of one; two faults on markers in a
-//! row make a stream. Its next window is asked for in the background, by pieces
+//! row make a stream. One whose pages lie further apart is told by its last touches
+//! ([`Strides`]), and by a fault on the marker that these lead to. Its next window is
+//! asked for in the background, by pieces
 //! that are read side by side. The page that the stream reaches first is the
 //! window's marker: it stays out, so that touching it is a fault and tells that
 //! the window has been reached, and the next one, twice as long, can be asked for.
 //! Pages that are there already are passed over: on them no marker would tell.
 //! What is read of it is parked meanwhile ([`Parked`](crate::parked)). A marker that is not
 //! reached while so many other faults happen costs what was brought in for
-//! nothing, once: touched later, by chance, it is a page like any other. (The
+//! nothing, once: touched later, by chance, it is a page like any other. Where that
+//! happens much, windows get shorter ([`Accuracy`]). (The
 //! marker is that of Linux's readahead, there a flag of a cached page.)
 
+use crate::accuracy::Accuracy;
 use crate::page::{Claim, PageNo, PageTable, SlotCopy};
-use crate::pieces::{Direction, FIRST_WINDOW, PIECE_PAGES, Piece, Window};
+use crate::pieces::{DOWN, FIRST_WINDOW, PIECE_PAGES, Piece, Stride, UP, Window};
+use crate::strides::Strides;
 use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -96,8 +101,10 @@ pub struct Streams {
     asleep: AtomicU32,
     /// Pages of all streams' next windows together, at most.
     all: usize,
-    /// Pages of a window, at most.
-    most: usize,
+    /// What became of windows so far: they are as long as that allows.
+    accuracy: Accuracy,
+    /// The last touches that belonged to no stream.
+    strides: Strides,
 }
 
 impl Streams {
@@ -112,7 +119,11 @@ impl Streams {
             kick: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             all: budget_pages / ALL_SHARE,
-            most: (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW),
+            accuracy: Accuracy::new(
+                FIRST_WINDOW,
+                (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW),
+            ),
+            strides: Strides::new(),
         }
     }
 
@@ -132,11 +143,16 @@ impl Streams {
         let Some(window) = Window::from_bits(bits) else { return Touch::Alone };
         let is_it = window.marker == page
             && place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_it && Window::age(bits, now) < LIFE_FAULTS {
-            Touch::Marker(window)
-        } else {
-            Touch::Alone
+        if !is_it {
+            return Touch::Alone;
         }
+        if Window::age(bits, now) < LIFE_FAULTS {
+            return Touch::Marker(window);
+        }
+        if window.is_asked_for() {
+            self.accuracy.lost(window.pages);
+        }
+        Touch::Alone
     }
 
     /// How many of the pages from `page` on, up to `most`, come before a marker
@@ -160,61 +176,86 @@ impl Streams {
     }
 
     /// Asks for what comes after a window that its stream has reached, before
-    /// anything else is done for the touched page. Returns whether another
-    /// stream's marker had to go for it, untouched; `None` when the touched page
+    /// anything else is done for the touched page. Returns how many windows of other
+    /// streams are known to be lost now; `None` when the touched page
     /// belongs to no window that was asked for. `ahead` tells what may be asked for.
-    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<bool> {
+    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_asked_for() {
             return None;
         }
-        let next = window.next(self.longest());
-        Some(next.and_then(|next| ahead.first_missing(next)).is_some_and(|next| self.ask(next)))
+        self.accuracy.reached(window.pages);
+        let (others, lost) = self.others();
+        // Many streams side by side share what may be there ahead of touches, or they
+        // push each other's pages out.
+        let longest = (self.all / (others + 1)).clamp(FIRST_WINDOW, self.accuracy.longest());
+        let next = window.next(longest).and_then(|next| ahead.first_missing(next));
+        Some(lost + next.map_or(0, |next| u64::from(self.ask(next))))
     }
 
-    /// How long a window may be: many streams side by side share what may be there
-    /// ahead of touches, or they push each other's pages out.
-    fn longest(&self) -> usize {
+    /// How many streams are followed, and how many windows have not been reached in
+    /// time: they are forgotten.
+    fn others(&self) -> (usize, u64) {
         let now = self.faults.load(Ordering::Relaxed);
-        let is_followed = |bits: &u64| {
-            let is_asked_for = Window::from_bits(*bits).is_some_and(Window::is_asked_for);
-            is_asked_for && Window::age(*bits, now) < LIFE_FAULTS
-        };
-        let markers = self.markers.iter().map(|place| place.load(Ordering::Relaxed));
-        let others = markers.filter(is_followed).count();
-        (self.all / (others + 1)).clamp(FIRST_WINDOW, self.most)
+        let (mut followed, mut lost) = (0, 0);
+        for place in &self.markers {
+            let bits = place.load(Ordering::Relaxed);
+            let Some(window) = Window::from_bits(bits).filter(|it| it.is_asked_for()) else {
+                continue;
+            };
+            if Window::age(bits, now) < LIFE_FAULTS {
+                followed += 1;
+            } else if place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                self.accuracy.lost(window.pages);
+                lost += 1;
+            }
+        }
+        (followed, lost)
     }
 
     /// Marks what would be touched next after `page` that has come in, if it is a
-    /// stream's; where it is known to be one, asks for it. Returns as
-    /// [`Streams::go_on`].
+    /// stream's; where it is known to be one, asks for it. Returns how many windows
+    /// of other streams are lost for it.
     pub fn expect(
         &self,
         page: PageNo,
         touch: Touch,
         ahead: &Ahead<impl Fn(PageNo) -> bool>,
-    ) -> bool {
+    ) -> u64 {
         if !self.is_served.load(Ordering::Relaxed) {
-            return false;
+            return 0;
         }
-        let up = (page + 1, Direction::Up);
-        let down = (page.wrapping_sub(1), Direction::Down);
-        let (led_here, ways): (usize, &[_]) = match touch {
-            Touch::Alone => (0, &[up, down]),
-            Touch::Marker(window) if window.is_asked_for() => return false,
-            Touch::Marker(Window { pages, direction: Direction::Up, .. }) => (pages, &[up]),
-            Touch::Marker(Window { pages, .. }) => (pages, &[down]),
-        };
-        let mut displaced = false;
-        for (marker, direction) in ways.iter().copied() {
-            let pages = if led_here < STREAM_FAULTS - 1 { led_here + 1 } else { FIRST_WINDOW };
-            let window = Window { marker, pages, direction };
-            let Some(window) = ahead.first_missing(window) else { continue };
-            displaced |= if window.is_asked_for() { self.ask(window) } else { self.mark(window) };
+        match touch {
+            Touch::Marker(window) if window.is_asked_for() => 0,
+            Touch::Marker(Window { pages, stride, .. }) => {
+                self.lead_on(page, stride, pages + 1, ahead)
+            }
+            Touch::Alone => {
+                // Its touches so far make it as good as known.
+                let strided = self.strides.note(page);
+                let lost = strided.map_or(0, |it| self.lead_on(page, it, STREAM_FAULTS - 1, ahead));
+                lost + self.lead_on(page, UP, 1, ahead) + self.lead_on(page, DOWN, 1, ahead)
+            }
         }
-        displaced
     }
 
+    /// Marks the page that comes next after so many faults of what may be a stream, or
+    /// asks for a window where they are enough. As [`Streams::expect`].
+    fn lead_on(
+        &self,
+        page: PageNo,
+        stride: Stride,
+        faults: usize,
+        ahead: &Ahead<impl Fn(PageNo) -> bool>,
+    ) -> u64 {
+        let pages = if faults < STREAM_FAULTS { faults } else { FIRST_WINDOW };
+        let Some(marker) = page.checked_add_signed(stride) else { return 0 };
+        let Some(window) = ahead.first_missing(Window { marker, pages, stride }) else { return 0 };
+        u64::from(if window.is_asked_for() { self.ask(window) } else { self.mark(window) })
+    }
+
+    /// Asks for a window. Whether another one is lost for it.
     fn ask(&self, window: Window) -> bool {
         let pieces = window.pieces().map(Piece::to_bits);
         let asked = pieces.take_while(|piece| self.queue.push(*piece).is_ok()).count();
@@ -238,13 +279,16 @@ impl Streams {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
         let bits = place.load(Ordering::Relaxed);
-        let was_asked_for = Window::from_bits(bits).is_some_and(Window::is_asked_for);
+        let before = Window::from_bits(bits).filter(|before| before.is_asked_for());
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
-        if was_asked_for && is_young && !window.is_asked_for() {
+        if before.is_some() && is_young && !window.is_asked_for() {
             return false;
         }
         place.store(window.to_bits(now), Ordering::Relaxed);
-        was_asked_for
+        if let Some(before) = before {
+            self.accuracy.lost(before.pages);
+        }
+        before.is_some()
     }
 
     /// What changes when something is asked for.
@@ -338,8 +382,8 @@ mod tests {
         streams
     }
 
-    fn window(marker: PageNo, pages: usize, direction: Direction) -> Window {
-        Window { marker, pages, direction }
+    fn window(marker: PageNo, pages: usize, stride: Stride) -> Window {
+        Window { marker, pages, stride }
     }
 
     /// The piece with the marker of a window.
@@ -413,10 +457,12 @@ mod tests {
     }
 
     const NOTHING_THERE: Ahead<fn(PageNo) -> bool> = Ahead { end: END, is_there: |_| false };
+    const NOTHING_THERE_FAR: Ahead<fn(PageNo) -> bool> =
+        Ahead { end: 1 << 28, is_there: |_| false };
 
     #[test]
     fn a_stream_is_followed_over_pages_that_are_there() {
-        for (direction, step) in [(Direction::Up, 1_i64), (Direction::Down, -1)] {
+        for step in [UP, DOWN] {
             let streams = served();
             // Each second page is there, and where windows would begin otherwise, too.
             let is_there = |page: PageNo| page % 2 == 1 || (513..520).contains(&page);
@@ -428,7 +474,7 @@ mod tests {
                 asked.extend(all(&streams).iter().map(|piece| piece.marker().unwrap_or(0)));
             }
             assert!(asked.len() >= 4 && asked.iter().all(|page| !is_there(*page)), "{asked:?}");
-            assert_eq!(asked[0], 500_u64.wrapping_add_signed(6 * step), "{direction:?}");
+            assert_eq!(asked[0], 500_u64.wrapping_add_signed(6 * step), "{step}");
         }
     }
 
@@ -444,22 +490,62 @@ mod tests {
 
     #[test]
     fn a_stream_is_followed_up_and_down_and_each_marker_doubles_the_window() {
-        for (direction, step) in [(Direction::Up, 1_i64), (Direction::Down, -1)] {
+        for step in [UP, DOWN] {
             let streams = served();
             assert_eq!(fault(&streams, 500, END), Touch::Alone);
             assert_ne!(fault(&streams, 500_u64.wrapping_add_signed(step), END), Touch::Alone);
             assert_eq!(streams.take(), None, "two faults are no stream");
             assert_ne!(fault(&streams, 500_u64.wrapping_add_signed(2 * step), END), Touch::Alone);
             let marker = 500_u64.wrapping_add_signed(3 * step);
-            let mut expected = window(marker, FIRST_WINDOW, direction);
+            let mut expected = window(marker, FIRST_WINDOW, step);
             for round in 0..4 {
                 assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
                 assert_eq!(fault(&streams, expected.marker, END), Touch::Marker(expected));
                 assert_eq!(streams.reach(expected.marker), Touch::Alone, "reached once");
                 let marker = expected.onward(expected.pages as u64).unwrap();
-                expected = window(marker, 2 * expected.pages, direction);
+                expected = window(marker, 2 * expected.pages, step);
             }
         }
+    }
+
+    #[test]
+    fn a_stream_whose_pages_lie_apart_is_followed_from_its_fifth_fault_on() {
+        for stride in [20, -20, 2, -500] {
+            let streams = served();
+            let ahead = Ahead { end: 1 << 20, is_there: |_| false };
+            let at = |step: i64| 100_000_u64.checked_add_signed(stride * step).unwrap();
+            for step in 0..4 {
+                assert_eq!(fault_among(&streams, at(step), &ahead), Touch::Alone, "{stride}");
+            }
+            assert_eq!(streams.take(), None, "four faults are no stream");
+            assert_ne!(fault_among(&streams, at(4), &ahead), Touch::Alone, "{stride}");
+            let mut expected = window(at(5), FIRST_WINDOW, stride);
+            for round in 0..4 {
+                assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
+                let touch = fault_among(&streams, expected.marker, &ahead);
+                assert_eq!(touch, Touch::Marker(expected));
+                let marker = expected.onward(expected.pages as u64).unwrap();
+                expected = window(marker, 2 * expected.pages, stride);
+            }
+        }
+    }
+
+    #[test]
+    fn windows_that_nothing_comes_of_make_the_next_ones_shorter() {
+        let streams = served();
+        let reach = |index: u64| {
+            streams.go_on(Touch::Marker(window(index * 1000, 64, UP)), &NOTHING_THERE_FAR);
+            all(&streams).iter().map(|piece| piece.range().count()).sum::<usize>()
+        };
+        assert_eq!(reach(1), 128);
+        // Each leaves a marker that is never touched, and is noticed once it is old.
+        let shorter = (2..200).map(|index| {
+            (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Alone));
+            reach(index)
+        });
+        let shorter: Vec<_> = shorter.collect();
+        assert!(shorter.is_sorted_by(|a, b| a >= b), "{shorter:?}");
+        assert!(shorter.last().is_some_and(|pages| *pages < 64), "{shorter:?}");
     }
 
     #[test]
@@ -479,13 +565,13 @@ mod tests {
     fn a_window_is_never_longer_than_the_budget_allows() {
         let streams = Streams::new(20 * BUDGET_SHARE);
         streams.serve(true);
-        let mut touched = window(50, 8, Direction::Up);
+        let mut touched = window(50, 8, UP);
         let mut lengths = Vec::new();
         for _ in 0..4 {
             streams.go_on(Touch::Marker(touched), &NOTHING_THERE);
-            let asked: usize = all(&streams).iter().map(|piece| piece.pages).sum();
+            let asked: usize = all(&streams).iter().map(|piece| piece.range().count()).sum();
             lengths.push(asked);
-            touched = window(touched.marker + touched.pages as u64, asked, Direction::Up);
+            touched = window(touched.marker + touched.pages as u64, asked, UP);
             streams.reach(touched.marker);
         }
         assert_eq!(lengths, [16, 20, 20, 20]);
@@ -495,13 +581,14 @@ mod tests {
     fn streams_side_by_side_have_shorter_windows() {
         let streams = Streams::new(64 * ALL_SHARE);
         streams.serve(true);
-        let longest = (0..12).map(|index| {
-            streams.mark(window(index * 100, 8, Direction::Up));
-            streams.longest()
-        });
-        assert_eq!(longest.collect::<Vec<_>>(), [32, 21, 16, 12, 10, 9, 8, 8, 8, 8, 8, 8]);
+        let mut longest = |index: u64| {
+            streams.go_on(Touch::Marker(window(index * 100, 64, UP)), &NOTHING_THERE_FAR);
+            all(&streams).iter().map(|piece| piece.range().count()).sum::<usize>()
+        };
+        let lengths: Vec<_> = (0..12).map(&mut longest).collect();
+        assert_eq!(lengths, [32, 32, 21, 16, 12, 10, 9, 8, 8, 8, 8, 8]);
         (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Alone));
-        assert_eq!(streams.longest(), 32, "those that have ended do not count");
+        assert_eq!(longest(12), 32, "those that have ended do not count");
     }
 
     #[test]
@@ -550,12 +637,12 @@ mod tests {
         // Room for four pieces.
         let streams = Streams::new(4 * PIECE_PAGES * QUEUE_SHARE);
         streams.serve(true);
-        let at = |index: u64| window(index * 8, 8, Direction::Up);
+        let at = |index: u64| window(index * 8, 8, UP);
         for index in 0..9 {
             streams.go_on(Touch::Marker(at(index)), &NOTHING_THERE);
         }
         let asked = all(&streams);
-        let expected = (1..5).map(|index| nearest(window(index * 8, 16, Direction::Up)).unwrap());
+        let expected = (1..5).map(|index| nearest(window(index * 8, 16, UP)).unwrap());
         assert_eq!(asked, expected.collect::<Vec<_>>());
         assert_ne!(streams.reach(4 * 8), Touch::Alone);
         assert_eq!(streams.reach(5 * 8), Touch::Alone, "what was not asked for has no marker");

@@ -100,6 +100,28 @@ fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
 }
 
 #[test]
+fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
+    const STRIDE: usize = 20;
+    for kind in kinds() {
+        for down in [false, true] {
+            let world = World::new(&Setup::default());
+            let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
+            let memory = world.map_with(&contents);
+            world.evict(memory);
+            // Column after column of a matrix.
+            let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
+            let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
+            with_prefetch(&world, || touch_all(&world, memory, &contents, order));
+            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+            assert!(faults < PAGES as u64 / 3, "{faults} faults, down: {down}");
+            assert!(reached >= 2 * STRIDE as u64, "{reached} windows");
+            world.assert_survives(memory, &contents);
+            world.assert_within_budget();
+        }
+    }
+}
+
+#[test]
 fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
     const GROUPS: u64 = 30;
     for down in [false, true] {
