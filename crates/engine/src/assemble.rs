@@ -19,6 +19,7 @@ use crate::lift::Lifting;
 use crate::page::PageTable;
 use crate::parked::Parked;
 use crate::parts::Parts;
+use crate::passing::Passing;
 use crate::patience::Patience;
 use crate::policy::Clock;
 use crate::pool::{Pool, SLAB_BYTES};
@@ -205,6 +206,7 @@ fn assemble(
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         parked,
+        passing: Passing::new(window_pages)?,
         patience: Patience::default(),
         standby: Standby::new(memory / PAGE_SIZE),
         companions: Companions::new(window_pages)?,

@@ -18,6 +18,7 @@
 //! the budget, and a place in a pool that is nearly full only where that is worth more
 //! than what goes on to the disk for it.
 
+use crate::estimate::{self, CERTAIN, is_probe, likelihood};
 use crate::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::page_in::Access;
 use crate::parts::Parts;
@@ -29,19 +30,14 @@ use softswap_sys::window::Writes;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How likely a chunk's pages are to be written, out of this.
-const CERTAIN: u32 = 256;
 /// Above this, copies are not kept: storing a page costs more than a fault, so
 /// that one of five that stays unchanged pays for the others.
 const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
 /// Above this, pages of which no copy is kept are not protected: a flush that is
 /// saved costs less than a fault.
 const TOO_LIKELY_WITHOUT: u32 = CERTAIN / 4;
-/// What one page more changes of it: a 16th of what is missing.
-const WEIGHT_SHIFT: u32 = 4;
 /// One in so many pages is tried all the same: chunks change their use.
 const PROBE_EVERY: u32 = 16;
-const LIKELY_BITS: u32 = 16;
 /// Below this, unchanged pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
 /// Pages looked at, at most, to give copies up.
@@ -122,7 +118,7 @@ impl Copies {
     /// time to see whether they still are not.
     fn is_promising(&self, page: PageNo, comes_soon: bool, too_likely: u32) -> bool {
         let chunk = self.chunk(page, comes_soon);
-        likelihood(chunk) < too_likely || is_probe(chunk)
+        likelihood(chunk) < too_likely || is_probe(chunk, PROBE_EVERY)
     }
 
     /// Whether an unchanged page is to be offered to the pool. What has a copy
@@ -130,39 +126,18 @@ impl Copies {
     /// costs more than all else about a page that leaves unchanged.
     #[must_use]
     pub fn may_be_packed(&self) -> bool {
-        likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed)
+        likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
 
     /// Notes whether the pool took an unchanged page.
     pub fn note_packed(&self, was_packed: bool) {
-        note(&self.packed, was_packed);
+        estimate::note(&self.packed, was_packed);
     }
 
     /// Notes what became of a copy.
     fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
-        note(self.chunk(page, comes_soon), was_written);
+        estimate::note(self.chunk(page, comes_soon), was_written);
     }
-}
-
-fn likelihood(estimate: &AtomicU32) -> u32 {
-    estimate.load(Relaxed) & ((1 << LIKELY_BITS) - 1)
-}
-
-/// Whether it is time to see whether an estimate still holds.
-fn is_probe(estimate: &AtomicU32) -> bool {
-    let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
-    skipped % PROBE_EVERY == PROBE_EVERY - 1
-}
-
-/// Moves an estimate. Threads may overwrite each other's note: it is an estimate.
-fn note(estimate: &AtomicU32, happened: bool) {
-    let seen = estimate.load(Relaxed);
-    let likely = seen & ((1 << LIKELY_BITS) - 1);
-    let moved = match happened {
-        true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
-        false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
-    };
-    estimate.store(seen - likely + moved, Relaxed);
 }
 
 /// What stays of what is stored of a page when that comes in.

@@ -196,6 +196,9 @@ impl Gathered {
             };
             for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
                 let Member { page, claim, .. } = member;
+                if is_stream {
+                    parts.note_streamed(page, claim.before().place());
+                }
                 let copy = copies::arrive(parts, claim.before().place(), stays);
                 page_in::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
             }

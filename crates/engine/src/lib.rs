@@ -57,6 +57,8 @@ pub mod density;
 #[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]
+mod estimate;
+#[cfg(not(loom))]
 pub mod fill;
 #[cfg(not(loom))]
 mod fresh;
@@ -84,6 +86,8 @@ pub mod page_out;
 pub mod parked;
 #[cfg(not(loom))]
 pub mod parts;
+#[cfg(not(loom))]
+mod passing;
 #[cfg(not(loom))]
 pub mod patience;
 #[cfg(not(loom))]

@@ -25,6 +25,10 @@ pub(crate) fn in_dram(
         }
     }
     let packer = parts.packer()?;
+    if parts.passes_pool(page) {
+        parts.stats.add(Counter::PoolPassed, 1);
+        return None;
+    }
     let to_pack = |packer| parts.room_for_pool(context.scratch.bytes_to_pack(packer));
     // Before the work: what the pool does not take need not be packed.
     let room = if parts.pool.accepts() { to_pack(packer) } else { None };
@@ -66,13 +70,15 @@ fn pack<'c>(
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
     parts.density.note_packed();
-    let Some(other) = other else {
-        return codec::compress(packer, content, room, scratch).map(|len| &room[..len]);
-    };
     let mut timed = |packer| {
         let start = now_ns();
         let len = codec::compress(packer, content, room, scratch);
         (len, now_ns() - start)
+    };
+    let Some(other) = other else {
+        let (len, ns) = timed(packer);
+        parts.passing.packed(len, ns);
+        return len.map(|len| &room[..len]);
     };
     // Twice: what it works in is not at hand the first time.
     timed(other);

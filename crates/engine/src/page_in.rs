@@ -191,6 +191,11 @@ fn bring(
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
+    match touch {
+        Touch::Marker(window) if window.is_asked_for() => parts.note_streamed(page, place),
+        _ if is_stream => parts.note_streamed(page, place),
+        _ => parts.note_waited_for(page, place),
+    }
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     let heat = parts.grace(page, place, is_shared);
     let stays = copies::stays(parts, page, place, access, true);

@@ -14,6 +14,7 @@ use crate::leaving::Leaving;
 use crate::lift::Lifting;
 use crate::page::{PageNo, PageTable, Place};
 use crate::parked::Parked;
+use crate::passing::Passing;
 use crate::patience::Patience;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
@@ -65,6 +66,8 @@ pub struct Parts {
     pub clock: Clock,
     /// How much longer those stay that do not pack.
     pub patience: Patience,
+    /// Which pages are not for the pool.
+    pub(crate) passing: Passing,
     /// Which pages are touched one after the other.
     pub streams: Streams,
     /// What they reach next.
@@ -389,6 +392,32 @@ impl Parts {
                 }
             }
         }
+    }
+
+    /// Notes that a page has come back in a stream. Before its grace is decided.
+    pub fn note_streamed(&self, page: PageNo, place: Place) {
+        let was_held = match (place, self.clock.distance(page)) {
+            (Place::Pool { .. }, _) => true,
+            (Place::Packed { .. }, _) => false,
+            (Place::Slot { .. }, Some(left)) => {
+                let most_bytes = self.balance.widest(0).unwrap_or(self.pool.limit_bytes());
+                self.passing.would_hold(left, most_bytes)
+            }
+            _ => return,
+        };
+        self.passing.streamed(page, was_held);
+    }
+
+    /// Notes that a page that is stored has been waited for.
+    pub fn note_waited_for(&self, page: PageNo, place: Place) {
+        if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
+            self.passing.waited_for(page);
+        }
+    }
+
+    /// Whether a page that leaves goes to the disk without being offered to the pool.
+    pub fn passes_pool(&self, page: PageNo) -> bool {
+        self.may_write.load(Ordering::Relaxed) && self.passing.passes(page)
     }
 
     fn pool_view(&self) -> PoolView {

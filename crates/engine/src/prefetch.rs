@@ -20,7 +20,7 @@ use crate::reclaim::{self, Round};
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::current_cpu;
+use softswap_sys::raw::{current_cpu, now_ns};
 use std::ops::Range;
 
 /// How long a thread sleeps when nothing is asked for: it is woken before.
@@ -114,9 +114,11 @@ fn from_disk(
     let is_full =
         |page: &PageNo| gathered.count() == most || !gathered.add(parts, *page, most_read);
     let full = wanted().find(is_full);
+    let (reading, start) = (parts.passing.read(), now_ns());
     if !gathered.read(parts, context, &mut buffer, false) {
         return None;
     }
+    reading.took(gathered.count() + parked, now_ns() - start);
     if let Some((stored, claim)) = parking {
         parts.parked.park(stored.slot(), gathered.sealed(stored, &mut buffer));
         drop(claim);
@@ -145,6 +147,7 @@ fn install_claimed(
     let came = page_in::install_run(parts, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
+            parts.note_streamed(next, claim.before().place());
             let copy = copies::arrive(parts, claim.before().place(), stays);
             page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
         }

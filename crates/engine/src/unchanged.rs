@@ -30,8 +30,9 @@ pub(crate) struct Gone {
 
 /// Which of the protected victims are stored as they are: a bit for each.
 pub(crate) fn stored_as_they_are(parts: &Parts, victims: &[Victim<'_>]) -> u32 {
-    let is_stored =
-        |victim: &Victim<'_>| victim.as_ref().is_some_and(|v| leaves_as_it_is(parts, &v.1));
+    let is_stored = |victim: &Victim<'_>| {
+        victim.as_ref().is_some_and(|(page, claim)| leaves_as_it_is(parts, *page, claim))
+    };
     victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(is_stored(victim)) << at)
 }
 
@@ -93,11 +94,13 @@ fn keep_on_standby(parts: &Parts, page: PageNo, claim: &Claim<'_>) {
 }
 
 /// Whether a claimed page goes back to its copy without being looked at.
-fn leaves_as_it_is(parts: &Parts, claim: &Claim<'_>) -> bool {
+fn leaves_as_it_is(parts: &Parts, page: PageNo, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
     match copy {
         // What the pool may take is offered to it.
-        StoredCopy::Slot(_) => is_in_slot(parts, claim) && !parts.copies.may_be_packed(),
+        StoredCopy::Slot(_) => {
+            is_in_slot(parts, claim) && (parts.passes_pool(page) || !parts.copies.may_be_packed())
+        }
         // What is in DRAM is the better one if the pool's is damaged.
         StoredCopy::Pool { .. } => copies::is_sound(parts, copy),
         StoredCopy::Nowhere => false,

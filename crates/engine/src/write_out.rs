@@ -9,7 +9,7 @@ use crate::parts::Parts;
 use crate::stats::Counter;
 use crate::swap::{AreaFull, SlotBatch};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::current_cpu;
+use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering;
 
 /// Why a page cannot be written out.
@@ -55,7 +55,11 @@ pub fn allocate(parts: &Parts, want: usize) -> Result<SlotBatch, NoSlot> {
     if !parts.may_write.load(Ordering::Relaxed) {
         return Err(NoSlot::ForkedChild);
     }
-    Ok(parts.areas.alloc_batch(current_cpu(), want)?)
+    let slots = parts.areas.alloc_batch(current_cpu(), want);
+    if slots.is_err() {
+        parts.passing.refused();
+    }
+    Ok(slots?)
 }
 
 /// Seals copies in place and writes them to `slots`, at once. Where that fails
@@ -109,13 +113,18 @@ fn write(
     slots: &[u64],
     copies: &[u8],
 ) -> Result<(), IoError> {
+    let start = now_ns();
     let result = parts.areas.write_each(&mut context.lanes, slots, copies);
     match result {
         Ok(()) => {
+            parts.passing.wrote(slots.len(), now_ns() - start);
             parts.stats.add(Counter::PagesWritten, slots.len() as u64);
             parts.stats.add(Counter::BytesWritten, copies.len() as u64);
         }
-        Err(_) => parts.stats.add(Counter::WriteErrors, 1),
+        Err(_) => {
+            parts.passing.refused();
+            parts.stats.add(Counter::WriteErrors, 1);
+        }
     }
     result
 }

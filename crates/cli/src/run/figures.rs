@@ -104,6 +104,8 @@ pub(crate) struct PoolFigures {
     pub(super) limit_hits: u64,
     /// Pages not offered, because it was full or the budget had no room.
     pub(super) refused_pages: u64,
+    /// Pages of streams longer than the pool, which were not offered to it.
+    pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
     /// Of those, sent by the shrinker.
@@ -316,6 +318,7 @@ impl Figures {
                 stored_pages: get(C::PoolObjects),
                 limit_hits: get(C::PoolLimitHits),
                 refused_pages: get(C::PoolRefusals),
+                passed_pages: get(C::PoolPassed),
                 written_back_pages: get(C::PagesWrittenBack),
                 shrunk_pages: get(C::PagesShrunk),
                 packed_pages: get(C::PagesPacked),

@@ -1,0 +1,65 @@
+//! How likely something is, learnt case by case.
+//!
+//! A word holds the likelihood and, above it, a count of the times that it decided:
+//! every so often the unlikely is tried all the same, for habits change. Threads may
+//! overwrite each other's note: it is an estimate.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// What always happens is as likely as this.
+pub(crate) const CERTAIN: u32 = 256;
+/// What one case more changes: a 16th of what is missing.
+const WEIGHT_SHIFT: u32 = 4;
+const LIKELY_BITS: u32 = 16;
+
+/// How likely it is.
+pub(crate) fn likelihood(estimate: &AtomicU32) -> u32 {
+    estimate.load(Relaxed) & ((1 << LIKELY_BITS) - 1)
+}
+
+/// Whether it is time to see whether an estimate still holds: once in `every` times.
+pub(crate) fn is_probe(estimate: &AtomicU32, every: u32) -> bool {
+    let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
+    skipped % every == every - 1
+}
+
+/// Notes one case.
+pub(crate) fn note(estimate: &AtomicU32, happened: bool) {
+    let seen = estimate.load(Relaxed);
+    let likely = seen & ((1 << LIKELY_BITS) - 1);
+    let moved = match happened {
+        true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
+        false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
+    };
+    // Nothing new: others that read it need not fetch it again.
+    if moved != likely {
+        estimate.store(seen - likely + moved, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_near_what_happens() {
+        let estimate = AtomicU32::new(0);
+        (0..1000).for_each(|_| note(&estimate, true));
+        assert!(likelihood(&estimate) > CERTAIN * 9 / 10);
+        (0..1000).for_each(|at| note(&estimate, at % 4 == 0));
+        assert!((CERTAIN / 8..CERTAIN / 2).contains(&likelihood(&estimate)));
+        (0..1000).for_each(|_| note(&estimate, false));
+        assert_eq!(likelihood(&estimate), 0);
+    }
+
+    #[test]
+    fn it_is_tried_once_in_so_many_times_whatever_it_is() {
+        for start in [0, CERTAIN] {
+            let estimate = AtomicU32::new(start);
+            // Also where the count goes round.
+            let tried = (0..200_000).filter(|_| is_probe(&estimate, 16)).count();
+            assert_eq!(tried, 200_000 / 16);
+            assert_eq!(likelihood(&estimate), start);
+        }
+    }
+}
