@@ -55,10 +55,12 @@ pub(crate) struct Passing {
     /// Threads that read for streams.
     readers: AtomicU64,
     /// For a page, in ns: reading, while others read too, and writing, at their best of
-    /// late; packing, on average. 0: not known.
+    /// late; packing one that packs, on average. 0: not known.
     read_ns: AtomicU64,
     write_ns: AtomicU64,
     pack_ns: AtomicU64,
+    /// What pages took that turned out not to pack, since the last one that did.
+    in_vain_ns: AtomicU64,
     /// What a page takes in the pool, nothing where it does not pack; times 16.
     packed_bytes: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl Passing {
             read_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
             pack_ns: AtomicU64::new(0),
+            in_vain_ns: AtomicU64::new(0),
             packed_bytes: AtomicU64::new(PACKED_BYTES * 16),
         })
     }
@@ -146,14 +149,19 @@ impl Passing {
         best(&self.write_ns, ns / pages.max(1) as u64);
     }
 
-    /// A page was packed, to so many bytes if it packs.
+    /// A page was packed, to so many bytes if it packs. What does not must go to the disk
+    /// in any case: to find that out is a part of what the others take.
     pub(crate) fn packed(&self, bytes: Option<usize>, ns: u64) {
-        let before = self.pack_ns.load(Relaxed);
-        match before {
-            0 => self.pack_ns.store(ns.max(1), Relaxed),
-            _ => follow(&self.pack_ns, ns.min(MOST_TIMES * before), TIMES_OF),
-        }
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
+        if bytes.is_none() {
+            self.in_vain_ns.fetch_add(ns, Relaxed);
+            return;
+        }
+        let ns = ns + self.in_vain_ns.swap(0, Relaxed);
+        match self.pack_ns.load(Relaxed) {
+            0 => self.pack_ns.store(ns.max(1), Relaxed),
+            before => follow(&self.pack_ns, ns.min(MOST_TIMES * before), TIMES_OF),
+        }
     }
 }
 
@@ -248,6 +256,18 @@ mod tests {
         (0..1000).for_each(|at| passing.packed((at % 2 == 0).then_some(2048), 5_000));
         assert!(passing.would_hold(46_000, POOL), "half of them do not pack");
         assert!(!passing.would_hold(54_000, POOL));
+    }
+
+    #[test]
+    fn what_is_tried_in_vain_counts_for_those_that_pack() {
+        let passing = world(7);
+        (0..100).for_each(|_| passing.streamed(3, true));
+        assert_eq!(passing_of(&passing, 640), 0);
+        for _ in 0..1000 {
+            (0..3).for_each(|_| passing.packed(None, 1_500));
+            passing.packed(Some(2048), 5_000);
+        }
+        assert!(passing_of(&passing, 640) > 0);
     }
 
     #[test]

@@ -76,6 +76,13 @@ impl Window {
         self.marker.checked_add_signed(self.stride * steps as Stride)
     }
 
+    /// Whether a page is one of the window's.
+    pub(crate) fn has(self, page: PageNo) -> bool {
+        let ahead = page as Stride - self.marker as Stride;
+        let steps = ahead / self.stride;
+        ahead % self.stride == 0 && (0..self.pages as Stride).contains(&steps)
+    }
+
     /// Whether it was asked for, not only expected.
     #[must_use]
     pub fn is_asked_for(self) -> bool {
@@ -274,6 +281,9 @@ mod tests {
             let mut found: Vec<_> = it.pieces().flat_map(|piece| piece.pages(0..u64::MAX)).collect();
             found.sort_unstable();
             let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.onward(step)).collect();
+            prop_assert!(expected.iter().all(|page| it.has(*page)));
+            let beside = marker.saturating_sub(300)..marker + 300;
+            prop_assert!(beside.into_iter().all(|page| it.has(page) == expected.contains(&page)));
             expected.sort_unstable();
             prop_assert_eq!(found, expected);
         }

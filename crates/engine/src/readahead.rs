@@ -29,7 +29,7 @@ use crate::pieces::{DOWN, FIRST_WINDOW, PIECE_PAGES, Piece, Stride, UP, Window};
 use crate::strides::Strides;
 use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most pages that a fault reads at once, the touched one included.
 pub const MAX_NEIGHBOURS: usize = 32;
@@ -57,11 +57,18 @@ const QUEUE_SHARE: usize = 8;
 /// Most pieces asked for and not yet begun.
 const MAX_PIECES: usize = 64;
 
+/// Windows that are remembered as under way: two of each of many streams.
+const UNDER_WAY: usize = 32;
+/// After so many faults all of a window is there, or will not come.
+const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
+
 /// How a touched page lies in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// In none that is followed.
     Alone,
+    /// In a window that is under way: its touch is early, and the beginning of nothing.
+    Early,
     /// It was a marker: what follows it is being brought in.
     Marker(Window),
 }
@@ -105,6 +112,9 @@ pub struct Streams {
     accuracy: Accuracy,
     /// The last touches that belonged to no stream.
     strides: Strides,
+    /// The windows asked for last, in turn.
+    under_way: [AtomicU64; UNDER_WAY],
+    asked: AtomicUsize,
 }
 
 impl Streams {
@@ -124,6 +134,8 @@ impl Streams {
                 (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW),
             ),
             strides: Strides::new(),
+            under_way: [const { AtomicU64::new(0) }; UNDER_WAY],
+            asked: AtomicUsize::new(0),
         }
     }
 
@@ -140,12 +152,10 @@ impl Streams {
         let now = self.faults.fetch_add(1, Ordering::Relaxed);
         let place = &self.markers[place_of(page)];
         let bits = place.load(Ordering::Relaxed);
-        let Some(window) = Window::from_bits(bits) else { return Touch::Alone };
-        let is_it = window.marker == page
-            && place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if !is_it {
-            return Touch::Alone;
-        }
+        let window = Window::from_bits(bits).filter(|window| window.marker == page);
+        let is_it =
+            |_: &_| place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let Some(window) = window.filter(is_it) else { return self.unmarked(page, now) };
         if Window::age(bits, now) < LIFE_FAULTS {
             return Touch::Marker(window);
         }
@@ -153,6 +163,16 @@ impl Streams {
             self.accuracy.lost(window.pages);
         }
         Touch::Alone
+    }
+
+    /// How a page lies that is no marker.
+    fn unmarked(&self, page: PageNo, now: u64) -> Touch {
+        let is_under_way = |place: &AtomicU64| {
+            let bits = place.load(Ordering::Relaxed);
+            let window = Window::from_bits(bits).filter(|window| window.has(page));
+            window.is_some() && Window::age(bits, now) < ARRIVAL_FAULTS
+        };
+        if self.under_way.iter().any(is_under_way) { Touch::Early } else { Touch::Alone }
     }
 
     /// How many of the pages from `page` on, up to `most`, come before a marker
@@ -228,6 +248,7 @@ impl Streams {
         }
         match touch {
             Touch::Marker(window) if window.is_asked_for() => 0,
+            Touch::Early => 0,
             Touch::Marker(Window { pages, stride, .. }) => {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
@@ -263,6 +284,9 @@ impl Streams {
         if asked == 0 {
             return false;
         }
+        let now = self.faults.load(Ordering::Relaxed);
+        let place = self.asked.fetch_add(1, Ordering::Relaxed) % UNDER_WAY;
+        self.under_way[place].store(window.to_bits(now), Ordering::Relaxed);
         let displaced = self.mark(window);
         // In this order: who is about to sleep counts itself and then looks.
         self.kick.fetch_add(1, Ordering::SeqCst);
@@ -501,7 +525,7 @@ mod tests {
             for round in 0..4 {
                 assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
                 assert_eq!(fault(&streams, expected.marker, END), Touch::Marker(expected));
-                assert_eq!(streams.reach(expected.marker), Touch::Alone, "reached once");
+                assert_eq!(streams.reach(expected.marker), Touch::Early, "reached once");
                 let marker = expected.onward(expected.pages as u64).unwrap();
                 expected = window(marker, 2 * expected.pages, step);
             }
@@ -528,6 +552,24 @@ mod tests {
                 expected = window(marker, 2 * expected.pages, stride);
             }
         }
+    }
+
+    #[test]
+    fn a_touch_before_its_page_has_come_begins_no_other_stream() {
+        let streams = served();
+        for page in 500..503 {
+            fault(&streams, page, END);
+        }
+        assert_ne!(fault(&streams, 503, END), Touch::Alone, "the marker of a window of 8");
+        let asked = all(&streams);
+        // Nothing of it is there yet.
+        for page in 504..511 {
+            assert_eq!(fault(&streams, page, END), Touch::Early, "{page}");
+        }
+        assert_eq!(all(&streams), []);
+        assert_eq!(streams.reach(511), Touch::Marker(window(511, 16, UP)), "{asked:?}");
+        (0..ARRIVAL_FAULTS).for_each(|_| assert_eq!(streams.reach(700), Touch::Alone));
+        assert_eq!(streams.reach(505), Touch::Alone, "by now it is on its own");
     }
 
     #[test]
@@ -645,6 +687,6 @@ mod tests {
         let expected = (1..5).map(|index| nearest(window(index * 8, 16, UP)).unwrap());
         assert_eq!(asked, expected.collect::<Vec<_>>());
         assert_ne!(streams.reach(4 * 8), Touch::Alone);
-        assert_eq!(streams.reach(5 * 8), Touch::Alone, "what was not asked for has no marker");
+        assert_eq!(streams.reach(5 * 8), Touch::Early, "what was not asked for has no marker");
     }
 }
