@@ -45,40 +45,59 @@ pub(crate) fn available() -> Available {
 
 /// The limits of this process's control group and its ancestors.
 pub(crate) fn group_limits() -> Vec<GroupLimit> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    limits_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    hierarchies().iter().flat_map(limits_in).collect()
 }
 
-fn limits_of(mountinfo: &str, membership: &str) -> Vec<GroupLimit> {
-    let mut limits = Vec::new();
-    for line in membership.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(group)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let version = match controllers {
-            "" => Version::Two,
-            list if list.split(',').any(|name| name == "memory") => Version::One,
-            _ => continue,
-        };
-        if let Some((top, dir)) = locate(mountinfo, version, group) {
-            let chain = dir.ancestors().take_while(|dir| dir.starts_with(&top));
-            limits.extend(chain.filter_map(|dir| limit_in(dir, version)));
-        }
+/// The hierarchies of control groups that may have the memory controller.
+pub(crate) fn hierarchies() -> Vec<Hierarchy> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    hierarchies_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+}
+
+/// Control groups that are mounted, and this process's place among them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hierarchy {
+    pub(crate) version: GroupVersion,
+    /// The mount point.
+    pub(crate) top: PathBuf,
+    /// This process's own group.
+    pub(crate) own: PathBuf,
+}
+
+impl Hierarchy {
+    /// This process's group and those around it, up to the mount point.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = &Path> {
+        self.own.ancestors().take_while(|dir| dir.starts_with(&self.top))
     }
-    limits
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+pub(crate) enum GroupVersion {
     One,
     Two,
 }
 
+fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, group) = (fields.next()?, fields.next()?);
+        let version = match controllers {
+            "" => GroupVersion::Two,
+            list if list.split(',').any(|name| name == "memory") => GroupVersion::One,
+            _ => return None,
+        };
+        let (top, own) = locate(mountinfo, version, group)?;
+        Some(Hierarchy { version, top, own })
+    };
+    membership.lines().filter_map(of_line).collect()
+}
+
+fn limits_in(hierarchy: &Hierarchy) -> Vec<GroupLimit> {
+    hierarchy.chain().filter_map(|dir| limit_in(dir, hierarchy.version)).collect()
+}
+
 /// The mount point of the hierarchy and the directory of `group` in it.
-fn locate(mountinfo: &str, version: Version, group: &str) -> Option<(PathBuf, PathBuf)> {
+fn locate(mountinfo: &str, version: GroupVersion, group: &str) -> Option<(PathBuf, PathBuf)> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -86,8 +105,8 @@ fn locate(mountinfo: &str, version: Version, group: &str) -> Option<(PathBuf, Pa
         let mut after = after.split(' ');
         let (kind, options) = (after.next()?, after.nth(1)?);
         let fits = match version {
-            Version::One => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
-            Version::Two => kind == "cgroup2",
+            GroupVersion::One => kind == "cgroup" && options.split(',').any(|o| o == "memory"),
+            GroupVersion::Two => kind == "cgroup2",
         };
         if !fits {
             return None;
@@ -100,10 +119,12 @@ fn locate(mountinfo: &str, version: Version, group: &str) -> Option<(PathBuf, Pa
     })
 }
 
-fn limit_in(dir: &Path, version: Version) -> Option<GroupLimit> {
+fn limit_in(dir: &Path, version: GroupVersion) -> Option<GroupLimit> {
     let (limit, usage, cache) = match version {
-        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
-        Version::Two => ("memory.max", "memory.current", "inactive_file "),
+        GroupVersion::One => {
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        }
+        GroupVersion::Two => ("memory.max", "memory.current", "inactive_file "),
     };
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
     let limit_bytes = number(limit)?;
@@ -128,6 +149,10 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn limits_of(mountinfo: &str, membership: &str) -> Vec<GroupLimit> {
+        hierarchies_of(mountinfo, membership).iter().flat_map(limits_in).collect()
+    }
 
     fn write(dir: &Path, files: &[(&str, &str)]) {
         fs::create_dir_all(dir).unwrap();
