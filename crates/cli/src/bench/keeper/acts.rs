@@ -1,7 +1,8 @@
 //! Changing the machine, each change noted so that it can be put back.
 
 use super::undo::{Change, Undo};
-use super::{Act, Answer, zram};
+use super::{Act, Answer, group, zram};
+use crate::machine::{GroupVersion, Hierarchy, hierarchies};
 use crate::refusal::plain;
 use softswap_engine::swap::header::Header;
 use softswap_engine::swap::named::Storage;
@@ -120,43 +121,41 @@ fn set(path: PathBuf, value: &str, undo: &mut Undo) -> Answer {
 
 fn make_group(limit_bytes: Option<u64>, may_swap: bool, undo: &mut Undo) -> Answer {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let top = memory_hierarchy().ok_or(
-        "there is no memory hierarchy of version 1 (cgroup v1): mount one, \
-         `mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory`",
+    let hierarchy = group::with_memory(hierarchies()).ok_or(
+        "there is no memory controller for control groups: mount one, \
+         `mount -t cgroup2 cgroup2 /sys/fs/cgroup`, on a kernel that was booted without \
+         cgroup_disable=memory",
     )?;
     let number = NEXT.fetch_add(1, Relaxed);
-    let path = top.join(format!("softswap-bench-{}-{number}", std::process::id()));
-    fs::create_dir(&path).map_err(|error| {
-        format!("no control group can be made in {}: {}", top.display(), plain(&error))
-    })?;
-    undo.note(Change::Group(path.clone()));
-    let set = |file: &str, value: String| {
-        let what = || format!("{file} of a control group cannot be {value}");
-        fs::write(path.join(file), &value).map_err(|e| format!("{}: {}", what(), plain(&e)))
-    };
-    if let Some(bytes) = limit_bytes {
-        set("memory.limit_in_bytes", bytes.to_string())?;
-        if !may_swap {
-            // Where the kernel accounts for swap, none on top; where it does
-            // not, what follows leaves no wish for it.
-            let _ = set("memory.memsw.limit_in_bytes", bytes.to_string());
-        }
-    }
-    if !may_swap {
-        set("memory.swappiness", "0".into())?;
-    }
+    let name = format!("{}{}-{number}", group::PREFIX, std::process::id());
+    let path = add_group(&hierarchy, &name, undo)?;
+    group::hold_to(hierarchy.version, &path, limit_bytes, may_swap)?;
     text_of(&path)
 }
 
-/// Where the memory controller of version 1 is mounted.
-fn memory_hierarchy() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-        let fits = kind == "cgroup" && options.split(',').any(|option| option == "memory");
-        fits.then(|| PathBuf::from(point))
-    })
+/// An empty group in the first place that takes one.
+fn add_group(hierarchy: &Hierarchy, name: &str, undo: &mut Undo) -> Result<PathBuf, String> {
+    let mut refused = Vec::new();
+    for parent in group::parents(hierarchy) {
+        let path = parent.join(name);
+        let made = hand_down_memory(hierarchy.version, &parent, undo)
+            .and_then(|()| fs::create_dir(&path).map_err(|error| plain(&error)));
+        match made {
+            Ok(()) => {
+                undo.note(Change::Group(path.clone()));
+                return Ok(path);
+            }
+            Err(why) => refused.push(format!("in {}: {why}", parent.display())),
+        }
+    }
+    Err(format!("no control group can be made {}", refused.join("; ")))
+}
+
+fn hand_down_memory(version: GroupVersion, parent: &Path, undo: &mut Undo) -> Result<(), String> {
+    if version == GroupVersion::Two && group::hand_down_memory(parent)? {
+        undo.note(Change::MemoryHandedDown(parent.into()));
+    }
+    Ok(())
 }
 
 fn text_of(path: &Path) -> Answer {

@@ -8,6 +8,7 @@
 //! somebody else's device, swap area or control group.
 
 mod acts;
+pub(super) mod group;
 mod undo;
 pub(super) mod zram;
 

@@ -1,6 +1,6 @@
 //! What is to be put back, the latest change first.
 
-use super::zram;
+use super::{group, zram};
 use crate::refusal::plain;
 use rustix::process::{Pid, Signal, kill_process};
 use softswap_sys::kernel_swap::swap_off;
@@ -18,7 +18,12 @@ pub(super) enum Change {
     Directory(PathBuf),
     Zram(u32),
     Swapping(PathBuf),
-    Setting { path: PathBuf, was: String },
+    Setting {
+        path: PathBuf,
+        was: String,
+    },
+    /// By a group of version 2 to those in it.
+    MemoryHandedDown(PathBuf),
     Group(PathBuf),
 }
 
@@ -72,6 +77,7 @@ fn put_back(change: &Change) -> Result<(), String> {
         Change::Setting { path, was } => fs::write(path, was).map_err(|e| {
             format!("{} could not be set back to {was}: {}", path.display(), plain(&e))
         }),
+        Change::MemoryHandedDown(parent) => group::keep_memory_back(parent),
         Change::Group(path) => patiently(|| {
             processes(path).into_iter().for_each(|pid| {
                 let _ = kill_process(pid, Signal::KILL);

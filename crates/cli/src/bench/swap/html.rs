@@ -68,8 +68,8 @@ fn text(outcome: &SwapOutcome) -> Result<String, Box<dyn std::error::Error>> {
         .collect();
     body += &format!("<p>{}; {}</p>\n", escaped(&settings.join(", ")), outcome.disturbance);
     body += "<p>Every side is held to the same limit by a memory control group. The kernel does \
-             not count zram's and zswap's packed pages in it; <em>outside</em> is what these took \
-             beyond the limit. <em>softswap_same_dram</em> is softswap with that much more.</p>\n";
+             not count zram's packed pages in it, nor in version 1 zswap's; <em>outside</em> is \
+             what these took beyond the limit. <em>softswap_same_dram</em> is softswap with that much more.</p>\n";
     body += &dram(outcome);
     body += &throughputs(outcome)?;
     body += &latencies(outcome)?;

@@ -86,8 +86,9 @@ pub(super) fn patterns(
     progress: &ProgressBar,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
+    let counts_zswap = ground.counts_zswap();
     let mut bench = Bench { args, ground, means, kinds: kinds(args) };
-    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides) };
+    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides, counts_zswap) };
     let cell = |matter: Matter| Cell { matter, runs: Vec::new(), kills: 0 };
     let mut sets: Vec<Vec<Cell>> =
         sets.into_iter().map(|set| set.into_iter().map(cell).collect()).collect();
@@ -247,7 +248,8 @@ pub(super) fn programs(
         let name = ready.program.name();
         let first = whole::plain_run(ready, means)
             .map_err(|why| Refusal::own(format!("{name} as it is: {why}")))?;
-        let mut sets = cells_of(args.program_shares(), name, sides, first.peak_bytes);
+        let (shares, counts_zswap) = (args.program_shares(), ground.counts_zswap());
+        let mut sets = cells_of(shares, name, sides, counts_zswap, first.peak_bytes);
         for round in 0..args.rounds() as usize {
             for index in rotated(sets.len(), round) {
                 let set = &mut sets[index];
@@ -274,8 +276,8 @@ pub(super) fn programs(
 }
 
 /// How many runs [`programs`] makes of each program in a round.
-pub(super) fn ways(args: &SwapArgs, sides: &[Side]) -> usize {
-    cells_of(args.program_shares(), "", sides, 0).iter().map(Vec::len).sum()
+pub(super) fn ways(args: &SwapArgs, sides: &[Side], counts_zswap: bool) -> usize {
+    cells_of(args.program_shares(), "", sides, counts_zswap, 0).iter().map(Vec::len).sum()
 }
 
 /// All ways in which a program runs, in sets that run one after the other: what
@@ -284,6 +286,7 @@ fn cells_of(
     shares: &[u32],
     name: &'static str,
     sides: &[Side],
+    counts_zswap: bool,
     peak_bytes: u64,
 ) -> Vec<Vec<ProgramCell>> {
     let cell =
@@ -294,7 +297,7 @@ fn cells_of(
     let set = |share_percent: u32, side: Side| {
         let limit_bytes = whole_pages(peak_bytes * u64::from(share_percent) / 100);
         let limited = |side, beside| How::Limited { side, share_percent, beside };
-        let same = has_ours && side.keeps_outside();
+        let same = has_ours && side.keeps_outside(counts_zswap);
         let same = same.then(|| cell(limited(Side::Softswap, Some(side)), None));
         [cell(limited(side, None), Some(limit_bytes))].into_iter().chain(same).collect()
     };
@@ -388,22 +391,26 @@ mod tests {
 
     #[test]
     fn a_program_meets_who_keeps_pages_outside_with_the_same_dram_next() {
-        let sets = cells_of(&[50, 25], "x", &Side::ALL, 100 << 20);
-        assert_eq!(sets.len(), 2 + 2 * Side::ALL.len());
-        for set in &sets {
-            let How::Limited { side, share_percent, .. } = set[0].how else { continue };
-            assert_eq!(set[0].limit_bytes, Some(u64::from(share_percent) << 20));
-            let same: Vec<How> = set[1..].iter().map(|cell| cell.how).collect();
-            let ours = How::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
-            assert_eq!(same, if side.keeps_outside() { vec![ours] } else { vec![] });
+        for counts_zswap in [false, true] {
+            let sets = cells_of(&[50, 25], "x", &Side::ALL, counts_zswap, 100 << 20);
+            assert_eq!(sets.len(), 2 + 2 * Side::ALL.len());
+            for set in &sets {
+                let How::Limited { side, share_percent, .. } = set[0].how else { continue };
+                assert_eq!(set[0].limit_bytes, Some(u64::from(share_percent) << 20));
+                let same: Vec<How> = set[1..].iter().map(|cell| cell.how).collect();
+                let ours = How::Limited { side: Side::Softswap, share_percent, beside: Some(side) };
+                let wanted = if side.keeps_outside(counts_zswap) { vec![ours] } else { vec![] };
+                assert_eq!(same, wanted);
+            }
         }
-        let alone = cells_of(&[50], "x", &[Side::KernelZram], 100 << 20);
+        let alone = cells_of(&[50], "x", &[Side::KernelZram], false, 100 << 20);
         assert_eq!(alone.iter().flatten().count(), 2);
     }
 
     #[test]
     fn the_same_dram_is_what_the_rival_had_in_the_same_round() {
-        let mut set = cells_of(&[50], "x", &[Side::KernelZram, Side::Softswap], 100 << 20);
+        let sides = [Side::KernelZram, Side::Softswap];
+        let mut set = cells_of(&[50], "x", &sides, false, 100 << 20);
         let set = &mut set[2];
         assert_eq!(program_limit_of(set, 0, 0), Some(Some(50 << 20)));
         assert_eq!(program_limit_of(set, 1, 0), None, "the rival has not come through");

@@ -63,9 +63,9 @@ const AREA_TIMES: u64 = 4;
 /// on a file with zswap in front. For each pattern a program fills its working
 /// set, walks over it, and compares every page at the end; then whole programs
 /// run. Each run is held by a memory control group of the same
-/// limit. Without root softswap runs alone, without a group. What is changed
-/// on the machine (swap areas, a zram device, zswap's settings, control
-/// groups) is put back however the bench ends.
+/// limit. Without root softswap runs alone, without a group unless one may be
+/// made. What is changed on the machine (swap areas, a zram device, zswap's
+/// settings, control groups) is put back however the bench ends.
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
@@ -75,9 +75,12 @@ kernel's sides swappiness and page-cluster are as they are on the machine, but f
 page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's. Their areas are
 four times as large as what goes there: one that is half full is slower.
 
-The kernel does not count zram's and zswap's packed pages in a group of version 1: outside says how
+The kernel counts zram's packed pages in no group, and zswap's in none of version 1: outside says how
 much DRAM these had beyond the limit. softswap_same_dram is softswap with that much more: right after
-such a side, its limit is the side's and what was outside at most, pattern by pattern.
+such a side, its limit is the side's and what was outside at most, pattern by pattern. In groups of
+version 2 (settings: cgroup_version) zswap's packed pages are within the limit from Linux 5.19 on, so
+softswap_same_dram does not run beside it; outside is then by how much they passed the limit, because
+the kernel counts them while it makes room.
 
 A touch reads or writes one word of a page. random_* go anywhere; sequential_* from page to page,
 each thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % where half of
@@ -292,7 +295,7 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let means = Means { signals: &signals, library, sample, damage: args.damage };
     let ready = if args.no_programs { Vec::new() } else { ready(args, &ground.dir, &mut notes) };
 
-    let progress = progress(args, &sides, ready.len());
+    let progress = progress(args, &sides, ground.counts_zswap(), ready.len());
     let cells = measure::patterns(args, &mut ground, &means, &sides, &progress, &mut notes)?;
     let programs =
         measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
@@ -301,9 +304,9 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     Ok(Found { cells, programs, disturbance, settings, notes })
 }
 
-fn progress(args: &SwapArgs, sides: &[Side], programs: usize) -> ProgressBar {
-    let sessions = if args.no_patterns { 0 } else { Matter::sets(sides).iter().flatten().count() };
-    let runs = sessions + programs * measure::ways(args, sides);
+fn progress(args: &SwapArgs, sides: &[Side], counts_zswap: bool, programs: usize) -> ProgressBar {
+    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides, counts_zswap) };
+    let runs = sets.concat().len() + programs * measure::ways(args, sides, counts_zswap);
     let bar = ProgressBar::new(runs as u64 * u64::from(args.rounds()));
     let style = ProgressStyle::with_template("{bar:30} {eta} to go  {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))

@@ -30,8 +30,13 @@ impl Side {
     }
 
     /// Whether it has DRAM for packed pages that the kernel counts to nobody.
-    pub(super) fn keeps_outside(self) -> bool {
-        matches!(self, Side::KernelZram | Side::KernelZswap)
+    /// zswap's it may count in the group.
+    pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
+        match self {
+            Side::Softswap | Side::KernelFile => false,
+            Side::KernelZram => true,
+            Side::KernelZswap => !counts_zswap,
+        }
     }
 
     /// The content on which a pattern is compared with this one of the
@@ -120,7 +125,7 @@ impl Matter {
     /// All that `sides` have to be compared in: softswap with each of the
     /// others on that one's content, in sets that run one after the other. In a
     /// set softswap with the same DRAM follows the side that it is equal to.
-    pub(super) fn sets(sides: &[Side]) -> Vec<Vec<Matter>> {
+    pub(super) fn sets(sides: &[Side], counts_zswap: bool) -> Vec<Vec<Matter>> {
         let ours = sides.contains(&Side::Softswap).then_some(Side::Softswap);
         let rivals: Vec<(Option<Side>, Data)> = match sides.iter().filter_map(|s| s.data()).count()
         {
@@ -129,8 +134,8 @@ impl Matter {
         };
         let set = |share_percent: u32, (rival, data): (Option<Side>, Data)| {
             let matter = |side, beside| Matter { side, data, share_percent, beside };
-            let beside =
-                rival.filter(|side| side.keeps_outside()).and(ours).map(|side| (side, rival));
+            let outside = rival.filter(|side| side.keeps_outside(counts_zswap));
+            let beside = outside.and(ours).map(|side| (side, rival));
             let plain = ours.into_iter().chain(rival).map(|side| (side, None));
             plain.chain(beside).map(|(side, beside)| matter(side, beside)).collect()
         };
@@ -170,7 +175,7 @@ mod tests {
 
     #[test]
     fn softswap_is_beside_each_of_the_kernels_sides() {
-        let sets = Matter::sets(&Side::ALL);
+        let sets = Matter::sets(&Side::ALL, false);
         assert_eq!(sets.len(), 2 * 3);
         for set in sets {
             assert_eq!((set[0].side, set[0].beside), (Side::Softswap, None));
@@ -181,19 +186,22 @@ mod tests {
 
     #[test]
     fn who_keeps_pages_outside_is_met_with_the_same_dram_next() {
-        for set in Matter::sets(&Side::ALL) {
-            let rival = set[1].side;
-            let same: Vec<_> = set[2..].iter().map(|one| (one.side, one.beside)).collect();
-            match rival {
-                Side::KernelFile => assert!(same.is_empty()),
-                _ => assert_eq!(same, [(Side::Softswap, Some(rival))]),
+        for counts_zswap in [false, true] {
+            for set in Matter::sets(&Side::ALL, counts_zswap) {
+                let rival = set[1].side;
+                let same: Vec<_> = set[2..].iter().map(|one| (one.side, one.beside)).collect();
+                match rival {
+                    Side::KernelFile => assert!(same.is_empty()),
+                    Side::KernelZswap if counts_zswap => assert!(same.is_empty()),
+                    _ => assert_eq!(same, [(Side::Softswap, Some(rival))]),
+                }
             }
         }
     }
 
     #[test]
     fn alone_softswap_gets_every_content() {
-        assert_eq!(Matter::sets(&[Side::Softswap]).concat().len(), 2 * 3);
-        assert_eq!(Matter::sets(&[Side::KernelZswap]).concat().len(), 2);
+        assert_eq!(Matter::sets(&[Side::Softswap], false).concat().len(), 2 * 3);
+        assert_eq!(Matter::sets(&[Side::KernelZswap], false).concat().len(), 2);
     }
 }
