@@ -1,0 +1,90 @@
+//! Pages of streams go to the disk without a look at the pool, as long as it takes them.
+
+mod common;
+use common::{Content, Setup, World, page_of};
+use softswap_engine::config::PoolLimit;
+use softswap_engine::context::PREFETCH_THREADS;
+use softswap_engine::io::Operation;
+use softswap_engine::io::sim::Fault;
+use softswap_engine::stats::Counter;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PAGES: usize = 4000;
+
+fn content(page: usize, pass: u64) -> Content {
+    Content::Text(page as u64 + pass * PAGES as u64)
+}
+
+/// Goes over all pages: each must be as the pass before has left it, and is written anew.
+fn pass_over(memory: Memory, pass: u64) {
+    for page in 0..PAGES {
+        let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
+        assert!(found == content(page, pass).bytes(), "page {page}, pass {pass}");
+        assert!(memory.write_bytes(page * PAGE_SIZE, &content(page, pass + 1).bytes()));
+    }
+}
+
+/// Runs `body` with memory that streams are followed in until pages pass by the pool: what
+/// the disk takes, and packing, must be known before.
+fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
+    let world = World::new(setup);
+    let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
+    let memory = world.map_with(&contents);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for index in 0..PREFETCH_THREADS {
+            let (world, done) = (&world, &done);
+            scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
+        }
+        // Also when it panics: else these threads would go on for ever.
+        let ends = Ends(&done);
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut passes = 0;
+        while world.count(Counter::PoolPassed) == 0 {
+            assert!(Instant::now() < end, "no page passes");
+            pass_over(memory, passes);
+            passes += 1;
+        }
+        body(&world, memory, passes);
+        drop(ends);
+    });
+    world.assert_within_budget();
+}
+
+/// Lets the threads end.
+struct Ends<'d>(&'d AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_stream_longer_than_the_pool_passes_by_it_and_stays_what_it_was() {
+    let setup = Setup { memory_mib: 8, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
+    once_pages_pass(&setup, |world, memory, passes| {
+        let pooled = || world.count(Counter::PagesPooled);
+        let (before_passed, before_pooled) = (world.count(Counter::PoolPassed), pooled());
+        (passes..passes + 4).for_each(|pass| pass_over(memory, pass));
+        let passed = world.count(Counter::PoolPassed) - before_passed;
+        assert!(passed > pooled() - before_pooled, "{passed} passed");
+    });
+}
+
+#[test]
+fn where_the_disk_takes_nothing_any_more_the_pool_is_asked_again() {
+    let setup = Setup { memory_mib: 12, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
+    once_pages_pass(&setup, |world, memory, passes| {
+        world.disk.fail(Operation::Write, world.disk.counts().writes, u64::MAX, Fault::Errno(EIO));
+        // All of it fits there, packed.
+        world.engine.set_pool_limit(PoolLimit::Percent(80));
+        (passes..passes + 3).for_each(|pass| pass_over(memory, pass));
+        assert!(world.count(Counter::WriteErrors) > 0, "it was asked");
+    });
+}
