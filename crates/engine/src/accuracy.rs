@@ -56,14 +56,16 @@ impl Accuracy {
     }
 
     fn look(&self) {
-        let (reached, lost) = (self.reached_pages.load(Relaxed), self.lost_pages.load(Relaxed));
+        if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < LOOK_PAGES {
+            return;
+        }
+        // Of threads that come here together only one has it all.
+        let reached = self.reached_pages.swap(0, Relaxed);
+        let lost = self.lost_pages.swap(0, Relaxed);
         let all = reached + lost;
         if all < LOOK_PAGES {
             return;
         }
-        // Threads that come here together may judge one look twice, by a part of it.
-        self.reached_pages.store(0, Relaxed);
-        self.lost_pages.store(0, Relaxed);
         let longest = self.longest();
         let next = match lost {
             _ if lost * TOO_MANY > all => longest / 2,

@@ -19,6 +19,7 @@ pub(crate) fn likelihood(estimate: &AtomicU32) -> u32 {
 
 /// Whether it is time to see whether an estimate still holds: once in `every` times.
 pub(crate) fn is_probe(estimate: &AtomicU32, every: u32) -> bool {
+    debug_assert!(every.is_power_of_two(), "the count goes round");
     let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
     skipped % every == every - 1
 }

@@ -172,6 +172,12 @@ impl Gathered {
         slots.is_empty() || page_in::read_each(parts, context, slots, buffer, waits)
     }
 
+    /// How many pages come by reading; none where there is nothing to read. Those that
+    /// share a slot count each: as many slots would hardly take longer at once.
+    pub(crate) fn pages_read(&self) -> usize {
+        if self.slots.count == 0 { 0 } else { self.count.max(self.slots.count) }
+    }
+
     /// What was read of a slot, sealed as it is.
     pub(crate) fn sealed<'b>(&self, stored: SlotCopy, buffer: &'b mut [u8]) -> &'b [u8] {
         self.slots.page(stored.slot(), buffer)

@@ -25,7 +25,8 @@ pub(crate) fn in_dram(
         }
     }
     let packer = parts.packer()?;
-    if parts.passes_pool(page) {
+    if parts.passes_pool(page) && !parts.passing.is_due(page) {
+        parts.passing.note_passed();
         parts.stats.add(Counter::PoolPassed, 1);
         return None;
     }

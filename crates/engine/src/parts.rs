@@ -400,8 +400,7 @@ impl Parts {
             (Place::Pool { .. }, _) => true,
             (Place::Packed { .. }, _) => false,
             (Place::Slot { .. }, Some(left)) => {
-                let most_bytes = self.balance.widest(0).unwrap_or(self.pool.limit_bytes());
-                self.passing.would_hold(left, most_bytes)
+                self.passing.would_hold(left, self.pool.limit_bytes())
             }
             _ => return,
         };

@@ -19,7 +19,7 @@ use crate::page::PageNo;
 use crate::space::CHUNK_PAGES;
 use softswap_sys::memory::reserve_u32;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// From this on, a chunk's pages come back in streams.
 const LIKELY: u32 = CERTAIN * 3 / 4;
@@ -52,6 +52,8 @@ pub(crate) struct Passing {
     chunks: &'static [AtomicU32],
     /// So many are yet to be offered to the pool.
     refused: AtomicU32,
+    /// Whether any page has passed since the disk last took nothing.
+    has_passed: AtomicBool,
     /// Threads that read for streams.
     readers: AtomicU64,
     /// For a page, in ns: reading, while others read too, and writing, at their best of
@@ -80,6 +82,7 @@ impl Passing {
         Ok(Passing {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             refused: AtomicU32::new(0),
+            has_passed: AtomicBool::new(false),
             readers: AtomicU64::new(0),
             read_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
@@ -110,33 +113,50 @@ impl Passing {
     /// to it, and after which so many others have left.
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
         let packed_bytes = self.packed_bytes.load(Relaxed) / 16;
-        let needed = left_since.saturating_mul(packed_bytes) / POOL_ROOM.1 * POOL_ROOM.0;
+        let needed =
+            (left_since.saturating_mul(packed_bytes) / POOL_ROOM.1).saturating_mul(POOL_ROOM.0);
         needed <= pool_bytes as u64
     }
 
-    /// Whether a page that leaves passes by the pool.
+    /// Whether a page passes by the pool when it leaves.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (streamed, outgrown) = self.chunk(page);
         estimate::likelihood(streamed) >= LIKELY
+            && self.refused.load(Relaxed) == 0
             && self.pays(estimate::likelihood(outgrown) >= CERTAIN / 2)
-            && !self.is_refused()
-            && !estimate::is_probe(streamed, PROBE_EVERY)
+    }
+
+    /// Whether one that passes is to be offered to the pool all the same.
+    pub(crate) fn is_due(&self, page: PageNo) -> bool {
+        estimate::is_probe(self.chunk(page).0, PROBE_EVERY)
     }
 
     fn pays(&self, is_outgrown: bool) -> bool {
-        let disk_ns = self.read_ns.load(Relaxed) + self.write_ns.load(Relaxed);
+        let of = [&self.read_ns, &self.write_ns, &self.pack_ns];
+        let [read_ns, write_ns, pack_ns] = of.map(|ns| ns.load(Relaxed));
         let fifths = if is_outgrown { PASSED_ON_FIFTHS } else { HELD_FIFTHS };
-        disk_ns <= self.pack_ns.load(Relaxed) * fifths / 5
+        read_ns > 0 && write_ns > 0 && read_ns + write_ns <= pack_ns * fifths / 5
     }
 
-    /// The disk takes nothing now.
-    pub(crate) fn refused(&self) {
-        self.refused.store(REFUSED_PAGES, Relaxed);
+    /// The disk takes nothing now. Whether pages have passed until now: they may find a
+    /// place in the pool.
+    pub(crate) fn refuse(&self) -> bool {
+        self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_passed.swap(false, Relaxed)
     }
 
-    fn is_refused(&self) -> bool {
-        let less = |left: u32| left.checked_sub(1);
-        self.refused.load(Relaxed) > 0 && self.refused.fetch_update(Relaxed, Relaxed, less).is_ok()
+    /// A page has passed.
+    pub(crate) fn note_passed(&self) {
+        if !self.has_passed.load(Relaxed) {
+            self.has_passed.store(true, Relaxed);
+        }
+    }
+
+    /// A page was offered to the pool.
+    fn note_offered(&self) {
+        if self.refused.load(Relaxed) > 0 {
+            let less = |left: u32| left.checked_sub(1);
+            let _ = self.refused.fetch_update(Relaxed, Relaxed, less);
+        }
     }
 
     /// The calling thread begins to read pages of a stream.
@@ -146,27 +166,34 @@ impl Passing {
 
     /// So many pages were written at once.
     pub(crate) fn wrote(&self, pages: usize, ns: u64) {
-        best(&self.write_ns, ns / pages.max(1) as u64);
+        best(&self.write_ns, pages, ns);
     }
 
     /// A page was packed, to so many bytes if it packs. What does not must go to the disk
     /// in any case: to find that out is a part of what the others take.
     pub(crate) fn packed(&self, bytes: Option<usize>, ns: u64) {
+        self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
         if bytes.is_none() {
             self.in_vain_ns.fetch_add(ns, Relaxed);
             return;
         }
-        let ns = ns + self.in_vain_ns.swap(0, Relaxed);
+        let in_vain_ns = match self.in_vain_ns.load(Relaxed) {
+            0 => 0,
+            _ => self.in_vain_ns.swap(0, Relaxed),
+        };
         match self.pack_ns.load(Relaxed) {
             0 => self.pack_ns.store(ns.max(1), Relaxed),
-            before => follow(&self.pack_ns, ns.min(MOST_TIMES * before), TIMES_OF),
+            before => {
+                follow(&self.pack_ns, (ns + in_vain_ns).min(MOST_TIMES * before), TIMES_OF);
+            }
         }
     }
 }
 
-/// Moves the best of late by what was seen.
-fn best(best: &AtomicU64, ns: u64) {
+/// Moves the best of late by what each of so many pages took. None say nothing.
+fn best(best: &AtomicU64, pages: usize, ns: u64) {
+    let Some(ns) = ns.checked_div(pages as u64) else { return };
     let before = best.load(Relaxed);
     let next = match ns.checked_sub(before) {
         Some(more) if before > 0 => before + more.min(before).div_ceil(RISES_BY),
@@ -177,9 +204,9 @@ fn best(best: &AtomicU64, ns: u64) {
 
 impl Reading<'_> {
     /// So many pages took so long. Of what several read at the same time each has its
-    /// share of the device.
+    /// share of the device: of as many as there were at the beginning.
     pub(crate) fn took(self, pages: usize, ns: u64) {
-        best(&self.passing.read_ns, ns / self.among / pages.max(1) as u64);
+        best(&self.passing.read_ns, pages, ns / self.among);
     }
 }
 
@@ -211,7 +238,21 @@ mod tests {
     }
 
     fn passing_of(passing: &Passing, pages: usize) -> usize {
-        (0..pages).filter(|_| passing.passes(3)).count()
+        (0..pages).filter(|_| passing.passes(3) && !passing.is_due(3)).count()
+    }
+
+    #[test]
+    fn what_is_not_known_does_not_count_as_nothing() {
+        let passing = Passing::new(1 << 16).unwrap();
+        (0..100).for_each(|_| passing.streamed(3, false));
+        passing.packed(Some(2048), 5_000);
+        assert_eq!(passing_of(&passing, 640), 0);
+        passing.read().took(64, 64_000);
+        passing.read().took(0, 10);
+        passing.wrote(0, 10);
+        assert_eq!(passing_of(&passing, 640), 0, "nobody has written yet");
+        passing.wrote(32, 32_000);
+        assert!(passing_of(&passing, 640) > 0);
     }
 
     #[test]
@@ -274,8 +315,11 @@ mod tests {
     fn where_the_disk_takes_nothing_the_pool_is_asked_again() {
         let passing = world(2);
         (0..100).for_each(|_| passing.streamed(3, false));
-        passing.refused();
-        assert_eq!(passing_of(&passing, REFUSED_PAGES as usize), 0);
+        passing.note_passed();
+        assert!(passing.refuse(), "they may find a place there");
+        assert!(!passing.refuse(), "but not again and again");
+        assert_eq!(passing_of(&passing, 640), 0);
+        (0..REFUSED_PAGES).for_each(|_| passing.packed(Some(2048), 5_000));
         assert!(passing.passes(3));
     }
 }

@@ -48,7 +48,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Whether a page is known not to pack: it has a slot of its own.
+    /// Whether a page is known not to pack: it has a slot of its own. (Or it belongs to a
+    /// stream, and was not asked: then it costs nobody a wait.)
     #[must_use]
     pub fn is_unpacked(place: Place) -> bool {
         let slot = match place {

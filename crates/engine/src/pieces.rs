@@ -79,8 +79,10 @@ impl Window {
     /// Whether a page is one of the window's.
     pub(crate) fn has(self, page: PageNo) -> bool {
         let ahead = page as Stride - self.marker as Stride;
-        let steps = ahead / self.stride;
-        ahead % self.stride == 0 && (0..self.pages as Stride).contains(&steps)
+        let ahead = if self.stride < 0 { -ahead } else { ahead };
+        let stride = self.stride.abs();
+        // Dividing takes longest, and is seldom needed.
+        (0..self.pages as Stride * stride).contains(&ahead) && ahead % stride == 0
     }
 
     /// Whether it was asked for, not only expected.

@@ -118,7 +118,7 @@ fn from_disk(
     if !gathered.read(parts, context, &mut buffer, false) {
         return None;
     }
-    reading.took(gathered.count() + parked, now_ns() - start);
+    reading.took(gathered.pages_read(), now_ns() - start);
     if let Some((stored, claim)) = parking {
         parts.parked.park(stored.slot(), gathered.sealed(stored, &mut buffer));
         drop(claim);

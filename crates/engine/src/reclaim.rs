@@ -86,6 +86,8 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
         return Round::Progress;
     }
     match outcome.area_full.or(area_full) {
+        // What was not offered to the pool is, the next time.
+        Some(NoSlot::Area(_)) if parts.passing.refuse() => Round::Progress,
         Some(NoSlot::Area(_)) if copies::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
     }

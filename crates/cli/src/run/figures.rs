@@ -104,7 +104,7 @@ pub(crate) struct PoolFigures {
     pub(super) limit_hits: u64,
     /// Pages not offered, because it was full or the budget had no room.
     pub(super) refused_pages: u64,
-    /// Pages of streams longer than the pool, which were not offered to it.
+    /// Pages of streams that went to the disk without being offered to the pool.
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,

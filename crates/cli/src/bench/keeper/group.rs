@@ -15,6 +15,7 @@ pub(super) const PREFIX: &str = "softswap-bench-";
 const HANDED_DOWN: &str = "cgroup.subtree_control";
 /// Only groups of version 2 have it.
 const TO_HAND_DOWN: &str = "cgroup.controllers";
+const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
 
 /// The hierarchy that has the memory controller: only one can.
@@ -54,14 +55,21 @@ pub(super) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The opposite, unless another bench would lose its limits by it.
+/// The opposite, unless somebody would lose a limit by it: another bench, or whoever has
+/// set one meanwhile, because it was possible.
 pub(super) fn keep_memory_back(parent: &Path) -> Result<(), String> {
     let file = parent.join(HANDED_DOWN);
     let left = |why: String| format!("`echo -memory > {}` is left to do: {why}", file.display());
     let entries = fs::read_dir(parent).map_err(|error| left(plain(&error)))?;
-    let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    if let Some(other) = names.find(|name| name.starts_with(PREFIX)) {
-        return Err(left(format!("{other} is another benchmark's")));
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            return Err(left(format!("{} is another benchmark's", name.display())));
+        }
+        let limit = fs::read_to_string(entry.path().join(LIMIT)).unwrap_or_default();
+        if !matches!(limit.trim(), "" | "max") {
+            return Err(left(format!("{} is held to {}", name.display(), limit.trim())));
+        }
     }
     fs::write(&file, "-memory").map_err(|error| left(plain(&error)))
 }
@@ -102,7 +110,7 @@ pub(super) fn hold_to(
                      use one with CONFIG_SWAP, booted without swapaccount=0"
                 ));
             }
-            limit.map_or(Ok(()), |limit| set("memory.max", &limit))?;
+            limit.map_or(Ok(()), |limit| set(LIMIT, &limit))?;
             if may_swap { Ok(()) } else { set(SWAP_LIMIT, "0") }
         }
     }
@@ -206,6 +214,12 @@ mod tests {
         let why = keep_memory_back(top.path()).unwrap_err();
         assert!(why.contains("-1-0 is another") && why.contains("echo -memory"), "{why}");
         fs::remove_dir(other).unwrap();
+
+        let service = top.path().join("service");
+        write(&service, &[(LIMIT, "4096\n")]);
+        let why = keep_memory_back(top.path()).unwrap_err();
+        assert!(why.contains("service is held to 4096"), "{why}");
+        write(&service, &[(LIMIT, "max\n")]);
         keep_memory_back(top.path()).unwrap();
         assert_eq!(read(top.path(), HANDED_DOWN), "-memory");
     }

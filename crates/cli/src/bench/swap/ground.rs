@@ -101,13 +101,12 @@ impl Ground {
                 sides.retain(|side| *side == Side::Softswap);
             }
         }
-        sides.retain(|side| match ground.make_ready(*side, bytes) {
-            Ok(()) => true,
-            Err(why) => {
-                notes.push(format!("{} was left out: {why}", side.name()));
-                false
+        for side in std::mem::take(sides) {
+            match ground.make_ready(side, bytes)? {
+                Ok(()) => sides.push(side),
+                Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
             }
-        });
+        }
         if ground.counts_zswap() && sides.contains(&Side::KernelZswap) {
             notes.push(ZSWAP_COUNTED.into());
         }
@@ -140,16 +139,30 @@ impl Ground {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
-    fn make_ready(&mut self, side: Side, bytes: u64) -> Result<(), String> {
+    /// Why a side cannot be had, if that is so. An area that stays on would serve the
+    /// other sides, too: then there is no going on.
+    fn make_ready(&mut self, side: Side, bytes: u64) -> Result<Result<(), String>, Refusal> {
+        let area = match self.try_area(side, bytes) {
+            Ok(area) => area,
+            Err(why) => return Ok(Err(why)),
+        };
+        if let Some(path) = area {
+            self.keeper.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Makes a side's area and swaps to it, for a moment: a container may have all that it
+    /// takes and not be allowed to.
+    fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
         if side == Side::Softswap {
-            return Ok(());
+            return Ok(None);
         }
         self.keeper.ask(&Act::HoldSwap)?;
         self.make_area(side, bytes)?;
-        // A container may have all this and not be allowed to swap.
         let path = self.area_of(side).ok_or("it has no area")?;
         self.keeper.ask(&Act::SwapOn { path: path.clone() })?;
-        self.keeper.ask(&Act::SwapOff { path }).map(drop)
+        Ok(Some(path))
     }
 
     fn make_area(&mut self, side: Side, bytes: u64) -> Result<(), String> {
