@@ -67,10 +67,12 @@ impl Accuracy {
             return;
         }
         let longest = self.longest();
-        let next = match lost {
-            _ if lost * TOO_MANY > all => longest / 2,
-            _ if lost * FEW <= all => longest * 2,
-            _ => longest,
+        let next = if lost * TOO_MANY > all {
+            longest / 2
+        } else if lost * FEW <= all {
+            longest * 2
+        } else {
+            longest
         };
         self.longest.store(next.clamp(self.least, self.most), Relaxed);
     }

@@ -181,7 +181,7 @@ fn bring(
     parts.note_return(page, place);
     let (behind, may_have_companions) = match touch {
         // What follows is on its way.
-        _ if is_asked_for(touch) => (1, false),
+        _ if touch.is_asked_for() => (1, false),
         // Nothing comes along from elsewhere, and looking costs what it costs.
         _ if place.in_slot().is_none() => (1, false),
         _ => match readahead::neighbours(&parts.pages, page, || parts.resident_of_all()) {
@@ -191,7 +191,7 @@ fn bring(
     };
     let (window, is_stream) =
         (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
-    let is_in_stream = is_stream || touch == Touch::Early || is_asked_for(touch);
+    let is_in_stream = is_stream || touch == Touch::Early || touch.is_asked_for();
     note_way_back(parts, page, place, is_in_stream);
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     let heat = parts.grace(page, place, is_shared);
@@ -214,11 +214,6 @@ fn bring(
             Err(error)
         }
     }
-}
-
-/// Whether a touched page was a window's marker.
-fn is_asked_for(touch: Touch) -> bool {
-    matches!(touch, Touch::Marker(window) if window.is_asked_for())
 }
 
 /// Notes whether a page that is stored comes back in a stream, or was waited for.

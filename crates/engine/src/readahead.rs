@@ -73,6 +73,14 @@ pub enum Touch {
     Marker(Window),
 }
 
+impl Touch {
+    /// Whether the page was the marker of a window that was asked for.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Touch::Marker(window) if window.is_asked_for())
+    }
+}
+
 /// Where a stream may go: what is there already it passes over, and nobody is told.
 /// So a marker is always on a page whose touch is a fault.
 pub struct Ahead<F> {
@@ -243,8 +251,8 @@ impl Streams {
             return 0;
         }
         match touch {
-            Touch::Marker(window) if window.is_asked_for() => 0,
             Touch::Early => 0,
+            _ if touch.is_asked_for() => 0,
             Touch::Marker(Window { pages, stride, .. }) => {
                 self.lead_on(page, stride, pages + 1, ahead)
             }

@@ -1,17 +1,14 @@
 //! Pages of streams go to the disk without a look at the pool, as long as it takes them.
 
 mod common;
-use common::{Content, Setup, World, page_of};
+use common::{Content, Setup, World, page_of, with_prefetch};
 use softswap_engine::config::PoolLimit;
-use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 4000;
@@ -35,14 +32,7 @@ fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
     let world = World::new(setup);
     let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
     let memory = world.map_with(&contents);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for index in 0..PREFETCH_THREADS {
-            let (world, done) = (&world, &done);
-            scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
-        }
-        // Also when it panics: else these threads would go on for ever.
-        let ends = Ends(&done);
+    with_prefetch(&world, || {
         let end = Instant::now() + Duration::from_secs(60);
         let mut passes = 0;
         while world.count(Counter::PoolPassed) == 0 {
@@ -51,18 +41,8 @@ fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
             passes += 1;
         }
         body(&world, memory, passes);
-        drop(ends);
     });
     world.assert_within_budget();
-}
-
-/// Lets the threads end.
-struct Ends<'d>(&'d AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

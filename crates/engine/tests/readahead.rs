@@ -2,42 +2,21 @@
 //! is what was written, and what only looks like a stream does no harm.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use common::{
+    Content, Setup, World, assert_holds, page_of, prefetch, random, scramble, with_prefetch,
+};
 use softswap_engine::config::PoolLimit;
-use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::io::Operation;
 use softswap_engine::io::sim::Fault;
 use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 1500;
-
-/// Follows streams until it is `done`.
-fn prefetch<'s>(scope: &'s thread::Scope<'s, '_>, world: &'s World, done: &'s AtomicBool) {
-    for index in 0..PREFETCH_THREADS {
-        scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
-    }
-}
-
-/// Runs `body` while streams are followed.
-fn with_prefetch(world: &World, body: impl FnOnce()) {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        prefetch(scope, world, &done);
-        // Also when it panics: else its threads would go on for ever.
-        let result = catch_unwind(AssertUnwindSafe(body));
-        done.store(true, Ordering::Relaxed);
-        if let Err(panic) = result {
-            resume_unwind(panic);
-        }
-    });
-}
 
 /// Touches pages in the given order, and waits for what is asked for in between:
 /// the test is about what comes, not when.
@@ -73,6 +52,15 @@ fn faults(world: &World) -> u64 {
     [Tier::Pool, Tier::Disk].into_iter().map(|tier| world.engine.stats().faults(tier)).sum()
 }
 
+/// Pages that have all left, and what they hold.
+fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    (world, memory, contents)
+}
+
 /// Every kind of tier: on the disk, in the pool.
 fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
@@ -82,10 +70,7 @@ fn kinds() -> [fn(u64) -> Content; 2] {
 fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
     for kind in kinds() {
         for down in [false, true] {
-            let world = World::new(&Setup::default());
-            let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
-            let memory = world.map_with(&contents);
-            world.evict(memory);
+            let (world, memory, contents) = evicted(kind);
             with_prefetch(&world, || {
                 let at = |step: usize| if down { PAGES - 1 - step } else { step };
                 touch_all(&world, memory, &contents, (0..PAGES).map(at));
@@ -104,10 +89,7 @@ fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
     const STRIDE: usize = 20;
     for kind in kinds() {
         for down in [false, true] {
-            let world = World::new(&Setup::default());
-            let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
-            let memory = world.map_with(&contents);
-            world.evict(memory);
+            let (world, memory, contents) = evicted(kind);
             // Column after column of a matrix.
             let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
             let order = steps.map(|step| if down { PAGES - 1 - step } else { step });

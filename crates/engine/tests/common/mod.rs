@@ -4,6 +4,7 @@
 
 use softswap_engine::codec::Choice;
 use softswap_engine::config::{Config, PoolLimit};
+use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
 use softswap_engine::io::SimDevice;
 use softswap_engine::page_in::Access;
@@ -13,8 +14,10 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Every engine of this process; the handler looks for the one that is touched.
@@ -325,4 +328,29 @@ pub(crate) fn read_and_write(
             _ => {}
         }
     }
+}
+
+/// Follows streams until it is `done`.
+pub(crate) fn prefetch<'s>(
+    scope: &'s thread::Scope<'s, '_>,
+    world: &'s World,
+    done: &'s AtomicBool,
+) {
+    for index in 0..PREFETCH_THREADS {
+        scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
+    }
+}
+
+/// Runs `body` while streams are followed.
+pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        prefetch(scope, world, &done);
+        // Also when it panics: else its threads would go on for ever.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        done.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
+    });
 }
