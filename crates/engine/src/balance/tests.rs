@@ -101,6 +101,26 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
 }
 
 #[test]
+fn what_a_pool_with_room_would_have_to_give_away_counts_as_read() {
+    let roomy = PoolView { used_bytes: MOST / 100 * (PRESSED_PERCENT - 1), ..full(MOST) };
+    let looks = |pool: PoolView, gone: u64, found: u64| {
+        let balance = Balance::new(true, (LEAST, MOST), BUDGET, 2);
+        balance.turnover.note_age(AGE);
+        balance.turnover.note_left(1);
+        balance.turnover.note_gone(gone);
+        (0..found).for_each(|_| _ = balance.turnover.note_found(0));
+        until_moved(&balance, pool, &[100], &[]).map_or(usize::MAX, |(looks, _)| looks)
+    };
+    // One that is full passes pages on as it is.
+    let pressed = looks(full(MOST), 0, 0);
+    let unknown = looks(roomy, 0, 0);
+    assert!(unknown > 4 * pressed, "{unknown} and {pressed} looks");
+    // Where hardly any come back there is less to regret.
+    let (few, all) = (looks(roomy, 10_000, 0), looks(roomy, 10_000, 10_000));
+    assert!(pressed < few && few < all && all == unknown, "{pressed}, {few} and {all} looks");
+}
+
+#[test]
 fn as_many_faults_as_pages_got_room_do_not_count() {
     let half = PoolView { used_bytes: mark_bytes(MOST) - STEP, ..full(MOST) };
     for pool in [full(MOST), half] {
