@@ -399,7 +399,7 @@ fn place_of(
     let Some(copy) = copy else { return packed };
     parts.copies.note_packed(packed.is_some());
     if let (None, Place::Slot { slot }) = (packed, copy.place()) {
-        parts.keep_on_standby(slot, |to| filled_from(to, content));
+        parts.keep_on_standby(page, slot, |to| filled_from(to, content));
     }
     Some(packed.unwrap_or(copy.place()))
 }
@@ -500,7 +500,7 @@ fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
 fn publish_slot(parts: &Parts, page: &(PageNo, u32), slot: u64, outcome: &mut Outcome) {
     let claim = parts.pages.claim(page.0);
     if is_staged(&claim, page.1) {
-        parts.keep_on_standby(slot, |to| filled_from(to, frame_of(parts, page.1).bytes()));
+        parts.keep_on_standby(page.0, slot, |to| filled_from(to, frame_of(parts, page.1).bytes()));
         claim.publish(Place::Slot { slot });
         outcome.note_in_frame(Place::Slot { slot });
     } else {

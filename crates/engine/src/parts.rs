@@ -156,10 +156,16 @@ impl Parts {
         has_room
     }
 
-    /// Keeps what has left for a slot for a while longer, where that pays: `fill`
-    /// writes it, and says whether it could.
-    pub fn keep_on_standby(&self, slot: u64, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool) {
-        if !self.standby.is_on() {
+    /// Keeps a page that has left for a slot for a while longer, where that pays: `fill`
+    /// writes it, and says whether it could. One that comes back in a stream is read
+    /// before it is touched, by whole pieces.
+    pub fn keep_on_standby(
+        &self,
+        page: PageNo,
+        slot: u64,
+        fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
+    ) {
+        if !self.standby.is_on() || self.passing.comes_in_streams(page) {
             return;
         }
         let mut room = None;

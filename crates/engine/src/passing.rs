@@ -118,10 +118,15 @@ impl Passing {
         needed <= pool_bytes as u64
     }
 
+    /// Whether a page mostly comes back in a stream.
+    pub(crate) fn comes_in_streams(&self, page: PageNo) -> bool {
+        estimate::likelihood(self.chunk(page).0) >= LIKELY
+    }
+
     /// Whether a page passes by the pool when it leaves.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
-        let (streamed, outgrown) = self.chunk(page);
-        estimate::likelihood(streamed) >= LIKELY
+        let (_, outgrown) = self.chunk(page);
+        self.comes_in_streams(page)
             && self.refused.load(Relaxed) == 0
             && self.pays(estimate::likelihood(outgrown) >= CERTAIN / 2)
     }

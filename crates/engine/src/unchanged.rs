@@ -89,7 +89,7 @@ pub(crate) fn drop_where_they_are<'t>(
 fn keep_on_standby(parts: &Parts, page: PageNo, claim: &Claim<'_>) {
     let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
     if let Some(Place::Slot { slot }) = copy.map(SlotCopy::place) {
-        parts.keep_on_standby(slot, |to| parts.window.read_page(page, to).is_ok());
+        parts.keep_on_standby(page, slot, |to| parts.window.read_page(page, to).is_ok());
     }
 }
 

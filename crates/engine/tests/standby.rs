@@ -79,6 +79,26 @@ fn what_is_wanted_again_soon_is_had_without_the_disk() {
 }
 
 #[test]
+fn what_comes_back_in_streams_is_not_kept() {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (50_000..50_512).map(Content::Random).collect();
+    let stream = world.map_with(&contents);
+    for _ in 0..3 {
+        leave(&world, stream);
+        assert_holds(stream, &contents);
+    }
+    let (memory, wanted) = wanted_again(&world);
+    assert_holds(stream, &contents);
+    leave(&world, memory);
+    leave(&world, stream);
+    let before = from_standby(&world);
+    assert_holds(stream, &contents);
+    assert_eq!(from_standby(&world), before);
+    assert_each(memory, &wanted);
+    assert!(from_standby(&world) > before, "others are");
+}
+
+#[test]
 fn what_was_written_is_had_as_it_was_written() {
     let world = World::new(&Setup::default());
     let (memory, _) = wanted_again(&world);
