@@ -18,6 +18,7 @@
 //! the budget, and a place in a pool that is nearly full only where that is worth more
 //! than what goes on to the disk for it.
 
+use crate::balance::NEARLY_FULL_PERCENT;
 use crate::estimate::{self, CERTAIN, is_probe, likelihood};
 use crate::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::page_in::Access;
@@ -49,9 +50,6 @@ const BUDGET_SHARE: usize = 8;
 const LIMIT_SHARE: usize = 2;
 /// Reading a page takes about so many times as long as packing it does.
 const READ_COSTS_TIMES: u64 = 4;
-/// A pool that uses more of its limit than this, in percent, keeps only those that
-/// [`outweigh`] what goes on.
-const POOL_PERCENT: usize = 85;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
@@ -190,7 +188,8 @@ fn may_stay(parts: &Parts, handle: Handle) -> bool {
     let most = (parts.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
     // What another codec packed is to be packed by that of now, which suits a full pool.
     let is_of_now = || parts.packer().is_some_and(|packer| packer.codec().tag() == handle.tag());
-    let is_room = used * 100 <= limit * POOL_PERCENT;
+    // Beyond, only those that outweigh what goes on.
+    let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
     bytes <= most && (is_room || (outweigh(parts) && is_of_now()))
 }
 

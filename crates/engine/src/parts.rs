@@ -66,7 +66,7 @@ pub struct Parts {
     pub clock: Clock,
     /// How much longer those stay that do not pack.
     pub patience: Patience,
-    /// Which pages are not for the pool.
+    /// Which pages come back in streams, and which are not for the pool.
     pub(crate) passing: Passing,
     /// Which pages are touched one after the other.
     pub streams: Streams,
@@ -157,7 +157,7 @@ impl Parts {
     }
 
     /// Keeps a page that has left for a slot for a while longer, where that pays: `fill`
-    /// writes it, and says whether it could. One that comes back in a stream is read
+    /// writes it, and says whether it could. One that comes back in a stream is mostly read
     /// before it is touched, by whole pieces.
     pub fn keep_on_standby(
         &self,
@@ -375,6 +375,9 @@ impl Parts {
         if matches!(place, Place::Slot { .. }) {
             let out = self.slots_of_others();
             let left = self.clock.distance(page);
+            // What is not kept is not had from there, however soon it is back.
+            let is_kept = !self.passing.comes_in_streams(page);
+            let left = left.map(|left| if is_kept { left } else { u64::MAX });
             left.into_iter().for_each(|left| self.standby.note_return(left, out));
         }
         if !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {

@@ -18,8 +18,9 @@ pub(super) struct Plan {
     /// What it would have gained since the last look, or lost.
     pub(super) gain_ns: f64,
     pub(super) cost_ns: f64,
-    /// What it costs later on, should that end which was seen.
-    pub(super) regret_ns: f64,
+    /// Reads of what it sends on, should what was seen not last. Whatever became of moves
+    /// before, they are as dear.
+    pub(super) reading_ns: f64,
 }
 
 /// What one move had gained by now, had it been made when that began to pay.
@@ -89,24 +90,27 @@ impl Course {
             for (steps, gain) in gains.iter_mut().enumerate().skip(1) {
                 let Some(plan) = plan(towards, steps) else { break };
                 gain.add(plan.gain_ns);
-                let beyond_ns = gain.ns - plan.cost_ns * factor - plan.regret_ns;
+                let price_ns = plan.cost_ns * factor + plan.reading_ns;
+                let beyond_ns = gain.ns - price_ns;
                 if beyond_ns > most_ns {
                     most_ns = beyond_ns;
-                    best = Some((towards, steps));
+                    let whole_ns = plan.cost_ns + plan.reading_ns;
+                    // Going on as in these looks, it will have gained once what it costs.
+                    let looks = f64::from(gain.looks) * whole_ns / price_ns;
+                    best = Some((towards, steps, looks.ceil() as u32));
                 }
             }
         }
-        let (towards, steps) = best?;
-        self.decide(towards, steps);
-        best
+        let (towards, steps, looks) = best?;
+        self.decide(towards, looks);
+        Some((towards, steps))
     }
 
-    fn decide(&mut self, towards: Towards, steps: usize) {
+    /// The limit moves, and should have gained what that costs in so many looks.
+    fn decide(&mut self, towards: Towards, looks: u32) {
         let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
         let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
-        // Going on as in these looks, it will have gained once what it costs.
-        let looks = f64::from(self.to_resident[steps].looks) / 2_f64.powi(self.doubt);
-        let on_trial = (towards == Towards::Resident).then_some(looks.ceil() as u32);
+        let on_trial = (towards == Towards::Resident).then_some(looks);
         *self = Course { on_trial, ..Course::with_doubt(doubt) };
     }
 }
@@ -116,7 +120,7 @@ mod tests {
     use super::*;
 
     fn plan(gain_ns: f64, cost_ns: f64) -> Option<Plan> {
-        Some(Plan { gain_ns, cost_ns, regret_ns: 0.0 })
+        Some(Plan { gain_ns, cost_ns, reading_ns: 0.0 })
     }
 
     #[test]
@@ -192,19 +196,23 @@ mod tests {
             forth(&mut course);
         }
     }
+
     #[test]
-    fn what_may_be_regretted_counts_in_full_however_right_moves_were() {
+    fn reads_of_what_is_sent_on_count_in_full_however_right_moves_were() {
         let mut course = Course::default();
-        let regrettable = |towards, steps| {
-            let regret_ns = 6.0;
-            (towards == Towards::Resident && steps == 1).then(|| Plan {
-                gain_ns: 1.0,
-                cost_ns: 10.0,
-                regret_ns,
-            })
+        let to_resident = |towards, steps| {
+            let plan = Plan { gain_ns: 1.0, cost_ns: 10.0, reading_ns: 6.0 };
+            (towards == Towards::Resident && steps == 1).then_some(plan)
         };
         // A quarter of 10, all of 6, and more.
-        let looks = (1..100).find(|_| course.follow(regrettable).is_some());
+        let looks = (1..100).find(|_| course.follow(to_resident).is_some());
         assert_eq!(looks, Some(9));
+        // It is on trial until it has gained 16, at this rate.
+        let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
+        let wait = 9.0 * 16.0 / 8.5;
+        (0..wait as u32).for_each(|_| assert_eq!(course.follow(neither), None));
+        assert!(course.on_trial.is_some());
+        (0..2).for_each(|_| assert_eq!(course.follow(neither), None));
+        assert!(course.on_trial.is_none());
     }
 }

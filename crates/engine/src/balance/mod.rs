@@ -15,10 +15,13 @@
 //! hot set the more, the more of it does. For each move that adds up, and what it would
 //! have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
 //! what the move costs, pages that have to be written and others that have to be packed,
-//! the limit moves. Where the pool has room for all, so that nothing goes on to the disk,
-//! taking room from it must have gained what it costs to read all that then goes on, too
-//! (as one who rents buys skis once the rent has come to their price). A move back to resident pages that is undone before it can have gained
+//! the limit moves. A move back to resident pages that is undone before it can have gained
 //! what it cost makes the next one wait for twice as much, one that is not for half.
+//!
+//! A pool that has room to spare holds all that packs, and nobody knows of a part of that
+//! when it will be touched. Before such a pool becomes smaller, that must have gained what
+//! it costs to read what goes on then, too: as one who rents skis buys them once the rent
+//! has come to their price (ski rental; A. Karlin and others, 1988).
 
 mod ages;
 mod course;
@@ -51,8 +54,9 @@ const MOST_WEIGHT: u64 = 4;
 const FULL_PERCENT: usize = 70;
 /// Share of its limit at which the pool is written back, in percent.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// And at which it is about to be.
-const PRESSED_PERCENT: usize = WRITE_BACK_PERCENT - 5;
+/// Share of its limit from which on it has nothing to spare, in percent. Up to there it
+/// keeps copies of resident pages.
+pub const NEARLY_FULL_PERCENT: usize = 85;
 
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
@@ -323,7 +327,7 @@ impl Look<'_> {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
                 // What resident pages lose is not seen, but how much they would gain.
                 let lost_ns = steepest(&self.seen.resident) * self.steps(bytes) * pool_ns;
-                Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, regret_ns: 0.0 }
+                Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, reading_ns: 0.0 }
             }
             Towards::Resident => {
                 let freed_bytes = self.freed_bytes(bytes);
@@ -331,19 +335,19 @@ impl Look<'_> {
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
                 let writing_ns = (passed_on * self.balance.prices.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
-                let regret_ns = passed_on as f64 * self.regret() * saved_ns;
+                let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
                 // Should it be wrong, it is undone.
-                Plan { gain_ns, cost_ns: writing_ns + packing_ns, regret_ns }
+                Plan { gain_ns, cost_ns: writing_ns + packing_ns, reading_ns }
             }
         })
     }
 
-    /// How likely a page that a move makes go on is to come back later on without having
-    /// been seen to. From a pressed pool it goes on all the same, and what is touched until
-    /// then is known. From another it would stay: a sort that is at work on half of what it
-    /// sorts is going to touch the other half, too.
-    fn regret(&self) -> f64 {
-        if self.view.is_pressed() { 0.0 } else { self.balance.share_back() }
+    /// How likely a page that a move sends on is touched again, beyond what was seen of it;
+    /// certain, where none has gone on lately. From a pool that is nearly full it goes on
+    /// before long as it is. From another it would stay: a sort that is at work on half of
+    /// what it sorts is going to touch the other half, too.
+    fn unseen_share_back(&self) -> f64 {
+        if self.view.is_nearly_full() { 0.0 } else { self.balance.share_back() }
     }
 
     fn steps(&self, bytes: usize) -> f64 {
@@ -375,9 +379,9 @@ impl PoolView {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
     }
 
-    /// Whether so much is in it that its oldest pages go on by themselves, or are about to.
-    fn is_pressed(self) -> bool {
-        self.used_bytes >= self.limit_bytes / 100 * PRESSED_PERCENT
+    /// Whether it has nothing to spare.
+    fn is_nearly_full(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }
 
     /// Of a page in it.
