@@ -231,6 +231,7 @@ fn assemble(
         may_write: AtomicBool::new(true),
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
+        has_background: AtomicBool::new(false),
         areas: swap_areas,
         window,
     })

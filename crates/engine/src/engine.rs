@@ -583,6 +583,7 @@ impl Engine {
         self.parts.lifting.stop();
         self.parts.streams.serve(false);
         self.parts.asleep.store(false, Relaxed);
+        self.parts.has_background.store(false, Relaxed);
         Ok(())
     }
 

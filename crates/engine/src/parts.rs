@@ -121,6 +121,8 @@ pub struct Parts {
     pub kick: AtomicU32,
     /// Whether background reclaim sleeps on `kick`.
     pub asleep: AtomicBool,
+    /// Whether there is a background thread.
+    pub has_background: AtomicBool,
 }
 
 impl Parts {

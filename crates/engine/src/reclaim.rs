@@ -1,8 +1,9 @@
 //! Who takes pages out, and when.
 //!
 //! The background thread starts when free memory falls below the low mark and
-//! stops at the high one. While pages that leave need no disk ([`crate::leaving`]),
-//! threads that bring pages in keep free memory at the high mark themselves. A thread
+//! stops at the high one. While pages that leave need no disk ([`crate::leaving`]), free
+//! memory is kept at the high mark: by the background thread, too, where the process leaves
+//! a processor to it, else by the threads that bring pages in. A thread
 //! that needs a page and finds none free takes a batch out as well (direct reclaim);
 //! that is rare and counted.
 
@@ -16,7 +17,7 @@ use crate::stats::Counter;
 use crate::upkeep::Upkeep;
 use crate::write_out::NoSlot;
 use softswap_sys::futex;
-use softswap_sys::raw::{current_cpu, now_ns};
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::atomic::Ordering;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
@@ -164,9 +165,10 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
     }
 }
 
-/// Keeps free memory at the high mark, where that is for the thread that has brought
-/// a page in: while pages that leave need no disk, and nobody waits for it, who would
-/// leave a processor to others. `pinned` pages may not leave. Nothing is claimed.
+/// Keeps free memory at the high mark, or has that done: while pages that leave need no
+/// disk, and nobody waits for it, who would leave a processor to others. Where there is
+/// such a processor the background thread packs what leaves, else the thread that has
+/// brought a page in. `pinned` pages may not leave. Nothing is claimed.
 pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     // Of a handful of pages it would take out what it was just given, for ever.
     let are_many = || parts.budget.pages() >= pinned + LEAST_PAGES;
@@ -177,7 +179,10 @@ pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     {
         return;
     }
-    if parts.lifting.is_due() {
+    let is_for_others = || {
+        parts.has_background.load(Ordering::Relaxed) && parts.balance.prices().leaves_a_processor()
+    };
+    if parts.lifting.is_due() || is_for_others() {
         return parts.wake_reclaim();
     }
     let mut context = contexts.claim(current_cpu());
@@ -213,8 +218,12 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut upkeep = Upkeep::default();
     let mut shrinker = Shrinker::default();
     let mut recompressor = Recompressor::default();
+    let mut cpu_ns = thread_cpu_ns();
+    parts.has_background.store(true, Ordering::Relaxed);
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
+        let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
+        parts.balance.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(parts, contexts);
         parts.lifting.look();
         if parts.budget.is_comfortable(parts.other_bytes()) {
@@ -233,6 +242,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
             futex::wait(&parts.kick, seen, Some(PAUSE_NS));
         }
     }
+    parts.has_background.store(false, Ordering::Relaxed);
 }
 
 /// Adds and takes away bounce buffers, and moves the pool's limit. In a context: a fork

@@ -31,6 +31,8 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// How long processors are watched before their idle time is judged.
 const WINDOW_NS: u64 = 10_000_000;
+/// A program that leaves so much of a processor leaves one to reclaim.
+const SPARE: u64 = WHOLE as u64 * 3 / 4;
 /// With less than one in so many parts of it waited for, hardly anybody waits.
 const LEAST_WAITED: u64 = 16;
 
@@ -71,6 +73,10 @@ pub struct Prices {
     window_cpu_ns: AtomicU64,
     /// For how much of what they wait a processor is idle, out of [`WHOLE`].
     idle_share: AtomicU64,
+    /// Processor time of background reclaim since the window began.
+    behind_ns: AtomicU64,
+    /// Processors that the process leaves to that, in parts of [`WHOLE`].
+    spare: AtomicU64,
 }
 
 impl Prices {
@@ -89,6 +95,8 @@ impl Prices {
             window_ns: AtomicU64::new(0),
             window_cpu_ns: AtomicU64::new(0),
             idle_share: AtomicU64::new(u64::from(WHOLE)),
+            behind_ns: AtomicU64::new(0),
+            spare: AtomicU64::new((processors as u64).saturating_sub(1) * u64::from(WHOLE)),
         }
     }
 
@@ -127,6 +135,18 @@ impl Prices {
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
 
+    /// Background reclaim has used so much of a processor.
+    pub fn reclaimed_behind(&self, cpu_ns: u64) {
+        self.behind_ns.fetch_add(cpu_ns, Relaxed);
+    }
+
+    /// Whether the process leaves a processor to background reclaim, whatever that itself
+    /// uses. Of others' use nothing is known.
+    #[must_use]
+    pub fn leaves_a_processor(&self) -> bool {
+        self.spare.load(Relaxed) >= SPARE
+    }
+
     /// Looks how idle the processors were, when that is due.
     pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
@@ -139,10 +159,13 @@ impl Prices {
         let cpu_ns = cpu_ns();
         let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
         let waited_ns = self.waited_ns.swap(0, Relaxed);
+        let behind_ns = self.behind_ns.swap(0, Relaxed);
         if since_ns == 0 {
             return;
         }
         let all_ns = self.processors * wall_ns;
+        let spare_ns = (all_ns + behind_ns).saturating_sub(busy_ns).min(all_ns);
+        follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
         let share = if waited_ns < wall_ns / LEAST_WAITED {
             // Where hardly anybody waits, and no processor is idle, nothing is learnt.
@@ -285,6 +308,29 @@ mod tests {
         prices.look(WINDOW_NS, || 1_000 * WINDOW_NS);
         prices.look(3 * WINDOW_NS, || WINDOW_NS);
         assert_eq!(prices.idle_share.load(Relaxed), u64::from(WHOLE));
+    }
+
+    #[test]
+    fn what_background_reclaim_uses_was_left_to_it() {
+        let leaves = |processors: u64, used_percent: u64, behind_percent: u64| {
+            let prices = Prices::new(processors as usize);
+            let (mut now_ns, mut cpu_ns) = (7, 0);
+            prices.look(now_ns, || cpu_ns);
+            for _ in 0..100 {
+                now_ns += WINDOW_NS;
+                cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
+                prices.reclaimed_behind(WINDOW_NS * behind_percent / 100);
+                prices.look(now_ns, || cpu_ns);
+            }
+            prices.leaves_a_processor()
+        };
+        for behind_percent in [0, 50, 100] {
+            assert!(leaves(2, 100, behind_percent), "{behind_percent}");
+        }
+        assert!(!leaves(2, 150, 50) && !leaves(2, 200, 0) && !leaves(1, 100, 0));
+        assert!(leaves(4, 300, 100) && !leaves(4, 400, 0));
+        // Before anything is known.
+        assert!(Prices::new(2).leaves_a_processor() && !Prices::new(1).leaves_a_processor());
     }
 
     #[test]
