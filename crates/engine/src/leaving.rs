@@ -4,9 +4,9 @@
 //! to all processors that the program runs on. A thread that takes pages out on
 //! another processor interrupts the program for that, on virtual machines at
 //! several microseconds each, and waits for it; the program's own thread, where it
-//! is the only one that runs, interrupts nobody. So pages that stay in DRAM had
-//! better be taken out by the thread that needs room. What goes to the disk is to
-//! be waited for, by somebody else.
+//! is the only one that runs, interrupts nobody. So where processors are short, pages
+//! that stay in DRAM had better be taken out by the thread that needs room. What goes to
+//! the disk is to be waited for, by somebody else.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -3,7 +3,8 @@
 //! The background thread starts when free memory falls below the low mark and
 //! stops at the high one. While pages that leave need no disk ([`crate::leaving`]), free
 //! memory is kept at the high mark: by the background thread, too, where the process leaves
-//! a processor to it, else by the threads that bring pages in. A thread
+//! a processor to it; else, and where that does not keep up, by the threads that bring
+//! pages in. A thread
 //! that needs a page and finds none free takes a batch out as well (direct reclaim);
 //! that is rare and counted.
 
@@ -167,20 +168,20 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
 
 /// Keeps free memory at the high mark, or has that done: while pages that leave need no
 /// disk, and nobody waits for it, who would leave a processor to others. Where there is
-/// such a processor the background thread packs what leaves, else the thread that has
-/// brought a page in. `pinned` pages may not leave. Nothing is claimed.
+/// such a processor the background thread packs what leaves, as long as it keeps up, else
+/// the thread that has brought a page in. `pinned` pages may not leave. Nothing is claimed.
 pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     // Of a handful of pages it would take out what it was just given, for ever.
     let are_many = || parts.budget.pages() >= pinned + LEAST_PAGES;
     let is_spared = || parts.leaving.spares_the_disk() && !parts.balance.disk_dominates();
-    if parts.budget.is_comfortable(parts.other_bytes())
-        || !(are_many() && is_spared())
-        || is_pool_high(parts)
-    {
+    let other = parts.other_bytes();
+    if parts.budget.is_comfortable(other) || !(are_many() && is_spared()) || is_pool_high(parts) {
         return;
     }
     let is_for_others = || {
-        parts.has_background.load(Ordering::Relaxed) && parts.balance.prices().leaves_a_processor()
+        parts.has_background.load(Ordering::Relaxed)
+            && parts.balance.prices().leaves_a_processor()
+            && !parts.budget.is_low(other)
     };
     if parts.lifting.is_due() || is_for_others() {
         return parts.wake_reclaim();

@@ -31,8 +31,6 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// How long processors are watched before their idle time is judged.
 const WINDOW_NS: u64 = 10_000_000;
-/// A program that leaves so much of a processor leaves one to reclaim.
-const SPARE: u64 = WHOLE as u64 * 3 / 4;
 /// With less than one in so many parts of it waited for, hardly anybody waits.
 const LEAST_WAITED: u64 = 16;
 
@@ -141,10 +139,14 @@ impl Prices {
     }
 
     /// Whether the process leaves a processor to background reclaim, whatever that itself
-    /// uses. Of others' use nothing is known.
+    /// uses. Of others' use nothing is known, and what threads pack themselves counts as
+    /// used.
     #[must_use]
     pub fn leaves_a_processor(&self) -> bool {
-        self.spare.load(Relaxed) >= SPARE
+        // Among as many busy threads as processors it has a share of n / (n + 1) for itself:
+        // half-way from there to a whole one.
+        let (n, whole) = (self.processors, u64::from(WHOLE));
+        self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
 
     /// Looks how idle the processors were, when that is due.
@@ -329,6 +331,8 @@ mod tests {
         }
         assert!(!leaves(2, 150, 50) && !leaves(2, 200, 0) && !leaves(1, 100, 0));
         assert!(leaves(4, 300, 100) && !leaves(4, 400, 0));
+        // All busy, and background reclaim one of them.
+        assert!(!leaves(2, 133, 67) && !leaves(3, 225, 75) && !leaves(4, 320, 80));
         // Before anything is known.
         assert!(Prices::new(2).leaves_a_processor() && !Prices::new(1).leaves_a_processor());
     }
