@@ -121,7 +121,7 @@ pub struct Parts {
     pub kick: AtomicU32,
     /// Whether background reclaim sleeps on `kick`.
     pub asleep: AtomicBool,
-    /// Whether there is a background thread.
+    /// Whether there is a background thread, about: a forked child has none.
     pub has_background: AtomicBool,
 }
 
@@ -374,13 +374,12 @@ impl Parts {
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
     pub fn note_return(&self, page: PageNo, place: Place) {
-        if matches!(place, Place::Slot { .. }) {
-            let out = self.slots_of_others();
-            let left = self.clock.distance(page);
+        if matches!(place, Place::Slot { .. })
+            && let Some(left) = self.clock.distance(page)
+        {
             // What is not kept is not had from there, however soon it is back.
-            let is_kept = !self.passing.comes_in_streams(page);
-            let left = left.map(|left| if is_kept { left } else { u64::MAX });
-            left.into_iter().for_each(|left| self.standby.note_return(left, out));
+            let left = if self.passing.comes_in_streams(page) { u64::MAX } else { left };
+            self.standby.note_return(left, self.slots_of_others());
         }
         if !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
             return;

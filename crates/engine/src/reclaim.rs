@@ -4,9 +4,8 @@
 //! stops at the high one. While pages that leave need no disk ([`crate::leaving`]), free
 //! memory is kept at the high mark: by the background thread, too, where the process leaves
 //! a processor to it; else, and where that does not keep up, by the threads that bring
-//! pages in. A thread
-//! that needs a page and finds none free takes a batch out as well (direct reclaim);
-//! that is rare and counted.
+//! pages in. A thread that needs a page and finds none free takes a batch out as well
+//! (direct reclaim); that is rare and counted.
 
 use crate::balance::WRITE_BACK_PERCENT;
 use crate::context::{BATCH_PAGES, Context, Contexts};
