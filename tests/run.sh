@@ -13,7 +13,10 @@ current_step="getting ready"
 
 summarise() {
     local status=$?
-    [ "$status" -eq 0 ] || echo "FAILED: $current_step" >&2
+    [ "$status" -eq 0 ] || {
+        echo "FAILED: $current_step" >&2
+        grep -E '^test .* FAILED$|^failed: ' "$log" >&2 || true
+    }
     awk '/^test result:/ { passed += $4; failed += $6 }
          END { printf "%d passed, %d failed\n", passed, failed }' "$log"
     rm -rf "$log" ${unprivileged_dir:+"$unprivileged_dir"}

@@ -200,7 +200,10 @@ judge() {
         printf '%-32s %s\n' "$name" "${line:-FAIL never reported}"
         case $line in
             ok*) passed=$((passed + 1)) ;;
-            *) failed=$((failed + 1)) ;;
+            *)
+                failed=$((failed + 1))
+                missed+=("$name on Linux $1: ${line:-never reported}")
+                ;;
         esac
     done
     [ "$failed" -eq "$failed_before" ] || {
@@ -238,9 +241,14 @@ for guest in "${guests[@]}"; do wait "$guest" || echo "QEMU ended with status $?
 guests=()
 echo "the guests took $((SECONDS - start)) s"
 check_names=$(sed -n 's/^check \([a-z0-9-]*\) .*/\1/p' tests/guest/init.sh tests/guest/check_*.sh)
-passed=0 failed=0
+passed=0 failed=0 missed=()
 for release in $kernels; do judge "$release"; done
 verdict=ok
-[ "$failed" -eq 0 ] || verdict=FAILED
+[ "$failed" -eq 0 ] || {
+    verdict=FAILED
+    # Last as well, where whoever sees the end of a long log finds them.
+    printf '\n'
+    printf 'failed: %s\n' "${missed[@]}"
+}
 printf '\ntest result: %s. %s passed; %s failed; in the guest\n' "$verdict" "$passed" "$failed"
 [ "$failed" -eq 0 ]
