@@ -32,8 +32,8 @@ const MAX_PAUSES: u32 = 5_000;
 /// Pauses after which what is kept on standby makes room.
 const PAUSES_TO_RELEASE: u32 = 4;
 
-/// How long the background thread sleeps when there is nothing to do, and
-/// between two steps of work for the swap areas.
+/// How long the background thread sleeps when there is nothing to do, and the least
+/// between two steps of work for the swap areas and the pool.
 const NAP_NS: u64 = 1_000_000_000;
 const PACE_NS: u64 = 5_000_000;
 
@@ -215,9 +215,8 @@ fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
 
 /// The background thread's work; returns when `go_on` says no.
 pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
-    let mut upkeep = Upkeep::default();
+    let mut at_ease = AtEase::default();
     let mut shrinker = Shrinker::default();
-    let mut recompressor = Recompressor::default();
     let mut cpu_ns = thread_cpu_ns();
     parts.has_background.store(true, Ordering::Relaxed);
     while go_on() {
@@ -227,8 +226,7 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         tend(parts, contexts);
         parts.lifting.look();
         if parts.budget.is_comfortable(parts.other_bytes()) {
-            let more = upkeep.step(parts, contexts) | recompressor.step(parts, contexts);
-            let nap_ns = if more { PACE_NS } else { NAP_NS };
+            let nap_ns = at_ease.step(parts, contexts);
             sleep_until_low(parts, seen, nap_ns);
             continue;
         }
@@ -243,6 +241,30 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         }
     }
     parts.has_background.store(false, Ordering::Relaxed);
+}
+
+/// Work for when memory is at ease, at its own pace: background reclaim may be woken for
+/// every batch, thousands of times a second.
+#[derive(Default)]
+struct AtEase {
+    upkeep: Upkeep,
+    recompressor: Recompressor,
+    /// Whether there may be more to do, and no step before then.
+    has_more: bool,
+    next_ns: u64,
+}
+
+impl AtEase {
+    /// Does a step if one is due; how long to sleep until the next is.
+    fn step(&mut self, parts: &Parts, contexts: &Contexts) -> u64 {
+        let now = now_ns();
+        if now >= self.next_ns {
+            let upkeep = self.upkeep.step(parts, contexts);
+            self.has_more = self.recompressor.step(parts, contexts) || upkeep;
+            self.next_ns = now + PACE_NS;
+        }
+        if self.has_more { self.next_ns.saturating_sub(now) } else { NAP_NS }
+    }
 }
 
 /// Adds and takes away bounce buffers, and moves the pool's limit. In a context: a fork
