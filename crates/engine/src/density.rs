@@ -65,6 +65,10 @@ pub struct Density {
     spared: AtomicU64,
     /// Distances up to which, or from which on, they are.
     reach: AtomicU64,
+    /// Objects of the pool, at most, that the fast codec has packed and the dense one is to.
+    behind: AtomicU64,
+    /// Whether there was no room for a page that could have been in the pool again.
+    wants_room: AtomicBool,
     probe: Probe,
     course: Mutex<Course>,
 }
@@ -110,6 +114,8 @@ impl Density {
             left: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             reach: AtomicU64::new(0),
+            behind: AtomicU64::new(0),
+            wants_room: AtomicBool::new(false),
             probe: Probe::default(),
             course: Mutex::default(),
         }
@@ -119,6 +125,30 @@ impl Density {
     #[must_use]
     pub fn packer(&self) -> Packer {
         if self.is_dense.load(Relaxed) { DENSE } else { Packer::Lz4 }
+    }
+
+    /// The pool had no room for a page. Whether what the fast codec has packed before may
+    /// make some, packed anew.
+    pub fn want_room(&self) -> bool {
+        let is_behind = self.behind.load(Relaxed) > 0;
+        if is_behind {
+            self.wants_room.store(true, Relaxed);
+        }
+        is_behind
+    }
+
+    /// Whether some of that is to be packed anew: once each time that room was wanted.
+    #[must_use]
+    pub fn take_wish(&self) -> bool {
+        self.wants_room.load(Relaxed)
+            && self.wants_room.swap(false, Relaxed)
+            && self.behind.load(Relaxed) > 0
+    }
+
+    /// So many of the pool's objects, the oldest, have been looked through for such.
+    pub fn note_condensed(&self, objects: u64) {
+        let less = |behind: u64| Some(behind.saturating_sub(objects));
+        let _ = self.behind.fetch_update(Relaxed, Relaxed, less);
     }
 
     /// What is to pack the next page beside `packer`, to see what that comes to, if it is
@@ -209,6 +239,7 @@ impl Density {
         if course.follow(for_change_ns, pages as f64 * longer_ns) {
             course.change(is_dense);
             self.is_dense.store(!is_dense, Relaxed);
+            self.behind.store(if is_dense { 0 } else { view.objects as u64 }, Relaxed);
             // What is found now was judged by the other codec's.
             self.reach.store(if is_dense { 0 } else { u64::MAX }, Relaxed);
         }
@@ -368,6 +399,21 @@ mod tests {
         let (times, longer_ns) = density.probe.of_dense();
         assert!((1.05..1.15).contains(&times), "{times}");
         assert!((4000.0..6500.0).contains(&longer_ns), "{longer_ns}");
+    }
+
+    #[test]
+    fn what_was_packed_before_a_change_is_packed_anew_once_where_room_is_wanted() {
+        let density = density(BUDGET);
+        assert!(!density.want_room() && !density.take_wish(), "all is as dense as it gets");
+        looks_until(&density, DENSE, LOOK_PAGES).unwrap();
+        assert!(!density.take_wish(), "nobody wants room");
+        assert!(density.want_room() && density.take_wish() && !density.take_wish());
+        density.note_condensed(view().objects as u64 - 1);
+        assert!(density.want_room());
+        density.note_condensed(32);
+        assert!(!density.take_wish() && !density.want_room());
+        looks_until(&density, Packer::Lz4, 0).unwrap();
+        assert!(!density.want_room());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::page::{PageNo, Place};
 use crate::page_in::{self, Access, FaultError};
 use crate::parts::Parts;
 use crate::pool::Handle;
-use crate::pool_upkeep::Recompressor;
+use crate::pool_upkeep::{self, Recompressor};
 use crate::prefetch;
 use crate::reclaim;
 use crate::space::{CHUNK_PAGES, Layout};
@@ -513,6 +513,19 @@ impl Engine {
         let mut recompressor = Recompressor::default();
         while !recompressor.has_settled(&self.parts) {
             recompressor.advance(&self.parts, &self.contexts);
+        }
+    }
+
+    /// Packs all of the pool anew that the codec of now has not; for tests.
+    pub fn condense_now(&self) {
+        let objects = self.parts.pool.objects();
+        let mut seen = 0;
+        while seen < objects {
+            let mut context = self.contexts.claim_background();
+            match pool_upkeep::condense(&self.parts, &mut context) {
+                0 => return,
+                count => seen += count,
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use crate::page_in::{self, Access, FaultError, Wanted};
 use crate::parts::Parts;
 use crate::pieces::PIECE_PAGES;
 use crate::readahead;
+use crate::regain;
 use crate::stats::Counter;
 use crate::unpack;
 use softswap_sys::PAGE_SIZE;
@@ -337,7 +338,9 @@ fn bring_alone(
     if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
         page_in::read_alone(parts, context, slot, &mut buffer)?;
     }
-    put(parts, context, (wanted.page, wanted.stays), stored, &buffer)
+    put(parts, context, (wanted.page, wanted.stays), stored, &buffer)?;
+    regain::neighbours(parts, context, wanted.page, stored, &buffer);
+    Ok(())
 }
 
 /// As [`bring`]; false, and nothing done, where the page had better come alone.

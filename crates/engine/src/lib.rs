@@ -107,6 +107,8 @@ pub mod reclaim;
 #[cfg(not(loom))]
 pub mod refault;
 #[cfg(not(loom))]
+mod regain;
+#[cfg(not(loom))]
 pub mod seal;
 #[cfg(not(loom))]
 pub mod settings;

@@ -225,7 +225,12 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         parts.balance.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(parts, contexts);
         parts.lifting.look();
+        let condensed = parts.density.take_wish()
+            && pool_upkeep::condense(parts, &mut contexts.claim_background()) > 0;
         if parts.budget.is_comfortable(parts.other_bytes()) {
+            if condensed {
+                continue;
+            }
             let nap_ns = at_ease.step(parts, contexts);
             sleep_until_low(parts, seen, nap_ns);
             continue;

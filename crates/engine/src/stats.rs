@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 9;
+pub const STATS_VERSION: u64 = 10;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +150,8 @@ counters! {
     PoolPassed,
     /// Pages of the pool that went on to the swap area.
     PagesWrittenBack,
+    /// Of these, those that were stored in the pool again with one that was touched.
+    PagesRegained,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
     /// Of the pages that went on to the swap area, those sent by the shrinker.

@@ -108,6 +108,8 @@ pub(crate) struct PoolFigures {
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
+    /// Of those, back in the pool with another one that was touched.
+    pub(super) regained_pages: u64,
     /// Of those, sent by the shrinker.
     pub(super) shrunk_pages: u64,
     /// Of those written back, compressed ones, several to a slot.
@@ -320,6 +322,7 @@ impl Figures {
                 refused_pages: get(C::PoolRefusals),
                 passed_pages: get(C::PoolPassed),
                 written_back_pages: get(C::PagesWrittenBack),
+                regained_pages: get(C::PagesRegained),
                 shrunk_pages: get(C::PagesShrunk),
                 packed_pages: get(C::PagesPacked),
                 packed_slots: get(C::SlotsPacked),

@@ -148,6 +148,9 @@ fn write_pool(out: &mut String, pool: &PoolFigures) -> std::fmt::Result {
         let share = pool.packed_pages as f64 / pool.packed_slots as f64;
         parts.push(format!("{share:.1} of them to a slot"));
     }
+    if pool.regained_pages > 0 {
+        parts.push(format!("{} came back with another one", count(pool.regained_pages)));
+    }
     if pool.unchanged_pages > 0 {
         parts.push(format!("{} left unchanged, not packed again", count(pool.unchanged_pages)));
     }

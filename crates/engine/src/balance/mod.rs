@@ -85,6 +85,8 @@ pub struct Balance {
     ages: Ages,
     prices: Prices,
     turnover: Turnover,
+    /// Whether the limit was made smaller the last time.
+    gives_way: AtomicBool,
     course: Mutex<(Course, Samples)>,
 }
 
@@ -107,6 +109,7 @@ impl Balance {
             ages: Ages::default(),
             prices: Prices::new(processors),
             turnover: Turnover::default(),
+            gives_way: AtomicBool::new(false),
             course: Mutex::default(),
         }
     }
@@ -131,8 +134,16 @@ impl Balance {
         self.tally.forget();
         self.ages.forget();
         self.turnover.forget();
+        self.gives_way.store(false, Relaxed);
         self.is_on.store(on, Relaxed);
         set_limit();
+    }
+
+    /// Whether the pool's limit was made smaller the last time that it moved: what it has
+    /// to spare is for resident pages.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed)
     }
 
     /// What the pool may take at first where so much was asked for: as it is, or
@@ -276,6 +287,7 @@ impl Balance {
         };
         let (towards, steps) = course.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
+        self.gives_way.store(towards == Towards::Resident, Relaxed);
         Some(match towards {
             Towards::Pool => {
                 self.tally.settle(0);

@@ -134,12 +134,12 @@ impl Pool {
         search
     }
 
-    /// Ends what [`Pool::sparsest`] began. A slab in which something is left
-    /// takes objects again.
+    /// Ends what [`Pool::sparsest`] or [`Pool::oldest`] began. A slab in which something is
+    /// left takes objects again, once it has been gone through.
     pub fn reopen(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
-        if guard.class().is_some() && !guard.is_empty() {
+        if guard.class().is_some() && !guard.is_empty() && guard.listed_to == 0 {
             guard.closed = false;
             directory.list(slab, &mut guard);
         }

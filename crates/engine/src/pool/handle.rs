@@ -72,7 +72,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn slab(self) -> u32 {
+    pub(crate) fn slab(self) -> u32 {
         (self.0 >> (TAG_BITS + LENGTH_BITS + STAMP_BITS + SLOT_BITS)) as u32
     }
 }

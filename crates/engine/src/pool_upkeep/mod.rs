@@ -1,9 +1,11 @@
 //! What reclaim does inside the pool: the oldest pages go on to the swap area,
 //! and what is left in sparse slabs moves together.
 
+mod condense;
 mod recompress;
 mod shrinker;
 
+pub use condense::condense;
 pub use recompress::Recompressor;
 pub use shrinker::Shrinker;
 
@@ -25,7 +27,7 @@ const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 /// Pages beside each other of which all go when one goes. They left together,
 /// mostly, and in the swap area they are to lie together again: then one read
 /// brings several.
-const GROUP_PAGES: usize = 16;
+pub const GROUP_PAGES: usize = 16;
 
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 

@@ -3,8 +3,8 @@
 //! come back.
 
 use super::claim_pooled;
-use crate::codec::{self, Codec, Packer};
-use crate::context::Contexts;
+use crate::codec::{self, Packer};
+use crate::context::{Context, Contexts};
 use crate::page::{PageNo, Place};
 use crate::parts::Parts;
 use crate::pool::Handle;
@@ -61,32 +61,32 @@ impl Recompressor {
         let Some(slab) = search.slab else { return };
         parts.pool.each_object(slab, |page, handle| {
             if handle.tag() != DENSE.codec().tag() {
-                self.is_restless |= repack(parts, &mut context, page, handle).is_some();
+                self.is_restless |= repack(parts, &mut context, (page, handle), DENSE).is_some();
             }
         });
     }
 }
 
-/// Packs one page anew. `None` where that gains too little, somebody has the
+/// Packs one page anew, by `packer`. `None` where that gains too little, somebody has the
 /// page, it is damaged, or the pool or the budget is full: for a moment both
 /// copies are there.
-fn repack(
+pub(super) fn repack(
     parts: &Parts,
-    context: &mut crate::context::Context,
-    page: PageNo,
-    handle: Handle,
+    context: &mut Context,
+    (page, handle): (PageNo, Handle),
+    packer: Packer,
 ) -> Option<()> {
     if parts.pool.used_bytes() >= parts.pool.limit_bytes() {
         return None;
     }
-    let _room = parts.room_for_pool(context.scratch.bytes_to_pack(DENSE))?;
+    let _room = parts.room_for_pool(context.scratch.bytes_to_pack(packer))?;
     let claim = claim_pooled(parts, page, handle)?;
     unpack::peeked(parts, context, handle).ok()?;
     let old_bytes = handle.packed_bytes();
     let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
-    let len = codec::compress(DENSE, &context.page.0, room, &mut context.scratch)?;
-    parts.workspaces.note_stored(Codec::Zstd);
-    let new = parts.pool.store(&room[..len], page, Codec::Zstd.tag()).ok()?;
+    let len = codec::compress(packer, &context.page.0, room, &mut context.scratch)?;
+    parts.workspaces.note_stored(packer.codec());
+    let new = parts.pool.store(&room[..len], page, packer.codec().tag()).ok()?;
     claim.publish(Place::Pool { handle: new.to_bits() });
     parts.pool.free(handle);
     parts.stats.add(Counter::PagesRecompressed, 1);

@@ -1,0 +1,80 @@
+//! Pages that share a slot with a touched one go back to the pool: a part of walk 2.
+//!
+//! They went on to the swap area together, packed as they were, when the pool had no
+//! room. Who reads the slot for one of them has all of them. Where the pool has room
+//! again, what is packed is stored there as it is, a copy of some hundred bytes each, and
+//! whoever touches these pages does not wait for the disk. They are looked for beside the
+//! touched one: what goes on together mostly lies together.
+//!
+//! Not while the balance gives the pool's memory to resident pages: what it takes back
+//! then would have to be written again.
+
+use crate::balance::{NEARLY_FULL_PERCENT, WRITE_BACK_PERCENT};
+use crate::codec::{Codec, MAX_PACKED_BYTES};
+use crate::context::Context;
+use crate::packed;
+use crate::page::{PageNo, Place, SlotCopy};
+use crate::parts::Parts;
+use crate::pool_upkeep::GROUP_PAGES;
+use crate::stats::Counter;
+
+/// Up to here the pool takes pages back, in percent of its limit: beyond what copies of
+/// resident pages may fill, and before anything goes on to the disk.
+const MOST_PERCENT: usize = NEARLY_FULL_PERCENT.midpoint(WRITE_BACK_PERCENT);
+
+/// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside
+/// `page`. That page's own claim keeps the slot as it is meanwhile.
+pub(crate) fn neighbours(
+    parts: &Parts,
+    context: &Context,
+    page: PageNo,
+    stored: SlotCopy,
+    copy: &[u8],
+) {
+    // In a fork memory stays as it is.
+    let may_be = context.may_reclaim && stored.part().is_some();
+    if !may_be || parts.balance.gives_way() {
+        return;
+    }
+    let reach = GROUP_PAGES as u64 - 1;
+    let end = (page + reach + 1).min(parts.window.pages() as u64);
+    let mut count = 0;
+    for near in page.saturating_sub(reach)..end {
+        let Place::Packed { slot, part } = parts.pages.load(near).place() else { continue };
+        if slot != stored.slot() || near == page || parts.passes_pool(near) {
+            continue;
+        }
+        if !has_room(parts) {
+            // Background reclaim may be asleep at the high mark.
+            if parts.density.want_room() {
+                parts.wake_reclaim();
+            }
+            break;
+        }
+        count += u64::from(regain(parts, near, (slot, part), copy).is_some());
+    }
+    parts.stats.add(Counter::PagesRegained, count);
+    parts.balance.turnover().note_regained(count);
+}
+
+/// Stores one page in the pool; `None` where somebody has it, or the pool or the budget
+/// is full: then it stays where it is.
+fn regain(parts: &Parts, page: PageNo, (slot, part): (u64, u8), copy: &[u8]) -> Option<()> {
+    let seen = parts.pages.load(page);
+    let is_there = seen.place() == Place::Packed { slot, part };
+    let claim = is_there.then(|| parts.pages.try_claim(page, seen)).flatten()?;
+    // What is not there, or nothing that was ever in the pool, is for its toucher to find.
+    let (tag, packed) = packed::part(copy, part).ok()?;
+    if packed.len() > MAX_PACKED_BYTES || Codec::from_tag(tag).is_none() {
+        return None;
+    }
+    let _room = parts.room_for_pool(0)?;
+    let handle = parts.pool.store(packed, page, tag).ok()?;
+    claim.publish(Place::Pool { handle: handle.to_bits() });
+    parts.areas.free_part(slot, part);
+    Some(())
+}
+
+fn has_room(parts: &Parts) -> bool {
+    parts.pool.used_bytes() * 100 <= parts.pool.limit_bytes() * MOST_PERCENT
+}
