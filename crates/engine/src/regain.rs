@@ -9,18 +9,14 @@
 //! Not while the balance gives the pool's memory to resident pages: what it takes back
 //! then would have to be written again.
 
-use crate::balance::{NEARLY_FULL_PERCENT, WRITE_BACK_PERCENT};
+use crate::balance::NEARLY_FULL_PERCENT;
 use crate::codec::{Codec, MAX_PACKED_BYTES};
 use crate::context::Context;
 use crate::packed;
-use crate::page::{PageNo, Place, SlotCopy};
+use crate::page::{Claim, PageNo, Place, SlotCopy};
 use crate::parts::Parts;
 use crate::pool_upkeep::GROUP_PAGES;
 use crate::stats::Counter;
-
-/// Up to here the pool takes pages back, in percent of its limit: beyond what copies of
-/// resident pages may fill, and before anything goes on to the disk.
-const MOST_PERCENT: usize = NEARLY_FULL_PERCENT.midpoint(WRITE_BACK_PERCENT);
 
 /// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside
 /// `page`. That page's own claim keeps the slot as it is meanwhile.
@@ -40,7 +36,8 @@ pub(crate) fn neighbours(
     let end = (page + reach + 1).min(parts.window.pages() as u64);
     let mut count = 0;
     for near in page.saturating_sub(reach)..end {
-        let Place::Packed { slot, part } = parts.pages.load(near).place() else { continue };
+        let seen = parts.pages.load(near);
+        let Place::Packed { slot, part } = seen.place() else { continue };
         if slot != stored.slot() || near == page || parts.passes_pool(near) {
             continue;
         }
@@ -51,30 +48,35 @@ pub(crate) fn neighbours(
             }
             break;
         }
-        count += u64::from(regain(parts, near, (slot, part), copy).is_some());
+        let Some(claim) = parts.pages.try_claim(near, seen) else { continue };
+        count += u64::from(store(parts, near, claim, (slot, part), copy));
     }
     parts.stats.add(Counter::PagesRegained, count);
     parts.balance.turnover().note_regained(count);
 }
 
-/// Stores one page in the pool; `None` where somebody has it, or the pool or the budget
-/// is full: then it stays where it is.
-fn regain(parts: &Parts, page: PageNo, (slot, part): (u64, u8), copy: &[u8]) -> Option<()> {
-    let seen = parts.pages.load(page);
-    let is_there = seen.place() == Place::Packed { slot, part };
-    let claim = is_there.then(|| parts.pages.try_claim(page, seen)).flatten()?;
+/// Stores one page in the pool, of which a slot's content has that part. False where the
+/// pool or the budget is full: then it stays where it is.
+fn store(
+    parts: &Parts,
+    page: PageNo,
+    claim: Claim<'_>,
+    (slot, part): (u64, u8),
+    copy: &[u8],
+) -> bool {
     // What is not there, or nothing that was ever in the pool, is for its toucher to find.
-    let (tag, packed) = packed::part(copy, part).ok()?;
+    let Ok((tag, packed)) = packed::part(copy, part) else { return false };
     if packed.len() > MAX_PACKED_BYTES || Codec::from_tag(tag).is_none() {
-        return None;
+        return false;
     }
-    let _room = parts.room_for_pool(0)?;
-    let handle = parts.pool.store(packed, page, tag).ok()?;
+    let Some(_room) = parts.room_for_pool(0) else { return false };
+    let Ok(handle) = parts.pool.store(packed, page, tag) else { return false };
     claim.publish(Place::Pool { handle: handle.to_bits() });
     parts.areas.free_part(slot, part);
-    Some(())
+    true
 }
 
+/// Whether the pool has something to spare.
 fn has_room(parts: &Parts) -> bool {
-    parts.pool.used_bytes() * 100 <= parts.pool.limit_bytes() * MOST_PERCENT
+    parts.pool.used_bytes() * 100 < parts.pool.limit_bytes() * NEARLY_FULL_PERCENT
 }
