@@ -42,7 +42,7 @@ polled_reads_raise_none() {
     sync || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" polled "$READS"
     echo "$(cat /tmp/output), $counted interrupts"
-    [ "$status" -eq 0 ] && polled_instead "$READS"
+    [ "$status" -eq 0 ] && polled_instead
 }
 
 # The file system passes the poll on.
@@ -51,7 +51,7 @@ polled_file_reads_raise_none() {
     interrupts_of "$polled" iopoll /swap/blocks polled "$READS"
     echo "$(cat /tmp/output), $counted interrupts"
     rm -f /swap/blocks
-    [ "$status" -eq 0 ] && polled_instead "$READS"
+    [ "$status" -eq 0 ] && polled_instead
 }
 
 # Old kernels wait for the interrupt instead, new ones refuse.

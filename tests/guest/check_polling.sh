@@ -29,7 +29,7 @@ polls_the_device() {
 }
 
 no_interrupt_when_polling() {
-    polls_the_device "$polled_disk" && polled_instead "$(of_mode considered)"
+    polls_the_device "$polled_disk" && polled_instead
 }
 
 # The same disk by interrupt: the control.
@@ -45,7 +45,7 @@ falls_back() {
 
 hybrid_sleeps_then_polls() {
     bench "$slow_disk" hybrid 3 || return
-    asks_the_device && polled_instead "$(of_mode considered)" &&
+    asks_the_device && polled_instead &&
         [ "$(of_mode slept)" -gt 0 ] && [ "$(of_mode polled)" -gt 0 ] && [ "$(of_mode hit)" -gt 0 ]
 }
 

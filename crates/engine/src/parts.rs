@@ -463,7 +463,7 @@ impl Parts {
     }
 
     /// Whether nobody asked for a codec.
-    fn chooses_codec(&self) -> bool {
+    pub(crate) fn chooses_codec(&self) -> bool {
         self.codec.get() == Choice::Auto
     }
 

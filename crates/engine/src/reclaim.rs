@@ -228,11 +228,10 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
         let condensed = parts.density.take_wish()
             && pool_upkeep::condense(parts, &mut contexts.claim_background()) > 0;
         if parts.budget.is_comfortable(parts.other_bytes()) {
-            if condensed {
-                continue;
-            }
             let nap_ns = at_ease.step(parts, contexts);
-            sleep_until_low(parts, seen, nap_ns);
+            if !condensed {
+                sleep_until_low(parts, seen, nap_ns);
+            }
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.

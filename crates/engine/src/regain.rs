@@ -6,8 +6,9 @@
 //! whoever touches these pages does not wait for the disk. They are looked for beside the
 //! touched one: what goes on together mostly lies together.
 //!
-//! Not while the balance gives the pool's memory to resident pages: what it takes back
-//! then would have to be written again.
+//! Not while the balance gives the pool's memory to resident pages, or the shrinker sends
+//! pages on: what the pool takes back then would have to be written again. And not in a
+//! forked child, which may not write: what it has in its parent's slots costs it nothing.
 
 use crate::balance::NEARLY_FULL_PERCENT;
 use crate::codec::{Codec, MAX_PACKED_BYTES};
@@ -17,6 +18,7 @@ use crate::page::{Claim, PageNo, Place, SlotCopy};
 use crate::parts::Parts;
 use crate::pool_upkeep::GROUP_PAGES;
 use crate::stats::Counter;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside
 /// `page`. That page's own claim keeps the slot as it is meanwhile.
@@ -27,9 +29,7 @@ pub(crate) fn neighbours(
     stored: SlotCopy,
     copy: &[u8],
 ) {
-    // In a fork memory stays as it is.
-    let may_be = context.may_reclaim && stored.part().is_some();
-    if !may_be || parts.balance.gives_way() {
+    if stored.part().is_none() || !may_be(parts, context) {
         return;
     }
     let reach = GROUP_PAGES as u64 - 1;
@@ -42,17 +42,33 @@ pub(crate) fn neighbours(
             continue;
         }
         if !has_room(parts) {
-            // Background reclaim may be asleep at the high mark.
-            if parts.density.want_room() {
-                parts.wake_reclaim();
-            }
+            want_room(parts);
             break;
         }
         let Some(claim) = parts.pages.try_claim(near, seen) else { continue };
-        count += u64::from(store(parts, near, claim, (slot, part), copy));
+        if !store(parts, near, claim, (slot, part), copy) {
+            break;
+        }
+        count += 1;
     }
     parts.stats.add(Counter::PagesRegained, count);
-    parts.balance.turnover().note_regained(count);
+}
+
+/// Whether pages are to go back to the pool at all.
+fn may_be(parts: &Parts, context: &Context) -> bool {
+    // In a fork memory stays as it is.
+    context.may_reclaim
+        && parts.may_write.load(Relaxed)
+        && !parts.pool_shrinks.load(Relaxed)
+        && !parts.balance.gives_way()
+}
+
+/// Has some of the pool packed anew, if it can be denser.
+fn want_room(parts: &Parts) {
+    if parts.chooses_codec() && parts.density.want_room() {
+        // Background reclaim may be asleep at the high mark.
+        parts.wake_reclaim();
+    }
 }
 
 /// Stores one page in the pool, of which a slot's content has that part. False where the

@@ -68,12 +68,6 @@ impl Turnover {
         self.went_on.fetch_add(pages, Relaxed);
     }
 
-    /// So many pages are in the pool again that nobody has touched.
-    pub fn note_regained(&self, pages: u64) {
-        let less = |went_on: u64| Some(went_on.saturating_sub(pages));
-        let _ = self.went_on.fetch_update(Relaxed, Relaxed, less);
-    }
-
     /// A touched page was found on the disk, packed, and so many have left memory since
     /// it did. How many more pages the pool would have had to hold for it.
     pub fn note_found(&self, distance: u64) -> u64 {
@@ -122,17 +116,6 @@ mod tests {
         assert_eq!(turnover.share_back(), 1.0);
         turnover.note_gone(100_000);
         turnover.forget();
-        assert_eq!(turnover.share_back(), 1.0);
-    }
-
-    #[test]
-    fn what_is_in_the_pool_again_has_not_gone() {
-        let turnover = Turnover::default();
-        turnover.note_gone(6400 + 640);
-        turnover.note_regained(640);
-        (0..1552).for_each(|_| assert_eq!(turnover.note_found(0), 0));
-        assert_eq!(turnover.share_back(), 0.25);
-        turnover.note_regained(1_000_000);
         assert_eq!(turnover.share_back(), 1.0);
     }
 

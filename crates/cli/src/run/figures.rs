@@ -108,10 +108,10 @@ pub(crate) struct PoolFigures {
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
-    /// Of those, back in the pool with another one that was touched.
-    pub(super) regained_pages: u64,
     /// Of those, sent by the shrinker.
     pub(super) shrunk_pages: u64,
+    /// Pages that are back in the pool with another one that was touched.
+    pub(super) regained_pages: u64,
     /// Of those written back, compressed ones, several to a slot.
     pub(super) packed_pages: u64,
     pub(super) packed_slots: u64,

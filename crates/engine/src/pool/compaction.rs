@@ -134,12 +134,23 @@ impl Pool {
         search
     }
 
-    /// Ends what [`Pool::sparsest`] or [`Pool::oldest`] began. A slab in which something is
-    /// left takes objects again, once it has been gone through.
+    /// Ends what [`Pool::sparsest`] began. A slab in which something is left
+    /// takes objects again.
     pub fn reopen(&self, slab: u32) {
+        self.reopen_if(slab, true);
+    }
+
+    /// Ends what [`Pool::oldest`] began, as [`Pool::reopen`] does, once that has gone through
+    /// the whole slab.
+    pub fn reopen_if_gone_through(&self, slab: u32) {
+        self.reopen_if(slab, false);
+    }
+
+    fn reopen_if(&self, slab: u32, is_anyhow: bool) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
-        if guard.class().is_some() && !guard.is_empty() && guard.listed_to == 0 {
+        let is_done = is_anyhow || guard.listed_to == 0;
+        if is_done && guard.class().is_some() && !guard.is_empty() {
             guard.closed = false;
             directory.list(slab, &mut guard);
         }

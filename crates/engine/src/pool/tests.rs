@@ -184,6 +184,27 @@ fn a_slab_being_written_back_is_not_refilled() {
 }
 
 #[test]
+fn a_slab_that_was_gone_through_takes_objects_again_and_not_before() {
+    let pool = Pool::new(3 * SLAB_BYTES).unwrap();
+    let per_slab = CLASS[class_for(1000)].slots;
+    let stored: Vec<_> = (0..per_slab as u64)
+        .map(|owner| (owner, pool.store(&content(owner, 1000), owner, 0).unwrap()))
+        .collect();
+    let slab = stored[0].1.slab();
+    assert_eq!(candidates(&pool, per_slab / 2), stored[..per_slab / 2]);
+    pool.free(stored[0].1);
+    pool.reopen_if_gone_through(slab);
+    let elsewhere = pool.store(&content(100, 1000), 100, 0).unwrap();
+    assert_ne!(elsewhere.slab(), slab, "in the middle");
+    assert_eq!(candidates(&pool, per_slab), stored[per_slab / 2..]);
+    pool.reopen_if_gone_through(slab);
+    for owner in 200..200 + per_slab as u64 {
+        pool.store(&content(owner, 1000), owner, 0).unwrap();
+    }
+    assert_eq!(pool.used_bytes(), 2 * SLAB_BYTES, "the gap is filled");
+}
+
+#[test]
 fn a_slab_in_use_gets_a_second_chance() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);

@@ -29,7 +29,7 @@ pub fn condense(parts: &Parts, context: &mut Context) -> usize {
         }
     }
     // Those that stay are not to be the last of their slab.
-    parts.pool.reopen(first.slab());
+    parts.pool.reopen_if_gone_through(first.slab());
     parts.density.note_condensed(count as u64);
     count
 }
