@@ -2,7 +2,9 @@
 //! compressed, and that all of it comes back.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, until};
+use common::{
+    Content, Setup, World, assert_holds, every_kind, page_of, read_in_threads, scramble, until,
+};
 use softswap_engine::config::PoolLimit;
 use softswap_engine::engine::Move;
 use softswap_engine::io::Operation;
@@ -82,10 +84,7 @@ fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(setup);
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
-    world.evict(memory);
-    for _ in 0..100 {
-        world.engine.reclaim_now(100);
-    }
+    world.send_on(memory);
     assert!(world.count(Counter::PagesWrittenBack) > 1000);
     (world, memory, contents)
 }
@@ -265,21 +264,7 @@ fn every_kind_of_page_survives_threads_and_a_small_pool() {
     let world = World::new(&Setup::default());
     let contents = every_kind(PAGES);
     let memory = world.map_with(&contents);
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let (world, contents) = (&world, &contents);
-            scope.spawn(move || {
-                for step in 0..3_000 {
-                    let page = (scramble(thread << 32 | step) % PAGES) as usize;
-                    let found = page_of(memory, page).unwrap();
-                    assert!(found == contents[page].bytes(), "page {page}");
-                    if step % 100 == 0 {
-                        world.engine.reclaim_now(4);
-                    }
-                }
-            });
-        }
-    });
+    read_in_threads(&world, (memory, &contents), 3_000, |_, _| ());
     world.assert_survives(memory, &contents);
     world.assert_within_budget();
 }
@@ -358,10 +343,7 @@ fn pages_share_slots_also_where_free_slots_lie_apart() {
     let (written, parts) = (world.count(Counter::SlotsPacked), world.count(Counter::PagesPacked));
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
-    world.evict(memory);
-    for _ in 0..100 {
-        world.engine.reclaim_now(100);
-    }
+    world.send_on(memory);
     let slots = world.count(Counter::SlotsPacked) - written;
     let parts = world.count(Counter::PagesPacked) - parts;
     assert!(slots > 500 && slots * 3 <= parts, "{parts} pages in {slots} slots");

@@ -2,7 +2,7 @@
 //! has room.
 
 mod common;
-use common::{Content, Setup, World, assert_holds, page_of, scramble};
+use common::{Content, Setup, World, assert_holds, page_of, read_in_threads};
 use softswap_engine::codec::{Choice, Packer};
 use softswap_engine::config::PoolLimit;
 use softswap_engine::io::Operation;
@@ -25,10 +25,7 @@ fn sparse(round: u64) -> Vec<Content> {
 /// None of the memory is resident any more, and most of it is on the disk, packed.
 fn send_on(world: &World, memory: Memory) {
     world.engine.set_pool_limit(PoolLimit::Percent(SMALL));
-    world.evict(memory);
-    for _ in 0..100 {
-        world.engine.reclaim_now(100);
-    }
+    world.send_on(memory);
 }
 
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
@@ -105,25 +102,10 @@ fn slots_whose_pages_are_back_are_free_and_what_is_discarded_is_gone() {
 #[test]
 fn threads_find_what_they_look_for_while_pages_come_and_go() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let (world, contents) = (&world, &contents);
-            scope.spawn(move || {
-                for step in 0..4_000 {
-                    let page = (scramble(thread << 32 | step) % PAGES) as usize;
-                    assert!(
-                        page_of(memory, page).unwrap() == contents[page].bytes(),
-                        "page {page}"
-                    );
-                    if step % 500 == 0 {
-                        let percent = if step / 500 % 2 == thread % 2 { SMALL } else { LARGE };
-                        world.engine.set_pool_limit(PoolLimit::Percent(percent));
-                    }
-                    if step % 100 == 0 {
-                        world.engine.reclaim_now(4);
-                    }
-                }
-            });
+    read_in_threads(&world, (memory, &contents), 4_000, |thread, step| {
+        if step % 500 == 0 {
+            let percent = if step / 500 % 2 == thread % 2 { SMALL } else { LARGE };
+            world.engine.set_pool_limit(PoolLimit::Percent(percent));
         }
     });
     assert!(world.count(Counter::PagesRegained) > 0);

@@ -24,9 +24,7 @@ pub fn condense(parts: &Parts, context: &mut Context) -> usize {
         return 0;
     };
     for object in &objects[..count] {
-        if object.1.tag() != packer.codec().tag() {
-            repack(parts, context, *object, packer);
-        }
+        repack(parts, context, *object, packer);
     }
     // Those that stay are not to be the last of their slab.
     parts.pool.reopen_if_gone_through(first.slab());

@@ -60,23 +60,22 @@ impl Recompressor {
         }
         let Some(slab) = search.slab else { return };
         parts.pool.each_object(slab, |page, handle| {
-            if handle.tag() != DENSE.codec().tag() {
-                self.is_restless |= repack(parts, &mut context, (page, handle), DENSE).is_some();
-            }
+            self.is_restless |= repack(parts, &mut context, (page, handle), DENSE).is_some();
         });
     }
 }
 
-/// Packs one page anew, by `packer`. `None` where that gains too little, somebody has the
-/// page, it is damaged, or the pool or the budget is full: for a moment both
-/// copies are there.
+/// Packs one page anew, by `packer`. `None` where its codec has packed it, that gains too
+/// little, somebody has the page, it is damaged, or the pool or the budget is full: for a
+/// moment both copies are there.
 pub(super) fn repack(
     parts: &Parts,
     context: &mut Context,
     (page, handle): (PageNo, Handle),
     packer: Packer,
 ) -> Option<()> {
-    if parts.pool.used_bytes() >= parts.pool.limit_bytes() {
+    let tag = packer.codec().tag();
+    if handle.tag() == tag || parts.pool.used_bytes() >= parts.pool.limit_bytes() {
         return None;
     }
     let _room = parts.room_for_pool(context.scratch.bytes_to_pack(packer))?;
@@ -86,7 +85,7 @@ pub(super) fn repack(
     let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
     let len = codec::compress(packer, &context.page.0, room, &mut context.scratch)?;
     parts.workspaces.note_stored(packer.codec());
-    let new = parts.pool.store(&room[..len], page, packer.codec().tag()).ok()?;
+    let new = parts.pool.store(&room[..len], page, tag).ok()?;
     claim.publish(Place::Pool { handle: new.to_bits() });
     parts.pool.free(handle);
     parts.stats.add(Counter::PagesRecompressed, 1);

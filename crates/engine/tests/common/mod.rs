@@ -143,6 +143,14 @@ impl World {
         panic!("{} of {} pages did not leave", self.resident(memory), memory.pages());
     }
 
+    /// Evicts `memory`, and sends on to the disk what the pool has no room for.
+    pub(crate) fn send_on(&self, memory: Memory) {
+        self.evict(memory);
+        for _ in 0..100 {
+            self.engine.reclaim_now(100);
+        }
+    }
+
     /// Evicts `memory` and expects what is in it to come back.
     pub(crate) fn assert_survives(&self, memory: Memory, contents: &[Content]) {
         self.evict(memory);
@@ -295,6 +303,32 @@ pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhi
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         done.store(true, Ordering::Release);
         ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+}
+
+/// Four threads read pages at random, in so many steps each, and take others out now and
+/// then; `also` is done in each step, by thread and step.
+pub(crate) fn read_in_threads(
+    world: &World,
+    (memory, contents): (Memory, &[Content]),
+    steps: u64,
+    also: impl Fn(u64, u64) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let also = &also;
+            scope.spawn(move || {
+                for step in 0..steps {
+                    let page = scramble(thread << 32 | step) as usize % contents.len();
+                    let found = page_of(memory, page).unwrap();
+                    assert!(found == contents[page].bytes(), "page {page}");
+                    also(thread, step);
+                    if step % 100 == 0 {
+                        world.engine.reclaim_now(4);
+                    }
+                }
+            });
+        }
     });
 }
 
