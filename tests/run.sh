@@ -82,10 +82,11 @@ prepare_unprivileged() {
     local executable executables
     unprivileged_dir=$(mktemp -d /tmp/softswap-tests.XXXXXX)
     chmod 755 "$unprivileged_dir"
-    mkdir "$unprivileged_dir"/{bin,tests,programs}
+    mkdir "$unprivileged_dir"/{bin,tests,programs,abi}
     mkdir -m 1777 "$unprivileged_dir/tmp"
     cp "$target/debug/softswap" "$target/debug/libsoftswap.so" "$unprivileged_dir/bin/"
     cp tests/programs/*.[ch] tests/programs/*.py "$unprivileged_dir/programs/"
+    cp tests/abi/* "$unprivileged_dir/abi/"
     executables=$(test_executables)
     [ -n "$executables" ] || { echo "no test executables were found" >&2; return 1; }
     for executable in $executables; do
@@ -105,6 +106,7 @@ unprivileged() {
                 HOME="$unprivileged_dir/tmp" TMPDIR="$unprivileged_dir/tmp" LANG=C.UTF-8 \
                 SOFTSWAP_BIN_DIR="$unprivileged_dir/bin" \
                 SOFTSWAP_SOURCE_DIR="$unprivileged_dir/programs" \
+                SOFTSWAP_ABI_DIR="$unprivileged_dir/abi" \
                 "$executable" --test-threads=2
         )
     done

@@ -52,10 +52,16 @@ pub(crate) fn sources() -> PathBuf {
 
 /// The compiled `tests/programs/<name>.c`, compiled once by each test executable.
 pub(crate) fn compiled(name: &str) -> PathBuf {
+    compiled_from(&sources(), name, name)
+}
+
+/// The compiled `<source_dir>/<name>.c`, called `executable`; once by each test
+/// executable.
+pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> PathBuf {
     static DONE: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
     // A failed compilation of one program says nothing about the others.
     let mut done = DONE.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
-    if let Some(path) = done.get(name) {
+    if let Some(path) = done.get(executable) {
         return path.clone();
     }
     let own_tree = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -63,19 +69,20 @@ pub(crate) fn compiled(name: &str) -> PathBuf {
         None if own_tree.is_dir() => own_tree.to_path_buf(),
         _ => std::env::temp_dir(),
     };
-    let path = dir.join(name);
+    let path = dir.join(executable);
     // Renamed into place: another test executable may be running the old one.
-    let fresh = dir.join(format!("{name}.{}", std::process::id()));
-    let source = sources().join(format!("{name}.c"));
+    let fresh = dir.join(format!("{executable}.{}", std::process::id()));
+    let source = source_dir.join(format!("{name}.c"));
     let compiler = Command::new("gcc")
         .args(["-O2", "-pthread", "-o"])
         .args([&fresh, &source])
+        .args(["-ldl", "-lrt"])
         .output()
         .expect("gcc, which the tests need");
     let errors = String::from_utf8_lossy(&compiler.stderr);
     assert!(compiler.status.success(), "{} does not compile:\n{errors}", source.display());
     std::fs::rename(&fresh, &path).expect("the compiled program");
-    done.insert(name.to_string(), path.clone());
+    done.insert(executable.to_string(), path.clone());
     path
 }
 

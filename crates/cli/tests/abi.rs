@@ -1,0 +1,177 @@
+//! The differential suite: what a program sees at the boundary to the kernel,
+//! plainly and under softswap, must be the same line by line (`tests/abi`).
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{Ended, Running, compiled_from, softswap};
+
+/// A guard against hangs.
+const CASE_LIMIT: Duration = Duration::from_secs(120);
+/// So many cases there are at least.
+const LEAST_CASES: usize = 1;
+
+/// A way to run a case under softswap.
+struct Way {
+    name: &'static str,
+    memory: &'static str,
+    /// What `put_out` touches: enough that all else leaves.
+    pressure_mib: &'static str,
+    options: &'static [&'static str],
+}
+
+const WAYS: [Way; 4] = [
+    Way { name: "8M", memory: "8M", pressure_mib: "20", options: &[] },
+    Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[] },
+    Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &["--no-move"] },
+    Way { name: "no-io-uring", memory: "16M", pressure_mib: "40", options: &["--no-io-uring"] },
+];
+
+/// Where the programs lie: `SOFTSWAP_ABI_DIR`, or in the source tree.
+fn sources() -> PathBuf {
+    std::env::var_os("SOFTSWAP_ABI_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/abi"),
+        PathBuf::from,
+    )
+}
+
+/// The names of the programs: a theme each.
+fn themes() -> BTreeSet<String> {
+    let files = std::fs::read_dir(sources()).expect("the programs of the suite");
+    files
+        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
+        .collect()
+}
+
+fn program(theme: &str) -> PathBuf {
+    compiled_from(&sources(), theme, &format!("abi-{theme}"))
+}
+
+fn cases(theme: &str) -> Vec<String> {
+    let list = Command::new(program(theme)).arg("--list").output().expect("a list of cases");
+    let list = String::from_utf8(list.stdout).expect("names");
+    list.lines().map(str::to_string).collect()
+}
+
+/// What a case looks like from outside; standard error is for messages.
+fn seen(ended: &Ended) -> String {
+    format!("{}{}", ended.stdout_text(), ended.status)
+}
+
+fn run(command: &mut Command) -> Ended {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    command.env("TMPDIR", dir.path()).current_dir(dir.path());
+    Running::start(command).finish(CASE_LIMIT)
+}
+
+fn plainly(theme: &str, case: &str) -> Ended {
+    run(Command::new(program(theme)).arg(case).env_remove("ABI_PRESSURE_MIB"))
+}
+
+fn managed(way: &Way, theme: &str, case: &str) -> Ended {
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", way.memory]).args(way.options).arg("--");
+    command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", way.pressure_mib);
+    run(&mut command)
+}
+
+/// The ways in which a case is known to differ.
+fn known() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let (name, ways) = (words.next().expect("a case"), words.next().expect("ways"));
+            assert!(words.next().is_some(), "{name}: the reason is missing");
+            let ways = match ways {
+                "all" => WAYS.iter().map(|way| way.name.to_string()).collect(),
+                ways => ways.split(',').map(str::to_string).collect(),
+            };
+            (name.to_string(), ways)
+        })
+        .collect()
+}
+
+/// What is wrong with a case: nothing, if what is known to differ does, and
+/// nothing else.
+fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let name = format!("{theme}.{case}");
+    let plain = seen(&plainly(theme, case));
+    if plain.contains("setting up:") {
+        return vec![format!("{name}: {plain}")];
+    }
+    let mut complaints = Vec::new();
+    for way in &WAYS {
+        let ended = managed(way, theme, case);
+        let got = seen(&ended);
+        let may_differ = known.get(&name).is_some_and(|ways| ways.contains(way.name));
+        if got != plain && !may_differ {
+            let stderr = &ended.stderr;
+            complaints.push(format!(
+                "{name} differs ({})\n--- plain\n{plain}\n--- under softswap\n{got}\n--- its stderr\n{stderr}",
+                way.name
+            ));
+        } else if got == plain && may_differ {
+            complaints.push(format!(
+                "{name} is as on Linux now ({}): take it out of differences.txt",
+                way.name
+            ));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn a_program_sees_what_linux_shows_it() {
+    let known = known();
+    // One theme, or one case: SOFTSWAP_ABI_ONLY=messages or messages.name.
+    let only = std::env::var("SOFTSWAP_ABI_ONLY").unwrap_or_default();
+    let all: Vec<(String, String)> = themes()
+        .into_iter()
+        .flat_map(|theme| cases(&theme).into_iter().map(move |case| (theme.clone(), case)))
+        .collect();
+    assert!(all.len() >= LEAST_CASES, "{} cases", all.len());
+    for name in known.keys() {
+        let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
+        assert!(is_there, "differences.txt names {name}, which there is not");
+    }
+    let wanted: Vec<_> = all
+        .into_iter()
+        .filter(|(theme, case)| {
+            only.is_empty() || only == *theme || only == format!("{theme}.{case}")
+        })
+        .collect();
+    let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    complaints.lock().unwrap().extend(judge(theme, case, &known));
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().unwrap();
+    assert!(complaints.is_empty(), "{} differ\n{}", complaints.len(), complaints.join("\n"));
+    println!("{} cases in {} ways", wanted.len(), WAYS.len());
+}
+
+/// The suite notices what differs: a program that says its process number.
+#[test]
+fn a_difference_is_noticed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let source =
+        "#include \"abi.h\"\nstatic void c(void) { say(\"%d\", getpid()); }\nABI_MAIN(CASE(c))";
+    std::fs::write(dir.path().join("differs.c"), source).expect("a source");
+    std::fs::copy(sources().join("abi.h"), dir.path().join("abi.h")).expect("the header");
+    let differs = compiled_from(dir.path(), "differs", "abi-differs");
+    let plain = run(Command::new(&differs).arg("c"));
+    let other = run(Command::new(&differs).arg("c"));
+    assert_ne!(seen(&plain), seen(&other));
+}

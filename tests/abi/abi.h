@@ -1,0 +1,216 @@
+/* What every program of the differential suite shares.
+ *
+ * A case does something at the boundary between a program and the kernel and
+ * says what it saw: return values, errno, data, signals. It is run plainly and
+ * under softswap, each case in a process of its own, and both must say the
+ * same, line by line, and end alike. So a case says nothing that differs from
+ * run to run: no addresses, process numbers, times.
+ *
+ * A case asserts nothing by itself: Linux is the judge.
+ */
+#ifndef ABI_H
+#define ABI_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define MIB (1UL << 20)
+
+/* One line of what was seen, in one write, from the stack. */
+__attribute__((format(printf, 1, 2), unused))
+static void say(const char *format, ...)
+{
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    int len = vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    if (len > (int)sizeof line - 2)
+        len = sizeof line - 2;
+    line[len] = '\n';
+    if (write(1, line, len + 1) < 0)
+        _exit(99);
+}
+
+/* Says a result, and errno where it is -1. */
+__attribute__((unused))
+static long say_result(const char *what, long result)
+{
+    int error = errno;
+    if (result == -1)
+        say("%s: -1 %s", what, strerrorname_np(error));
+    else
+        say("%s: %ld", what, result);
+    errno = error;
+    return result;
+}
+#define RESULT(call) (errno = 0, say_result(#call, (long)(call)))
+
+/* Says whether a call succeeded: for those that return an address or a number
+ * that differs from run to run. */
+__attribute__((unused))
+static long say_success(const char *what, long result)
+{
+    int error = errno;
+    if (result == -1)
+        say("%s: -1 %s", what, strerrorname_np(error));
+    else
+        say("%s: done", what);
+    errno = error;
+    return result;
+}
+#define SUCCESS(call) (errno = 0, say_success(#call, (long)(call)))
+
+/* The setting up of a case: what fails here is no result. */
+__attribute__((unused))
+static long must_(const char *what, long result)
+{
+    if (result == -1) {
+        say("setting up: %s: %s", what, strerrorname_np(errno));
+        _exit(98);
+    }
+    return result;
+}
+#define MUST(call) must_(#call, (long)(call))
+
+/* The byte that belongs at `at` of what was filled with `seed`. */
+static inline unsigned char pattern(size_t at, unsigned seed)
+{
+    return (unsigned char)((at * 2654435761u >> 7) ^ (at >> 12) * 31 ^ seed * 97);
+}
+
+__attribute__((unused))
+static void fill(void *memory, size_t len, unsigned seed)
+{
+    for (size_t at = 0; at < len; at++)
+        ((unsigned char *)memory)[at] = pattern(at, seed);
+}
+
+/* How many bytes are not what they should be. */
+__attribute__((unused))
+static size_t wrong(const void *memory, size_t len, unsigned seed)
+{
+    size_t count = 0;
+    for (size_t at = 0; at < len; at++)
+        count += ((const unsigned char *)memory)[at] != pattern(at, seed);
+    return count;
+}
+
+/* A short word for what memory holds. */
+__attribute__((unused))
+static unsigned long checksum(const void *memory, size_t len)
+{
+    unsigned long sum = 14695981039346656037UL;
+    for (size_t at = 0; at < len; at++)
+        sum = (sum ^ ((const unsigned char *)memory)[at]) * 1099511628211UL;
+    return sum;
+}
+
+/* Private anonymous memory, filled with `seed`: managed under softswap from
+ * 64 KiB on. */
+__attribute__((unused))
+static void *memory(size_t len, unsigned seed)
+{
+    void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        must_("mmap", -1);
+    fill(at, len, seed);
+    return at;
+}
+
+/* Touches so much other memory that all that was not touched lately is out:
+ * ABI_PRESSURE_MIB, which is 0 in a plain run. The memory stays, so this can
+ * be called again. */
+__attribute__((unused))
+static void put_out(void)
+{
+    static unsigned char *other;
+    static size_t len;
+    if (!other) {
+        const char *text = getenv("ABI_PRESSURE_MIB");
+        len = (text ? strtoul(text, NULL, 10) : 0) * MIB;
+        if (!len)
+            return;
+        other = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (other == MAP_FAILED)
+            must_("mmap", -1);
+    }
+    uint64_t word = 88172645463325252UL;
+    for (size_t at = 0; at < len; at += PAGE)
+        for (size_t in = 0; in < PAGE; in += 512) {
+            word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+            *(uint64_t *)(other + at + in) = word;
+        }
+}
+
+/* A file without a name, in the directory for temporary files. */
+__attribute__((unused))
+static int scratch_file(int flags)
+{
+    char path[4096];
+    const char *dir = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/abi-XXXXXX", dir ? dir : "/tmp");
+    int fd = MUST(mkostemp(path, flags));
+    unlink(path);
+    return fd;
+}
+
+/* Waits for a child and says how it ended. */
+__attribute__((unused))
+static void say_end(const char *what, pid_t pid)
+{
+    int status;
+    if (waitpid(pid, &status, 0) != pid)
+        say("%s: lost", what);
+    else if (WIFEXITED(status))
+        say("%s: exited with %d", what, WEXITSTATUS(status));
+    else
+        say("%s: ended by %s", what, sigabbrev_np(WTERMSIG(status)));
+}
+
+struct abi_case {
+    const char *name;
+    void (*run)(void);
+};
+#define CASE(name) {#name, name}
+
+/* `PROGRAM --list` names the cases, `PROGRAM NAME` runs one. */
+#define ABI_MAIN(...)                                                         \
+    static const struct abi_case abi_cases[] = {__VA_ARGS__};                 \
+    int main(int argc, char **argv)                                           \
+    {                                                                         \
+        for (size_t i = 0; i < sizeof abi_cases / sizeof *abi_cases; i++) {   \
+            if (argc == 2 && !strcmp(argv[1], "--list"))                      \
+                puts(abi_cases[i].name);                                      \
+            else if (argc == 2 && !strcmp(argv[1], abi_cases[i].name)) {      \
+                abi_cases[i].run();                                           \
+                return 0;                                                     \
+            }                                                                 \
+        }                                                                     \
+        return argc == 2 && !strcmp(argv[1], "--list") ? 0 : 97;              \
+    }
+
+#endif
