@@ -21,6 +21,7 @@
 //! | `descriptors` | `close` and its relatives: the engine's stay open         |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
+//! | `raw_calls` | `syscall`: raw calls made through the C library      |
 //! | `unsupported` | calls that need the C library's own threads: refused    |
 //!
 //! This is a binding: nearly every function here is called by C code under
@@ -38,6 +39,7 @@ mod heap;
 mod mappings;
 mod masks;
 mod pinned;
+mod raw_calls;
 mod real;
 mod spawn;
 mod start;

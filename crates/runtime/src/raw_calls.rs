@@ -1,0 +1,72 @@
+//! `syscall(2)`: raw system calls that are made through the C library.
+//!
+//! What a raw call does to signals, descriptors or threads, the interposed
+//! functions would not see. So `syscall` looks at the number first: a call that
+//! has a room of its own is answered there, with the kernel's conventions; every
+//! other goes on to the C library's `syscall` in the caller's own frame, as if
+//! nobody had looked (a child of a raw `clone` returns from it, too).
+//!
+//! Calls made by an instruction of the program's own reach the engine through
+//! the filter alone.
+
+use crate::guard::Arguments;
+use crate::real::{Real, c_result};
+use std::ffi::c_void;
+
+/// Answers a raw call as the kernel would: a result, or a negative error number.
+type Answer = fn(Arguments) -> isize;
+
+/// The room that answers for a call, if one does.
+fn room_of(_number: i64) -> Option<Answer> {
+    None
+}
+
+static SYSCALL: Real = Real::new(c"syscall");
+
+/// Where `syscall` goes on with a call: to [`answered`], or to the C library.
+extern "C" fn target_of(number: i64) -> *const c_void {
+    match room_of(number) {
+        Some(_) => answered as *const c_void,
+        None => SYSCALL.get(),
+    }
+}
+
+/// A call that a room of the runtime's answers for, with C's conventions.
+extern "C" fn answered(
+    number: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    let Some(answer) = room_of(number) else { return c_result(-(libc::ENOSYS as isize)) };
+    c_result(answer([a, b, c, d, e, f]))
+}
+
+/// # Safety
+/// As `syscall(2)`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {target_of}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        target_of = sym target_of,
+    )
+}
