@@ -204,11 +204,8 @@ impl Engine {
 
     /// Brings in and pins the pages of a buffer, up to `most` bytes of it.
     /// Returns how many bytes from its start are pinned: less than asked for
-    /// when the rest is not mapped, or when calls that wait already pin a
-    /// quarter of the budget (unless `most` is `usize::MAX`: all or nothing).
+    /// when the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
-        let scarce = self.pinned.load(Relaxed) * PAGE_SIZE > self.parts.budget.limit_bytes() / 4;
-        let most = if scarce && most != usize::MAX { most.min(PAGE_SIZE) } else { most };
         let len = len.min(most);
         let mut done = 0;
         while done < len && self.contains(address + done) {
@@ -263,6 +260,40 @@ impl Engine {
     #[must_use]
     pub fn pin_limit_bytes(&self) -> usize {
         (self.parts.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20) & !(PAGE_SIZE - 1)
+    }
+
+    /// How much all system calls together may pin: a quarter of the budget.
+    #[must_use]
+    pub fn pin_total_bytes(&self) -> usize {
+        (self.parts.budget.limit_bytes() / 4) & !(PAGE_SIZE - 1)
+    }
+
+    /// Whether a call may pin `bytes` more beside those that are under way. A
+    /// page's worth it may while they have less than half of the budget: a copy
+    /// of it elsewhere would take as much.
+    #[must_use]
+    pub fn may_pin(&self, bytes: usize) -> bool {
+        let (pinned, most) = (self.pinned.load(Relaxed) * PAGE_SIZE, self.pin_total_bytes());
+        pinned.saturating_add(bytes) <= most || (bytes <= PAGE_SIZE && pinned <= 2 * most)
+    }
+
+    /// How many bytes from `address` on may be accessed as `wanted` says, up to
+    /// `len`. Mappings of another kind are the kernel's to judge: they count.
+    #[must_use]
+    pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
+        let layout = self.parts.space.lock();
+        let mut done = 0;
+        while done < len && self.contains(address + done) {
+            let page = self.page_of(address + done);
+            let is_managed = self.parts.space.is_mapped(page);
+            if is_managed && layout.protection(page) & wanted != wanted
+                || !is_managed && self.parts.pages.load(page).place() != Place::Foreign
+            {
+                break;
+            }
+            done += PAGE_SIZE - (address + done) % PAGE_SIZE;
+        }
+        done.min(len)
     }
 
     /// Maps `len` bytes of fresh memory; `None` when the window is full.

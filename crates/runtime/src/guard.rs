@@ -2,15 +2,15 @@
 //!
 //! The kernel cannot take a fault there, so the guard does what a fault would:
 //! it brings the pages in, pins them, issues the call again from the one
-//! instruction that the filter lets through, and unpins. Calls that move many
-//! bytes are cut into pieces that fit the budget.
+//! instruction that the filter lets through, and unpins. Calls that move data
+//! have a room of their own ([`crate::transfers`]).
 
 use crate::faults;
 use crate::mappings;
 use crate::real::kernel_error;
 use crate::spawn;
 use crate::start;
-use crate::vectors;
+use crate::transfers;
 use softswap_engine::engine::Engine;
 use softswap_engine::page_in::FaultError;
 use softswap_engine::stats::Counter;
@@ -24,8 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest path the kernel takes, with its zero byte.
 const TEXT_BYTES: usize = 4096;
-/// The kernel cuts transfers here; so does anyone who counts them.
-const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 pub(crate) type Arguments = [usize; 6];
 
@@ -92,26 +90,10 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     if let Some(result) = mappings::answer(engine, number, arguments) {
         return result;
     }
+    if let Some(result) = transfers::answer(engine, number, arguments) {
+        return result;
+    }
     match number {
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom => {
-            transfer_in(engine, number, arguments)
-        }
-        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto => {
-            transfer_out(engine, number, arguments)
-        }
-        libc::SYS_readv
-        | libc::SYS_writev
-        | libc::SYS_preadv
-        | libc::SYS_pwritev
-        | libc::SYS_preadv2
-        | libc::SYS_pwritev2
-        | libc::SYS_vmsplice
-        | libc::SYS_process_vm_readv
-        | libc::SYS_process_vm_writev => vectors::answer_vectors(engine, number, arguments),
-        libc::SYS_sendmsg | libc::SYS_recvmsg => vectors::answer_message(engine, number, arguments),
-        libc::SYS_sendmmsg | libc::SYS_recvmmsg => {
-            vectors::answer_messages(engine, number, arguments)
-        }
         libc::SYS_execve | libc::SYS_execveat => spawn::answer_exec(number, arguments),
         // SAFETY: the context is the running handler's.
         libc::SYS_rt_sigprocmask => unsafe { change_mask(engine, arguments, context) },
@@ -149,7 +131,11 @@ fn release_down_to(engine: &Engine, floor: usize) {
         // First forgotten, then unpinned: a handler in between that jumps out
         // must not unpin a second time.
         DEPTH.set(top);
-        engine.unpin(address, len);
+        if engine.contains(address) {
+            engine.unpin(address, len);
+        } else {
+            issue(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
+        }
     }
 }
 
@@ -202,16 +188,49 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
     }
 
+    /// Pins a buffer that is to be read here; nothing where it may not be.
+    fn add_readable(&mut self, address: usize, len: usize) -> usize {
+        let may_be = || self.engine.allowed_bytes(address, len, libc::PROT_READ) == len;
+        if self.engine.is_foreign(address) || !signals::with_all_blocked(may_be) {
+            return 0;
+        }
+        self.add(address, len, len)
+    }
+
+    /// How many more ranges there is room for.
+    pub(crate) fn room(&self) -> usize {
+        (MAX_RANGES - DEPTH.get()).min((self.floor + N).saturating_sub(DEPTH.get()))
+    }
+
+    /// Keeps memory that `map_it` maps outside the window until the call ends,
+    /// however it does.
+    pub(crate) fn keep_mapping(
+        &mut self,
+        len: usize,
+        map_it: impl FnOnce() -> Option<usize>,
+    ) -> Option<usize> {
+        if self.room() == 0 {
+            return None;
+        }
+        signals::with_all_blocked(|| {
+            let address = map_it()?;
+            let top = DEPTH.get();
+            PINNED.with(|ranges| ranges[top].set((address, len)));
+            DEPTH.set(top + 1);
+            Some(address)
+        })
+    }
+
     /// Pins a string as far as its zero byte.
     pub(crate) fn add_text(&mut self, address: usize) {
         let mut done = 0;
         while done < TEXT_BYTES {
             let at = address + done;
             let len = softswap_sys::PAGE_SIZE - at % softswap_sys::PAGE_SIZE;
-            if !self.engine.contains(at) || self.add(at, len, len) < len {
+            if !self.engine.contains(at) || self.add_readable(at, len) < len {
                 return;
             }
-            // SAFETY: these bytes are mapped, and pinned just now.
+            // SAFETY: these bytes are mapped, may be read, and are pinned.
             let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
             if bytes.contains(&0) {
                 return;
@@ -243,10 +262,11 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     unsafe { raw::syscall(number, arguments) }
 }
 
-/// A call with small structures and strings: pin them all, issue, unpin.
+/// A call with structures, arrays and strings: pin them all, issue, unpin. All or
+/// nothing: what the kernel finds missing it would call a bad pointer.
 fn pinned_call(engine: &Engine, number: i64, arguments: Arguments) -> isize {
     let mut pins = Pins::<12>::new(engine);
-    let most = engine.pin_limit_bytes();
+    let most = engine.pin_total_bytes();
     for (index, pointee) in syscall_table::pointers(number) {
         let address = arguments[*index as usize];
         match *pointee {
@@ -269,105 +289,6 @@ fn pinned_call(engine: &Engine, number: i64, arguments: Arguments) -> isize {
         }
     }
     issue(number, arguments)
-}
-
-/// How the pieces of a long transfer follow each other.
-fn advance(number: i64, arguments: &mut Arguments, done: usize) {
-    arguments[buffer_index(number)] += done;
-    arguments[buffer_index(number) + 1] -= done;
-    if matches!(number, libc::SYS_pread64 | libc::SYS_pwrite64) {
-        arguments[3] += done;
-    }
-}
-
-fn buffer_index(number: i64) -> usize {
-    usize::from(number != libc::SYS_getrandom)
-}
-
-/// Most bytes read at once from what may keep the reader waiting: the buffer
-/// is pinned for as long.
-const WAITING_BYTES: usize = 64 << 10;
-
-/// Reading into a long buffer. Pipes, sockets and terminals are not read on
-/// after a whole piece: the next one might wait for what never comes.
-fn transfer_in(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    let at = buffer_index(number);
-    let goes_on = match number {
-        libc::SYS_recvfrom => arguments[3] & libc::MSG_WAITALL as usize != 0,
-        libc::SYS_getrandom => true,
-        _ => arguments[2] > WAITING_BYTES && never_waits(arguments[0]),
-    };
-    let most = if goes_on { engine.pin_limit_bytes() } else { WAITING_BYTES };
-    transfer(engine, number, &mut arguments, at, goes_on, most)
-}
-
-/// Writing a long buffer: piece after piece until one is not taken whole.
-fn transfer_out(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    transfer(engine, number, &mut arguments, 1, true, engine.pin_limit_bytes())
-}
-
-fn transfer(
-    engine: &Engine,
-    number: i64,
-    arguments: &mut Arguments,
-    at: usize,
-    goes_on: bool,
-    most: usize,
-) -> isize {
-    arguments[at + 1] = arguments[at + 1].min(MAX_TRANSFER_BYTES);
-    let mut total = 0;
-    loop {
-        let wanted = arguments[at + 1];
-        let mut pins = Pins::<4>::new(engine);
-        // Past the mapped part the kernel decides: EFAULT, or a short result.
-        let pinned = pins.add(arguments[at], wanted, most);
-        for (index, pointee) in syscall_table::pointers(number) {
-            if *index as usize != at
-                && let Pointee::Struct(len) = *pointee
-            {
-                pins.add(arguments[*index as usize], len as usize, usize::MAX);
-            }
-            if let (4, Pointee::Bytes(len)) = (*index, *pointee) {
-                pins.add(arguments[4], arguments[len as usize], usize::MAX);
-            }
-        }
-        let piece = if pinned == 0 { wanted } else { pinned };
-        let mut call = *arguments;
-        call[at + 1] = piece;
-        let result = issue(number, call);
-        if result < 0 {
-            return if total > 0 { total } else { result };
-        }
-        total += result;
-        if (result as usize) < piece || piece == wanted || !goes_on {
-            return total;
-        }
-        advance(number, arguments, result as usize);
-    }
-}
-
-/// Whether a read gives all it can at once: files, disks, and devices such as
-/// /dev/zero, but not pipes, sockets or terminals.
-fn never_waits(fd: usize) -> bool {
-    const TCGETS: usize = 0x5401;
-    match file_kind(fd) {
-        libc::S_IFREG | libc::S_IFBLK => true,
-        libc::S_IFCHR => {
-            let mut terminal = [0u8; 64];
-            issue(libc::SYS_ioctl, [fd, TCGETS, terminal.as_mut_ptr() as usize, 0, 0, 0]) < 0
-        }
-        _ => false,
-    }
-}
-
-/// What a descriptor is open on: one of the `S_IF…` values, 0 when it is not.
-pub(crate) fn file_kind(fd: usize) -> libc::mode_t {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    match issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) {
-        0 => stat.st_mode & libc::S_IFMT,
-        _ => 0,
-    }
 }
 
 /// A raw change of the signal mask: it must hold after the handler, which

@@ -14,7 +14,7 @@
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
-//! | `vectors`   | calls that hide buffers behind pointers                     |
+//! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `fork`      | what a forked child needs to see its data                   |
@@ -45,8 +45,8 @@ mod spawn;
 mod start;
 mod streams;
 mod threads;
+mod transfers;
 mod unsupported;
-mod vectors;
 
 /// The engine's own memory must never lie in the window it manages.
 #[global_allocator]

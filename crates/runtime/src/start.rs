@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, streams, threads};
+use crate::{control, faults, fork, growing, guard, heap, streams, threads, transfers};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
@@ -101,6 +101,7 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     let engine = Engine::start(config, backing, stats).map_err(|e| e.to_string())?;
     growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
     ENGINE.get_or_init(|| engine);
+    transfers::set_up(config.areas.iter().map(|area| area.path.clone()));
     if !config.manage_children {
         leave_children_alone();
     }

@@ -221,7 +221,12 @@ impl Device for FileDevice {
             ring.register(range)?;
             // Only where lanes can share it: registered by each, the pages
             // would count against RLIMIT_MEMLOCK as often.
-            Ring::new(1)?.share_registered(&ring).map(|()| ring)
+            let mut tried = Ring::new(1)?;
+            let shared = tried.share_registered(&ring);
+            // Not closed: some time later that would interrupt whatever call the
+            // thread that made it, one of the program's, waits in by then.
+            std::mem::forget(tried);
+            shared.map(|()| ring)
         };
         // Through the page cache the data is copied, and nothing gained.
         if let (Some(ring), Some(range)) = (first_ring, range)

@@ -1,0 +1,257 @@
+//! The program's buffers, made fit for one call of the kernel's.
+//!
+//! They are pinned, or the kernel gets copies instead. What is to be received is
+//! received into memory that nobody has touched: it takes DRAM for what arrives,
+//! however long the buffer is and however long the call waits. What is to be sent
+//! is copied into a file without a name, whose pages the kernel writes back and
+//! brings in by itself; a little of it, or all where no directory has room, into
+//! memory.
+//!
+//! A copy begins at the same place in its page as the original, and what of the
+//! original may not be accessed, of the copy may not be either: so the kernel finds
+//! a bad pointer just where it would have.
+
+use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
+use crate::guard::{Pins, issue};
+use crate::start;
+use libc::iovec;
+use softswap_engine::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::{file, signals};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// Ranges of one call: its vectors, and what surrounds them.
+pub(super) const MOST_RANGES: usize = 1536;
+/// As much is copied into memory rather than a file.
+const IN_MEMORY_BYTES: usize = 64 << 10;
+
+pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+/// Vectors that need no mapping of their own.
+pub(super) const FEW: usize = 10;
+
+/// Where copies may lie, in the order in which they are tried.
+static DIRECTORIES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Notes the swap directories: copies of what is written whole go there first.
+pub(crate) fn set_up(directories: impl Iterator<Item = PathBuf>) {
+    let others = ["/var/tmp", "/tmp"].map(PathBuf::from);
+    DIRECTORIES.get_or_init(|| directories.chain(others).collect());
+}
+
+/// Which way the data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    In,
+    Out,
+}
+
+fn is_managed(vector: &iovec) -> bool {
+    vector.iov_len > 0 && start::is_managed(vector.iov_base as usize)
+}
+
+/// Bytes in managed memory that vectors name.
+pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
+    let managed = vectors.iter().filter(|vector| is_managed(vector));
+    managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
+}
+
+/// Cuts vectors where the kernel would. Whether they are such as it takes at all;
+/// others are for it to refuse.
+pub(super) fn cut(vectors: &mut [iovec]) -> bool {
+    let is_good = |vector: &iovec| {
+        let end = (vector.iov_base as usize).checked_add(vector.iov_len);
+        end.is_some_and(|end| end <= END_OF_MEMORY)
+    };
+    if !vectors.iter().all(is_good) {
+        return false;
+    }
+    shorten(vectors, MAX_TRANSFER_BYTES);
+    true
+}
+
+/// Cuts vectors to so many bytes.
+pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
+    let mut left = bytes;
+    for vector in vectors {
+        vector.iov_len = vector.iov_len.min(left);
+        left -= vector.iov_len;
+    }
+}
+
+/// Room for `count` values: `few` if they are, or a mapping of their own until
+/// the pins end.
+pub(super) fn room<'p, T: Copy>(
+    pins: &mut Pins<'_, MOST_RANGES>,
+    few: &'p mut [T],
+    count: usize,
+) -> Option<&'p mut [T]> {
+    if count <= few.len() {
+        return Some(&mut few[..count]);
+    }
+    let len = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
+    let address = pins.keep_mapping(len, || map_memory(len))? as *mut T;
+    let first = *few.first()?;
+    for index in 0..count {
+        // SAFETY: within the mapping just made, which is page-aligned.
+        unsafe { address.add(index).write(first) };
+    }
+    // SAFETY: `count` values were written; nothing else refers to the mapping,
+    // which lasts as long as the pins.
+    Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
+}
+
+fn map_memory(len: usize) -> Option<usize> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    let address = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+    if address < 0 {
+        return None;
+    }
+    if len >= 2 << 20 {
+        // A huge page would take memory for what never arrives.
+        let advice = libc::MADV_NOHUGEPAGE as usize;
+        issue(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
+    }
+    Some(address as usize)
+}
+
+fn map_file(len: usize) -> Option<usize> {
+    DIRECTORIES.get()?.iter().find_map(|directory| file::map_unnamed(directory, len).ok())
+}
+
+/// Bytes that a copy of a vector takes.
+fn span(vector: &iovec) -> usize {
+    (vector.iov_base as usize % PAGE_SIZE + vector.iov_len).next_multiple_of(PAGE_SIZE)
+}
+
+/// The buffers of one call.
+pub(super) struct Buffers<'e, 'v> {
+    pins: Pins<'e, MOST_RANGES>,
+    originals: &'v [iovec],
+    /// The vectors that name the copies; the originals themselves where there
+    /// are none.
+    copies: &'v [iovec],
+}
+
+impl<'e, 'v> Buffers<'e, 'v> {
+    /// Pins up to `most` bytes, if other calls leave room for them, or copies. The
+    /// kernel's error where there is no room for copies either.
+    pub(super) fn new(
+        engine: &'e Engine,
+        originals: &'v [iovec],
+        way: Way,
+        most: usize,
+    ) -> Result<Buffers<'e, 'v>, isize> {
+        let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
+        let bytes = managed_bytes(originals);
+        if bytes <= most && engine.may_pin(bytes) && buffers.pin()
+            || buffers.copy(engine, way)
+            || bytes <= engine.pin_total_bytes() && buffers.pin()
+        {
+            return Ok(buffers);
+        }
+        Err(-(libc::ENOMEM as isize))
+    }
+
+    /// What the kernel is to be given.
+    pub(super) fn vectors(&self) -> &[iovec] {
+        self.copies
+    }
+
+    /// Pins what is managed. What is not mapped stays as it is: the kernel says so.
+    fn pin(&mut self) -> bool {
+        let managed = || self.originals.iter().filter(|vector| is_managed(vector));
+        if managed().count() > self.pins.room() {
+            return false;
+        }
+        for vector in managed() {
+            self.pins.add(vector.iov_base as usize, vector.iov_len, usize::MAX);
+        }
+        true
+    }
+
+    fn copy(&mut self, engine: &Engine, way: Way) -> bool {
+        let array = size_of_val(self.originals).next_multiple_of(PAGE_SIZE);
+        let managed = self.originals.iter().filter(|vector| is_managed(vector));
+        let len = managed.fold(array, |sum, vector| sum + span(vector));
+        let in_file = way == Way::Out && len - array > IN_MEMORY_BYTES;
+        let map_it = || in_file.then(|| map_file(len)).flatten().or_else(|| map_memory(len));
+        let Some(base) = self.pins.keep_mapping(len, map_it) else { return false };
+        let mut at = base + array;
+        for (index, vector) in self.originals.iter().enumerate() {
+            let mut copied = *vector;
+            if is_managed(vector) {
+                copied.iov_base = copy_of(engine, vector, at, way) as *mut _;
+                at += span(vector);
+            }
+            // SAFETY: the array's room at the start of the new mapping.
+            unsafe { (base as *mut iovec).add(index).write(copied) };
+        }
+        // SAFETY: all of it was written; it lasts as long as the pins.
+        self.copies =
+            unsafe { std::slice::from_raw_parts(base as *const iovec, self.originals.len()) };
+        true
+    }
+
+    /// Gives the program the `bytes` that the kernel put into the vectors from
+    /// `first` to `end`.
+    pub(super) fn hand_back(&self, first: usize, end: usize, bytes: usize) {
+        let mut left = bytes;
+        for (copied, original) in self.copies[first..end].iter().zip(&self.originals[first..end]) {
+            let len = copied.iov_len.min(left);
+            left -= len;
+            if copied.iov_base != original.iov_base && len > 0 {
+                // SAFETY: the kernel wrote as much into the copy, which it may
+                // only where the program may write to the original.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        copied.iov_base.cast::<u8>(),
+                        original.iov_base.cast::<u8>(),
+                        len,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Makes the copy of a vector in the room at `at`; its address.
+fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
+    let wanted = if way == Way::In { libc::PROT_WRITE } else { libc::PROT_READ };
+    let (base, len) = (vector.iov_base as usize, vector.iov_len);
+    let allowed = signals::with_all_blocked(|| engine.allowed_bytes(base, len, wanted));
+    let address = at + base % PAGE_SIZE;
+    if way == Way::Out {
+        // SAFETY: the program may read the original, which a touch brings in; the
+        // copy's room is in a mapping just made.
+        unsafe {
+            std::ptr::copy_nonoverlapping(base as *const u8, address as *mut u8, allowed);
+        }
+    }
+    if allowed < len {
+        let bad = if allowed == 0 { at } else { address + allowed };
+        let len = at + span(vector) - bad;
+        issue(libc::SYS_mprotect, [bad, len, libc::PROT_NONE as usize, 0, 0, 0]);
+    }
+    address
+}
+
+/// One call over whole buffers.
+pub(super) fn whole(
+    engine: &Engine,
+    originals: &[iovec],
+    way: Way,
+    most: usize,
+    go: impl FnOnce(&[iovec]) -> isize,
+) -> isize {
+    let buffers = match Buffers::new(engine, originals, way, most) {
+        Ok(buffers) => buffers,
+        Err(error) => return error,
+    };
+    let result = go(buffers.vectors());
+    if way == Way::In && result > 0 {
+        buffers.hand_back(0, originals.len(), result as usize);
+    }
+    result
+}

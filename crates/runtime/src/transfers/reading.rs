@@ -1,0 +1,96 @@
+//! Reading: what waits, or has boundaries, is read by one call; files, disks and
+//! endless devices piece by piece.
+//!
+//! A read at the file's own position first claims its part of the file, by moving
+//! the position over it in one step: of two readers each gets a part of its own,
+//! whole, as by one call.
+
+use super::buffers::{Way, managed_bytes, shorten, whole};
+use super::kinds::{Kind, drops_truncated, kind_of};
+use super::pieces::in_pieces;
+use super::vectors::Call;
+use crate::guard::issue;
+use libc::iovec;
+use softswap_engine::engine::Engine;
+
+/// Most bytes that are pinned for a call that may wait.
+pub(super) fn most_waiting(engine: &Engine) -> usize {
+    (engine.pin_limit_bytes() / 4).max(64 << 10)
+}
+
+pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
+    let (bytes, most) = (managed_bytes(originals), most_waiting(engine));
+    if bytes <= most && engine.may_pin(bytes) {
+        return in_one(engine, call, originals, most);
+    }
+    if call.number == libc::SYS_getrandom {
+        return in_pieces(engine, originals, |vectors, _| call.go(vectors).into());
+    }
+    match (kind_of(call.fd(), false), call.position()) {
+        (Kind::Endless, _) => {
+            in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
+        }
+        (Kind::File { .. } | Kind::Disk { .. }, Some(position)) => {
+            in_pieces(engine, originals, |vectors, step| {
+                call.at(position + step.done).go(vectors).into()
+            })
+        }
+        (Kind::File { len } | Kind::Disk { len }, None) => {
+            claimed(engine, call, originals, len)
+        }
+        (Kind::Stream, _) if waits_for_all(call.flags()) => {
+            in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
+        }
+        _ => in_one(engine, call, originals, most),
+    }
+}
+
+/// Whether all that was asked for is waited for, and taken.
+pub(super) fn waits_for_all(flags: usize) -> bool {
+    const NOT: i32 = libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
+    flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0
+}
+
+fn in_one(engine: &Engine, call: &Call, originals: &[iovec], most: usize) -> isize {
+    let mut dropped = 0;
+    let result = whole(engine, originals, Way::In, most, |vectors| {
+        let result = call.go(vectors);
+        let truncates = call.flags() & libc::MSG_TRUNC as usize != 0;
+        if truncates && drops_truncated(call.fd()) {
+            dropped = result.max(0);
+        }
+        result - dropped
+    });
+    result + dropped
+}
+
+fn seek(fd: usize, by: isize) -> isize {
+    issue(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
+}
+
+/// Reads from the file's own position on, after claiming what there is to read.
+fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
+    let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
+    let position = seek(call.fd(), 0);
+    let left = (len as i64 - position as i64).max(0) as usize;
+    // What is short comes by one call: the end of a file, or one that says
+    // nothing of its length because it is made while it is read.
+    if position < 0 || left <= most_waiting(engine) {
+        return in_one(engine, call, originals, most_waiting(engine));
+    }
+    let wanted = wanted.min(left);
+    let end = seek(call.fd(), wanted as isize);
+    if end < 0 {
+        return in_one(engine, call, originals, most_waiting(engine));
+    }
+    let start = end as usize - wanted;
+    shorten(originals, wanted);
+    let result = in_pieces(engine, originals, |vectors, step| {
+        call.at(start + step.done).go(vectors).into()
+    });
+    let unread = wanted as isize - result.max(0);
+    if unread > 0 {
+        seek(call.fd(), -unread);
+    }
+    result
+}

@@ -1,0 +1,67 @@
+//! Writing: what Linux writes in one piece is written in one piece.
+//!
+//! So is a record that is appended to a file, or written at a position that others
+//! share, a packet, what a terminal is given. A stream takes pieces, and a disk.
+
+use super::buffers::{Way, managed_bytes, whole};
+use super::kinds::{Kind, kind_of};
+use super::pieces::{Step, in_pieces};
+use super::vectors::Call;
+use crate::guard::issue;
+use libc::{iovec, msghdr};
+use softswap_engine::engine::Engine;
+
+pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
+    let (bytes, most) = (managed_bytes(originals), engine.pin_limit_bytes());
+    let in_one = |most| whole(engine, originals, Way::Out, most, |vectors| call.go(vectors));
+    if bytes <= most && engine.may_pin(bytes) {
+        return in_one(most);
+    }
+    match (kind_of(call.fd(), true), call.position()) {
+        // It does not look, and so it does not fault.
+        (Kind::Sink, _) => call.go(originals),
+        (Kind::Pipe | Kind::Endless, _) => {
+            in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
+        }
+        (Kind::Stream, _) => {
+            in_pieces(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
+        }
+        (Kind::Disk { .. }, Some(position)) => in_pieces(engine, originals, |vectors, step| {
+            call.at(position + step.done).go(vectors).into()
+        }),
+        (Kind::Disk { .. }, None) => {
+            in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
+        }
+        (Kind::File { .. }, _) => in_one(engine.pin_total_bytes()),
+        (Kind::Whole, _) => in_one(most),
+    }
+}
+
+/// Sends a piece of a stream. Linux tells of a broken connection by a signal only
+/// when nothing was sent.
+fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    message.msg_iovlen = vectors.len();
+    if call.number == libc::SYS_sendto && step.done == 0 {
+        message.msg_name = call.arguments[4] as *mut _;
+        message.msg_namelen = call.arguments[5] as u32;
+    }
+    let flags = piece_flags(call.flags(), step);
+    issue(libc::SYS_sendmsg, [call.fd(), &raw const message as usize, flags, 0, 0, 0])
+}
+
+/// The flags for one piece of what is sent: urgent data is its last byte, and a
+/// connection is opened by the first piece.
+pub(super) fn piece_flags(flags: usize, step: Step) -> usize {
+    let mut flags = flags;
+    if !step.is_last {
+        flags &= !((libc::MSG_OOB | libc::MSG_EOR) as usize);
+    }
+    if step.done > 0 {
+        flags &= !(libc::MSG_FASTOPEN as usize);
+        flags |= libc::MSG_NOSIGNAL as usize;
+    }
+    flags
+}

@@ -1,0 +1,611 @@
+/* What has boundaries arrives whole, whatever the buffer is and however many
+ * threads wait; what is sent whole is received whole. */
+#include "abi.h"
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <netinet/in.h>
+#include <pty.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <termios.h>
+
+#define LONG 150000UL
+
+static void pair(int type, int ends[2])
+{
+    MUST(socketpair(AF_UNIX, type, 0, ends));
+    int size = 1 << 20;
+    for (int end = 0; end < 2; end++) {
+        setsockopt(ends[end], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+        setsockopt(ends[end], SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    }
+}
+
+/* Says what a buffer holds after `got` bytes of seed 7 were to arrive in it. */
+static void say_buffer(const unsigned char *buffer, size_t len, long got)
+{
+    size_t arrived = got < 0 ? 0 : (size_t)got < len ? (size_t)got : len;
+    size_t untouched = 0;
+    for (size_t at = arrived; at < len; at++)
+        untouched += buffer[at] == pattern(at, 3);
+    say("wrong %zu, untouched %zu of %zu", wrong(buffer, arrived, 7), untouched, len - arrived);
+}
+
+/* The ways to receive into one buffer. */
+static long by_read(int fd, void *at, size_t len, int flags) { (void)flags; return read(fd, at, len); }
+static long by_recv(int fd, void *at, size_t len, int flags) { return recv(fd, at, len, flags); }
+static long by_recvfrom(int fd, void *at, size_t len, int flags)
+{
+    struct sockaddr_un from;
+    socklen_t from_len = sizeof from;
+    long got = recvfrom(fd, at, len, flags, (void *)&from, &from_len);
+    say("address of %u", (unsigned)from_len);
+    return got;
+}
+static long by_readv(int fd, void *at, size_t len, int flags)
+{
+    (void)flags;
+    struct iovec parts[3] = {{at, 1000}, {(char *)at + 1000, 70000}, {(char *)at + 71000, len - 71000}};
+    return readv(fd, parts, 3);
+}
+static long by_recvmsg(int fd, void *at, size_t len, int flags)
+{
+    struct iovec parts[2] = {{at, 90001}, {(char *)at + 90001, len - 90001}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    long got = recvmsg(fd, &message, flags);
+    say("flags %#x", message.msg_flags & ~MSG_CMSG_CLOEXEC);
+    return got;
+}
+
+typedef long (*receiver)(int, void *, size_t, int);
+
+static void receive(int type, receiver how, size_t sent, size_t len, int flags)
+{
+    int ends[2];
+    pair(type, ends);
+    unsigned char *source = memory(1 << 20, 7), *target = memory(1 << 20, 3);
+    put_out();
+    RESULT(send(ends[0], source, sent, 0));
+    put_out();
+    long got = RESULT(how(ends[1], target, len, flags));
+    say_buffer(target, len, got);
+    RESULT(recv(ends[1], target, len, MSG_DONTWAIT));
+}
+
+static void datagram_read(void) { receive(SOCK_DGRAM, by_read, LONG, 1 << 20, 0); }
+static void datagram_recv(void) { receive(SOCK_DGRAM, by_recv, LONG, 1 << 20, 0); }
+static void datagram_recv_exact(void) { receive(SOCK_DGRAM, by_recv, LONG, LONG, 0); }
+static void datagram_recvfrom(void) { receive(SOCK_DGRAM, by_recvfrom, LONG, 1 << 20, 0); }
+static void datagram_readv(void) { receive(SOCK_DGRAM, by_readv, LONG, 1 << 20, 0); }
+static void datagram_recvmsg(void) { receive(SOCK_DGRAM, by_recvmsg, LONG, 1 << 20, 0); }
+static void datagram_too_long(void) { receive(SOCK_DGRAM, by_recv, LONG, 100000, 0); }
+static void datagram_truncated(void) { receive(SOCK_DGRAM, by_recv, LONG, 100000, MSG_TRUNC); }
+static void datagram_message_truncated(void)
+{
+    receive(SOCK_DGRAM, by_recvmsg, LONG, 120000, MSG_TRUNC);
+}
+static void packet_read(void) { receive(SOCK_SEQPACKET, by_read, LONG, 1 << 20, 0); }
+static void packet_recv(void) { receive(SOCK_SEQPACKET, by_recv, LONG, 1 << 20, 0); }
+static void packet_readv(void) { receive(SOCK_SEQPACKET, by_readv, LONG, 1 << 20, 0); }
+static void packet_recvmsg(void) { receive(SOCK_SEQPACKET, by_recvmsg, LONG, 1 << 20, 0); }
+static void packet_truncated(void) { receive(SOCK_SEQPACKET, by_recv, LONG, 70000, MSG_TRUNC); }
+static void stream_recv(void) { receive(SOCK_STREAM, by_recv, LONG, 1 << 20, 0); }
+static void stream_read(void) { receive(SOCK_STREAM, by_read, LONG, 1 << 20, 0); }
+
+static void peeked(void)
+{
+    int ends[2];
+    pair(SOCK_DGRAM, ends);
+    unsigned char *source = memory(LONG, 7), *target = memory(1 << 20, 3);
+    RESULT(send(ends[0], source, LONG, 0));
+    put_out();
+    RESULT(recv(ends[1], target, 1 << 20, MSG_PEEK));
+    say("wrong %zu", wrong(target, LONG, 7));
+    memset(target, 0, 1 << 20);
+    put_out();
+    RESULT(recv(ends[1], target, 1 << 20, 0));
+    say("wrong %zu", wrong(target, LONG, 7));
+}
+
+/* A buffer of 64 MiB takes no more memory than what arrives. */
+static void huge_buffer(void)
+{
+    int ends[2];
+    pair(SOCK_SEQPACKET, ends);
+    size_t len = 512 * MIB;
+    void *target = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *source = memory(LONG, 7);
+    RESULT(send(ends[0], source, LONG, 0));
+    RESULT(read(ends[1], target, len));
+    say("wrong %zu", wrong(target, LONG, 7));
+}
+
+struct waiter {
+    pthread_t thread;
+    int fd;
+    unsigned char *buffer;
+    size_t len;
+    long got;
+};
+static void *wait_for_it(void *argument)
+{
+    struct waiter *w = argument;
+    w->got = read(w->fd, w->buffer, w->len);
+    return NULL;
+}
+
+/* Many threads wait, each with a buffer; each gets one datagram, whole. */
+static void many_wait(int type, int threads, size_t len, size_t sent)
+{
+    int ends[2];
+    pair(type, ends);
+    static struct waiter waiters[300];
+    unsigned char *source = memory(MIB, 7);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 << 10);
+    for (int i = 0; i < threads; i++) {
+        waiters[i] = (struct waiter){.fd = ends[1], .buffer = memory(len, 3), .len = len};
+        MUST(-!!pthread_create(&waiters[i].thread, &attributes, wait_for_it, &waiters[i]));
+    }
+    usleep(200000);
+    int sends = 0;
+    for (int i = 0; i < threads; i++)
+        sends += send(ends[0], source, sent, 0) == (long)sent;
+    size_t whole = 0, bad = 0;
+    for (int i = 0; i < threads; i++) {
+        pthread_join(waiters[i].thread, NULL);
+        whole += waiters[i].got == (long)sent;
+        if (waiters[i].got > 0)
+            bad += wrong(waiters[i].buffer, waiters[i].got, 7);
+    }
+    say("sent %d, whole %zu of %d, wrong %zu", sends, whole, threads, bad);
+}
+static void many_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 280, 64 << 10, 20000); }
+static void some_wait_for_datagrams(void) { many_wait(SOCK_DGRAM, 60, 64 << 10, 20000); }
+static void many_wait_for_packets(void) { many_wait(SOCK_SEQPACKET, 100, 200000, 150000); }
+
+/* While many wait, one datagram is sent from managed memory: it arrives as one. */
+static void sent_while_many_wait(void)
+{
+    int ends[2], other[2];
+    pair(SOCK_DGRAM, ends);
+    MUST(pipe(other));
+    static struct waiter waiters[280];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 << 10);
+    for (int i = 0; i < 280; i++) {
+        waiters[i] = (struct waiter){.fd = other[0], .buffer = memory(64 << 10, 3), .len = 64 << 10};
+        MUST(-!!pthread_create(&waiters[i].thread, &attributes, wait_for_it, &waiters[i]));
+    }
+    usleep(200000);
+    unsigned char *source = memory(LONG, 7), *target = memory(LONG, 3);
+    RESULT(send(ends[0], source, 20000, 0));
+    RESULT(recv(ends[1], target, LONG, MSG_DONTWAIT));
+    RESULT(recv(ends[1], target, LONG, MSG_DONTWAIT));
+    RESULT(write(ends[0], source, LONG));
+    RESULT(read(ends[1], target, LONG));
+    say("wrong %zu", wrong(target, LONG, 7));
+    close(other[1]);
+    size_t ended = 0;
+    for (int i = 0; i < 280; i++) {
+        pthread_join(waiters[i].thread, NULL);
+        ended += waiters[i].got == 0;
+    }
+    say("ended %zu", ended);
+}
+
+static void packet_pipe(void)
+{
+    int ends[2];
+    MUST(pipe2(ends, O_DIRECT));
+    unsigned char *source = memory(LONG, 7), *target = memory(MIB, 3);
+    put_out();
+    RESULT(write(ends[1], source, 3000));
+    RESULT(write(ends[1], source, 10));
+    RESULT(write(ends[1], source, 9000));
+    put_out();
+    for (int i = 0; i < 5; i++)
+        RESULT(read(ends[0], target, MIB));
+    RESULT(write(ends[1], source, 4096));
+    RESULT(read(ends[0], target, 100));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK | O_DIRECT);
+    RESULT(read(ends[0], target, MIB));
+}
+
+static void byte_pipe(void)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    unsigned char *source = memory(LONG, 7), *target = memory(MIB, 3);
+    put_out();
+    RESULT(write(ends[1], source, 60000));
+    put_out();
+    long got = RESULT(read(ends[0], target, MIB));
+    say_buffer(target, LONG, got);
+}
+
+static void netlink_dump(void)
+{
+    int fd = MUST(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    struct {
+        struct nlmsghdr header;
+        struct rtgenmsg message;
+    } *request = memory(64 << 10, 0);
+    memset(request, 0, 64 << 10);
+    request->header.nlmsg_len = NLMSG_LENGTH(sizeof request->message);
+    request->header.nlmsg_type = RTM_GETLINK;
+    request->header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+    put_out();
+    SUCCESS(send(fd, request, request->header.nlmsg_len, 0));
+    char *answer = memory(256 << 10, 0);
+    put_out();
+    long got = recv(fd, answer, 256 << 10, 0);
+    struct nlmsghdr *first = (void *)answer;
+    say("an answer: %d, type %d, whole: %d", got > 0, got > 0 ? first->nlmsg_type : 0,
+        got > 0 && first->nlmsg_len <= got);
+}
+
+static void terminal(void)
+{
+    int master, slave;
+    MUST(openpty(&master, &slave, NULL, NULL, NULL));
+    char *buffer = memory(1 << 20, 0);
+    memset(buffer, 0, 1 << 20);
+    RESULT(write(master, "first\nsecond\n", 13));
+    put_out();
+    RESULT(read(slave, buffer, 1 << 20));
+    RESULT(read(slave, buffer, 1 << 20));
+    struct termios raw;
+    tcgetattr(slave, &raw);
+    cfmakeraw(&raw);
+    tcsetattr(slave, TCSANOW, &raw);
+    tcflush(master, TCIOFLUSH);
+    RESULT(write(master, "bytes", 5));
+    RESULT(read(slave, buffer, 1 << 20));
+}
+
+static void counters(void)
+{
+    uint64_t *word = memory(1 << 20, 0);
+    int event = MUST(eventfd(5, 0));
+    put_out();
+    RESULT(read(event, word, 1 << 20));
+    say("value %lu", (unsigned long)*word);
+    *word = 3;
+    put_out();
+    RESULT(write(event, word, 8));
+    RESULT(read(event, word, 8));
+    say("value %lu", (unsigned long)*word);
+    int timer = MUST(timerfd_create(CLOCK_MONOTONIC, 0));
+    struct itimerspec soon = {.it_value = {0, 1000000}};
+    timerfd_settime(timer, 0, &soon, NULL);
+    put_out();
+    RESULT(read(timer, word, 1 << 20));
+    say("value %lu", (unsigned long)*word);
+}
+
+static void signals_by_descriptor(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int fd = MUST(signalfd(-1, &set, 0));
+    struct signalfd_siginfo *info = memory(1 << 20, 0);
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    put_out();
+    RESULT(read(fd, info, 1 << 20));
+    say("signals %u %u", info[0].ssi_signo, info[1].ssi_signo);
+}
+
+static void watched_directory(void)
+{
+    int fd = MUST(inotify_init1(IN_NONBLOCK));
+    const char *dir = getenv("TMPDIR");
+    char path[4096];
+    MUST(inotify_add_watch(fd, dir ? dir : ".", IN_CREATE | IN_DELETE));
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/watched-%d", dir ? dir : ".", i);
+        close(MUST(open(path, O_CREAT | O_RDWR, 0600)));
+        unlink(path);
+    }
+    char *buffer = memory(1 << 20, 0);
+    put_out();
+    RESULT(read(fd, buffer, 1 << 20));
+    RESULT(read(fd, buffer, 1 << 20));
+}
+
+static void one_message_of_many_parts(void)
+{
+    int ends[2];
+    pair(SOCK_DGRAM, ends);
+    enum { PARTS = 1000 };
+    unsigned char *source = memory(MIB, 7), *target = memory(MIB, 3);
+    struct iovec *parts = (void *)memory(64 << 10, 0);
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = (struct iovec){source + i * 200, 200};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = PARTS};
+    put_out();
+    RESULT(sendmsg(ends[0], &message, 0));
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = (struct iovec){target + i * 200, 200};
+    put_out();
+    RESULT(recvmsg(ends[1], &message, 0));
+    say("wrong %zu", wrong(target, 200 * PARTS, 7));
+    message.msg_iovlen = 1025;
+    RESULT(sendmsg(ends[0], &message, 0));
+    RESULT(recvmsg(ends[1], &message, MSG_DONTWAIT));
+}
+
+static void with_a_descriptor(void)
+{
+    int ends[2];
+    pair(SOCK_SEQPACKET, ends);
+    unsigned char *source = memory(MIB, 7), *target = memory(MIB, 3);
+    struct {
+        struct cmsghdr header;
+        int fd;
+    } *control = (void *)memory(64 << 10, 0);
+    *control = (__typeof__(*control)){{CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}, 1};
+    struct iovec part = {source, LONG};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                             .msg_controllen = CMSG_SPACE(sizeof(int))};
+    put_out();
+    RESULT(sendmsg(ends[0], &message, 0));
+    part = (struct iovec){target, MIB};
+    memset(control, 0, 64);
+    message.msg_controllen = 4096;
+    put_out();
+    RESULT(recvmsg(ends[1], &message, 0));
+    say("wrong %zu, control %zu, type %d, a descriptor %d", wrong(target, LONG, 7),
+        (size_t)message.msg_controllen, control->header.cmsg_type, fcntl(control->fd, F_GETFD) >= 0);
+}
+
+static void many_messages(int count, size_t len, int flags)
+{
+    int ends[2];
+    pair(SOCK_DGRAM, ends);
+    unsigned char *source = memory(4 * MIB, 7), *target = memory(4 * MIB, 3);
+    struct mmsghdr *messages = (void *)memory(128 << 10, 0);
+    struct iovec *parts = (void *)memory(64 << 10, 0);
+    memset(messages, 0, 128 << 10);
+    for (int i = 0; i < count; i++) {
+        parts[i] = (struct iovec){source + i * len, len};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+    }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    put_out();
+    int sent = RESULT(sendmmsg(ends[0], messages, count, 0));
+    long total = 0;
+    for (int i = 0; i < sent; i++)
+        total += messages[i].msg_len;
+    say("sent %ld", total);
+    for (int i = 0; i < count; i++) {
+        parts[i] = (struct iovec){target + i * len, len};
+        messages[i].msg_len = 0;
+    }
+    struct timespec time = {1, 0};
+    put_out();
+    int got = RESULT(recvmmsg(ends[1], messages, count, flags, flags & MSG_DONTWAIT ? NULL : &time));
+    total = 0;
+    for (int i = 0; i < got; i++)
+        total += messages[i].msg_len;
+    say("received %ld, wrong %zu", total, got > 0 ? wrong(target, got * len, 7) : 0);
+}
+static void few_messages(void) { many_messages(8, 5000, MSG_DONTWAIT); }
+static void long_messages(void) { many_messages(5, 100000, MSG_WAITFORONE); }
+static void hundred_messages(void) { many_messages(200, 100, MSG_DONTWAIT); }
+
+static void nothing_comes(void)
+{
+    int ends[2];
+    pair(SOCK_DGRAM, ends);
+    struct timeval time = {0, 50000};
+    setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+    void *target = memory(MIB, 3);
+    put_out();
+    RESULT(recv(ends[1], target, MIB, 0));
+    RESULT(read(ends[1], target, 100));
+    RESULT(recv(ends[1], target, MIB, MSG_DONTWAIT));
+    say("wrong %zu", wrong(target, MIB, 3));
+}
+
+static void on_signal(int signal) { (void)signal; }
+
+static void interrupted(void)
+{
+    int ends[2];
+    pair(SOCK_STREAM, ends);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval soon = {.it_value = {0, 50000}};
+    void *target = memory(MIB, 3);
+    unsigned char *source = memory(MIB, 7);
+    put_out();
+    setitimer(ITIMER_REAL, &soon, NULL);
+    RESULT(recv(ends[1], target, MIB, 0));
+    RESULT(send(ends[0], source, 70000, 0));
+    setitimer(ITIMER_REAL, &soon, NULL);
+    RESULT(recv(ends[1], target, MIB, MSG_WAITALL));
+    say("wrong %zu", wrong(target, 70000, 7));
+}
+
+static void *send_slowly(void *argument)
+{
+    static unsigned char bytes[600000];
+    fill(bytes, sizeof bytes, 7);
+    for (int i = 0; i < 6; i++) {
+        usleep(5000);
+        if (send(*(int *)argument, bytes + i * 100000, 100000, 0) != 100000)
+            _exit(96);
+    }
+    return NULL;
+}
+
+static void waits_for_all(void)
+{
+    int ends[2];
+    pair(SOCK_STREAM, ends);
+    unsigned char *target = memory(MIB, 3);
+    pthread_t thread;
+    MUST(-!!pthread_create(&thread, NULL, send_slowly, &ends[0]));
+    long got = RESULT(recv(ends[1], target, 600000, MSG_WAITALL));
+    say_buffer(target, MIB, got);
+    pthread_join(thread, NULL);
+}
+
+/* By TCP, MSG_TRUNC drops what it says it has received. */
+static void dropped_by_tcp(void)
+{
+    int listening = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    MUST(bind(listening, (void *)&address, len));
+    MUST(listen(listening, 1));
+    MUST(getsockname(listening, (void *)&address, &len));
+    int out = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(out, (void *)&address, len));
+    int in = MUST(accept(listening, NULL, NULL));
+    unsigned char *source = memory(MIB, 7), *target = memory(MIB, 3);
+    put_out();
+    RESULT(send(out, source, 10000, 0));
+    usleep(10000);
+    RESULT(recv(in, target, MIB, MSG_TRUNC));
+    say("untouched %d", wrong(target, MIB, 3) == 0);
+    RESULT(send(out, source, 10000, 0));
+    RESULT(recv(in, target, 10000, MSG_WAITALL));
+    say("wrong %zu", wrong(target, 10000, 7));
+}
+
+static void broken_connection(void)
+{
+    int ends[2];
+    pair(SOCK_STREAM, ends);
+    signal(SIGPIPE, SIG_IGN);
+    unsigned char *source = memory(4 * MIB, 7);
+    put_out();
+    close(ends[1]);
+    RESULT(write(ends[0], source, 4 * MIB));
+    RESULT(send(ends[0], source, 4 * MIB, 0));
+    signal(SIGPIPE, SIG_DFL);
+    RESULT(send(ends[0], source, 4 * MIB, MSG_NOSIGNAL));
+    RESULT(send(ends[0], source, 4 * MIB, 0));
+}
+
+static void long_stream(void)
+{
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    unsigned char *source = memory(9 * MIB, 7);
+    put_out();
+    pid_t child = fork();
+    if (!child) {
+        close(ends[0]);
+        static unsigned char piece[100000];
+        size_t at = 0, bad = 0;
+        long got;
+        while ((got = read(ends[1], piece, sizeof piece)) > 0)
+            for (long i = 0; i < got; i++)
+                bad += piece[i] != pattern(at++, 7);
+        say("received %zu, wrong %zu", at, bad);
+        _exit(0);
+    }
+    close(ends[1]);
+    struct iovec parts[2] = {{source, 5 * MIB}, {source + 5 * MIB, 4 * MIB}};
+    RESULT(writev(ends[0], parts, 2));
+    close(ends[0]);
+    say_end("the reader", child);
+}
+
+static void too_long_for_a_datagram(void)
+{
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    unsigned char *source = memory(20 * MIB, 7);
+    RESULT(send(ends[0], source, 20 * MIB, 0));
+    RESULT(recv(ends[1], source, MIB, MSG_DONTWAIT));
+}
+
+static void *read_for_ever(void *argument)
+{
+    char *target = memory(MIB, 3);
+    if (read(*(int *)argument, target, MIB) != 0)
+        say("read something");
+    return NULL;
+}
+
+static void cancelled(void)
+{
+    int ends[2];
+    pair(SOCK_DGRAM, ends);
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        MUST(-!!pthread_create(&thread, NULL, read_for_ever, &ends[1]));
+        usleep(3000);
+        pthread_cancel(thread);
+        void *result;
+        pthread_join(thread, &result);
+        if (result != PTHREAD_CANCELED)
+            say("not cancelled");
+    }
+    say("done");
+}
+
+static void random_bytes(void)
+{
+    unsigned char *target = memory(9 * MIB, 3);
+    int fd = MUST(open("/dev/urandom", O_RDONLY));
+    put_out();
+    RESULT(read(fd, target, 9 * MIB));
+    size_t same = wrong(target, 9 * MIB, 3);
+    say("mostly new: %d", same > 8 * MIB);
+    fd = MUST(open("/dev/zero", O_RDONLY));
+    RESULT(read(fd, target, 9 * MIB));
+    size_t zeroes = 0;
+    for (size_t at = 0; at < 9 * MIB; at++)
+        zeroes += !target[at];
+    say("zeroes %zu", zeroes);
+    RESULT(write(MUST(open("/dev/null", O_WRONLY)), target, 9 * MIB));
+    RESULT(write(MUST(open("/dev/full", O_WRONLY)), target, 9 * MIB));
+}
+
+static void pseudo_files(void)
+{
+    char *target = memory(MIB, 0), *other = memory(MIB, 0);
+    const char *paths[] = {"/proc/self/limits", "/proc/filesystems", "/sys/kernel/mm/transparent_hugepage/enabled"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        int fd = MUST(open(paths[i], O_RDONLY)), again = MUST(open(paths[i], O_RDONLY));
+        put_out();
+        long got = read(fd, target, MIB), small = 0, more;
+        static char piece[8192];
+        while ((more = read(again, piece, sizeof piece)) > 0) {
+            memcpy(other + small, piece, more);
+            small += more;
+        }
+        say("%s: all %d, same %d, then %zd", paths[i], got == small,
+            got > 0 && !memcmp(target, other, got), read(fd, target, MIB));
+    }
+}
+
+ABI_MAIN(CASE(datagram_read), CASE(datagram_recv), CASE(datagram_recv_exact), CASE(datagram_recvfrom),
+         CASE(datagram_readv), CASE(datagram_recvmsg), CASE(datagram_too_long), CASE(datagram_truncated),
+         CASE(datagram_message_truncated), CASE(packet_read), CASE(packet_recv), CASE(packet_readv),
+         CASE(packet_recvmsg), CASE(packet_truncated), CASE(stream_recv), CASE(stream_read), CASE(peeked),
+         CASE(huge_buffer), CASE(many_wait_for_datagrams), CASE(some_wait_for_datagrams),
+         CASE(many_wait_for_packets), CASE(sent_while_many_wait), CASE(packet_pipe), CASE(byte_pipe),
+         CASE(netlink_dump), CASE(terminal), CASE(counters), CASE(signals_by_descriptor),
+         CASE(watched_directory), CASE(one_message_of_many_parts), CASE(with_a_descriptor),
+         CASE(few_messages), CASE(long_messages), CASE(hundred_messages), CASE(nothing_comes),
+         CASE(interrupted), CASE(waits_for_all), CASE(dropped_by_tcp), CASE(broken_connection),
+         CASE(long_stream), CASE(too_long_for_a_datagram), CASE(cancelled), CASE(random_bytes),
+         CASE(pseudo_files))
