@@ -1,6 +1,7 @@
 //! Copies of what is handed over, outside managed memory.
 
 use crate::guard::issue;
+use crate::transfers::user::Texts;
 use softswap_sys::PAGE_SIZE;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
@@ -85,28 +86,34 @@ impl Copies {
         at as *const c_char
     }
 
-    /// # Safety
-    /// `text` is a C string or null.
-    pub(super) unsafe fn put_text(&mut self, text: *const c_char) -> *const c_char {
-        if text.is_null() {
-            return text;
-        }
-        // SAFETY: the caller's promise.
-        self.put(unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes_with_nul())
+    /// A string's copy; of one that cannot be read, the bad pointer itself: the
+    /// kernel says so.
+    pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
+        self.put_one(&Texts::new(), text)
     }
 
-    /// # Safety
-    /// `strings` is a null-terminated array of C strings, or null.
-    pub(super) unsafe fn put_strings(&mut self, strings: Strings) -> Strings {
-        if strings.is_null() {
+    fn put_one(&mut self, texts: &Texts, text: *const c_char) -> *const c_char {
+        let Some(len) = (!text.is_null()).then(|| texts.len(text as usize)).flatten() else {
+            return text;
+        };
+        // SAFETY: the string can be read as far as its zero byte.
+        self.put(unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len + 1) })
+    }
+
+    /// An array's copy, of its strings too; a bad pointer as above.
+    pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
+        let texts = Texts::new();
+        let Some(count) = (!strings.is_null()).then(|| texts.count(strings as usize)).flatten()
+        else {
             return strings;
-        }
-        // SAFETY: the caller's promise.
-        let count = unsafe { count(strings) };
+        };
         let array = self.take((count + 1) * size_of::<usize>()).cast::<*const c_char>();
         for index in 0..count {
-            // SAFETY: within the array and within the buffer.
-            unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
+            // SAFETY: within the array, which can be read, and within the buffer.
+            unsafe {
+                let text = strings.add(index).read_unaligned();
+                array.add(index).write(self.put_one(&texts, text));
+            }
         }
         // SAFETY: room for the terminator was taken above.
         unsafe { array.add(count).write(std::ptr::null()) };
@@ -121,30 +128,24 @@ pub(super) unsafe fn count(strings: Strings) -> usize {
     (0..).take_while(|index| unsafe { !(*strings.add(*index)).is_null() }).count()
 }
 
-/// Bytes a copy of a string takes.
-///
-/// # Safety
-/// `text` is a C string or null.
-pub(super) unsafe fn text_room(text: *const c_char) -> usize {
-    if text.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { libc::strlen(text) + 1 }.next_multiple_of(size_of::<usize>())
+/// Bytes a copy of a string takes; none where it cannot be read.
+pub(super) fn text_room(text: *const c_char) -> usize {
+    room_of(&Texts::new(), text)
 }
 
-/// Bytes a copy of an array of strings takes.
-///
-/// # Safety
-/// `strings` is a null-terminated array of C strings, or null.
-pub(super) unsafe fn strings_room(strings: Strings) -> usize {
-    if strings.is_null() {
+fn room_of(texts: &Texts, text: *const c_char) -> usize {
+    let len = (!text.is_null()).then(|| texts.len(text as usize)).flatten();
+    len.map_or(0, |len| (len + 1).next_multiple_of(size_of::<usize>()))
+}
+
+/// Bytes a copy of an array of strings takes; none where it cannot be read.
+pub(super) fn strings_room(strings: Strings) -> usize {
+    let texts = Texts::new();
+    let Some(count) = (!strings.is_null()).then(|| texts.count(strings as usize)).flatten() else {
         return 0;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let count = count(strings);
-        let texts: usize = (0..count).map(|index| text_room(*strings.add(index))).sum();
-        texts + (count + 1) * size_of::<usize>()
-    }
+    };
+    // SAFETY: within the array, which can be read.
+    let text = |index| unsafe { strings.add(index).read_unaligned() };
+    let all: usize = (0..count).map(|index| room_of(&texts, text(index))).sum();
+    all + (count + 1) * size_of::<usize>()
 }

@@ -6,9 +6,13 @@ use crate::guard::issue;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A regular file: read at a position, written whole.
-    File { len: u64 },
+    File {
+        len: u64,
+    },
     /// A disk: read and written at a position.
-    Disk { len: u64 },
+    Disk {
+        len: u64,
+    },
     /// Bytes without boundaries.
     Pipe,
     Stream,

@@ -75,8 +75,7 @@ struct Place<'v> {
 
 impl Place<'_> {
     fn is_at_end(&self) -> bool {
-        self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>()
-            <= self.skip
+        self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>() <= self.skip
     }
 
     /// Names the next piece in `vectors` and pins it: `most` managed bytes. How

@@ -27,17 +27,13 @@ pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isi
         return in_pieces(engine, originals, |vectors, _| call.go(vectors).into());
     }
     match (kind_of(call.fd(), false), call.position()) {
-        (Kind::Endless, _) => {
-            in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
-        }
+        (Kind::Endless, _) => in_pieces(engine, originals, |vectors, _| call.go(vectors).into()),
         (Kind::File { .. } | Kind::Disk { .. }, Some(position)) => {
             in_pieces(engine, originals, |vectors, step| {
                 call.at(position + step.done).go(vectors).into()
             })
         }
-        (Kind::File { len } | Kind::Disk { len }, None) => {
-            claimed(engine, call, originals, len)
-        }
+        (Kind::File { len } | Kind::Disk { len }, None) => claimed(engine, call, originals, len),
         (Kind::Stream, _) if waits_for_all(call.flags()) => {
             in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
         }
@@ -85,9 +81,8 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     }
     let start = end as usize - wanted;
     shorten(originals, wanted);
-    let result = in_pieces(engine, originals, |vectors, step| {
-        call.at(start + step.done).go(vectors).into()
-    });
+    let result =
+        in_pieces(engine, originals, |vectors, step| call.at(start + step.done).go(vectors).into());
     let unread = wanted as isize - result.max(0);
     if unread > 0 {
         seek(call.fd(), -unread);

@@ -1,0 +1,473 @@
+/* What Linux writes in one piece is written in one piece, and each of several
+ * readers of a shared position gets a part of its own. */
+#include "abi.h"
+
+#include <sys/file.h>
+#include <sys/time.h>
+
+#define RECORD (5 * MIB)
+#define WRITERS 2
+#define EACH 4
+
+typedef long (*writer)(int fd, unsigned char *record);
+
+static long by_write(int fd, unsigned char *record) { return write(fd, record, RECORD); }
+static long by_writev(int fd, unsigned char *record)
+{
+    struct iovec parts[4] = {{record, 100}, {record + 100, 2 * MIB}, {record + 100 + 2 * MIB, 0},
+                             {record + 100 + 2 * MIB, RECORD - 100 - 2 * MIB}};
+    return writev(fd, parts, 4);
+}
+static long by_pwritev2(int fd, unsigned char *record)
+{
+    struct iovec part = {record, RECORD};
+    return pwritev2(fd, &part, 1, 0, RWF_APPEND);
+}
+static long by_pwrite(int fd, unsigned char *record) { return pwrite(fd, record, RECORD, 0); }
+static long by_pwritev(int fd, unsigned char *record)
+{
+    struct iovec parts[2] = {{record, RECORD / 2}, {record + RECORD / 2, RECORD / 2}};
+    return pwritev(fd, parts, 2, 0);
+}
+
+struct work {
+    pthread_t thread;
+    int fd, first;
+    writer how;
+    pthread_barrier_t *together;
+    int short_ones;
+};
+
+static void *write_records(void *argument)
+{
+    struct work *work = argument;
+    unsigned char *record = memory(RECORD, 0);
+    pthread_barrier_wait(work->together);
+    for (int i = 0; i < EACH; i++) {
+        memset(record, work->first + i, RECORD);
+        work->short_ones += work->how(work->fd, record) != RECORD;
+    }
+    return NULL;
+}
+
+/* Says how many records of the file are of one writer from end to end. */
+static void say_records(int fd, size_t record)
+{
+    static unsigned char piece[64 << 10];
+    off_t len = lseek(fd, 0, SEEK_END);
+    size_t whole = 0, seen[256] = {0};
+    for (off_t start = 0; start + (off_t)record <= len; start += record) {
+        int id = -1, same = 1;
+        for (size_t at = 0; at < record; at += sizeof piece) {
+            size_t part = record - at < sizeof piece ? record - at : sizeof piece;
+            if (pread(fd, piece, part, start + at) != (long)part)
+                same = 0;
+            for (size_t i = 0; i < part; i++)
+                if (id < 0)
+                    id = piece[i];
+                else
+                    same &= piece[i] == id;
+        }
+        whole += same;
+        seen[id & 255]++;
+    }
+    size_t kinds = 0;
+    for (int i = 0; i < 256; i++)
+        kinds += seen[i] == 1;
+    say("%ld bytes, %zu whole, %zu written once", (long)len, whole, kinds);
+}
+
+static void by_threads(int flags, writer how)
+{
+    int fd = scratch_file(flags);
+    pthread_barrier_t together;
+    pthread_barrier_init(&together, NULL, WRITERS);
+    struct work work[WRITERS];
+    int short_ones = 0;
+    for (int i = 0; i < WRITERS; i++) {
+        work[i] = (struct work){.fd = fd, .first = 1 + 10 * i, .how = how, .together = &together};
+        MUST(-!!pthread_create(&work[i].thread, NULL, write_records, &work[i]));
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        pthread_join(work[i].thread, NULL);
+        short_ones += work[i].short_ones;
+    }
+    say("short %d", short_ones);
+    say_records(fd, RECORD);
+}
+static void threads_append(void) { by_threads(O_APPEND, by_write); }
+static void threads_append_vectors(void) { by_threads(O_APPEND, by_writev); }
+static void threads_append_by_flag(void) { by_threads(0, by_pwritev2); }
+static void threads_share_a_position(void) { by_threads(0, by_write); }
+static void threads_share_a_position_vectors(void) { by_threads(0, by_writev); }
+
+/* The last of those that overlap is whole. */
+static void overlap(writer how)
+{
+    int fd = scratch_file(0);
+    int whole = 0;
+    for (int round = 0; round < 3; round++) {
+        pthread_barrier_t together;
+        pthread_barrier_init(&together, NULL, WRITERS);
+        struct work work[WRITERS];
+        for (int i = 0; i < WRITERS; i++) {
+            work[i] = (struct work){.fd = fd, .first = 1 + 10 * i, .how = how, .together = &together};
+            MUST(-!!pthread_create(&work[i].thread, NULL, write_records, &work[i]));
+        }
+        for (int i = 0; i < WRITERS; i++)
+            pthread_join(work[i].thread, NULL);
+        static unsigned char piece[64 << 10];
+        int id = -1, same = 1;
+        for (size_t at = 0; at < RECORD; at += sizeof piece) {
+            same &= pread(fd, piece, sizeof piece, at) == sizeof piece;
+            for (size_t i = 0; i < sizeof piece; i++) {
+                id = id < 0 ? piece[i] : id;
+                same &= piece[i] == id;
+            }
+        }
+        whole += same;
+    }
+    say("whole %d", whole);
+}
+static void overlapping_pwrite(void) { overlap(by_pwrite); }
+static void overlapping_pwritev(void) { overlap(by_pwritev); }
+
+static void by_processes(int flags, writer how)
+{
+    int fd = scratch_file(flags);
+    unsigned char *record = memory(RECORD, 0);
+    int start[2];
+    MUST(pipe(start));
+    pid_t children[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        children[i] = fork();
+        if (!children[i]) {
+            char byte;
+            close(start[1]);
+            if (read(start[0], &byte, 1) != 0)
+                _exit(1);
+            int short_ones = 0;
+            for (int n = 0; n < EACH; n++) {
+                memset(record, 1 + 10 * i + n, RECORD);
+                short_ones += how(fd, record) != RECORD;
+            }
+            _exit(short_ones);
+        }
+    }
+    close(start[1]);
+    for (int i = 0; i < WRITERS; i++)
+        say_end("a writer", children[i]);
+    say_records(fd, RECORD);
+}
+static void processes_append(void) { by_processes(O_APPEND, by_write); }
+static void processes_append_vectors(void) { by_processes(O_APPEND, by_writev); }
+static void processes_append_by_flag(void) { by_processes(0, by_pwritev2); }
+static void processes_share_a_position(void) { by_processes(0, by_write); }
+
+/* Records that one thread writes whole and another by many small calls. */
+static void *write_small(void *argument)
+{
+    struct work *work = argument;
+    static unsigned char small[100];
+    memset(small, 200, sizeof small);
+    pthread_barrier_wait(work->together);
+    for (int i = 0; i < 2000; i++)
+        work->short_ones += write(work->fd, small, sizeof small) != sizeof small;
+    return NULL;
+}
+
+static void among_small_ones(void)
+{
+    int fd = scratch_file(O_APPEND);
+    pthread_barrier_t together;
+    pthread_barrier_init(&together, NULL, 2);
+    struct work large = {.fd = fd, .first = 1, .how = by_write, .together = &together}, small = large;
+    MUST(-!!pthread_create(&large.thread, NULL, write_records, &large));
+    MUST(-!!pthread_create(&small.thread, NULL, write_small, &small));
+    pthread_join(large.thread, NULL);
+    pthread_join(small.thread, NULL);
+    static unsigned char piece[64 << 10];
+    size_t runs = 0, odd = 0, run = 0;
+    int last = -1;
+    lseek(fd, 0, SEEK_SET);
+    long got;
+    while ((got = read(fd, piece, sizeof piece)) > 0)
+        for (long i = 0; i < got; i++) {
+            if (piece[i] != last) {
+                if (last > 0 && last < 200)
+                    runs++, odd += run != RECORD;
+                run = 0, last = piece[i];
+            }
+            run++;
+        }
+    if (last > 0 && last < 200)
+        runs++, odd += run != RECORD;
+    say("short %d, records %zu, odd %zu", large.short_ones + small.short_ones, runs, odd);
+}
+
+static int file_of(size_t len, unsigned seed)
+{
+    int fd = scratch_file(0);
+    static unsigned char piece[PAGE];
+    for (size_t at = 0; at < len; at += PAGE) {
+        for (size_t i = 0; i < PAGE; i++)
+            piece[i] = pattern(at + i, seed);
+        MUST(write(fd, piece, PAGE));
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+static void long_read(void)
+{
+    int fd = file_of(12 * MIB, 5);
+    unsigned char *target = memory(20 * MIB, 3);
+    put_out();
+    RESULT(read(fd, target, 12 * MIB));
+    say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
+    RESULT(read(fd, target, 12 * MIB));
+    lseek(fd, MIB, SEEK_SET);
+    RESULT(read(fd, target, 20 * MIB));
+    say("wrong %zu, position %ld", wrong(target + 11 * MIB, 0, 5), (long)lseek(fd, 0, SEEK_CUR));
+    lseek(fd, 12 * MIB - 100, SEEK_SET);
+    RESULT(read(fd, target, 20 * MIB));
+    RESULT(read(fd, target, 20 * MIB));
+    lseek(fd, 50 * MIB, SEEK_SET);
+    RESULT(read(fd, target, 20 * MIB));
+    say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
+}
+
+static void long_readv(void)
+{
+    int fd = file_of(12 * MIB, 5);
+    unsigned char *target = memory(20 * MIB, 3);
+    struct iovec parts[3] = {{target, 5 * MIB + 7}, {target + 5 * MIB + 7, 0}, {target + 5 * MIB + 7, 12 * MIB}};
+    put_out();
+    RESULT(readv(fd, parts, 3));
+    say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
+    RESULT(readv(fd, parts, 3));
+    fill(target, 12 * MIB, 3);
+    put_out();
+    RESULT(preadv(fd, parts, 3, MIB));
+    say("position %ld, first %d", (long)lseek(fd, 0, SEEK_CUR), target[0] == pattern(MIB, 5));
+    lseek(fd, 2 * MIB, SEEK_SET);
+    RESULT(preadv2(fd, parts, 3, -1, 0));
+    say("position %ld, first %d", (long)lseek(fd, 0, SEEK_CUR), target[0] == pattern(2 * MIB, 5));
+    RESULT(preadv2(fd, parts, 3, 3 * MIB, 0));
+    say("position %ld, first %d", (long)lseek(fd, 0, SEEK_CUR), target[0] == pattern(3 * MIB, 5));
+}
+
+static void long_pread(void)
+{
+    int fd = file_of(12 * MIB, 5);
+    unsigned char *target = memory(20 * MIB, 3);
+    put_out();
+    RESULT(pread(fd, target, 12 * MIB, 0));
+    say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
+    RESULT(pread(fd, target, 12 * MIB, 6 * MIB));
+    RESULT(pread(fd, target, 12 * MIB, 12 * MIB));
+    RESULT(pread(fd, target, 12 * MIB, -1));
+}
+
+struct reader {
+    pthread_t thread;
+    int fd;
+    size_t wrong;
+    long got;
+};
+static void *read_records(void *argument)
+{
+    struct reader *reader = argument;
+    unsigned char *target = memory(3 * MIB, 0);
+    long got;
+    while ((got = read(reader->fd, target, 3 * MIB)) > 0) {
+        reader->got += got;
+        for (long i = 1; i < got; i++)
+            reader->wrong += target[i] != target[0];
+    }
+    return NULL;
+}
+
+/* Records of 3 MiB that two threads read from one position: each is whole. */
+static void readers_share_a_position(void)
+{
+    int fd = scratch_file(0);
+    static unsigned char piece[MIB];
+    for (int i = 0; i < 24; i++) {
+        memset(piece, 1 + i / 3, MIB);
+        MUST(write(fd, piece, MIB));
+    }
+    lseek(fd, 0, SEEK_SET);
+    struct reader readers[2] = {{.fd = fd}, {.fd = fd}};
+    for (int i = 0; i < 2; i++)
+        MUST(-!!pthread_create(&readers[i].thread, NULL, read_records, &readers[i]));
+    for (int i = 0; i < 2; i++)
+        pthread_join(readers[i].thread, NULL);
+    say("read %ld, wrong %zu, position %ld", readers[0].got + readers[1].got,
+        readers[0].wrong + readers[1].wrong, (long)lseek(fd, 0, SEEK_CUR));
+}
+
+static void long_write(void)
+{
+    int fd = scratch_file(0), other = scratch_file(0);
+    unsigned char *source = memory(40 * MIB, 7);
+    put_out();
+    RESULT(write(fd, source, 40 * MIB));
+    say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
+    RESULT(pwrite(other, source + 3, 20 * MIB, 5));
+    struct stat stat;
+    fstat(other, &stat);
+    say("length %ld, position %ld", (long)stat.st_size, (long)lseek(other, 0, SEEK_CUR));
+    static unsigned char piece[PAGE];
+    size_t bad = 0;
+    for (size_t at = 0; at < 40 * MIB; at += PAGE) {
+        MUST(pread(fd, piece, PAGE, at));
+        for (size_t i = 0; i < PAGE; i++)
+            bad += piece[i] != pattern(at + i, 7);
+    }
+    say("wrong %zu", bad);
+}
+
+static void to_a_memory_file(void)
+{
+    int fd = MUST(memfd_create("file", MFD_ALLOW_SEALING));
+    unsigned char *source = memory(9 * MIB, 7);
+    put_out();
+    RESULT(write(fd, source, 9 * MIB));
+    RESULT(pread(fd, source, 9 * MIB, 0));
+    say("wrong %zu", wrong(source, 9 * MIB, 7));
+    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE);
+    RESULT(write(fd, source, 9 * MIB));
+}
+
+static void past_the_page_cache(void)
+{
+    int fd = scratch_file(O_DIRECT);
+    unsigned char *source = memory(9 * MIB, 7);
+    put_out();
+    RESULT(write(fd, source, 9 * MIB));
+    RESULT(write(fd, source + 512, 9 * MIB - PAGE));
+    RESULT(write(fd, source + 1, 8 * MIB));
+    RESULT(pread(fd, source, 9 * MIB, 0));
+    say("wrong %zu", wrong(source, 9 * MIB, 7));
+    RESULT(pread(fd, source + 1, 8 * MIB, 0));
+}
+
+static volatile int exceeded;
+static void on_exceeding(int signal) { exceeded += signal == SIGXFSZ; }
+
+static void limited_size(void)
+{
+    int fd = scratch_file(0), append = scratch_file(O_APPEND);
+    unsigned char *source = memory(3 * MIB, 7);
+    signal(SIGXFSZ, on_exceeding);
+    struct rlimit limit = {MIB + 100, MIB + 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    RESULT(write(fd, source, 3 * MIB));
+    say("signals %d", exceeded);
+    RESULT(write(fd, source, 3 * MIB));
+    say("signals %d, position %ld", exceeded, (long)lseek(fd, 0, SEEK_CUR));
+    RESULT(write(append, source, MIB / 2));
+    RESULT(write(append, source, 3 * MIB));
+    RESULT(write(append, source, 3 * MIB));
+    say("signals %d", exceeded);
+}
+
+static void limit_kills(void)
+{
+    int fd = scratch_file(0);
+    unsigned char *source = memory(3 * MIB, 7);
+    struct rlimit limit = {MIB, MIB}, core = {0, 0};
+    setrlimit(RLIMIT_CORE, &core);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    RESULT(pwrite(fd, source, 3 * MIB, 0));
+    RESULT(pwrite(fd, source, 3 * MIB, MIB));
+}
+
+static void wrong_descriptors(void)
+{
+    unsigned char *source = memory(9 * MIB, 7);
+    int fd = MUST(open("/", O_RDONLY | O_DIRECTORY));
+    RESULT(read(fd, source, 9 * MIB));
+    RESULT(write(fd, source, 9 * MIB));
+    RESULT(write(-1, source, 9 * MIB));
+    RESULT(read(-1, source, 9 * MIB));
+    RESULT(read(1000000, source, 9 * MIB));
+    int file = file_of(9 * MIB, 5);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int writing = MUST(open(path, O_WRONLY)), reading = MUST(open(path, O_RDONLY));
+    RESULT(read(writing, source, 9 * MIB));
+    say("position %ld", (long)lseek(writing, 0, SEEK_CUR));
+    RESULT(write(reading, source, 9 * MIB));
+    RESULT(pwrite(writing, source, 9 * MIB, -5));
+    int ends[2];
+    MUST(pipe(ends));
+    RESULT(pwrite(ends[1], source, 9 * MIB, 0));
+    RESULT(pread(ends[0], source, 9 * MIB, 0));
+    RESULT(write(reading, source, 0));
+    volatile size_t too_much = SIZE_MAX / 2;
+    RESULT(read(file, source, too_much));
+    say("as before: %d", wrong(source, 9 * MIB, 7) == 0);
+}
+
+static void at_its_own_pace(void)
+{
+    int ends[2];
+    MUST(pipe2(ends, O_NONBLOCK));
+    unsigned char *source = memory(9 * MIB, 7), *target = memory(9 * MIB, 3);
+    put_out();
+    RESULT(write(ends[1], source, 9 * MIB));
+    RESULT(write(ends[1], source, 9 * MIB));
+    RESULT(read(ends[0], target, 9 * MIB));
+    say("wrong %zu", wrong(target, 65536, 7));
+    RESULT(read(ends[0], target, 9 * MIB));
+}
+
+static void pipe_breaks(void)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    signal(SIGPIPE, SIG_IGN);
+    unsigned char *source = memory(9 * MIB, 7);
+    pid_t child = fork();
+    if (!child) {
+        static unsigned char piece[100000];
+        close(ends[1]);
+        size_t got = 0;
+        while (got < sizeof piece)
+            got += read(ends[0], piece + got, sizeof piece - got);
+        usleep(30000);
+        _exit(0);
+    }
+    close(ends[0]);
+    long got = write(ends[1], source, 9 * MIB);
+    say("some %d", got > 100000 && got < 300000);
+    RESULT(write(ends[1], source, 9 * MIB));
+    say_end("the reader", child);
+}
+
+static void stdio_writes(void)
+{
+    int fd = scratch_file(0);
+    FILE *file = fdopen(fd, "w+");
+    unsigned char *source = malloc(20 * MIB);
+    fill(source, 20 * MIB, 7);
+    put_out();
+    say("written %zu", fwrite(source, 1, 20 * MIB, file));
+    fflush(file);
+    rewind(file);
+    memset(source, 0, 20 * MIB);
+    put_out();
+    say("read %zu", fread(source, 1, 20 * MIB, file));
+    say("wrong %zu", wrong(source, 20 * MIB, 7));
+}
+
+ABI_MAIN(CASE(threads_append), CASE(threads_append_vectors), CASE(threads_append_by_flag),
+         CASE(threads_share_a_position), CASE(threads_share_a_position_vectors), CASE(overlapping_pwrite),
+         CASE(overlapping_pwritev), CASE(processes_append), CASE(processes_append_vectors),
+         CASE(processes_append_by_flag), CASE(processes_share_a_position), CASE(among_small_ones),
+         CASE(long_read), CASE(long_readv), CASE(long_pread), CASE(readers_share_a_position),
+         CASE(long_write), CASE(to_a_memory_file), CASE(past_the_page_cache), CASE(limited_size),
+         CASE(limit_kills), CASE(wrong_descriptors), CASE(at_its_own_pace), CASE(pipe_breaks),
+         CASE(stdio_writes))
