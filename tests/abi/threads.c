@@ -443,14 +443,14 @@ static void destructors_of_thread_locals(void)
     say("destroyed: %ld", destroyed);
 }
 
-static __thread long initialised[4096] = {[17] = 99, [4000] = 5};
+static __thread long initialised[64] = {[17] = 99, [40] = 5};
 
 static void *read_locals(void *argument)
 {
     (void)argument;
     initialised[1] = 1;
     put_out();
-    return (void *)(initialised[17] + initialised[4000] + initialised[1] + initialised[2]);
+    return (void *)(initialised[17] + initialised[40] + initialised[1] + initialised[2]);
 }
 
 static void thread_locals(void)
