@@ -12,6 +12,7 @@
 //! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
+//! | `library`   | what the C library and the loader keep for themselves      |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
@@ -36,6 +37,7 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod library;
 mod mappings;
 mod masks;
 mod pinned;
