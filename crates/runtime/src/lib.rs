@@ -14,6 +14,7 @@
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
+//! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
@@ -36,6 +37,7 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod later;
 mod mappings;
 mod masks;
 mod pinned;
