@@ -79,11 +79,10 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_shmat => refused(libc::EINVAL),
         _ if !engine.contains(address) => return None,
         libc::SYS_munmap => unmap(engine, address, len),
-        libc::SYS_mprotect => ranges::protect(engine, address, len, third as i32),
-        libc::SYS_pkey_mprotect => match ranges::key_error(fourth as i32) {
-            Some(error) => error,
-            None => ranges::protect(engine, address, len, third as i32),
-        },
+        libc::SYS_mprotect => ranges::protect(engine, address, len, third as i32, -1),
+        libc::SYS_pkey_mprotect => {
+            ranges::protect(engine, address, len, third as i32, fourth as i32)
+        }
         libc::SYS_madvise => ranges::advise(engine, address, len, third as i32),
         libc::SYS_mlock => ranges::lock(engine, address, len),
         libc::SYS_mlock2 if third & !(libc::MLOCK_ONFAULT as usize) != 0 => refused(libc::EINVAL),

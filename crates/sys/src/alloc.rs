@@ -32,7 +32,7 @@ fn start() -> usize {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let fair = crate::memory::address_space_limit() / LIMIT_SHARE & !(GRANULE - 1);
+    let fair = (crate::memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
     for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
         // SAFETY: a new mapping overlaps nothing.
         let base = unsafe { raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) };

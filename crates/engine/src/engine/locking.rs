@@ -60,6 +60,12 @@ impl Engine {
         self.unlock_pages(&(0..self.parts.window.pages() as PageNo)).map(drop)
     }
 
+    /// After the kernel has unlocked all that the process had locked: what the
+    /// engine itself keeps out of the kernel's swap is locked again.
+    pub fn all_was_unlocked(&self) {
+        self.parts.sealer.lock_again();
+    }
+
     /// Whether some page of a range is locked.
     #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {

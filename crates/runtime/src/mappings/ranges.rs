@@ -61,7 +61,8 @@ fn no_holes(went: Result<bool, isize>) -> isize {
     }
 }
 
-pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32) -> isize {
+/// `pkey_mprotect`, and `mprotect`, whose key is -1.
+pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, key: i32) -> isize {
     const GROWS: i32 = libc::PROT_GROWSDOWN | libc::PROT_GROWSUP;
     const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     const SEMAPHORE: i32 = 8;
@@ -74,6 +75,9 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32) ->
     let Some(len) = whole_pages(address, len) else { return refused(libc::ENOMEM) };
     if prot & !(ACCESS | SEMAPHORE | GROWS) != 0 {
         return refused(libc::EINVAL);
+    }
+    if let Some(error) = key_error(key) {
+        return error;
     }
     let managed = |start, len| {
         if prot & GROWS != 0 {
@@ -91,7 +95,7 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32) ->
 
 /// Why a protection key cannot be used for managed memory: the engine reads it on
 /// the program's behalf, and has no part in what the program's threads may.
-pub(super) fn key_error(key: i32) -> Option<isize> {
+fn key_error(key: i32) -> Option<isize> {
     if key == -1 {
         return None;
     }
@@ -305,13 +309,14 @@ pub(super) fn lock_all(arguments: Arguments) -> isize {
 }
 
 pub(super) fn unlock_all(arguments: Arguments) -> isize {
-    if let Some(engine) = start::engine() {
-        let done = result_of(signals::with_all_blocked(|| engine.unlock_all()));
-        if done < 0 {
-            return done;
-        }
+    let Some(engine) = start::engine() else { return issue(libc::SYS_munlockall, arguments) };
+    let done = result_of(signals::with_all_blocked(|| engine.unlock_all()));
+    if done < 0 {
+        return done;
     }
-    issue(libc::SYS_munlockall, arguments)
+    let done = issue(libc::SYS_munlockall, arguments);
+    engine.all_was_unlocked();
+    done
 }
 
 pub(super) fn sync(engine: &Engine, address: usize, len: usize, flags: i32) -> isize {
