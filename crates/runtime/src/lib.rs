@@ -15,6 +15,7 @@
 //! | `library`   | what the C library and the loader keep for themselves      |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
+//! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
@@ -37,6 +38,7 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod later;
 mod library;
 mod mappings;
 mod masks;

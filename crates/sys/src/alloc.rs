@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Address space of the heap; populated as used.
 const RESERVED_BYTES: usize = 4 << 30;
+/// At least this much is tried, and of a limited address space at most so many a
+/// part: the window has to lie in it as well.
+const LEAST_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
+const LIMIT_SHARE: usize = 64;
 /// dlmalloc asks for at least this much at a time.
 const GRANULE: usize = 64 << 10;
 
@@ -28,7 +32,8 @@ fn start() -> usize {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    for len in [RESERVED_BYTES, RESERVED_BYTES / 64] {
+    let fair = (crate::memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
+    for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
         // SAFETY: a new mapping overlaps nothing.
         let base = unsafe { raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) };
         if base > 0 {
