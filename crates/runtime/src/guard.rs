@@ -14,9 +14,9 @@ use crate::transfers;
 use softswap_engine::engine::Engine;
 use softswap_engine::page_in::FaultError;
 use softswap_engine::stats::Counter;
-use softswap_sys::raw;
 use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
+use softswap_sys::{memory, raw};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -87,7 +87,9 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = start::engine() else { return -(libc::ENOSYS as isize) };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
-    if let Some(result) = mappings::answer(engine, number, arguments) {
+    if let Some(result) =
+        mappings::answer(engine, number, arguments).or_else(|| crate::later::refusal(number))
+    {
         return result;
     }
     if let Some(result) = transfers::answer(engine, number, arguments) {
@@ -103,15 +105,44 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
 
 /// Ranges that one thread's calls can pin at once: a message of as many
 /// vectors as there can be, and a handler's calls on top of it.
-const MAX_RANGES: usize = 1536;
+const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
+
+/// What a call has pinned: address and length.
+type Range = Cell<(usize, usize)>;
 
 thread_local! {
-    /// What this thread's guarded calls have pinned, innermost call last. Not
-    /// in the calls' own frames: a handler that jumps out of one leaves its
-    /// frame behind, but not its pins ([`abandon`]).
-    static PINNED: [Cell<(usize, usize)>; MAX_RANGES] =
-        const { [const { Cell::new((0, 0)) }; MAX_RANGES] };
+    /// What this thread's guarded calls have pinned, innermost call last; null
+    /// where that is not kept yet. Beside the signal stack, because thread-local
+    /// variables come out of the thread's own, which may be 16 KiB long. Not in
+    /// the calls' own frames: a handler that jumps out of one leaves its frame
+    /// behind, but not its pins ([`abandon`]).
+    static PINNED: Cell<*const Range> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Keeps this thread's pins in the room of its signal stack at `base`.
+pub(crate) fn keep_pins(base: usize) {
+    PINNED.set(signals::room(base) as *const Range);
+}
+
+/// Gives up this thread's pins, and where they are kept: it ends, perhaps out of
+/// a guarded call.
+pub(crate) fn forget_pins() {
+    abandon();
+    PINNED.set(std::ptr::null());
+}
+
+/// The range at `index`, less than [`MAX_RANGES`], of this thread's pins. A thread
+/// that has no signal stack, or none any more, gets room of its own for good: there
+/// is hardly ever one.
+fn range(index: usize) -> Option<&'static Range> {
+    if PINNED.get().is_null() {
+        let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
+        PINNED.set(room.as_ptr().cast());
+    }
+    // SAFETY: the room is as long as `MAX_RANGES` ranges, for which all-zero bytes are
+    // valid, and this thread's alone as long as `PINNED` says so.
+    (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
 /// Gives up the pins of all guarded calls of this thread: it is jumping out of
@@ -127,7 +158,7 @@ fn abandon() {
 fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor {
         let top = DEPTH.get() - 1;
-        let (address, len) = PINNED.with(|pinned| pinned[top].get());
+        let (address, len) = range(top).map_or((0, 0), Cell::get);
         // First forgotten, then unpinned: a handler in between that jumps out
         // must not unpin a second time.
         DEPTH.set(top);
@@ -170,31 +201,29 @@ impl<'e, const N: usize> Pins<'e, N> {
     /// Brings in and pins up to `most` bytes of a buffer, if it is managed.
     /// Returns how many of its bytes the kernel may now touch.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
+        self.add_allowed(address, len, most, libc::PROT_NONE)
+    }
+
+    /// The same, but nothing where not all of it may be accessed as `wanted` says.
+    fn add_allowed(&mut self, address: usize, len: usize, most: usize, wanted: i32) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
         }
         let top = DEPTH.get();
-        if top == MAX_RANGES || top - self.floor >= N {
-            return 0;
-        }
-        let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, most));
+        let Some(range) = range(top).filter(|_| top - self.floor < N) else { return 0 };
+        let pinned = signals::with_all_blocked(|| {
+            let may_be =
+                wanted == libc::PROT_NONE || self.engine.allowed_bytes(address, len, wanted) == len;
+            if may_be { self.engine.pin(address, len, most) } else { Ok(0) }
+        });
         match pinned {
             Ok(pinned) => {
-                PINNED.with(|ranges| ranges[top].set((address, pinned)));
+                range.set((address, pinned));
                 DEPTH.set(top + 1);
                 pinned
             }
             Err(error) => stop(address, &error),
         }
-    }
-
-    /// Pins a buffer that is to be read here; nothing where it may not be.
-    fn add_readable(&mut self, address: usize, len: usize) -> usize {
-        let may_be = || self.engine.allowed_bytes(address, len, libc::PROT_READ) == len;
-        if self.engine.is_foreign(address) || !signals::with_all_blocked(may_be) {
-            return 0;
-        }
-        self.add(address, len, len)
     }
 
     /// How many more ranges there is room for.
@@ -209,13 +238,13 @@ impl<'e, const N: usize> Pins<'e, N> {
         len: usize,
         map_it: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        if self.room() == 0 {
+        if self.room() == 0 || range(DEPTH.get()).is_none() {
             return None;
         }
         signals::with_all_blocked(|| {
             let address = map_it()?;
             let top = DEPTH.get();
-            PINNED.with(|ranges| ranges[top].set((address, len)));
+            range(top)?.set((address, len));
             DEPTH.set(top + 1);
             Some(address)
         })
@@ -227,7 +256,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         while done < TEXT_BYTES {
             let at = address + done;
             let len = softswap_sys::PAGE_SIZE - at % softswap_sys::PAGE_SIZE;
-            if !self.engine.contains(at) || self.add_readable(at, len) < len {
+            if !self.engine.contains(at) || self.add_allowed(at, len, len, libc::PROT_READ) < len {
                 return;
             }
             // SAFETY: these bytes are mapped, may be read, and are pinned.

@@ -12,9 +12,11 @@
 //! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
+//! | `library`   | what the C library and the loader keep for themselves      |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
+//! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `fork`      | what a forked child needs to see its data                   |
@@ -36,6 +38,8 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod later;
+mod library;
 mod mappings;
 mod masks;
 mod pinned;

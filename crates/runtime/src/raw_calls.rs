@@ -18,7 +18,9 @@ type Answer = fn(Arguments) -> isize;
 
 /// The room that answers for a call, if one does.
 fn room_of(number: i64) -> Option<Answer> {
-    crate::transfers::room_of(number)
+    crate::mappings::raw_room(number)
+        .or_else(|| crate::later::raw_room(number))
+        .or_else(|| crate::transfers::room_of(number))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
