@@ -98,6 +98,21 @@ static void forget(size_t from, size_t count)
     memset(&model[from], 0, count * sizeof *model);
 }
 
+/* What held for one mapping holds for a part of it only: whether Linux ever takes the
+ * parts for one again depends on more than what is looked at here. */
+static void cut(size_t from, size_t count)
+{
+    size_t end = from + count, i = from;
+    unsigned last = model[end - 1].mapping;
+    while (i < end) {
+        unsigned was = model[i].mapping;
+        for (mappings++; i < end && model[i].mapping == was; i++)
+            model[i].mapping = mappings;
+    }
+    for (mappings++; i < PAGES && model[i].mapping == last; i++)
+        model[i].mapping = mappings;
+}
+
 static long note(const char *what, size_t from, size_t count, long result)
 {
     int error = errno;
@@ -151,6 +166,7 @@ static void protect(size_t from, size_t count)
     static const int prots[] = {RW, RW, PROT_READ, PROT_NONE, PROT_READ | PROT_EXEC};
     int prot = prots[next() % 5];
     NOTE("protect", from, count, mprotect(address(from), count * PAGE, prot));
+    cut(from, count);
     for (size_t i = from; i < from + count && model[i].mapped; i++)
         model[i].prot = prot;
 }
@@ -172,6 +188,7 @@ static void at_fork(size_t from, size_t count)
     if (!all(from, count, is_anonymous))
         return;
     NOTE("at fork", from, count, madvise(address(from), count * PAGE, advice[which]));
+    cut(from, count);
     for (size_t i = from; i < from + count; i++) {
         if (!model[i].mapped)
             continue;
@@ -194,6 +211,7 @@ static void lock(size_t from, size_t count)
         NOTE("lock", from, count, mlock(address(from), count * PAGE));
     else
         NOTE("unlock", from, count, munlock(address(from), count * PAGE));
+    cut(from, count);
     for (size_t i = from; i < from + count && model[i].mapped; i++)
         model[i].locked = on;
 }
