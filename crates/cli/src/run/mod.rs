@@ -2,9 +2,9 @@
 
 pub(crate) mod areas;
 pub(crate) mod figures;
-mod program;
+pub(crate) mod program;
 mod report;
-mod settings;
+pub(crate) mod settings;
 pub(crate) mod summary;
 mod supervise;
 
