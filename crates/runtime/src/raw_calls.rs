@@ -17,8 +17,8 @@ use std::ffi::c_void;
 type Answer = fn(Arguments) -> isize;
 
 /// The room that answers for a call, if one does.
-fn room_of(_number: i64) -> Option<Answer> {
-    None
+fn room_of(number: i64) -> Option<Answer> {
+    crate::mappings::raw_room(number).or_else(|| crate::later::raw_room(number))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
