@@ -11,6 +11,7 @@
 //! library, or by `clone` without CLONE_VM, on a stack of its own.
 
 use crate::guard::{Arguments, issue};
+use crate::library::outside_the_window;
 use crate::pinned::Pinned;
 use crate::real::{Real, c_result, real};
 use crate::start;
@@ -82,9 +83,9 @@ pub unsafe extern "C" fn __register_atfork(
     crate::real::real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> i32);
     if !REGISTERED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers have the right signatures; null: never unloaded.
-        let result = unsafe {
+        let result = outside_the_window(|| unsafe {
             __register_atfork()(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
-        };
+        });
         if result != 0 {
             REGISTERED.store(false, Ordering::Release);
             return result;
@@ -93,8 +94,9 @@ pub unsafe extern "C" fn __register_atfork(
     if before.is_none() && in_parent.is_none() && in_child.is_none() {
         return 0;
     }
+    // A child finds our handler in the list, before it can find anything that is out.
     // SAFETY: the caller's promise.
-    unsafe { __register_atfork()(before, in_parent, in_child, library) }
+    outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 
 pub(crate) fn install() -> Result<(), String> {

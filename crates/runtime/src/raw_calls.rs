@@ -20,7 +20,10 @@ type Answer = fn(Arguments) -> isize;
 /// The room that answers for a call, if one does; by its first two arguments
 /// where it depends on those.
 fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
-    descriptors::room_of(number, a, b).or_else(|| fork::room_of(number, a, b))
+    crate::mappings::raw_room(number)
+        .or_else(|| crate::later::raw_room(number))
+        .or_else(|| descriptors::room_of(number, a, b))
+        .or_else(|| fork::room_of(number, a, b))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
