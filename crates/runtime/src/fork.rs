@@ -263,16 +263,9 @@ fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
     if len != size_of::<CloneArguments>() || start::engine().is_none() {
         return None;
     }
-    let mut copy = std::mem::MaybeUninit::<CloneArguments>::uninit();
-    let to = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: len };
-    let from = libc::iovec { iov_base: at as *mut c_void, iov_len: len };
-    // By way of the guard, which brings the arguments in: a bad pointer is no
-    // fault here.
-    // SAFETY: `to` is as long as what is read.
-    let read =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
-    // SAFETY: filled in whole, with integers.
-    (read == len as isize).then(|| unsafe { copy.assume_init() })
+    let mut bytes = [0; size_of::<CloneArguments>()];
+    // SAFETY: as many bytes, of integers.
+    crate::reading::read(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
 }
 
 fn answer_clone3(arguments: Arguments) -> isize {

@@ -10,8 +10,8 @@
 //! the filter alone.
 
 use crate::guard::Arguments;
-use crate::{descriptors, fork};
 use crate::real::{Real, c_result};
+use crate::{descriptors, fork};
 use std::ffi::c_void;
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.

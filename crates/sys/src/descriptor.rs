@@ -135,7 +135,9 @@ pub fn room() -> usize {
 /// more, and must not read as zeroes.
 #[cold]
 pub(crate) fn lost(what: &str) -> ! {
-    raw::write_stderr(b"softswap: stopping the program: it closed descriptors that it did not open, among them ");
+    raw::write_stderr(
+        b"softswap: stopping the program: it closed descriptors that it did not open, among them ",
+    );
     raw::write_stderr(what.as_bytes());
     raw::write_stderr(b", by a system call of its own making; close them through the C library\n");
     std::process::abort()
@@ -197,9 +199,9 @@ pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
     }
     let args = [new.as_raw_fd() as usize, old.as_raw_fd() as usize, libc::O_CLOEXEC as usize];
     let [new_fd, old_fd, flags] = args;
-    // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
-    // number, which is never free in between.
     let done = with_room(|| {
+        // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
+        // number, which is never free in between.
         raw::check(unsafe { raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0]) })
     });
     release(new);

@@ -44,9 +44,9 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u8; PARAMETER_BYTES];
     let args = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel reads and fills in the parameters, for which there is
-    // room, and returns a new descriptor.
     let ring = crate::descriptor::with_room(|| {
+        // SAFETY: the kernel reads and fills in the parameters, for which there
+        // is room, and returns a new descriptor.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })
     })?;
     // SAFETY: fresh, and owned by nobody else.

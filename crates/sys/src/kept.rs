@@ -44,7 +44,8 @@ pub fn forget(fd: i32) {
 /// Whether a descriptor is kept.
 #[must_use]
 pub fn is_kept(fd: i32) -> bool {
-    fd >= LOWEST.load(Ordering::Acquire) && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+    fd >= LOWEST.load(Ordering::Acquire)
+        && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
 }
 
 /// The lowest kept descriptor from `fd` on.

@@ -222,7 +222,8 @@ pub fn write_stderr(text: &[u8]) {
     let path = c"/dev/tty".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
     // SAFETY: a C string; opens a new descriptor.
-    let terminal = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+    let terminal =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
     if terminal >= 0 {
         write_to(terminal as usize, text);
         // SAFETY: opened just now.

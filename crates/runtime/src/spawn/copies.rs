@@ -4,8 +4,8 @@
 //! says so when its turn comes.
 
 use crate::guard::issue;
-use crate::start;
-use softswap_sys::{PAGE_SIZE, raw};
+use crate::reading::can_read;
+use softswap_sys::PAGE_SIZE;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,37 +107,6 @@ impl Readable {
         let texts = (0..words - 1).map(|index| self.text_room(unsafe { *strings.add(index) }));
         texts.sum::<usize>() + words * size_of::<usize>()
     }
-}
-
-/// Whether a byte can be read, by the kernel's word; it is brought in for that.
-fn can_read(address: usize) -> bool {
-    const POPULATE: usize = libc::MADV_POPULATE_READ as usize;
-    /// A page that was brought in may leave before it is looked at.
-    const ATTEMPTS: usize = 100;
-    let page = address & !(PAGE_SIZE - 1);
-    for _ in 0..ATTEMPTS {
-        if is_present(address) {
-            return true;
-        }
-        let is_mapped = start::engine().is_some_and(|engine| engine.is_mapped(page, PAGE_SIZE));
-        // By way of the guard, whatever stack this runs on.
-        // SAFETY: no byte of the program's changes.
-        let populate = || unsafe { libc::syscall(libc::SYS_madvise, page, PAGE_SIZE, POPULATE) };
-        if !start::is_managed(address) || !is_mapped || raw::preserving_errno(populate) != 0 {
-            return false;
-        }
-    }
-    false
-}
-
-/// Whether the kernel can read a byte without bringing anything in.
-fn is_present(address: usize) -> bool {
-    let mut byte = 0u8;
-    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let from = libc::iovec { iov_base: address as *mut c_void, iov_len: 1 };
-    let (to, from) = (&raw const to as usize, &raw const from as usize);
-    let pid = std::process::id() as usize;
-    issue(libc::SYS_process_vm_readv, [pid, to, 1, from, 1, 0]) == 1
 }
 
 /// Copies of strings and arrays outside managed memory.

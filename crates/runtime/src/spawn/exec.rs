@@ -21,9 +21,8 @@ unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe {
         let mut readable = Readable::new();
-        let room = readable.text_room(path)
-            + readable.strings_room(argv)
-            + readable.strings_room(envp);
+        let room =
+            readable.text_room(path) + readable.strings_room(argv) + readable.strings_room(envp);
         let Some(mut copies) = Copies::with_room(room) else {
             return -(libc::E2BIG as isize);
         };
@@ -85,9 +84,8 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
             return execvpe()(file, argv, envp);
         }
         let mut readable = Readable::new();
-        let room = readable.text_room(file)
-            + readable.strings_room(argv)
-            + readable.strings_room(envp);
+        let room =
+            readable.text_room(file) + readable.strings_room(argv) + readable.strings_room(envp);
         let Some(mut copies) = Copies::with_room(room) else {
             return c_result(-(libc::E2BIG as isize)) as i32;
         };

@@ -49,7 +49,8 @@ unsafe fn actions_room(actions: &Actions) -> usize {
         // SAFETY: within the array; the word is a path.
         unsafe {
             let action = &*actions.actions.add(index);
-            room += path_word(action).map_or(0, |word| Readable::new().text_room(action[word] as *const c_char));
+            room += path_word(action)
+                .map_or(0, |word| Readable::new().text_room(action[word] as *const c_char));
         }
     }
     room
