@@ -9,8 +9,6 @@ use crate::guard::issue;
 use crate::start;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
-use std::cell::Cell;
-use std::ffi::c_void;
 
 unsafe extern "C" {
     // Where the main thread's stack begins, by the dynamic loader.
@@ -117,61 +115,6 @@ pub(super) unsafe fn read_all<T: Copy>(address: usize, into: &mut [T]) -> bool {
         std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr().cast::<u8>(), len);
     }
     true
-}
-
-/// Reads strings and arrays of them. It asks once for those that lie in one page.
-pub(crate) struct Texts {
-    /// The page that was seen to be readable last.
-    last: Cell<usize>,
-}
-
-impl Texts {
-    pub(crate) fn new() -> Texts {
-        Texts { last: Cell::new(usize::MAX) }
-    }
-
-    fn is_readable(&self, address: usize, len: usize) -> bool {
-        let page = address / PAGE_SIZE;
-        if page == self.last.get() && (address + len - 1) / PAGE_SIZE == page {
-            return true;
-        }
-        self.last.set(page);
-        is_readable(address, len)
-    }
-
-    /// Bytes of a string without its zero byte; `None` where it cannot be read.
-    pub(crate) fn len(&self, address: usize) -> Option<usize> {
-        let mut done = 0;
-        loop {
-            let at = address.checked_add(done)?;
-            let len = PAGE_SIZE - at % PAGE_SIZE;
-            if !self.is_readable(at, len) {
-                return None;
-            }
-            // SAFETY: readable just now.
-            let end = unsafe { libc::memchr(at as *const c_void, 0, len) } as usize;
-            if end != 0 {
-                return Some(done + end - at);
-            }
-            done += len;
-        }
-    }
-
-    /// Words before the zero word at the end of an array; `None` where it cannot
-    /// be read so far.
-    pub(crate) fn count(&self, address: usize) -> Option<usize> {
-        for index in 0.. {
-            let at = address.checked_add(index * size_of::<usize>())?;
-            if !self.is_readable(at, size_of::<usize>()) {
-                return None;
-            }
-            // SAFETY: readable just now.
-            if unsafe { (at as *const usize).read_unaligned() } == 0 {
-                return Some(index);
-            }
-        }
-        None
-    }
 }
 
 /// Writes bytes into the program's memory; whether that could be done.
