@@ -158,7 +158,6 @@ extern "C" fn child() {
     if let Err(error) = engine.become_child(&mut forking.at_rest) {
         stop_child(&error);
     }
-    start::no_background_reclaim();
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {

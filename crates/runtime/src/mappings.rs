@@ -4,6 +4,7 @@
 //! the kernel's. Calls about managed addresses are answered by the engine,
 //! whether they come through the C library or as raw system calls (the guard).
 
+use crate::filters;
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::real::{c_result, kernel_error};
 use crate::start;
@@ -212,6 +213,9 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
     let managed = engine.contains(address);
     if managed && engine.is_foreign(address) && passes_to_kernel(number) {
         return None;
+    }
+    if managed && let Some(refused) = filters::refusal(number, arguments) {
+        return Some(refused);
     }
     Some(match number {
         libc::SYS_mmap => map(arguments),

@@ -125,14 +125,14 @@ pub unsafe extern "C" fn pthread_create(
 /// Starts a thread of the engine's own through the above: the C library may
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
-pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
+pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     // With signals blocked: the program's signals are the program's.
     // SAFETY: a valid out-pointer and a function of the right type.
     let result = signals::with_all_blocked(|| unsafe {
         pthread_create(&raw mut thread, std::ptr::null(), start, argument)
     });
-    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+    if result == 0 { Ok(thread) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
 /// What of an attribute object's extension is read, and a little more.

@@ -396,7 +396,7 @@ impl Window {
         // Without /proc: the kernel still copies, but respects the protection.
         let local = libc::iovec { iov_base: buffer as *mut _, iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
         // SAFETY: `local` describes `to`, a page we may write; the remote side
         // is read by the kernel, which checks it.
