@@ -22,15 +22,12 @@
 use crate::raw;
 use crate::seccomp::{
     ALLOW, ARCH_X86_64, IF_EQUAL, Instruction, JUMP, LOAD, OFFSET_ARCH, OFFSET_ARGUMENTS,
-    OFFSET_NUMBER, OFFSET_POINTER, RETURN, plain,
+    OFFSET_NUMBER, OFFSET_POINTER, RETURN, SET, plain,
 };
 use crate::uffd;
 
 /// Most instructions that the kernel takes in one filter.
 pub const MOST_INSTRUCTIONS: usize = 4096;
-
-/// Sets the accumulator: as it was when the filter began.
-const SET: u16 = 0x00; // BPF_LD | BPF_W | BPF_IMM
 
 const TCGETS: u32 = 0x5401;
 const BLKDISCARD: u32 = 0x1277;
@@ -122,6 +119,7 @@ fn exemption(gate: u64) -> Vec<Instruction> {
     code.push(plain(JUMP, (requests.len() + caller.len()) as u32));
     code.extend(requests);
     code.extend(caller);
+    // As the accumulator was when the filter began.
     code.push(plain(SET, 0));
     code
 }

@@ -18,6 +18,7 @@ pub(crate) const OFFSET_ARCH: u32 = 4;
 pub(crate) const OFFSET_POINTER: u32 = 8;
 pub(crate) const OFFSET_ARGUMENTS: u32 = 16;
 
+pub(crate) const SET: u16 = 0x00; // BPF_LD | BPF_W | BPF_IMM
 pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
@@ -311,6 +312,7 @@ pub(crate) mod tests {
             let jump = |taken: bool| usize::from(if taken { i.if_true } else { i.if_false });
             match i.code {
                 LOAD => acc = data[i.value as usize / 4],
+                SET => acc = i.value,
                 AND => acc &= i.value,
                 JUMP => pc += i.value as usize,
                 IF_EQUAL => pc += jump(acc == i.value),
