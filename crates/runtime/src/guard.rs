@@ -51,7 +51,7 @@ pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     // Not through the gate, and so seen by the filter. Without one the kernel
     // finds nothing readable there, or an empty path.
     // SAFETY: access(2) only reads the string, as far as it can.
-    unsafe { libc::syscall(libc::SYS_access, engine.window().0, 0) };
+    unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
     if !PROBED.swap(false, Ordering::Relaxed) {
         return Ok(false);
     }

@@ -325,7 +325,10 @@ pub unsafe extern "C" fn mremap(
 pub extern "C" fn mlockall(flags: i32) -> i32 {
     let result = match start::engine() {
         Some(_) => -(libc::ENOMEM as isize),
-        None => issue(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
+        None => {
+            softswap_sys::place::let_go();
+            issue(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0])
+        }
     };
     c_result(result) as i32
 }

@@ -1,11 +1,11 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
 use crate::{control, faults, fork, growing, guard, heap, own_threads, streams, threads};
-use softswap_engine::config::{Config, ENV_PREFIX};
+use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_engine::swap::open::{OpenError, open};
-use softswap_sys::{memory, raw, seccomp, shared, signals};
+use softswap_sys::{memory, place, raw, seccomp, shared, signals};
 use std::ffi::CString;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -53,6 +53,10 @@ extern "C" fn on_load() {
         raw::write_stderr(b"; stopping the program\n");
     }));
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
+    let place = place_of_tree(&lookup);
+    if let Some(place) = place {
+        place::inherit(place);
+    }
     let state = match Config::from_env(lookup) {
         None => PLAIN,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
@@ -63,6 +67,11 @@ extern "C" fn on_load() {
         },
     };
     STATE.store(state, Ordering::Release);
+    if state == PLAIN
+        && let Some(place) = place
+    {
+        place::hold(place);
+    }
     if state == MANAGED {
         // The guard last: from here on calls with managed pointers trap.
         control::prepare();

@@ -49,6 +49,7 @@ pub mod load;
 pub mod lz4;
 pub mod memory;
 pub mod pinners;
+pub mod place;
 pub mod probe;
 pub mod raw;
 pub mod ring;

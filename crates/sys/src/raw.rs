@@ -77,9 +77,6 @@ unsafe extern "C" {
     fn softswap_program_syscall_end();
 }
 
-/// Where the gate is put: below the window, where the kernel places nothing.
-const GATE_ADDRESS: usize = 0x1fff_ffff_0000;
-
 type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
 
 /// The gate's address; 0 while calls are made from the library's own code.
@@ -120,12 +117,36 @@ pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
     unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Copies the calling code to the gate's address and uses it from then on.
-/// Where something else lies there calls go on from the library's own code:
-/// then only programs started later by this one cannot be managed.
-pub fn settle_gate() {
+/// Issues a system call from an instruction that no filter knows, as the
+/// program's are: with managed addresses it comes to the guard.
+///
+/// # Safety
+/// As [`syscall`].
+#[inline(never)]
+pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
+    let result;
+    // SAFETY: the kernel clobbers rcx and r11 only; the guard restores all but
+    // the result; the call's effects are the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// Copies the calling code to `address` and uses it there from then on; false
+/// where something else lies there. A gate stays where it is.
+pub(crate) fn settle_gate(address: usize) -> bool {
     if GATE.load(Ordering::Relaxed) != 0 {
-        return;
+        return true;
     }
     let start = softswap_raw_syscall as *const () as usize;
     let len = softswap_program_syscall_end as *const () as usize - start;
@@ -133,21 +154,21 @@ pub fn settle_gate() {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
     // SAFETY: a new mapping that displaces nothing.
-    let mapped =
-        unsafe { syscall(libc::SYS_mmap, [GATE_ADDRESS, page, prot, flags, usize::MAX, 0]) };
-    if mapped != GATE_ADDRESS as isize {
-        return;
+    let mapped = unsafe { syscall(libc::SYS_mmap, [address, page, prot, flags, usize::MAX, 0]) };
+    if mapped != address as isize {
+        return false;
     }
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
     // SAFETY: the code is `len` bytes long and refers to nothing by relative
     // address; the page was mapped just now for this.
     let protected = unsafe {
-        std::ptr::copy_nonoverlapping(start as *const u8, GATE_ADDRESS as *mut u8, len);
-        syscall(libc::SYS_mprotect, [GATE_ADDRESS, page, executable, 0, 0, 0])
+        std::ptr::copy_nonoverlapping(start as *const u8, address as *mut u8, len);
+        syscall(libc::SYS_mprotect, [address, page, executable, 0, 0, 0])
     };
     if protected == 0 {
-        GATE.store(GATE_ADDRESS, Ordering::Release);
+        GATE.store(address, Ordering::Release);
     }
+    protected == 0
 }
 
 /// The instruction pointer that the kernel sees for calls made by [`syscall`];

@@ -2,10 +2,12 @@
 //! lies in the managed window, and for no other reason.
 //!
 //! Because the window lies where the kernel places nothing by itself, the
-//! filter, which survives exec, never matches in a program that has no window
+//! filter, which survives exec, does not match in a program that has no window
 //! and so no handler. The one address that such a program may make up is a
-//! hint to `mmap`, which is let through: it never displaces the window.
-//! Calls issued by [`crate::raw::syscall`] pass.
+//! hint to `mmap`, which is let through: it never displaces the window; or one
+//! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
+//! left is said in [`crate::place`].
+//! Calls issued from the gate ([`crate::raw`]) pass.
 
 use crate::raw;
 use crate::syscall_table::{MAX_NUMBER, pointer_masks};
@@ -28,9 +30,11 @@ const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
+const ERRNO: u32 = 0x0005_0000;
 
 /// Where `mmap` has its flags, and those that make its address binding.
 const MMAP_FLAGS: u32 = 3;
+const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
 const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 
 const SET_MODE_FILTER: usize = 1;
@@ -205,8 +209,17 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
         plain(LOAD, OFFSET_POINTER + 4),
         Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: (this.exempt >> 32) as u32 },
         plain(RETURN, ALLOW),
-        plain(RETURN, TRAP),
     ]);
+    if run.kind == Kind::Mmap {
+        // A program that has no window may ask so whether an address is free.
+        // Whoever has one has something mapped there.
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
+            Instruction { code: IF_ANY_SET, if_true: 0, if_false: 1, value: NOREPLACE },
+            plain(RETURN, ERRNO | libc::EEXIST as u32),
+        ]);
+    }
+    code.push(plain(RETURN, TRAP));
 }
 
 /// One [`check`] for each set of pointers that futex operations have.
@@ -391,9 +404,10 @@ pub(crate) mod tests {
             assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
             assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
         }
-        for fixed in [libc::MAP_FIXED, libc::MAP_FIXED_NOREPLACE] {
+        let taken = ERRNO | libc::EEXIST as u32;
+        for (fixed, expected) in [(libc::MAP_FIXED, TRAP), (libc::MAP_FIXED_NOREPLACE, taken)] {
             let fixed = anonymous | fixed as u64;
-            assert_eq!(ask(libc::SYS_mmap, inside, fixed), TRAP, "{fixed:#x}");
+            assert_eq!(ask(libc::SYS_mmap, inside, fixed), expected, "{fixed:#x}");
             assert_eq!(ask(libc::SYS_mmap, 0x1000, fixed), ALLOW, "{fixed:#x}");
         }
     }
