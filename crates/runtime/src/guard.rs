@@ -19,10 +19,9 @@ use crate::vectors;
 use softswap_engine::engine::Engine;
 use softswap_engine::page_in::FaultError;
 use softswap_engine::stats::Counter;
-use softswap_sys::raw;
 use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
-use softswap_sys::threads;
+use softswap_sys::{memory, raw, threads};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -157,7 +156,9 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = start::engine() else { return -(libc::ENOSYS as isize) };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
-    if let Some(result) = mappings::answer(engine, number, arguments) {
+    if let Some(result) =
+        mappings::answer(engine, number, arguments).or_else(|| crate::later::refusal(number))
+    {
         return result;
     }
     if let Some(room) = credentials::room_of(number) {
@@ -192,15 +193,44 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
 
 /// Ranges that one thread's calls can pin at once: a message of as many
 /// vectors as there can be, and a handler's calls on top of it.
-const MAX_RANGES: usize = 1536;
+const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
+
+/// What a call has pinned: address and length.
+type Range = Cell<(usize, usize)>;
 
 thread_local! {
-    /// What this thread's guarded calls have pinned, innermost call last. Not
-    /// in the calls' own frames: a handler that jumps out of one leaves its
-    /// frame behind, but not its pins ([`abandon`]).
-    static PINNED: [Cell<(usize, usize)>; MAX_RANGES] =
-        const { [const { Cell::new((0, 0)) }; MAX_RANGES] };
+    /// What this thread's guarded calls have pinned, innermost call last; null
+    /// where that is not kept yet. Beside the signal stack, because thread-local
+    /// variables come out of the thread's own, which may be 16 KiB long. Not in
+    /// the calls' own frames: a handler that jumps out of one leaves its frame
+    /// behind, but not its pins ([`abandon`]).
+    static PINNED: Cell<*const Range> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Keeps this thread's pins in the room of its signal stack at `base`.
+pub(crate) fn keep_pins(base: usize) {
+    PINNED.set(signals::room(base) as *const Range);
+}
+
+/// Gives up this thread's pins, and where they are kept: it ends, perhaps out of
+/// a guarded call.
+pub(crate) fn forget_pins() {
+    abandon();
+    PINNED.set(std::ptr::null());
+}
+
+/// The range at `index`, less than [`MAX_RANGES`], of this thread's pins. A thread
+/// that has no signal stack, or none any more, gets room of its own for good: there
+/// is hardly ever one.
+fn range(index: usize) -> Option<&'static Range> {
+    if PINNED.get().is_null() {
+        let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
+        PINNED.set(room.as_ptr().cast());
+    }
+    // SAFETY: the room is as long as `MAX_RANGES` ranges, for which all-zero bytes are
+    // valid, and this thread's alone as long as `PINNED` says so.
+    (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
 /// Gives up the pins of all guarded calls of this thread: it is jumping out of
@@ -218,7 +248,7 @@ fn abandon() {
 fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor {
         let top = DEPTH.get() - 1;
-        let (address, len) = PINNED.with(|pinned| pinned[top].get());
+        let (address, len) = range(top).map_or((0, 0), Cell::get);
         // First forgotten, then unpinned: a handler in between that jumps out
         // must not unpin a second time.
         DEPTH.set(top);
@@ -261,13 +291,11 @@ impl<'e, const N: usize> Pins<'e, N> {
             return len;
         }
         let top = DEPTH.get();
-        if top == MAX_RANGES || top - self.floor >= N {
-            return 0;
-        }
+        let Some(range) = range(top).filter(|_| top - self.floor < N) else { return 0 };
         let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, most));
         match pinned {
             Ok(pinned) => {
-                PINNED.with(|ranges| ranges[top].set((address, pinned)));
+                range.set((address, pinned));
                 DEPTH.set(top + 1);
                 pinned
             }

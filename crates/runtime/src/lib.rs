@@ -12,8 +12,10 @@
 //! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
+//! | `library`   | what the C library and the loader keep for themselves      |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
+//! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
@@ -41,6 +43,8 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod later;
+mod library;
 mod mappings;
 mod masks;
 mod own_threads;

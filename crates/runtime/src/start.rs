@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, own_threads, streams, threads};
+use crate::{control, faults, fork, growing, guard, heap, library, own_threads, streams, threads};
 use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
@@ -112,9 +112,7 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     }
     heap::set_up();
     streams::set_up();
-    heap::find_loader().map_err(|e| {
-        format!("cannot find the dynamic loader in /proc/self/maps ({e}); raise the open-files limit (ulimit -n), or mount /proc")
-    })?;
+    library::find(config.memory_bytes as usize)?;
     faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
