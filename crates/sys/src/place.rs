@@ -137,7 +137,8 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 /// address space is limited: the program may need all of it.
 pub fn hold(place: Place) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
-    if limit.current.is_some() {
+    // Without the gate the filter would take this for a call of the program's.
+    if limit.current.is_some() || !raw::settle_gate(place.gate) {
         return;
     }
     let flags =
