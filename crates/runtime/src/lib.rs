@@ -23,7 +23,7 @@
 //! | `credentials` | `capset`, `prctl`, `unshare` and others that concern threads |
 //! | `filters`   | the program's own seccomp filters                           |
 //! | `fork`      | what a forked child needs to see its data                   |
-//! | `descriptors` | `close` and its relatives: the engine's stay open         |
+//! | `descriptors` | the engine's descriptors, to the program: there are none |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
 //! | `raw_calls` | `syscall`: raw calls made through the C library      |
@@ -50,6 +50,7 @@ mod masks;
 mod own_threads;
 mod pinned;
 mod raw_calls;
+mod reading;
 mod real;
 mod spawn;
 mod start;

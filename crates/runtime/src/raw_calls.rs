@@ -12,16 +12,20 @@
 use crate::credentials;
 use crate::guard::{Arguments, ask};
 use crate::real::{Real, c_result};
+use crate::{descriptors, fork};
 use std::ffi::{c_char, c_void};
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.
 pub(crate) type Answer = fn(Arguments) -> isize;
 
-/// The room that answers for a call, if one does.
-fn room_of(number: i64) -> Option<Answer> {
+/// The room that answers for a call, if one does; by its first two arguments
+/// where it depends on those.
+fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
     credentials::room_of(number)
         .or_else(|| crate::mappings::raw_room(number))
         .or_else(|| crate::later::raw_room(number))
+        .or_else(|| descriptors::room_of(number, a, b))
+        .or_else(|| fork::room_of(number, a, b))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
@@ -39,11 +43,11 @@ fn is_our_own(caller: usize) -> bool {
 }
 
 /// Where `syscall` goes on with a call: to [`answered`], or to the C library.
-extern "C" fn target_of(number: i64, caller: usize) -> *const c_void {
+extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *const c_void {
     if is_our_own(caller) {
         return own as *const c_void;
     }
-    match room_of(number) {
+    match room_of(number, a, b) {
         Some(_) => answered as *const c_void,
         None => SYSCALL.get(),
     }
@@ -59,7 +63,7 @@ extern "C" fn answered(
     e: usize,
     f: usize,
 ) -> isize {
-    let Some(answer) = room_of(number) else { return c_result(-(libc::ENOSYS as isize)) };
+    let Some(answer) = room_of(number, a, b) else { return c_result(-(libc::ENOSYS as isize)) };
     c_result(answer([a, b, c, d, e, f]))
 }
 
@@ -88,7 +92,7 @@ pub unsafe extern "C" fn syscall() {
         "push rcx",
         "push r8",
         "push r9",
-        "mov rsi, [rsp + 48]",
+        "mov rcx, [rsp + 48]",
         "sub rsp, 8",
         "call {target_of}",
         "add rsp, 8",

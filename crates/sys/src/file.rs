@@ -157,10 +157,11 @@ impl SwapFile {
         Self { fd, direct, identity, is_device }
     }
 
-    /// The descriptor, for what destroys content: a program can close numbers
+    /// The descriptor, for what changes the file: a program can close numbers
     /// behind the engine's back, and have files of its own under them by then.
-    fn for_destruction(&self) -> io::Result<&OwnedFd> {
-        let stat = rustix::fs::fstat(&self.fd)?;
+    /// (What a ring writes goes to the file that was attached to it.)
+    fn for_changing(&self) -> io::Result<&OwnedFd> {
+        let stat = status(&self.fd)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
         if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
     }
@@ -278,6 +279,7 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
+        self.for_changing()?;
         let buffer = (buf.as_ptr() as usize, buf.len());
         // SAFETY: `buf` is valid for its length.
         unsafe { self.transfer(libc::SYS_pwrite64, buffer, offset_bytes) }
@@ -301,7 +303,8 @@ impl SwapFile {
     /// # Errors
     /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        match claim(&self.fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
+        let fd = self.for_changing()?;
+        match claim(fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 self.extend(offset_bytes + length_bytes)
             }
@@ -310,11 +313,7 @@ impl SwapFile {
     }
 
     fn extend(&self, end_bytes: u64) -> io::Result<()> {
-        // SAFETY: all-zero is a valid stat to write over.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        let args = [self.fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
-        // SAFETY: `stat` is valid to write.
-        raw::check(unsafe { raw::syscall(libc::SYS_fstat, args) })?;
+        let stat = status(&self.fd)?;
         if (stat.st_size as u64) < end_bytes { shorten(&self.fd, end_bytes) } else { Ok(()) }
     }
 
@@ -326,7 +325,7 @@ impl SwapFile {
     /// reported.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         claim(fd, flags, offset_bytes, length_bytes)
     }
 
@@ -335,7 +334,7 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         shorten(fd, offset_bytes)
     }
 
@@ -349,7 +348,7 @@ impl SwapFile {
         if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
         }
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         let range = [offset_bytes, length_bytes];
         let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads two words, and there are two.
@@ -388,6 +387,15 @@ fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
             result => return raw::check(result),
         }
     }
+}
+
+/// `fstat(2)`.
+fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let args = [fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
+    // SAFETY: `stat` is valid to write.
+    raw::check(unsafe { raw::syscall(libc::SYS_fstat, args) }).map(|_| stat)
 }
 
 /// `fallocate(2)`.
@@ -598,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_destroyed_in_a_file_that_got_the_number_meanwhile() {
+    fn nothing_is_changed_in_a_file_that_got_the_number_meanwhile() {
         let scratch = Scratch::new("number");
         let file = SwapFile::open(&scratch.0).unwrap();
         file.allocate(0, 1 << 20).unwrap();
@@ -606,7 +614,13 @@ mod tests {
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
         crate::descriptor::replace(&file.fd, move_high(other)).unwrap();
-        let errors = [file.truncate(0), file.punch(0, 4096), file.discard(0, 4096)];
+        let errors = [
+            file.truncate(0),
+            file.punch(0, 4096),
+            file.discard(0, 4096),
+            file.allocate(0, 1 << 20),
+            file.write_at(&page_of(9).0, 0).map(drop),
+        ];
         for error in errors.map(Result::unwrap_err) {
             assert_eq!(error.raw_os_error(), Some(errno::ESTALE));
         }
