@@ -6,6 +6,7 @@
 use crate::guard::issue;
 use crate::reading::can_read;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::alloc::HEAP;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,14 @@ extern "C" fn make_key() {
 extern "C" fn take_buffer(_base: *mut c_void) {
     let (base, len) = BUFFER.replace((0, 0));
     if len > 0 {
+        give_up(base, len);
+    }
+}
+fn give_up(base: usize, len: usize) {
+    if HEAP.owns(base) {
+        // SAFETY: allocated there, as a whole, and nobody's from now on.
+        unsafe { HEAP.release(base as *mut u8) };
+    } else {
         issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
     }
 }
@@ -125,13 +134,18 @@ impl Copies {
             return Some(Copies { base, len: have, used: 0, readable: Readable::new() });
         }
         if have > 0 {
-            issue(libc::SYS_munmap, [base, have, 0, 0, 0, 0]);
+            give_up(base, have);
         }
         let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-        let base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+        let mut base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
         if base < 0 {
+            // A limit on address space that was lowered below the window's size
+            // leaves what the engine has reserved for itself.
+            base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
+        }
+        if base == 0 {
             BUFFER.set((0, 0));
             return None;
         }
