@@ -14,7 +14,8 @@ pub(crate) fn read(address: usize, to: &mut [u8]) -> bool {
     const POPULATE: usize = libc::MADV_POPULATE_READ as usize;
     let Some(end) = address.checked_add(to.len()) else { return false };
     let first = address & !(PAGE_SIZE - 1);
-    let len = end.next_multiple_of(PAGE_SIZE) - first;
+    let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else { return false };
+    let len = end - first;
     for _ in 0..ATTEMPTS {
         if read_present(address, to) {
             return true;

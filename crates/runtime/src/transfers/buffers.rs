@@ -12,7 +12,7 @@
 //! a bad pointer just where it would have.
 
 use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
-use crate::guard::{Pins, issue};
+use crate::guard::{Pins, ask};
 use crate::start;
 use libc::iovec;
 use softswap_engine::engine::Engine;
@@ -104,14 +104,14 @@ pub(super) fn room<'p, T: Copy>(
 fn map_memory(len: usize) -> Option<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let address = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+    let address = ask(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
     if address < 0 {
         return None;
     }
     if len >= 2 << 20 {
         // A huge page would take memory for what never arrives.
         let advice = libc::MADV_NOHUGEPAGE as usize;
-        issue(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
+        ask(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
     }
     Some(address as usize)
 }
@@ -232,7 +232,7 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
     if allowed < len {
         let bad = if allowed == 0 { at } else { address + allowed };
         let len = at + span(vector) - bad;
-        issue(libc::SYS_mprotect, [bad, len, libc::PROT_NONE as usize, 0, 0, 0]);
+        ask(libc::SYS_mprotect, [bad, len, libc::PROT_NONE as usize, 0, 0, 0]);
     }
     address
 }

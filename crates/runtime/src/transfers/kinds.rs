@@ -1,6 +1,6 @@
 //! What a descriptor is open on, as far as it matters to how data is moved.
 
-use crate::guard::issue;
+use crate::guard::ask;
 
 /// What may be done to a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
+    if ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
         return Kind::Whole;
     }
     match stat.st_mode & libc::S_IFMT {
@@ -46,7 +46,7 @@ pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
 fn disk(fd: usize) -> Kind {
     const BLKGETSIZE64: usize = 0x8008_1272;
     let mut len = 0_u64;
-    match issue(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
+    match ask(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
         0 => Kind::Disk { len },
         _ => Kind::Whole,
     }
@@ -68,7 +68,7 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
 
 /// Whether each write to a pipe is a packet.
 fn is_in_packets(fd: usize) -> bool {
-    let flags = issue(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
     flags < 0 || flags as i32 & libc::O_DIRECT != 0
 }
 
@@ -77,7 +77,7 @@ fn socket_option(fd: usize, option: i32) -> Option<i32> {
     let mut len = size_of::<i32>() as u32;
     let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
     let arguments = [fd, level, option as usize, at, &raw mut len as usize, 0];
-    (issue(libc::SYS_getsockopt, arguments) == 0).then_some(value)
+    (ask(libc::SYS_getsockopt, arguments) == 0).then_some(value)
 }
 
 /// Whether MSG_TRUNC makes a socket drop what it says it has received.

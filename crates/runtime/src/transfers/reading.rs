@@ -9,7 +9,7 @@ use super::buffers::{Way, managed_bytes, shorten, whole};
 use super::kinds::{Kind, drops_truncated, kind_of};
 use super::pieces::in_pieces;
 use super::vectors::Call;
-use crate::guard::issue;
+use crate::guard::ask;
 use libc::iovec;
 use softswap_engine::engine::Engine;
 
@@ -61,7 +61,7 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], most: usize) -> isi
 }
 
 fn seek(fd: usize, by: isize) -> isize {
-    issue(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
+    ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
 }
 
 /// Reads from the file's own position on, after claiming what there is to read.

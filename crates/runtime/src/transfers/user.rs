@@ -5,7 +5,7 @@
 //! Of other memory the kernel is asked, by a call that does nothing else with it;
 //! the calling thread's own stack needs no asking.
 
-use crate::guard::issue;
+use crate::guard::ask;
 use crate::start;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -81,7 +81,7 @@ fn kernel_reads(address: usize) -> bool {
     const NOTHING: usize = usize::MAX;
     let word = address & !(size_of::<u64>() - 1);
     let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-    issue(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
+    ask(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
 }
 
 /// Whether the kernel can write a byte: whether the page of this frame is in
@@ -89,7 +89,7 @@ fn kernel_reads(address: usize) -> bool {
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
-    issue(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != -(libc::EFAULT as isize)
+    ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != -(libc::EFAULT as isize)
 }
 
 /// A structure of the program's; `None` where it cannot be read.
