@@ -15,8 +15,10 @@
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
+//! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
+//! | `thread_end` | what the kernel reads and writes when a thread ends       |
 //! | `fork`      | what a forked child needs to see its data                   |
 //! | `descriptors` | `close` and its relatives: the engine's stay open         |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
@@ -39,11 +41,13 @@ mod heap;
 mod mappings;
 mod masks;
 mod pinned;
+mod pins;
 mod raw_calls;
 mod real;
 mod spawn;
 mod start;
 mod streams;
+mod thread_end;
 mod threads;
 mod unsupported;
 mod vectors;

@@ -10,15 +10,17 @@
 //! the filter alone.
 
 use crate::guard::Arguments;
+use crate::masks;
 use crate::real::{Real, c_result};
+use crate::thread_end;
 use std::ffi::c_void;
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.
-type Answer = fn(Arguments) -> isize;
+pub(crate) type Answer = fn(Arguments) -> isize;
 
 /// The room that answers for a call, if one does.
-fn room_of(_number: i64) -> Option<Answer> {
-    None
+fn room_of(number: i64) -> Option<Answer> {
+    masks::room_of(number).or_else(|| thread_end::room_of(number))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
@@ -28,6 +30,18 @@ extern "C" fn target_of(number: i64) -> *const c_void {
     match room_of(number) {
         Some(_) => answered as *const c_void,
         None => SYSCALL.get(),
+    }
+}
+
+/// Makes a call as the program would, whose pointers may be managed: the kernel's result.
+pub(crate) fn pass_on(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
+    type Call = unsafe extern "C" fn(i64, usize, usize, usize, usize, usize, usize) -> isize;
+    // SAFETY: the C library's `syscall`, which has this signature.
+    let call: Call = unsafe { std::mem::transmute(SYSCALL.get()) };
+    // SAFETY: the program's own call.
+    match unsafe { call(number, a, b, c, d, e, f) } {
+        -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
+        result => result,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, streams, threads};
+use crate::{control, faults, fork, growing, guard, heap, masks, streams, thread_end, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
@@ -67,6 +67,7 @@ extern "C" fn on_load() {
     };
     STATE.store(state, Ordering::Release);
     if state == MANAGED {
+        masks::adopt();
         // The guard last: from here on calls with managed pointers trap.
         let started = start_background().map(|()| control::start());
         if let Err(why) = started.and_then(|()| install_guard()) {
@@ -109,9 +110,10 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     heap::find_loader().map_err(|e| {
         format!("cannot find the dynamic loader in /proc/self/maps ({e}); raise the open-files limit (ulimit -n), or mount /proc")
     })?;
-    faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
-    guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    let bus = faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
+    let sys = guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    masks::remember(bus, sys);
     fork::install()?;
     Ok(true)
 }
@@ -144,6 +146,7 @@ extern "C" fn prefetch_thread(thread: *mut c_void) -> *mut c_void {
 
 fn reclaim_goes_on(engine: &'static Engine) -> bool {
     fork::reap(engine);
+    thread_end::release_gone(engine);
     RECLAIMING.load(Ordering::Relaxed)
 }
 

@@ -3,14 +3,15 @@
 //! (a coroutine's, say) or nearly used up.
 
 use crate::heap::outside_the_window;
-use crate::masks::INTERNAL;
+use crate::masks::{self, INTERNAL};
 use crate::pinned::Pinned;
+use crate::pins;
 use crate::real::real;
 use crate::start;
+use crate::thread_end;
 use softswap_engine::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,25 +23,12 @@ pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 struct Job {
     start: Start,
     argument: *mut c_void,
+    /// What it believes to block of the engine's signals.
+    believed: signals::Mask,
 }
 
 /// Key whose destructor takes a thread's signal stack away; 0 before there is one.
 static KEY: AtomicU32 = AtomicU32::new(0);
-
-thread_local! {
-    /// The alternate stack the program believes it has.
-    static BELIEVED: Cell<Option<Believed>> = const { Cell::new(None) };
-    /// Whether this thread has the engine's.
-    static HAS_OURS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A `stack_t` the program asked for.
-#[derive(Clone, Copy)]
-struct Believed {
-    base: usize,
-    flags: i32,
-    len: usize,
-}
 
 pub(crate) fn adopt_main() -> io::Result<()> {
     let mut key = 0;
@@ -48,13 +36,17 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(take_stack)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
-    signals::install_stack()?;
-    HAS_OURS.set(true);
+    let base = signals::install_stack()?;
+    pins::keep_pins(base);
+    take_back_at_end(base);
     Ok(())
 }
 
 extern "C" fn take_stack(base: *mut c_void) {
-    HAS_OURS.set(false);
+    pins::forget_pins();
+    if let Some(engine) = start::engine() {
+        thread_end::prepare(engine);
+    }
     // SAFETY: the value was stored by this thread when the stack was made, and
     // destructors run on the thread's ordinary stack.
     unsafe { signals::remove_stack(base as usize) };
@@ -62,7 +54,12 @@ extern "C" fn take_stack(base: *mut c_void) {
 
 fn give_stack() {
     let Ok(base) = signals::install_stack() else { return };
-    HAS_OURS.set(true);
+    pins::keep_pins(base);
+    take_back_at_end(base);
+}
+
+/// Has [`take_stack`] called when this thread ends.
+fn take_back_at_end(base: usize) {
     if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
         // SAFETY: a live key of this library's.
         unsafe { libc::pthread_setspecific(key, base as *const c_void) };
@@ -73,9 +70,12 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     give_stack();
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
-    signals::set_mask(signals::block_all() & !unblocked);
+    let given = signals::block_all();
+    signals::set_mask(given & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
-    let Job { start, argument } = unsafe { job.cast::<Job>().read() };
+    let Job { start, argument, believed } = unsafe { job.cast::<Job>().read() };
+    // By its maker, or by its attributes.
+    masks::inherit(believed | given);
     // SAFETY: it came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
     start(argument)
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn pthread_create(
         return libc::EAGAIN;
     }
     // SAFETY: fresh memory of the right size and alignment.
-    unsafe { job.write(Job { start, argument }) };
+    unsafe { job.write(Job { start, argument, believed: inherited_belief(attributes) }) };
     // The C library reads the attributes and writes the result with all
     // signals blocked, when nothing can be brought in.
     let mut made: libc::pthread_t = 0;
@@ -120,6 +120,27 @@ pub unsafe extern "C" fn pthread_create(
         unsafe { HEAP.release(job.cast()) };
     }
     result
+}
+
+/// What a new thread believes to block because its maker does: nothing where its
+/// attributes have a mask.
+fn inherited_belief(attributes: *const libc::pthread_attr_t) -> signals::Mask {
+    type GetMask = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut libc::sigset_t) -> i32;
+    let believed = masks::believed();
+    if believed == 0 || attributes.is_null() {
+        return believed;
+    }
+    // SAFETY: a C string; the C library has it from 2.32 on.
+    let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
+    if get.is_null() {
+        return believed;
+    }
+    // SAFETY: the function of that name.
+    let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
+    // SAFETY: all-zero is a valid set to write over.
+    let mut mask = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid attribute object, and a local.
+    if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { believed }
 }
 
 /// Starts a thread of the engine's own through the above: the C library may
@@ -207,45 +228,4 @@ extending! {
     pthread_attr_setaffinity_np(attributes: *mut libc::pthread_attr_t, len: usize, cpus: *const c_void);
     pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, mask: *const libc::sigset_t);
     pthread_getattr_np(thread: libc::pthread_t, attributes: *mut libc::pthread_attr_t);
-}
-
-/// # Safety
-/// As `sigaltstack(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> i32 {
-    if start::engine().is_none() || !HAS_OURS.get() {
-        let args = [new as usize, old as usize, 0, 0, 0, 0];
-        // SAFETY: the caller's promise.
-        let result = unsafe { softswap_sys::raw::syscall(libc::SYS_sigaltstack, args) };
-        return crate::real::c_result(result) as i32;
-    }
-    let before = BELIEVED.get();
-    // SAFETY: the caller's pointer is valid or null.
-    if let Some(new) = unsafe { new.as_ref() } {
-        const SMALLEST: usize = 2048;
-        let disables = new.ss_flags & libc::SS_DISABLE != 0;
-        if !disables && new.ss_size < SMALLEST {
-            softswap_sys::raw::set_errno(libc::ENOMEM);
-            return -1;
-        }
-        BELIEVED.set((!disables).then_some(Believed {
-            base: new.ss_sp as usize,
-            flags: new.ss_flags,
-            len: new.ss_size,
-        }));
-    }
-    // SAFETY: likewise.
-    if let Some(old) = unsafe { old.as_mut() } {
-        *old = match before {
-            Some(b) => {
-                libc::stack_t { ss_sp: b.base as *mut c_void, ss_flags: b.flags, ss_size: b.len }
-            }
-            None => libc::stack_t {
-                ss_sp: std::ptr::null_mut(),
-                ss_flags: libc::SS_DISABLE,
-                ss_size: 0,
-            },
-        };
-    }
-    0
 }

@@ -276,7 +276,22 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
+        self.check_limit(offset_bytes + buf.len() as u64)?;
         Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset_bytes))?)
+    }
+
+    /// Whether the process may write to the file up to `end_bytes`: beyond the largest
+    /// size of a file (`ulimit -f`) the kernel would send it SIGXFSZ, which is for writes
+    /// of the program's own. Asked each time, because a program may change its limit.
+    ///
+    /// # Errors
+    /// EFBIG.
+    pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        match limit {
+            Some(most) if end_bytes > most && !self.is_device => Err(Errno::FBIG.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Claims storage for a range, so that later writes to it find room.
@@ -287,6 +302,7 @@ impl SwapFile {
     /// # Errors
     /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.check_limit(offset_bytes + length_bytes)?;
         let claim =
             || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset_bytes, length_bytes);
         match retry_on_intr(claim) {
