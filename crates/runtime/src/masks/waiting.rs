@@ -87,7 +87,7 @@ pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
         return -1;
     };
     // SAFETY: a local set.
-    unsafe { sigsuspend(&raw const *&set_of(mask)) }
+    unsafe { sigsuspend(&set_of(mask)) }
 }
 
 /// As BSD's `sigpause(3)`.
