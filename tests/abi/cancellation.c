@@ -87,7 +87,6 @@ static void cancel_many(int kind)
 }
 
 static void cancelled_in_read(void) { cancel_many(0); }
-static void cancelled_in_readv(void) { cancel_many(1); }
 static void cancelled_in_poll(void) { cancel_many(2); }
 static void cancelled_in_ppoll(void) { cancel_many(3); }
 static void cancelled_in_recv(void) { cancel_many(4); }
@@ -400,7 +399,7 @@ static void interrupted_calls_end(void)
     say("left %d", times[1].tv_sec == 4);
 }
 
-ABI_MAIN(CASE(cancelled_in_read), CASE(cancelled_in_readv), CASE(cancelled_in_poll),
+ABI_MAIN(CASE(cancelled_in_read), CASE(cancelled_in_poll),
          CASE(cancelled_in_ppoll), CASE(cancelled_in_recv), CASE(cleanups_run),
          CASE(scopes_are_left), CASE(asynchronous_cancel_while_pages_come_in),
          CASE(disabled_cancel_waits), CASE(jumping_out_of_read), CASE(jumping_out_of_readv),

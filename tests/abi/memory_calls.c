@@ -1,5 +1,52 @@
-/* mmap, munmap, mremap, mprotect, madvise, mlock, mincore. */
+/* mmap, munmap, mprotect, madvise, mlock, msync, mincore: what is refused, with
+ * which error, and that it then changes nothing. */
 #include "abi.h"
+
+#define LEN (256UL << 10)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+#define RW (PROT_READ | PROT_WRITE)
+#define NOBODY 65534
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+static void *say_map(const char *what, void *got, void *wanted)
+{
+    int error = errno;
+    if (got == MAP_FAILED)
+        say("%s: %s", what, strerrorname_np(error));
+    else
+        say("%s: %s", what, !wanted ? "done" : got == wanted ? "there" : "elsewhere");
+    return got;
+}
+#define MAP(wanted, ...) (errno = 0, say_map(#__VA_ARGS__, mmap(__VA_ARGS__), wanted))
+
+/* Whether memory can be read, by asking the kernel. */
+static int is_readable(void *at)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    int can = write(ends[1], at, 1) == 1;
+    close(ends[0]), close(ends[1]);
+    return can;
+}
+
+static size_t not_zero(const char *at, size_t len)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++)
+        count += at[i] != 0;
+    return count;
+}
+
+static void become_nobody(void)
+{
+    if (geteuid() == 0)
+        MUST(setuid(NOBODY));
+}
+
+/* ---- munmap ---- */
 
 static void munmap_of_an_unaligned_address(void)
 {
@@ -16,4 +63,677 @@ static void data_survives_being_put_out(void)
     say("wrong %zu", wrong(at, 4 * MIB, 2));
 }
 
-ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out))
+static void munmap_lengths(void)
+{
+    char *at = memory(LEN, 3);
+    put_out();
+    RESULT(munmap(at, 0));
+    RESULT(munmap(at, -PAGE));
+    RESULT(munmap(at, -1UL));
+    RESULT(munmap(at, 1UL << 47));
+    say("wrong %zu", wrong(at, LEN, 3));
+    RESULT(munmap(at, 1));
+    say("readable %d %d", is_readable(at), is_readable(at + PAGE));
+    RESULT(munmap(at, LEN));
+    RESULT(munmap(at, LEN));
+}
+
+static void munmap_of_locked_memory(void)
+{
+    char *at = memory(LEN, 4);
+    RESULT(mlock(at, 64 << 10));
+    RESULT(munmap(at, LEN));
+    say("readable %d", is_readable(at));
+    MAP(at, at, LEN, RW, ANON | MAP_FIXED, -1, 0);
+    say("not zero %zu", not_zero(at, LEN));
+    fill(at, LEN, 5);
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 5));
+    RESULT(madvise(at, LEN, MADV_DONTNEED));
+}
+
+/* ---- mmap ---- */
+
+static void mmap_refused(void)
+{
+    MAP(NULL, NULL, 0, RW, ANON, -1, 0);
+    MAP(NULL, NULL, -PAGE, RW, ANON, -1, 0);
+    MAP(NULL, NULL, -1UL, RW, ANON, -1, 0);
+    MAP(NULL, NULL, LEN, RW, ANON, -1, 1);
+    MAP(NULL, NULL, LEN, RW, MAP_ANONYMOUS, -1, 0);
+    MAP(NULL, NULL, LEN, RW, MAP_PRIVATE, -1, 0);
+    MAP(NULL, NULL, LEN, RW, MAP_PRIVATE, 12345, 0);
+}
+
+static void unknown_protection_bits(void)
+{
+    char *at = MAP(NULL, NULL, LEN, RW | 0x1000, ANON, -1, 0);
+    if (at == MAP_FAILED)
+        return;
+    fill(at, LEN, 5);
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 5));
+    RESULT(mprotect(at, LEN, RW | 0x1000));
+    RESULT(mprotect(at, LEN, RW | 8));
+}
+
+static void fixed_with_a_bad_descriptor(void)
+{
+    char *at = memory(LEN, 6);
+    put_out();
+    MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0);
+    MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, -1, 0);
+    say("wrong %zu", wrong(at, LEN, 6));
+}
+
+static void fixed_without_permission(void)
+{
+    char *at = memory(LEN, 7);
+    char path[] = "/proc/self/fd/00000";
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int reads = MUST(open(path, O_RDONLY)), writes = MUST(open(path, O_WRONLY));
+    put_out();
+    MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, reads, 0);
+    MAP(NULL, at, LEN, PROT_READ, MAP_PRIVATE | MAP_FIXED, writes, 0);
+    say("wrong %zu", wrong(at, LEN, 7));
+    MAP(at, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, reads, 0);
+    say("not zero %zu", not_zero(at, LEN));
+}
+
+static void fixed_with_a_bad_offset(void)
+{
+    char *at = memory(LEN, 8);
+    int file = scratch_file(O_RDWR);
+    put_out();
+    MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, file, 1);
+    MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, file, (off_t)(-PAGE));
+    MAP(NULL, at, LEN, RW, ANON | MAP_FIXED, -1, 1);
+    say("wrong %zu", wrong(at, LEN, 8));
+}
+
+static void fixed_of_what_cannot_be_mapped(void)
+{
+    char *at = memory(LEN, 9);
+    int ends[2];
+    MUST(pipe(ends));
+    int dir = MUST(open("/", O_RDONLY | O_DIRECTORY));
+    put_out();
+    MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, ends[0], 0);
+    MAP(NULL, at, LEN, PROT_READ, MAP_PRIVATE | MAP_FIXED, dir, 0);
+    say("wrong %zu", wrong(at, LEN, 9));
+}
+
+static void fixed_unaligned_or_empty(void)
+{
+    char *at = memory(LEN, 10);
+    put_out();
+    MAP(NULL, at + 1, LEN / 2, RW, ANON | MAP_FIXED, -1, 0);
+    MAP(NULL, at, 0, RW, ANON | MAP_FIXED, -1, 0);
+    MAP(NULL, at, -PAGE, RW, ANON | MAP_FIXED, -1, 0);
+    MAP(NULL, at, LEN, RW, MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+    say("wrong %zu", wrong(at, LEN, 10));
+}
+
+static void shared_validate(void)
+{
+    char *at = memory(LEN, 11);
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    put_out();
+    MAP(NULL, at, LEN, RW, MAP_SHARED_VALIDATE | MAP_FIXED | 0x8000000, file, 0);
+    say("wrong %zu", wrong(at, LEN, 11));
+    MAP(at, at, LEN, RW, MAP_SHARED_VALIDATE | MAP_FIXED, file, 0);
+    at[0] = 'a';
+    char byte = 0;
+    RESULT(pread(file, &byte, 1, 0));
+    say("byte %c", byte);
+}
+
+static void noreplace_over_a_mapping(void)
+{
+    char *at = memory(LEN, 12);
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    put_out();
+    MAP(NULL, at, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+    MAP(NULL, at + LEN / 2, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+    MAP(NULL, at, PAGE, RW, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+    say("wrong %zu", wrong(at, LEN, 12));
+    MUST(munmap(at, LEN / 2));
+    MAP(at, at, LEN / 2, RW, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+    MAP(NULL, at, LEN / 2, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+}
+
+static void a_hint_that_is_free(void)
+{
+    char *at = memory(8 * LEN, 13);
+    MUST(munmap(at + 2 * LEN, 4 * LEN));
+    put_out();
+    char *there = MAP(at + 2 * LEN, at + 2 * LEN, LEN, RW, ANON, -1, 0);
+    say("not zero %zu", not_zero(there, LEN));
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    MAP(at + 4 * LEN, at + 4 * LEN, LEN, RW, MAP_SHARED, file, 0);
+    MAP(at + 5 * LEN, at + 5 * LEN, PAGE, RW, ANON, -1, 0);
+}
+
+static void a_hint_that_is_taken(void)
+{
+    char *at = memory(LEN, 14);
+    put_out();
+    char *other = mmap(at, LEN, RW, ANON, -1, 0);
+    say("elsewhere: %d", other != MAP_FAILED && other != at);
+    fill(other, LEN, 15);
+    put_out();
+    say("wrong %zu %zu", wrong(at, LEN, 14), wrong(other, LEN, 15));
+}
+
+/* As collectors do that place their heap: the next address, until one is kept. */
+static void hints_that_a_program_insists_on(void)
+{
+    for (size_t i = 0; i < 4000; i++) {
+        char *hint = (char *)(0x100000000000UL + i * 0x10000000UL);
+        char *got = mmap(hint, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+        if (got == hint) {
+            say("one is kept");
+            char *over = mmap(hint, MIB, RW, ANON | MAP_FIXED, -1, 0);
+            say("there: %d", over == hint);
+            fill(over, MIB, 16);
+            put_out();
+            say("wrong %zu", wrong(over, MIB, 16));
+            return;
+        }
+        MUST(munmap(got, 64 * MIB));
+    }
+    say("none is kept");
+}
+
+static void a_reservation_is_opened(void)
+{
+    char *at = mmap(NULL, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    say("readable %d", is_readable(at));
+    MAP(at + MIB, at + MIB, LEN, RW, ANON | MAP_FIXED, -1, 0);
+    RESULT(mprotect(at + 2 * MIB, LEN, RW));
+    fill(at + MIB, LEN, 17), fill(at + 2 * MIB, LEN, 18);
+    put_out();
+    say("wrong %zu %zu", wrong(at + MIB, LEN, 17), wrong(at + 2 * MIB, LEN, 18));
+    MAP(at + MIB, at + MIB, LEN, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    say("readable %d %d", is_readable(at + MIB), is_readable(at + 2 * MIB));
+}
+
+static void executable_memory(void)
+{
+    static const unsigned char answer[] = {0xb8, 42, 0, 0, 0, 0xc3};
+    char *at = memory(LEN, 19);
+    memcpy(at, answer, sizeof answer);
+    RESULT(mprotect(at, PAGE, PROT_READ | PROT_EXEC));
+    put_out();
+    say("says %d", ((int (*)(void))at)());
+    MAP(at, at, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, ANON | MAP_FIXED, -1, 0);
+    memcpy(at, answer, sizeof answer);
+    say("says %d", ((int (*)(void))at)());
+}
+
+/* ---- mprotect ---- */
+
+static void mprotect_refused(void)
+{
+    char *at = memory(LEN, 20);
+    put_out();
+    RESULT(mprotect(at + 1, PAGE, PROT_READ));
+    RESULT(mprotect(at, -PAGE, PROT_READ));
+    RESULT(mprotect(at, -1UL, PROT_READ));
+    RESULT(mprotect(at, 0, PROT_READ));
+    RESULT(mprotect(at, PAGE, 0x100));
+    RESULT(mprotect(at, PAGE, PROT_READ | PROT_GROWSDOWN));
+    RESULT(mprotect(at, PAGE, PROT_READ | PROT_GROWSUP));
+    RESULT(mprotect(at, PAGE, PROT_READ | PROT_GROWSDOWN | PROT_GROWSUP));
+    fill(at, LEN, 21);
+    say("wrong %zu", wrong(at, LEN, 21));
+}
+
+static void mprotect_up_to_a_hole(void)
+{
+    char *at = memory(LEN, 22);
+    MUST(munmap(at + LEN / 2, PAGE));
+    put_out();
+    RESULT(mprotect(at, LEN, PROT_NONE));
+    say("readable %d %d", is_readable(at), is_readable(at + LEN / 2 + PAGE));
+    RESULT(mprotect(at, LEN / 2, PROT_READ));
+    say("wrong %zu", wrong(at, LEN / 2, 22));
+    RESULT(mprotect(at + LEN / 2, PAGE, PROT_READ));
+}
+
+static void mprotect_over_a_file(void)
+{
+    char *at = memory(LEN, 23);
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int reads = MUST(open(path, O_RDONLY));
+    MAP(at + LEN / 2, at + LEN / 2, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, reads, 0);
+    put_out();
+    RESULT(mprotect(at, LEN, PROT_READ));
+    RESULT(mprotect(at, LEN, RW));
+    int zero = MUST(open("/dev/zero", O_RDONLY));
+    RESULT(read(zero, at, 1));
+    RESULT(read(zero, at + LEN / 2, 1));
+    RESULT(read(zero, at + LEN / 2 + PAGE, 1));
+}
+
+static void protection_keys(void)
+{
+    char *at = memory(LEN, 24);
+    put_out();
+    RESULT(pkey_mprotect(at, LEN, PROT_NONE, 1));
+    RESULT(pkey_mprotect(at, LEN, PROT_NONE, 15));
+    RESULT(pkey_mprotect(at, LEN, PROT_NONE, 99));
+    RESULT(pkey_mprotect(at, LEN, PROT_NONE, -2));
+    say("readable %d", is_readable(at));
+    RESULT(pkey_mprotect(at, LEN, PROT_READ, -1));
+    say("wrong %zu", wrong(at, LEN, 24));
+    RESULT(pkey_mprotect(at + 1, LEN, PROT_READ, 1));
+    RESULT(pkey_mprotect(at, 0, PROT_READ, 1));
+}
+
+/* ---- madvise ---- */
+
+static void madvise_refused(void)
+{
+    char *at = memory(LEN, 25);
+    put_out();
+    RESULT(madvise(at + 1, PAGE, MADV_DONTNEED));
+    RESULT(madvise(at, -PAGE, MADV_DONTNEED));
+    RESULT(madvise(at, -1UL, MADV_DONTNEED));
+    RESULT(madvise(at, 0, MADV_DONTNEED));
+    RESULT(madvise(at, PAGE, 12345));
+    RESULT(madvise(at, 0, 12345));
+    RESULT(madvise(at + 1, 0, MADV_NORMAL));
+    RESULT(madvise(at, LEN, MADV_REMOVE));
+    RESULT(madvise(at, LEN, 5));
+    say("wrong %zu", wrong(at, LEN, 25));
+}
+
+static void advice_over_a_hole(void)
+{
+    char *at = memory(LEN, 26);
+    MUST(munmap(at + LEN / 2, PAGE));
+    put_out();
+    RESULT(madvise(at, LEN, MADV_RANDOM));
+    RESULT(madvise(at, LEN, MADV_DONTFORK));
+    RESULT(madvise(at, LEN, MADV_POPULATE_READ));
+    RESULT(madvise(at, LEN, MADV_COLD));
+    say("wrong %zu", wrong(at, LEN / 2, 26));
+    RESULT(madvise(at, LEN, MADV_DONTNEED));
+    say("not zero %zu %zu", not_zero(at, LEN / 2), not_zero(at + LEN / 2 + PAGE, LEN / 2 - PAGE));
+    RESULT(madvise(at + LEN / 2, PAGE, MADV_DONTNEED));
+}
+
+static void all_hints(void)
+{
+    static const int hints[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
+                                MADV_DONTFORK, MADV_DOFORK, MADV_MERGEABLE, MADV_UNMERGEABLE,
+                                MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP,
+                                MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_COLD, MADV_PAGEOUT};
+    char *at = memory(LEN, 27);
+    put_out();
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        say("advice %d", hints[i]);
+        RESULT(madvise(at, LEN, hints[i]));
+    }
+    say("wrong %zu", wrong(at, LEN, 27));
+}
+
+static void populating(void)
+{
+    char *at = memory(LEN, 28);
+    put_out();
+    RESULT(madvise(at, LEN, MADV_POPULATE_READ));
+    RESULT(madvise(at, LEN, MADV_POPULATE_WRITE));
+    MUST(mprotect(at + LEN / 2, PAGE, PROT_READ));
+    RESULT(madvise(at, LEN, MADV_POPULATE_READ));
+    RESULT(madvise(at, LEN, MADV_POPULATE_WRITE));
+    MUST(mprotect(at + LEN / 2, PAGE, PROT_NONE));
+    RESULT(madvise(at, LEN, MADV_POPULATE_READ));
+    MUST(mprotect(at + LEN / 2, PAGE, PROT_READ));
+    say("wrong %zu", wrong(at, LEN, 28));
+}
+
+static void poison(void)
+{
+    become_nobody();
+    char *at = memory(LEN, 29);
+    RESULT(madvise(at, PAGE, 100));
+    RESULT(madvise(at, PAGE, 101));
+    say("wrong %zu", wrong(at, LEN, 29));
+}
+
+static void wiped_on_fork(void)
+{
+    char *at = memory(LEN, 30);
+    RESULT(madvise(at, LEN / 2, MADV_WIPEONFORK));
+    RESULT(madvise(at, PAGE, MADV_KEEPONFORK));
+    put_out();
+    pid_t pid = MUST(fork());
+    if (!pid) {
+        say("kept wrong %zu", wrong(at, PAGE, 30));
+        say("wiped not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
+        fill(at, LEN, 31);
+        pid_t again = fork();
+        if (!again) {
+            say("again: not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
+            _exit(0);
+        }
+        say_end("grandchild", again);
+        say("wrong %zu", wrong(at, LEN, 31));
+        _exit(0);
+    }
+    say_end("child", pid);
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 30));
+}
+
+static void withheld_at_fork(void)
+{
+    char *at = memory(LEN, 32);
+    RESULT(madvise(at, LEN, MADV_DONTFORK));
+    RESULT(madvise(at, PAGE, MADV_DOFORK));
+    put_out();
+    pid_t pid = MUST(fork());
+    if (!pid) {
+        say("readable %d %d", is_readable(at), is_readable(at + PAGE));
+        say("wrong %zu", wrong(at, PAGE, 32));
+        RESULT(mprotect(at + PAGE, PAGE, PROT_READ));
+        *(volatile char *)(at + LEN - 1);
+        _exit(0);
+    }
+    say_end("child", pid);
+    say("wrong %zu", wrong(at, LEN, 32));
+}
+
+static void advice_by_a_process_descriptor(void)
+{
+    char *at = memory(LEN, 33);
+    int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
+    struct iovec vector = {at, LEN};
+    put_out();
+    RESULT(syscall(SYS_process_madvise, self, &vector, 1, MADV_COLD, 0) == (long)LEN);
+    RESULT(syscall(SYS_process_madvise, self, &vector, 1, MADV_PAGEOUT, 0) == (long)LEN);
+    RESULT(syscall(SYS_process_madvise, self, &vector, 1, 12345, 0));
+    RESULT(syscall(SYS_process_madvise, -1, &vector, 1, MADV_COLD, 0));
+    say("wrong %zu", wrong(at, LEN, 33));
+}
+
+/* ---- mlock ---- */
+
+static void dontneed_of_locked_memory(void)
+{
+    char *at = memory(LEN, 34);
+    RESULT(mlock(at, 64 << 10));
+    RESULT(madvise(at, 64 << 10, MADV_DONTNEED));
+    RESULT(madvise(at, 64 << 10, MADV_FREE));
+    RESULT(madvise(at, 64 << 10, MADV_COLD));
+    RESULT(madvise(at, 64 << 10, MADV_PAGEOUT));
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 34));
+    RESULT(madvise(at, 64 << 10, MADV_DONTNEED_LOCKED));
+    say("not zero %zu", not_zero(at, 64 << 10));
+    RESULT(madvise(at, 64 << 10, MADV_DONTNEED));
+    RESULT(munlock(at, PAGE));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(munlock(at, LEN));
+    RESULT(madvise(at, LEN, MADV_DONTNEED));
+    say("not zero %zu", not_zero(at, LEN));
+}
+
+static void mlock_lengths(void)
+{
+    char *at = memory(LEN, 35);
+    RESULT(mlock(at, 0));
+    RESULT(mlock(at + 1, 1));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(mlock(at, -PAGE));
+    RESULT(munlock(at, -PAGE));
+    RESULT(munlock(at + 1, 0));
+    RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
+}
+
+static void mlock_over_a_hole(void)
+{
+    char *at = memory(LEN, 36);
+    MUST(munmap(at + 2 * PAGE, PAGE));
+    put_out();
+    RESULT(mlock(at, 4 * PAGE));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(madvise(at + 3 * PAGE, PAGE, MADV_DONTNEED));
+    RESULT(munlock(at, 4 * PAGE));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(mlock(at + 2 * PAGE, PAGE));
+}
+
+static void mlock2_flags(void)
+{
+    char *at = memory(LEN, 37);
+    RESULT(mlock2(at, 4 * PAGE, 2));
+    RESULT(mlock2(at, 4 * PAGE, 0));
+    RESULT(munlock(at, 4 * PAGE));
+    RESULT(mlock2(at, 4 * PAGE, MLOCK_ONFAULT));
+    RESULT(madvise(at, 4 * PAGE, MADV_DONTNEED));
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 37));
+}
+
+static void mlock_of_closed_memory(void)
+{
+    char *at = memory(LEN, 38);
+    MUST(mprotect(at, 4 * PAGE, PROT_NONE));
+    RESULT(mlock(at, 4 * PAGE));
+    RESULT(munlock(at, 4 * PAGE));
+}
+
+static void mlock_within_its_limit(void)
+{
+    /* Not to the page: the engine may have one locked that holds its key. */
+    struct rlimit limit = {20 * PAGE, 20 * PAGE};
+    char *at = memory(LEN, 39);
+    MUST(setrlimit(RLIMIT_MEMLOCK, &limit));
+    become_nobody();
+    RESULT(mlock(at, 21 * PAGE));
+    RESULT(mlock(at, 16 * PAGE));
+    RESULT(mlock(at, 16 * PAGE));
+    RESULT(mlock(at + 16 * PAGE, 8 * PAGE));
+    RESULT(munlock(at, 8 * PAGE));
+    RESULT(mlock(at + 16 * PAGE, 8 * PAGE));
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 39));
+}
+
+static void mlock_without_a_limit_to_speak_of(void)
+{
+    struct rlimit none = {0, 0};
+    char *at = memory(LEN, 40);
+    MUST(setrlimit(RLIMIT_MEMLOCK, &none));
+    become_nobody();
+    RESULT(mlock(at, PAGE));
+    RESULT(mlock(at, 0));
+    RESULT(mlockall(MCL_FUTURE));
+    RESULT(munlock(at, PAGE));
+}
+
+static void locked_bytes(const char *what)
+{
+    static long before = -1; /* the engine may have a page locked itself */
+    char line[256];
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (!strncmp(line, "VmLck:", 6)) {
+            long now = strtol(line + 6, NULL, 10);
+            before = before < 0 ? now : before;
+            say("%s: %ld KiB more", what, now - before);
+        }
+    if (status)
+        fclose(status);
+}
+
+static void the_kernel_counts_what_is_locked(void)
+{
+    char *at = memory(LEN, 41);
+    locked_bytes("at first");
+    MUST(mlock(at, 64 << 10));
+    locked_bytes("locked");
+    MUST(munlock(at, PAGE));
+    locked_bytes("a page less");
+    pid_t pid = MUST(fork());
+    if (!pid) {
+        locked_bytes("in the child");
+        RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
+        say("not zero %zu", not_zero(at + PAGE, PAGE));
+        _exit(0);
+    }
+    say_end("child", pid);
+    MUST(munmap(at, LEN));
+    locked_bytes("unmapped");
+}
+
+static void munlockall_unlocks(void)
+{
+    char *at = memory(LEN, 42);
+    RESULT(mlock(at, 64 << 10));
+    RESULT(munlockall());
+    RESULT(madvise(at, 64 << 10, MADV_DONTNEED));
+
+}
+
+static void mlockall_flags(void)
+{
+    RESULT(mlockall(0));
+    RESULT(mlockall(MCL_ONFAULT));
+    RESULT(mlockall(8));
+}
+
+static void map_locked(void)
+{
+    char *at = memory(LEN, 43);
+    locked_bytes("at first");
+    put_out();
+    MAP(at, at, 16 * PAGE, RW, ANON | MAP_FIXED | MAP_LOCKED, -1, 0);
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    locked_bytes("locked");
+    RESULT(munmap(at, LEN));
+    locked_bytes("unmapped");
+}
+
+/* ---- msync ---- */
+
+static void msync_flags(void)
+{
+    char *at = memory(LEN, 44);
+    put_out();
+    RESULT(msync(at, LEN, MS_SYNC));
+    RESULT(msync(at, LEN, MS_ASYNC));
+    RESULT(msync(at, LEN, MS_INVALIDATE));
+    RESULT(msync(at, LEN, 0));
+    RESULT(msync(at, LEN, MS_SYNC | MS_ASYNC));
+    RESULT(msync(at, LEN, 64));
+    RESULT(msync(at + 1, LEN, MS_SYNC));
+    RESULT(msync(at, 0, MS_SYNC));
+    RESULT(msync(at, -PAGE, MS_SYNC));
+    RESULT(msync(at, -1UL, MS_SYNC));
+}
+
+static void msync_over_a_hole(void)
+{
+    char *at = memory(LEN, 45);
+    MUST(munmap(at + LEN / 2, PAGE));
+    RESULT(msync(at, LEN, MS_ASYNC));
+    RESULT(msync(at + LEN / 2, PAGE, MS_SYNC));
+    RESULT(msync((char *)sbrk(0) + 4 * PAGE, PAGE, MS_SYNC));
+}
+
+static void msync_of_locked_memory(void)
+{
+    char *at = memory(LEN, 46);
+    MUST(mlock(at, PAGE));
+    RESULT(msync(at, LEN, MS_INVALIDATE));
+    RESULT(msync(at, LEN, MS_SYNC));
+    RESULT(msync(at + PAGE, PAGE, MS_SYNC | MS_INVALIDATE));
+}
+
+/* ---- mincore ---- */
+
+static void mincore_refused(void)
+{
+    unsigned char *states = memory(LEN, 47);
+    char *at = memory(LEN, 48);
+    RESULT(mincore(at + 1, PAGE, states));
+    RESULT(mincore(at, -PAGE, states));
+    RESULT(mincore(at, LEN, (void *)PAGE));
+    RESULT(mincore(at, 0, states));
+    MUST(munmap(at + LEN / 2, PAGE));
+    RESULT(mincore(at, LEN, states));
+    RESULT(mincore(at + LEN / 2, PAGE, states));
+    RESULT(mincore(at, LEN / 2, states));
+}
+
+static void mincore_into_managed_memory(void)
+{
+    unsigned char *states = memory(2 * LEN, 49);
+    MUST(munmap(states + LEN, LEN));
+    char *own = mmap(NULL, 64 * MIB, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    put_out();
+    RESULT(mincore(own, 64 * MIB, states));
+    size_t other = 0;
+    for (size_t i = 0; i < 64 * MIB / PAGE; i++)
+        other += states[i] != 0;
+    say("in memory %zu", other);
+    RESULT(mincore(own, 64 * MIB, states + LEN - 100));
+    put_out();
+    RESULT(mincore((void *)((size_t)mincore_refused & -PAGE), PAGE, states));
+    MUST(mprotect(states, LEN, PROT_READ));
+    RESULT(mincore(own, PAGE, states));
+}
+
+static void mincore_of_what_was_never_touched(void)
+{
+    unsigned char states[LEN / PAGE];
+    char *at = mmap(NULL, LEN, RW, ANON, -1, 0);
+    at[3 * PAGE] = 1;
+    RESULT(mincore(at, LEN, states));
+    say("%d %d %d", states[1], states[3], states[LEN / PAGE - 1]);
+    RESULT(madvise(at, LEN, MADV_DONTNEED));
+    RESULT(mincore(at, LEN, states));
+    say("%d", states[3]);
+}
+
+static void shmat_over_managed_memory(void)
+{
+    char *at = memory(LEN, 50);
+    int id = MUST(syscall(SYS_shmget, 0 /* IPC_PRIVATE */, LEN, 0600));
+    put_out();
+    RESULT(syscall(SYS_shmat, id, at, 0));
+    say("wrong %zu", wrong(at, LEN, 50));
+    syscall(SYS_shmctl, id, 0 /* IPC_RMID */, NULL);
+}
+
+ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out),
+         CASE(munmap_lengths), CASE(munmap_of_locked_memory), CASE(mmap_refused),
+         CASE(unknown_protection_bits), CASE(fixed_with_a_bad_descriptor),
+         CASE(fixed_without_permission), CASE(fixed_with_a_bad_offset),
+         CASE(fixed_of_what_cannot_be_mapped), CASE(fixed_unaligned_or_empty),
+         CASE(shared_validate), CASE(noreplace_over_a_mapping), CASE(a_hint_that_is_free),
+         CASE(a_hint_that_is_taken), CASE(hints_that_a_program_insists_on),
+         CASE(a_reservation_is_opened), CASE(executable_memory), CASE(mprotect_refused),
+         CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file), CASE(protection_keys),
+         CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),
+         CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
+         CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory),
+         CASE(mlock_lengths), CASE(mlock_over_a_hole), CASE(mlock2_flags),
+         CASE(mlock_of_closed_memory), CASE(mlock_within_its_limit),
+         CASE(mlock_without_a_limit_to_speak_of), CASE(the_kernel_counts_what_is_locked),
+         CASE(munlockall_unlocks), CASE(mlockall_flags), CASE(map_locked), CASE(msync_flags),
+         CASE(msync_over_a_hole), CASE(msync_of_locked_memory), CASE(mincore_refused),
+         CASE(mincore_into_managed_memory), CASE(mincore_of_what_was_never_touched),
+         CASE(shmat_over_managed_memory))

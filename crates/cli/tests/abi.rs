@@ -6,8 +6,8 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use support::{Ended, Running, compiled_from, softswap};
 
@@ -45,7 +45,28 @@ fn themes() -> BTreeSet<String> {
     let files = std::fs::read_dir(sources()).expect("the programs of the suite");
     files
         .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
+        .filter(|name| !name.ends_with("_plugin"))
         .collect()
+}
+
+/// A directory with what programs of the suite load: `NAME_plugin.so`, from
+/// `NAME_plugin.c`, for each theme that has one.
+fn plugins() -> &'static Path {
+    static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let compile = || {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for theme in themes() {
+            let source = sources().join(format!("{theme}_plugin.c"));
+            if source.exists() {
+                let mut compiler = Command::new("gcc");
+                compiler.args(["-O2", "-shared", "-fPIC", "-pthread", "-o"]);
+                compiler.arg(dir.path().join(format!("{theme}_plugin.so"))).arg(&source);
+                assert!(compiler.status().expect("gcc").success(), "{}", source.display());
+            }
+        }
+        dir
+    };
+    DIR.get_or_init(compile).path()
 }
 
 fn program(theme: &str) -> PathBuf {
@@ -65,7 +86,7 @@ fn seen(ended: &Ended) -> String {
 
 fn run(command: &mut Command) -> Ended {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    command.env("TMPDIR", dir.path()).current_dir(dir.path());
+    command.env("TMPDIR", dir.path()).env("ABI_PLUGIN_DIR", plugins()).current_dir(dir.path());
     Running::start(command).finish(CASE_LIMIT)
 }
 

@@ -18,7 +18,7 @@ use crate::pool::Handle;
 use crate::pool_upkeep::{self, Recompressor};
 use crate::prefetch;
 use crate::reclaim;
-use crate::space::{CHUNK_PAGES, Layout};
+use crate::space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::stats::{Stats, Tier};
 use crate::swap::Backing;
 use softswap_sys::PAGE_SIZE;
@@ -28,6 +28,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod locking;
+pub mod remap;
 
 /// What the address of memory with room to grow is a multiple of.
 pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
@@ -173,7 +176,7 @@ impl Engine {
     /// The pages of `len` bytes from a page-aligned `address`.
     fn pages_of(&self, address: usize, len: usize) -> io::Result<Range<PageNo>> {
         const EINVAL: i32 = 22;
-        let end = address.checked_add(len.next_multiple_of(PAGE_SIZE));
+        let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| address.checked_add(len));
         match end {
             Some(end)
                 if address.is_multiple_of(PAGE_SIZE)
@@ -338,6 +341,47 @@ impl Engine {
         self.parts.space.lock().protection(self.page_of(address))
     }
 
+    /// What lies in a range, in order: (first address, bytes, kind). What is beyond
+    /// the window is left out.
+    #[must_use]
+    pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
+        let (base, window_len) = self.window();
+        let end = address.saturating_add(len.next_multiple_of(PAGE_SIZE)).min(base + window_len);
+        if len == 0 || end <= address || !self.contains(address) {
+            return Vec::new();
+        }
+        let range = self.page_of(address)..self.page_of(end - 1) + 1;
+        let segments = mapping::segments(&self.parts, &range).into_iter();
+        let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
+        segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
+    }
+
+    /// Says what a forked child gets of a range.
+    pub fn set_at_fork(
+        &self,
+        address: usize,
+        len: usize,
+        what: AtFork,
+        on: bool,
+    ) -> io::Result<()> {
+        let range = self.pages_of(address, len)?;
+        self.parts.space.lock().at_fork(range, what, on);
+        Ok(())
+    }
+
+    /// Whether the page at `address` was ever given content.
+    #[must_use]
+    pub fn holds_something(&self, address: usize) -> bool {
+        self.parts.pages.wait(self.page_of(address)).place() != Place::Vacant
+    }
+
+    /// Whether all of a range may be used in all the ways of `wanted`.
+    #[must_use]
+    pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
+        self.pages_of(address, len)
+            .is_ok_and(|range| !self.parts.space.lock().lacks(&range, wanted))
+    }
+
     /// Whether every page of a range is mapped.
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
@@ -361,32 +405,6 @@ impl Engine {
         mapping::retract(&self.parts, self.pages_of(address, len)?)
     }
 
-    /// Brings a range in and keeps it (`mlock`): at most a quarter of the
-    /// budget, beyond that ENOMEM.
-    pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
-        const ENOMEM: i32 = 12;
-        let range = self.pages_of(address, len)?;
-        let most = self.parts.budget.limit_bytes() / 4 / PAGE_SIZE;
-        let added = mapping::lock(&self.parts, range.clone(), most as u64)
-            .ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
-        for part in added {
-            let (start, len) =
-                (self.address_of(part.start), (part.end - part.start) as usize * PAGE_SIZE);
-            if !matches!(self.pin(start, len, len), Ok(pinned) if pinned == len) {
-                return Err(io::Error::from_raw_os_error(ENOMEM));
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends what [`Engine::lock_range`] began.
-    pub fn unlock_range(&self, address: usize, len: usize) -> io::Result<()> {
-        for part in mapping::unlock(&self.parts, self.pages_of(address, len)?) {
-            self.unpin(self.address_of(part.start), (part.end - part.start) as usize * PAGE_SIZE);
-        }
-        Ok(())
-    }
-
     /// For each page of a range, whether it is in memory (`mincore`).
     pub fn residency(&self, address: usize, out: &mut [u8]) -> io::Result<()> {
         let range = self.pages_of(address, out.len() * PAGE_SIZE)?;
@@ -394,77 +412,6 @@ impl Engine {
             *byte = u8::from(self.parts.pages.load(page).is_resident());
         }
         Ok(())
-    }
-
-    /// Changes a mapping's length, moving it if allowed. Returns its address.
-    /// When it fails, the mapping is what it was.
-    pub fn remap(
-        &self,
-        address: usize,
-        old_len: usize,
-        new_len: usize,
-        may_move: Move,
-    ) -> io::Result<usize> {
-        const ENOMEM: i32 = 12;
-        const EFAULT: i32 = 14;
-        let old = self.pages_of(address, old_len)?;
-        let count = new_len.div_ceil(PAGE_SIZE) as u64;
-        if !self.is_mapped(address, old_len) {
-            return Err(io::Error::from_raw_os_error(EFAULT));
-        }
-        if count <= old.end - old.start {
-            if old.start + count < old.end {
-                mapping::unmap(&self.parts, old.start + count..old.end)?;
-            }
-            return Ok(address);
-        }
-        if mapping::grow(&self.parts, old.clone(), count)? {
-            return Ok(address);
-        }
-        let target = self
-            .map_target(count, self.protection(address), may_move)?
-            .ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
-        if let Err(error) = self.transfer(old.clone(), target) {
-            mapping::unmap(&self.parts, target..target + count)?;
-            return Err(error);
-        }
-        mapping::unmap(&self.parts, old)?;
-        Ok(self.address_of(target))
-    }
-
-    /// Maps pages for a mapping that grows: it will probably grow on. Small ones
-    /// get no room, which takes tables of its own.
-    fn map_target(
-        &self,
-        count: u64,
-        protection: Protection,
-        may_move: Move,
-    ) -> io::Result<Option<PageNo>> {
-        if may_move == Move::Never {
-            return Ok(None);
-        }
-        let wants_room = may_move == Move::ToRoom || count >= CHUNK_PAGES / 4;
-        let roomy =
-            if wants_room { mapping::map_roomy(&self.parts, count, protection)? } else { None };
-        if roomy.is_none() && may_move == Move::Anywhere {
-            return mapping::map(&self.parts, count, protection);
-        }
-        Ok(roomy)
-    }
-
-    /// Moves a mapping's content to memory mapped at `to`.
-    pub fn move_to(&self, from: usize, len: usize, to: usize) -> io::Result<()> {
-        self.transfer(self.pages_of(from, len)?, self.page_of(to))
-    }
-
-    fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
-        const EIO: i32 = 5;
-        let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        mapping::transfer(&self.parts, from, to, |page| {
-            page_in::page_in(&self.parts, &self.contexts, page, Access::Read)
-                .map(drop)
-                .map_err(|_| io::Error::from_raw_os_error(EIO))
-        })
     }
 
     /// Does background reclaim in the calling thread while `go_on` says so.
@@ -592,6 +539,7 @@ impl Engine {
         copies::forget_all(&self.parts);
         self.parts.budget.inherit();
         self.parts.may_write.store(false, Relaxed);
+        mapping::leave_to_parent(&self.parts, &mut at_rest.layout)?;
         self.parts.widen_pool();
         self.parts.lifting.stop();
         self.parts.streams.serve(false);

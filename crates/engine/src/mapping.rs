@@ -6,7 +6,7 @@
 use crate::copies;
 use crate::page::{PageNo, Place};
 use crate::parts::Parts;
-use crate::space::Layout;
+use crate::space::{AtFork, Kind, Layout};
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
 use std::ops::Range;
@@ -81,6 +81,7 @@ pub fn unmap(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
 /// before the caller, who has the lock, has decided what comes next.
 fn clear(parts: &Parts, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
     parts.space.close(range);
+    unlock_in(parts, layout, range)?;
     for foreign in layout.foreign_in(range) {
         parts.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
     }
@@ -107,15 +108,39 @@ pub fn retract(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
     drop_content(parts, range)
 }
 
-/// Notes that `range` is locked into memory, unless more than `most` pages
-/// then were. Returns the parts that were not locked before.
-pub fn lock(parts: &Parts, range: Range<PageNo>, most: u64) -> Option<Vec<Range<PageNo>>> {
-    parts.space.lock().lock_range(range, most)
+/// Has the kernel lock `range` into memory, and notes that it is, unless more than
+/// `most` pages then were. Returns the parts that were not locked before.
+pub fn lock(parts: &Parts, range: Range<PageNo>, most: u64) -> io::Result<Vec<Range<PageNo>>> {
+    let mut layout = parts.space.lock();
+    let new = layout.lock_range(range.clone(), most).ok_or_else(no_memory)?;
+    for (done, part) in new.iter().enumerate() {
+        if let Err(error) = parts.window.lock(part.start, (part.end - part.start) as usize) {
+            for part in &new[..done] {
+                parts.window.unlock(part.start, (part.end - part.start) as usize)?;
+            }
+            new.into_iter().for_each(|part| drop(layout.unlock_range(&part)));
+            return Err(error);
+        }
+    }
+    Ok(new)
 }
 
-/// Notes that `range` is no longer locked. Returns the parts that were.
-pub fn unlock(parts: &Parts, range: Range<PageNo>) -> Vec<Range<PageNo>> {
-    parts.space.lock().unlock_range(&range)
+/// Ends what [`lock`] began. Returns the parts of `range` that were locked.
+pub fn unlock(parts: &Parts, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
+    unlock_in(parts, &mut parts.space.lock(), range)
+}
+
+/// The kernel drops no content that is locked, so this comes before.
+fn unlock_in(
+    parts: &Parts,
+    layout: &mut Layout,
+    range: &Range<PageNo>,
+) -> io::Result<Vec<Range<PageNo>>> {
+    let were = layout.unlock_range(range);
+    for part in &were {
+        parts.window.unlock(part.start, (part.end - part.start) as usize)?;
+    }
+    Ok(were)
 }
 
 /// Lends `range` to a mapping that is not managed; `place_it` makes it. With
@@ -132,7 +157,12 @@ pub fn lend(
     }
     clear(parts, &mut layout, &range)?;
     layout.reserve(range.clone());
-    place_it()?;
+    if let Err(error) = place_it() {
+        // Whatever the kernel has left there: it is the window's again.
+        parts.window.restore(range.start, (range.end - range.start) as usize)?;
+        parts.space.remove(&mut layout, range);
+        return Err(error);
+    }
     for page in range.clone() {
         parts.space.touch(page);
         parts.pages.claim(page).publish(Place::Foreign);
@@ -153,18 +183,18 @@ pub fn discard(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
     drop_content(parts, start..range.end)
 }
 
-/// Changes the protection of `range`, all of which must be mapped.
+/// Changes the protection of `range`, all of which is mapped.
 pub fn protect(parts: &Parts, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
     let mut layout = parts.space.lock();
-    if !layout.is_taken(&range) {
-        return Err(io::Error::from_raw_os_error(ENOMEM));
-    }
     parts.window.protect(range.start, (range.end - range.start) as usize, protection)?;
     layout.set_protection(range, protection);
     Ok(())
 }
 
-const ENOMEM: i32 = 12;
+fn no_memory() -> io::Error {
+    const ENOMEM: i32 = 12;
+    io::Error::from_raw_os_error(ENOMEM)
+}
 
 /// Grows a mapping into the free pages after it. False when they are taken.
 pub fn grow(parts: &Parts, range: Range<PageNo>, count: u64) -> io::Result<bool> {
@@ -175,7 +205,30 @@ pub fn grow(parts: &Parts, range: Range<PageNo>, count: u64) -> io::Result<bool>
     }
     let protection = layout.protection(range.end - 1);
     add(parts, &mut layout, more, protection)?;
+    layout.take_along(&range, &(range.start..range.start + count));
     Ok(true)
+}
+
+/// The parts of `range`, by what lies there.
+pub fn segments(parts: &Parts, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+    parts.space.segments(&parts.space.lock(), range)
+}
+
+/// In a forked child, where nobody else is: what its parent did not let it have
+/// goes, and nothing is locked.
+pub fn leave_to_parent(parts: &Parts, layout: &mut Layout) -> io::Result<()> {
+    for part in layout.locked() {
+        layout.unlock_range(&part);
+        part.for_each(|page| parts.pages.unpin(page));
+    }
+    for wiped in layout.kept_from_children(AtFork::Wiped) {
+        drop_content(parts, wiped)?;
+    }
+    for withheld in layout.kept_from_children(AtFork::Withheld) {
+        clear(parts, layout, &withheld)?;
+        parts.space.remove(layout, withheld);
+    }
+    Ok(())
 }
 
 /// Moves the content of `from` to the mapped pages at `to`, leaving `from`

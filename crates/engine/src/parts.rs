@@ -28,6 +28,7 @@ use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::affinity::{Hop, Processors};
+use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns, process_cpu_ns};
 use softswap_sys::window::Window;
 use std::sync::Arc;
@@ -136,6 +137,7 @@ impl Parts {
             + self.bounce.extra_bytes()
             + self.standby.used_bytes()
             + self.workspaces.touched_bytes()
+            + HEAP.taken_bytes()
     }
 
     /// Everything that counts against the budget, in bytes.

@@ -56,6 +56,29 @@ pub struct Layout {
     protections: RangeMap<PageNo, Protection>,
     foreign: RangeSet<PageNo>,
     locked: RangeSet<PageNo>,
+    /// What a forked child does not get, and what it gets empty.
+    withheld: RangeSet<PageNo>,
+    wiped: RangeSet<PageNo>,
+}
+
+/// What lies in a range of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory of the program's, managed.
+    Managed,
+    /// A mapping of the program's that is not.
+    Foreign,
+    /// Nothing of the program's.
+    Hole,
+}
+
+/// What a forked child gets of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtFork {
+    /// Nothing: it is not mapped there.
+    Withheld,
+    /// Memory that reads as zeroes.
+    Wiped,
 }
 
 impl Space {
@@ -94,6 +117,38 @@ impl Space {
     #[must_use]
     pub fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
         words_of(range).any(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits != 0)
+    }
+
+    /// The first page of a range that is mapped, or is not; or its end.
+    fn next_where(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
+        let wanted = words_of(range).find_map(|(index, bits)| {
+            let word = self.mapped[index].load(Ordering::SeqCst);
+            let found = bits & if mapped { word } else { !word };
+            (found != 0).then(|| index as PageNo * 64 + PageNo::from(found.trailing_zeros()))
+        });
+        wanted.unwrap_or(range.end)
+    }
+
+    /// The parts of a range, in order, by what lies there.
+    #[must_use]
+    pub fn segments(&self, layout: &Layout, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+        let mut segments = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let rest = at..range.end;
+            let foreign = layout.foreign_in(&rest).into_iter().next();
+            let (end, kind) = match foreign {
+                Some(foreign) if foreign.start == at => (foreign.end, Kind::Foreign),
+                _ if self.is_mapped(at) => (self.next_where(&rest, false), Kind::Managed),
+                foreign => {
+                    let end = foreign.map_or(range.end, |foreign| foreign.start);
+                    (self.next_where(&(at..end), true), Kind::Hole)
+                }
+            };
+            segments.push((at..end, kind));
+            at = end;
+        }
+        segments
     }
 
     /// One past the highest page ever mapped.
@@ -260,6 +315,79 @@ impl Layout {
         self.protections.remove(range.clone());
         self.foreign.remove(range.clone());
         self.locked.remove(range.clone());
+        self.withheld.remove(range.clone());
+        self.wiped.remove(range.clone());
+    }
+
+    fn set_at_fork(&mut self, what: AtFork) -> &mut RangeSet<PageNo> {
+        match what {
+            AtFork::Withheld => &mut self.withheld,
+            AtFork::Wiped => &mut self.wiped,
+        }
+    }
+
+    /// Says what a forked child gets of a range.
+    pub fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
+        let set = self.set_at_fork(what);
+        if on { set.insert(range) } else { set.remove(range) }
+    }
+
+    /// The ranges of which a forked child gets less than all.
+    #[must_use]
+    pub fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
+        self.set_at_fork(what).iter().cloned().collect()
+    }
+
+    /// What children get of `from` they get of `to`, too, which is as long or
+    /// longer: what is behind goes as the last page of `from`.
+    pub fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
+        for what in [AtFork::Withheld, AtFork::Wiped] {
+            let set = self.set_at_fork(what);
+            let parts: Vec<_> =
+                set.overlapping(from.clone()).map(|part| clip(part, from)).collect();
+            for part in parts {
+                let start = to.start + (part.start - from.start);
+                let end = to.start + (part.end - from.start);
+                let end = if part.end == from.end { to.end } else { end.min(to.end) };
+                if start < end {
+                    set.insert(start..end);
+                }
+            }
+        }
+    }
+
+    /// Whether all of a range has one protection, and is locked or not: it can
+    /// be moved as one mapping.
+    #[must_use]
+    pub fn is_alike(&self, range: &Range<PageNo>) -> bool {
+        let protection = self.protection(range.start);
+        let protected = if protection == READ_WRITE {
+            !self.has_protection(range)
+        } else {
+            let special = self.protections.overlapping(range.clone());
+            self.protections.gaps(range).next().is_none() && { special }
+                .all(|(_, other)| *other == protection)
+        };
+        let locked = !self.locked.overlaps(range) || self.locked.gaps(range).next().is_none();
+        protected && locked
+    }
+
+    /// Whether some page of a range may not be used in all the ways of `wanted`.
+    #[must_use]
+    pub fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
+        self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
+    }
+
+    /// Whether some page of a range is locked into memory.
+    #[must_use]
+    pub fn has_locked(&self, range: &Range<PageNo>) -> bool {
+        self.locked.overlaps(range)
+    }
+
+    /// The ranges that are locked into memory.
+    #[must_use]
+    pub fn locked(&self) -> Vec<Range<PageNo>> {
+        self.locked.iter().cloned().collect()
     }
 
     /// Remembers the protection of a range.
@@ -386,191 +514,5 @@ fn clip(range: &Range<PageNo>, to: &Range<PageNo>) -> Range<PageNo> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const PAGES: u64 = 4096;
-
-    /// What may follow a step: rooms are free, and each belongs to a mapping.
-    fn check_rooms(layout: &Layout) -> Result<(), TestCaseError> {
-        for room in layout.rooms.iter() {
-            prop_assert!(!layout.taken.overlaps(room), "{room:?} is not free");
-            prop_assert!(room.start > 0 && layout.taken.contains(&(room.start - 1)), "{room:?}");
-        }
-        Ok(())
-    }
-
-    fn longest_free(model: &[bool]) -> usize {
-        model.split(|taken| *taken).map(<[bool]>::len).max().unwrap_or(0)
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Map(u64, u64),
-        MapRoomy(u64),
-        Grow(u64, u64),
-        MapAt(u64, u64),
-        Unmap(u64, u64),
-    }
-
-    fn steps() -> impl Strategy<Value = Step> {
-        let range = || (0..PAGES, 1..300u64);
-        prop_oneof![
-            range().prop_map(|(align, count)| Step::Map(1 + align % 7, count)),
-            (1..300u64).prop_map(Step::MapRoomy),
-            range().prop_map(|(at, count)| Step::Grow(at, count)),
-            range().prop_map(|(at, count)| Step::MapAt(at, count)),
-            range().prop_map(|(at, count)| Step::Unmap(at, 8 * count)),
-        ]
-    }
-
-    /// What a step maps, with its room, if there is a place for it.
-    fn place_of(
-        step: &Step,
-        space: &Space,
-        layout: &Layout,
-        model: &[bool],
-    ) -> Option<(Range<PageNo>, Range<PageNo>)> {
-        match *step {
-            Step::Map(align, count) => {
-                let found = space.find(layout, count, align)?;
-                let beside = layout.find_beside_rooms(&(0..PAGES), count, align).is_some();
-                assert!(found.start % align == 0 && !(beside && layout.rooms.overlaps(&found)));
-                Some((found, 0..0))
-            }
-            Step::MapRoomy(count) => {
-                let (found, room) = space.find_roomy(layout, count)?;
-                assert!(found.start % CHUNK_PAGES == 0 && found.start >= PAGES / 2);
-                assert!(found.end == room.start && !layout.taken.overlaps(&room));
-                Some((found, room))
-            }
-            Step::Grow(at, count) => {
-                let end = (at..PAGES).find(|page| !model[*page as usize])?;
-                let more = end..end + count;
-                (end > 0 && space.is_free(layout, &more)).then_some((more, 0..0))
-            }
-            Step::MapAt(at, count) => Some((at..(at + count).min(PAGES), 0..0)),
-            Step::Unmap(..) => None,
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn the_space_agrees_with_a_list_of_pages(steps in prop::collection::vec(steps(), 1..80)) {
-            let space = Space::new(PAGES).unwrap();
-            let mut model = vec![false; PAGES as usize];
-            let mut layout = space.lock();
-            for step in steps {
-                if let Step::Unmap(at, count) = step {
-                    let range = at..(at + count).min(PAGES);
-                    model[range.start as usize..range.end as usize].fill(false);
-                    space.close(&range);
-                    space.remove(&mut layout, range);
-                } else if let Some((range, room)) = place_of(&step, &space, &layout, &model) {
-                    let slice = &mut model[range.start as usize..range.end as usize];
-                    prop_assert!(matches!(step, Step::MapAt(..)) || slice.iter().all(|taken| !taken));
-                    slice.fill(true);
-                    space.add(&mut layout, range);
-                    layout.set_room(room);
-                } else if let Step::Map(1, count) = step {
-                    prop_assert!(longest_free(&model) < count as usize, "{step:?} has a place");
-                }
-                check_rooms(&layout)?;
-            }
-            for page in 0..PAGES {
-                prop_assert_eq!(space.is_mapped(page), model[page as usize]);
-            }
-            let count = model.iter().filter(|taken| **taken).count();
-            prop_assert_eq!(space.mapped_bytes(), count * softswap_sys::PAGE_SIZE);
-            space.remove(&mut layout, 0..PAGES);
-            prop_assert!(layout.rooms.is_empty());
-        }
-
-        #[test]
-        fn chunks_that_hold_something_are_found_and_no_others(
-            touched in prop::collection::vec((0..3000u64, any::<bool>()), 0..12),
-            from in 0..3000 * CHUNK_PAGES,
-            len in 0..3000 * CHUNK_PAGES,
-        ) {
-            let space = Space::new(3000 * CHUNK_PAGES).unwrap();
-            let mut model = vec![0; 3000];
-            for (chunk, resident) in touched {
-                space.touch(chunk * CHUNK_PAGES + 7);
-                space.add_resident(chunk * CHUNK_PAGES + 7, resident.into());
-                model[chunk as usize] = model[chunk as usize].max(1 + i32::from(resident));
-            }
-            let pages = from..(from + len).min(3000 * CHUNK_PAGES);
-            let expected = |least: i32| {
-                let mut chunks = from / CHUNK_PAGES..3000;
-                let found = chunks.find(|chunk| model[*chunk as usize] >= least);
-                found.map_or(pages.end, |chunk| (chunk * CHUNK_PAGES).clamp(from, pages.end))
-            };
-            prop_assert_eq!(space.next_touched(pages.clone()), expected(1));
-            prop_assert_eq!(space.next_resident(pages.clone()), expected(2));
-        }
-    }
-
-    /// Of a terabyte.
-    const WINDOW: u64 = 1 << 28;
-    const GIB: u64 = 1 << 18;
-
-    fn map_roomy(space: &Space, count: u64) -> (Range<PageNo>, Range<PageNo>) {
-        let mut layout = space.lock();
-        let (range, room) = space.find_roomy(&layout, count).unwrap();
-        space.add(&mut layout, range.clone());
-        layout.set_room(room.clone());
-        (range, room)
-    }
-
-    fn unmap(space: &Space, range: Range<PageNo>) {
-        space.close(&range);
-        space.remove(&mut space.lock(), range);
-    }
-
-    #[test]
-    fn a_place_with_room_is_used_again_when_its_mapping_is_gone() {
-        let space = Space::new(WINDOW).unwrap();
-        let (first, room) = map_roomy(&space, 300);
-        let (second, _) = map_roomy(&space, GIB);
-        assert!(room.end - room.start >= GIB && second.start >= room.end);
-        assert_eq!(map_roomy(&space, 10).0.start, second.end + 7 * GIB);
-        unmap(&space, first.clone());
-        assert_eq!(map_roomy(&space, 20).0, first.start..first.start + 20);
-    }
-
-    #[test]
-    fn what_a_mapping_gives_up_at_its_end_is_its_room() {
-        let space = Space::new(WINDOW).unwrap();
-        let (range, room) = map_roomy(&space, 600);
-        unmap(&space, range.start + 100..range.end);
-        let (next, _) = map_roomy(&space, 100);
-        assert_eq!(next.start, room.end);
-        unmap(&space, range.start..range.start + 100);
-        assert_eq!(map_roomy(&space, 100).0.start, range.start);
-    }
-
-    #[test]
-    fn when_all_is_given_away_rooms_are_shared() {
-        let space = Space::new(WINDOW).unwrap();
-        let mut rooms: Vec<_> = (0..2000).map(|_| map_roomy(&space, 512).1).collect();
-        assert!(rooms.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
-        let layout = space.lock();
-        assert!(space.find(&layout, WINDOW / 2, 1).unwrap().start == 0, "nothing below is room");
-        assert!(space.find(&layout, WINDOW / 2 + 1, 1).is_none());
-    }
-
-    #[test]
-    fn protections_are_forgotten_with_the_mapping() {
-        let space = Space::new(PAGES).unwrap();
-        let mut layout = space.lock();
-        space.add(&mut layout, 0..10);
-        layout.set_protection(2..4, 0);
-        assert_eq!(layout.protection(3), 0);
-        assert_eq!(layout.protection(4), READ_WRITE);
-        assert!(layout.has_protection(&(0..3)));
-        space.remove(&mut layout, 0..10);
-        space.add(&mut layout, 0..10);
-        assert!(!layout.has_protection(&(0..10)));
-    }
-}
+#[path = "space_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@
 //! the parent keeps until the child is gone or has called exec; it has no
 //! area of its own yet, so what it changes stays in DRAM or in the pool.
 
+use crate::library::outside_the_window;
 use crate::pinned::Pinned;
 use crate::start;
 use rustix::fd::OwnedFd;
@@ -76,9 +77,9 @@ pub unsafe extern "C" fn __register_atfork(
     crate::real::real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> i32);
     if !REGISTERED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers have the right signatures; null: never unloaded.
-        let result = unsafe {
+        let result = outside_the_window(|| unsafe {
             __register_atfork()(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
-        };
+        });
         if result != 0 {
             REGISTERED.store(false, Ordering::Release);
             return result;
@@ -87,8 +88,9 @@ pub unsafe extern "C" fn __register_atfork(
     if before.is_none() && in_parent.is_none() && in_child.is_none() {
         return 0;
     }
+    // A child finds our handler in the list, before it can find anything that is out.
     // SAFETY: the caller's promise.
-    unsafe { __register_atfork()(before, in_parent, in_child, library) }
+    outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 
 pub(crate) fn install() -> Result<(), String> {

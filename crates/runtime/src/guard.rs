@@ -90,7 +90,9 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = start::engine() else { return -(libc::ENOSYS as isize) };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
-    if let Some(result) = mappings::answer(engine, number, arguments) {
+    if let Some(result) =
+        mappings::answer(engine, number, arguments).or_else(|| crate::later::refusal(number))
+    {
         return result;
     }
     // SAFETY: the context is the running handler's.

@@ -3,28 +3,21 @@
 //! mappings of their own ([`growing`]).
 //!
 //! Three kinds of memory come from the engine's own heap instead, which never
-//! swaps: what is allocated before the engine is up; what the dynamic loader
-//! allocates (thread-local storage), because the C library frees that with all
-//! signals blocked, when a page could not be brought in; and the buffers of
+//! swaps: what is allocated before the engine is up; what the C library and the
+//! dynamic loader keep for themselves ([`library`]); and the buffers of
 //! [`streams`].
 
 use crate::growing;
-use crate::real::Real;
+use crate::library;
 use crate::start;
 use crate::streams;
 use libmimalloc_sys as mi;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
-use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The alignment C promises for any object.
 const NATURAL: usize = 16;
-
-/// The dynamic loader's code: first and last address.
-static LOADER_START: AtomicUsize = AtomicUsize::new(0);
-static LOADER_END: AtomicUsize = AtomicUsize::new(0);
 
 /// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
 /// a gigabyte, its own choice, would look like memory the program asked for. And
@@ -45,53 +38,10 @@ pub(crate) fn set_up() {
     }
 }
 
-/// Finds the dynamic loader's code, by a function known to lie in it. What the
-/// loader allocates must stay out of the window.
-pub(crate) fn find_loader() -> std::io::Result<()> {
-    static TLS_GET_ADDR: Real = Real::new(c"__tls_get_addr");
-    let inside = TLS_GET_ADDR.get() as usize;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let of = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let parse = |text| usize::from_str_radix(text, 16).ok();
-        let range = parse(start)?..parse(end)?;
-        (range.contains(&inside) && rest.contains('x')).then_some(range)
-    };
-    let code = maps.lines().find_map(of).ok_or(std::io::ErrorKind::NotFound)?;
-    LOADER_START.store(code.start, Ordering::Relaxed);
-    LOADER_END.store(code.end, Ordering::Relaxed);
-    Ok(())
-}
-
-thread_local! {
-    /// Whether this thread is in [`outside_the_window`].
-    static OUTSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Threads in [`outside_the_window`]: as long as there are none, an allocation
-/// does not look at its thread's own flag. (Nor does the loader's, which may be
-/// about to make room for just that.)
-static OUTSIDERS: AtomicUsize = AtomicUsize::new(0);
-
-/// Runs `body`, whose allocations come from the engine's heap: for what the C
-/// library touches later with all signals blocked, or in a child.
-pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
-    OUTSIDERS.fetch_add(1, Ordering::Relaxed);
-    let before = OUTSIDE.replace(true);
-    let result = body();
-    OUTSIDE.set(before);
-    OUTSIDERS.fetch_sub(1, Ordering::Relaxed);
-    result
-}
-
-/// Whether this allocation must stay out of the window.
+/// Whether an allocation of `size` bytes must stay out of the window.
 #[inline]
-fn is_ours(caller: usize) -> bool {
-    let start = LOADER_START.load(Ordering::Relaxed);
-    (start <= caller && caller < LOADER_END.load(Ordering::Relaxed))
-        || !start::is_settled()
-        || (OUTSIDERS.load(Ordering::Relaxed) > 0 && OUTSIDE.get())
+fn is_ours(caller: usize, size: usize) -> bool {
+    library::keeps(caller, size) || !start::is_settled() || library::is_outside()
 }
 
 fn checked(pointer: *mut c_void) -> *mut c_void {
@@ -127,11 +77,11 @@ with_caller!(aligned_alloc, "rdx", memalign_from);
 with_caller!(posix_memalign, "rcx", posix_memalign_from);
 
 extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
-    if is_ours(caller) {
-        return checked(HEAP.allocate(size, NATURAL, false).cast());
-    }
     if let Some(buffer) = streams::allocate(size, caller) {
         return buffer;
+    }
+    if is_ours(caller, size) {
+        return checked(HEAP.allocate(size, NATURAL, false).cast());
     }
     // SAFETY: mi_malloc takes any size.
     checked(unsafe { mi::mi_malloc(size) })
@@ -139,7 +89,7 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
 
 extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(total) = count.checked_mul(size) else { return checked(std::ptr::null_mut()) };
-    if is_ours(caller) {
+    if is_ours(caller, total) {
         return checked(HEAP.allocate(total, NATURAL, true).cast());
     }
     // SAFETY: mi_zalloc takes any size.
@@ -155,7 +105,7 @@ extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_
 }
 
 fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
-    if is_ours(caller) {
+    if is_ours(caller, size) {
         return HEAP.allocate(size, align.max(NATURAL), false).cast();
     }
     // SAFETY: the alignment is a power of two.
@@ -192,7 +142,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         // SAFETY: the caller's live block.
         return unsafe { resize_growing(old, len, size) };
     }
-    if growing::is_worth_it(size) && !is_ours(caller) {
+    if growing::is_worth_it(size) && !is_ours(caller, size) {
         // SAFETY: the caller's live block.
         if let Some(new) = unsafe { let_grow(old, size) } {
             return new;

@@ -12,8 +12,10 @@
 //! | `faults`    | SIGBUS: bring the page in, or stop the toucher              |
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
+//! | `library`   | what the C library and the loader keep for themselves      |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
+//! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
@@ -38,6 +40,8 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod later;
+mod library;
 mod mappings;
 mod masks;
 mod pinned;

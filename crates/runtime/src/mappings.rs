@@ -1,96 +1,45 @@
 //! `mmap` and its relatives, and `brk`.
 //!
-//! Large private anonymous mappings come from the window; everything else is
-//! the kernel's. Calls about managed addresses are answered by the engine,
-//! whether they come through the C library or as raw system calls (the guard).
+//! Private anonymous memory of 64 KiB and more comes from the window and is the
+//! engine's; everything else is the kernel's. Calls about the window are answered
+//! here, whether they come through the C library or as raw system calls (the
+//! guard). The rules:
+//!
+//! - **Check first, then change.** Whatever Linux refuses is refused before
+//!   anything is displaced, with the same error; what Linux does up to the first
+//!   hole is done up to there. The kernel cannot tell by itself: to it the whole
+//!   window is mapped.
+//! - **A range may hold all three**: managed memory, mappings of the program's that
+//!   were put into the window (lent, "foreign"), and holes. Each call goes through
+//!   it part by part ([`ranges`]); foreign parts are the kernel's.
+//! - **A fixed address is where it is to be.** In the window, what is private and
+//!   anonymous is managed, all else is lent; outside, the kernel's.
+//! - **A hint is kept where it can be** ([`place`]): in the window by the engine. A
+//!   hint outside the window is treated as if something lay there, so that the
+//!   memory can be managed, until the program shows that it insists.
+//! - **Protection keys and `mlockall` are refused**, as where the processor has
+//!   no keys and the limit is too low.
+
+mod place;
+mod program_break;
+mod ranges;
+mod remap;
 
 use crate::guard::{Arguments, Pins, issue, result_of};
-use crate::real::{c_result, kernel_error};
+use crate::real::c_result;
 use crate::start;
-use softswap_engine::engine::{Engine, Move};
+use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;
-use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
-const MIN_MANAGED_BYTES: usize = 64 << 10;
-/// Address space for `brk`.
-const HEAP_BYTES: usize = 64 << 30;
+pub(crate) use program_break::{Break, lock_break};
 
-/// Whether a new mapping is the engine's business.
-fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
-    const UNWANTED: i32 = libc::MAP_FIXED
-        | libc::MAP_FIXED_NOREPLACE
-        | libc::MAP_HUGETLB
-        | libc::MAP_GROWSDOWN
-        | libc::MAP_STACK
-        | libc::MAP_LOCKED
-        | libc::MAP_32BIT;
-    (MIN_MANAGED_BYTES..=engine.window().1 / 4).contains(&len)
-        && is_managed_kind(prot, flags)
-        && flags & UNWANTED == 0
-}
+/// Where addresses of programs end.
+const TASK_SIZE: usize = 0x7fff_ffff_f000;
 
-/// Private, anonymous and not code.
-fn is_managed_kind(prot: i32, flags: i32) -> bool {
-    flags & libc::MAP_ANONYMOUS != 0
-        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && prot & libc::PROT_EXEC == 0
-}
-
-fn map(arguments: Arguments) -> isize {
-    let [address, len, prot, flags, ..] = arguments;
-    let (prot, flags) = (prot as i32, flags as i32);
-    let Some(engine) = start::engine() else { return issue(libc::SYS_mmap, arguments) };
-    if engine.contains(address) && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        return map_within(engine, arguments);
-    }
-    if wants_window(engine, len, prot, flags) {
-        let mapped = signals::with_all_blocked(|| engine.map(len, prot));
-        if let Ok(Some(address)) = mapped {
-            if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
-                populate(engine, address, len);
-            }
-            return address as isize;
-        }
-        // No room in the window: unmanaged memory is better than none.
-    }
-    // A hint inside the window would put a foreign mapping there.
-    let mut arguments = arguments;
-    if engine.contains(address) {
-        arguments[0] = 0;
-    }
-    issue(libc::SYS_mmap, arguments)
-}
-
-/// A mapping at a fixed address in the window.
-fn map_within(engine: &Engine, arguments: Arguments) -> isize {
-    let [address, len, prot, flags, ..] = arguments;
-    let (prot, flags) = (prot as i32, flags as i32);
-    if len == 0 || !address.is_multiple_of(PAGE_SIZE) {
-        return -(libc::EINVAL as isize);
-    }
-    let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
-    let done = signals::with_all_blocked(|| {
-        if is_managed_kind(prot, flags) && flags & libc::MAP_HUGETLB == 0 {
-            return engine.map_at(address, len, prot, replace);
-        }
-        engine.lend(address, len, replace, || {
-            let mut fixed = arguments;
-            fixed[3] = ((flags & !libc::MAP_FIXED_NOREPLACE) | libc::MAP_FIXED) as usize;
-            match issue(libc::SYS_mmap, fixed) {
-                result if result < 0 => Err(io::Error::from_raw_os_error(-result as i32)),
-                _ => Ok(()),
-            }
-        })
-    });
-    match done {
-        Ok(true) => address as isize,
-        Ok(false) => -(libc::EEXIST as isize),
-        Err(error) => kernel_error(&error),
-    }
+const fn refused(error: i32) -> isize {
+    -(error as isize)
 }
 
 /// Brings in as much as may be held at once.
@@ -101,134 +50,56 @@ fn populate(engine: &Engine, address: usize, len: usize) {
     }
 }
 
-fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
-    if len == 0 {
-        return 0;
-    }
-    match advice {
-        // Freed lazily or at once, the content is given up either way.
-        libc::MADV_DONTNEED | libc::MADV_FREE => {
-            let all_mapped = engine.is_mapped(address, len);
-            match result_of(signals::with_all_blocked(|| engine.discard(address, len))) {
-                0 if !all_mapped => -(libc::ENOMEM as isize),
-                result => result,
-            }
-        }
-        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
-            populate(engine, address, len);
-            0
-        }
-        // No fork yet that could wipe or withhold; say so rather than pretend.
-        libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON => -(libc::EINVAL as isize),
-        // Hints about access, huge pages, merging, fork and dumps.
-        libc::MADV_NORMAL..=libc::MADV_WILLNEED
-        | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK
-        | libc::MADV_MERGEABLE..=libc::MADV_DODUMP
-        | libc::MADV_KEEPONFORK
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
-        | libc::MADV_COLLAPSE => 0,
-        _ => -(libc::EINVAL as isize),
-    }
-}
-
-fn remap(engine: &Engine, arguments: Arguments) -> isize {
-    let [old, old_len, new_len, flags, target, _] = arguments;
-    let flags = flags as i32;
-    if new_len == 0 || !old.is_multiple_of(PAGE_SIZE) {
-        return -(libc::EINVAL as isize);
-    }
-    if flags & libc::MREMAP_FIXED != 0 {
-        return remap_to(engine, old, old_len, new_len, target);
-    }
-    if old_len == 0 || flags & !libc::MREMAP_MAYMOVE != 0 {
-        return -(libc::EINVAL as isize);
-    }
-    let may_move = match flags & libc::MREMAP_MAYMOVE {
-        0 => Move::Never,
-        _ => Move::Anywhere,
+fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
+    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| address.checked_add(len));
+    let (true, Some(end)) = (len > 0 && address.is_multiple_of(PAGE_SIZE), end) else {
+        return refused(libc::EINVAL);
     };
-    let done = signals::with_all_blocked(|| engine.remap(old, old_len, new_len, may_move));
-    done.map_or_else(|error| kernel_error(&error), |address| address as isize)
-}
-
-/// `MREMAP_FIXED` between managed ranges; others cannot exchange pages.
-fn remap_to(engine: &Engine, old: usize, old_len: usize, len: usize, target: usize) -> isize {
-    if !engine.contains(old) || !engine.contains(target) || !engine.is_mapped(old, old_len) {
-        return -(libc::EINVAL as isize);
+    if end > TASK_SIZE {
+        return refused(libc::EINVAL);
     }
-    let done = signals::with_all_blocked(|| {
-        engine.map_at(target, len, engine.protection(old), true)?;
-        engine.move_to(old, old_len.min(len), target)?;
-        engine.unmap(old, old_len)
-    });
-    done.map_or_else(|error| kernel_error(&error), |()| target as isize)
-}
-
-fn residency(engine: &Engine, address: usize, len: usize, out: usize) -> isize {
-    if !engine.is_mapped(address, len) {
-        return -(libc::ENOMEM as isize);
+    let (base, window_len) = engine.window();
+    let inside = end.min(base + window_len);
+    place::given_back(address);
+    let result = result_of(signals::with_all_blocked(|| engine.unmap(address, inside - address)));
+    if result == 0 && end > inside {
+        return issue(libc::SYS_munmap, [inside, end - inside, 0, 0, 0, 0]);
     }
-    let pages = len.div_ceil(PAGE_SIZE);
-    let mut pins = Pins::<1>::new(engine);
-    if pins.add(out, pages, usize::MAX) < pages {
-        return -(libc::EFAULT as isize);
-    }
-    // SAFETY: mincore's caller provides one byte per page.
-    let out = unsafe { std::slice::from_raw_parts_mut(out as *mut u8, pages) };
-    result_of(engine.residency(address, out))
-}
-
-fn lock(engine: &Engine, address: usize, len: usize, on: bool) -> isize {
-    let start = address & !(PAGE_SIZE - 1);
-    if len == 0 {
-        return 0;
-    }
-    let Some(end) = address.checked_add(len) else { return -(libc::EINVAL as isize) };
-    let len = (end - start).next_multiple_of(PAGE_SIZE);
-    result_of(signals::with_all_blocked(|| {
-        if on { engine.lock_range(start, len) } else { engine.unlock_range(start, len) }
-    }))
-}
-
-/// Calls that the kernel answers for mappings of the program's that lie in the
-/// window but are not managed.
-fn passes_to_kernel(number: i64) -> bool {
-    matches!(
-        number,
-        libc::SYS_msync
-            | libc::SYS_madvise
-            | libc::SYS_mincore
-            | libc::SYS_mlock
-            | libc::SYS_mlock2
-            | libc::SYS_munlock
-    )
+    result
 }
 
 /// Answers a memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
-    let [address, len, third, ..] = arguments;
-    let managed = engine.contains(address);
-    if managed && engine.is_foreign(address) && passes_to_kernel(number) {
-        return None;
-    }
+    let [address, len, third, fourth, ..] = arguments;
     Some(match number {
-        libc::SYS_mmap => map(arguments),
-        libc::SYS_mremap => remap(engine, arguments),
-        libc::SYS_mincore if managed => residency(engine, address, len, third),
-        libc::SYS_munmap if managed => {
-            result_of(signals::with_all_blocked(|| engine.unmap(address, len)))
+        libc::SYS_mmap => place::map(arguments),
+        libc::SYS_mremap => remap::remap(engine, arguments),
+        libc::SYS_mincore => ranges::residency(engine, address, len, third),
+        // Something is mapped there, as far as the kernel knows.
+        libc::SYS_shmat => refused(libc::EINVAL),
+        _ if !engine.contains(address) => return None,
+        libc::SYS_munmap => unmap(engine, address, len),
+        libc::SYS_mprotect => ranges::protect(engine, address, len, third as i32, -1),
+        libc::SYS_pkey_mprotect => {
+            ranges::protect(engine, address, len, third as i32, fourth as i32)
         }
-        libc::SYS_mprotect | libc::SYS_pkey_mprotect if managed && len == 0 => 0,
-        libc::SYS_mprotect | libc::SYS_pkey_mprotect if managed => {
-            let protection = third as i32;
-            result_of(signals::with_all_blocked(|| engine.protect(address, len, protection)))
-        }
-        libc::SYS_madvise if managed => advise(engine, address, len, third as i32),
-        libc::SYS_mlock | libc::SYS_mlock2 if managed => lock(engine, address, len, true),
-        libc::SYS_munlock if managed => lock(engine, address, len, false),
-        libc::SYS_msync if managed => 0,
+        libc::SYS_madvise => ranges::advise(engine, address, len, third as i32),
+        libc::SYS_mlock => ranges::lock(engine, address, len),
+        libc::SYS_mlock2 if third & !(libc::MLOCK_ONFAULT as usize) != 0 => refused(libc::EINVAL),
+        libc::SYS_mlock2 => ranges::lock(engine, address, len),
+        libc::SYS_munlock => ranges::unlock(engine, address, len),
+        libc::SYS_msync => ranges::sync(engine, address, len, third as i32),
+        _ => return None,
+    })
+}
+
+/// Answers a raw call that has no address in the window but is this room's.
+pub(crate) fn raw_room(number: i64) -> Option<fn(Arguments) -> isize> {
+    Some(match number {
+        libc::SYS_pkey_alloc => ranges::allocate_key,
+        libc::SYS_mlockall => ranges::lock_all,
+        libc::SYS_munlockall => ranges::unlock_all,
+        libc::SYS_process_madvise => ranges::advise_process,
         _ => return None,
     })
 }
@@ -238,6 +109,10 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
     match start::engine() {
         Some(engine) if engine.contains(arguments[0]) => {
             answer(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))
+        }
+        // Where it is to go may be the window.
+        Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {
+            remap::remap(engine, arguments)
         }
         _ => issue(number, arguments),
     }
@@ -256,7 +131,7 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let arguments =
         [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
-    c_result(map(arguments)) as *mut c_void
+    c_result(place::map(arguments)) as *mut c_void
 }
 
 /// # Safety
@@ -297,8 +172,8 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) 
     c_result(dispatch(libc::SYS_madvise, arguments)) as i32
 }
 
-/// `mremap(2)`. The fifth argument is only passed with MREMAP_FIXED; reading
-/// its register otherwise is harmless.
+/// `mremap(2)`. The fifth argument is only passed with flags that name a target;
+/// reading its register otherwise is harmless.
 ///
 /// # Safety
 /// As `mremap(2)`.
@@ -310,8 +185,8 @@ pub unsafe extern "C" fn mremap(
     flags: i32,
     target: *mut c_void,
 ) -> *mut c_void {
-    let fixed = flags & libc::MREMAP_FIXED != 0;
-    let target = if fixed { target as usize } else { 0 };
+    let named = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let target = if named { target as usize } else { 0 };
     let arguments = [old as usize, old_len, new_len, flags as usize, target, 0];
     c_result(dispatch(libc::SYS_mremap, arguments)) as *mut c_void
 }
@@ -319,76 +194,29 @@ pub unsafe extern "C" fn mremap(
 /// Locking everything would lock the whole window.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: i32) -> i32 {
-    let result = match start::engine() {
-        Some(_) => -(libc::ENOMEM as isize),
-        None => issue(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
-    };
-    c_result(result) as i32
+    c_result(ranges::lock_all([flags as usize, 0, 0, 0, 0, 0])) as i32
 }
 
-/// The program break within the window.
-pub(crate) struct Break {
-    start: usize,
-    end: usize,
+#[unsafe(no_mangle)]
+pub extern "C" fn munlockall() -> i32 {
+    c_result(ranges::unlock_all([0; 6])) as i32
 }
 
-static BREAK: Mutex<Break> = Mutex::new(Break { start: 0, end: 0 });
-
-/// Keeps the break as it is, for fork.
-pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
-    BREAK.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Moves the program break to `target` bytes from its start, or by `delta`.
-/// Returns where it was.
-fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
-    signals::with_all_blocked(|| {
-        let mut at = BREAK.lock().unwrap_or_else(PoisonError::into_inner);
-        if at.start == 0 {
-            let start = engine.reserve(HEAP_BYTES.min(engine.window().1 / 8)).ok()??;
-            *at = Break { start, end: start };
-        }
-        let (before, after) = (at.end, target(&at)?);
-        if after < at.start || after > at.start + HEAP_BYTES.min(engine.window().1 / 8) {
-            return None;
-        }
-        let (have, want) = (before.next_multiple_of(PAGE_SIZE), after.next_multiple_of(PAGE_SIZE));
-        if want > have {
-            engine.map_at(have, want - have, libc::PROT_READ | libc::PROT_WRITE, true).ok()?;
-        } else if want < have {
-            engine.retract(want, have - want).ok()?;
-        }
-        at.end = after;
-        Some(before)
-    })
+#[unsafe(no_mangle)]
+pub extern "C" fn pkey_alloc(flags: u32, rights: u32) -> i32 {
+    c_result(ranges::allocate_key([flags as usize, rights as usize, 0, 0, 0, 0])) as i32
 }
 
 /// # Safety
-/// As `sbrk(2)`.
+/// As `process_madvise(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
-    let Some(engine) = start::engine() else {
-        crate::real::real!(sbrk: fn(isize) -> *mut c_void);
-        // SAFETY: the caller's promise.
-        return unsafe { sbrk()(delta) };
-    };
-    match move_break(engine, |at| at.end.checked_add_signed(delta)) {
-        Some(before) => before as *mut c_void,
-        None => c_result(-(libc::ENOMEM as isize)) as *mut c_void,
-    }
-}
-
-/// # Safety
-/// As `brk(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
-    let Some(engine) = start::engine() else {
-        crate::real::real!(brk: fn(*mut c_void) -> i32);
-        // SAFETY: the caller's promise.
-        return unsafe { brk()(address) };
-    };
-    match move_break(engine, |_| Some(address as usize)) {
-        Some(_) => 0,
-        None => c_result(-(libc::ENOMEM as isize)) as i32,
-    }
+pub unsafe extern "C" fn process_madvise(
+    pidfd: i32,
+    vectors: *const libc::iovec,
+    count: usize,
+    advice: i32,
+    flags: u32,
+) -> isize {
+    let arguments = [pidfd as usize, vectors as usize, count, advice as usize, flags as usize, 0];
+    c_result(ranges::advise_process(arguments))
 }

@@ -10,7 +10,7 @@ use crate::faults;
 use crate::start;
 use softswap_engine::engine::Engine;
 use softswap_engine::page_in::FaultError;
-use softswap_sys::signals;
+use softswap_sys::{memory, signals};
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -19,7 +19,7 @@ const TEXT_BYTES: usize = 4096;
 
 /// Ranges that one thread's calls can pin at once: a message of as many
 /// vectors as there can be, and a handler's calls on top of it.
-const MAX_RANGES: usize = 1536;
+const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
 
 /// What a call has pinned.
 #[derive(Clone, Copy)]
@@ -30,11 +30,11 @@ struct Range {
     call: usize,
 }
 
-const NONE: Range = Range { address: 0, len: 0, call: 0 };
-
 thread_local! {
-    /// What this thread's guarded calls have pinned, innermost call last.
-    static PINNED: [Cell<Range>; MAX_RANGES] = const { [const { Cell::new(NONE) }; MAX_RANGES] };
+    /// What this thread's guarded calls have pinned, innermost call last; null
+    /// where that is not kept yet. Beside the signal stack, because thread-local
+    /// variables come out of the thread's own, which may be 16 KiB long.
+    static PINNED: Cell<*const Cell<Range>> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// Where this thread's signal stack is; 0: it has none.
     static STACK: Cell<usize> = const { Cell::new(0) };
@@ -45,9 +45,22 @@ thread_local! {
 /// The frames of a call that was not caught, but made by a handler, lie within this.
 const CALL_BYTES: usize = 64 << 10;
 
-/// This thread has a signal stack, at `base`.
+/// The range at `index` of this thread's pins, if there are so many. A thread that has no
+/// signal stack, or none any more, gets room of its own for good: there is hardly ever one.
+fn range(index: usize) -> Option<&'static Cell<Range>> {
+    if PINNED.get().is_null() {
+        let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
+        PINNED.set(room.as_ptr().cast());
+    }
+    // SAFETY: the room is as long as `MAX_RANGES` ranges, for which all-zero bytes are
+    // valid, and this thread's alone as long as `PINNED` says so.
+    (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
+}
+
+/// This thread has a signal stack, at `base`: its pins are kept beside it.
 pub(crate) fn keep_pins(base: usize) {
     STACK.set(base);
+    PINNED.set(signals::room(base) as *const Cell<Range>);
 }
 
 /// Gives up this thread's pins: it ends, perhaps out of a guarded call.
@@ -56,6 +69,7 @@ pub(crate) fn forget_pins() {
         release_down_to(engine, 0);
     }
     STACK.set(0);
+    PINNED.set(std::ptr::null());
 }
 
 /// Whether this thread has a signal stack of the engine's.
@@ -96,8 +110,7 @@ fn notice_dead(here: usize) {
 }
 
 fn top() -> Option<Range> {
-    let top = DEPTH.get().checked_sub(1)?;
-    Some(PINNED.with(|pinned| pinned[top].get()))
+    Some(range(DEPTH.get().checked_sub(1)?)?.get())
 }
 
 fn release_while(is_dead: impl Fn(&Range) -> bool) {
@@ -146,13 +159,10 @@ impl<'e, const N: usize> Pins<'e, N> {
             return len;
         }
         let top = DEPTH.get();
-        if top == MAX_RANGES || top - self.floor >= N {
-            return 0;
-        }
+        let Some(range) = range(top).filter(|_| top - self.floor < N) else { return 0 };
         match signals::with_all_blocked(|| self.engine.pin(address, len, most)) {
             Ok(pinned) => {
-                let range = Range { address, len: pinned, call: self.call };
-                PINNED.with(|ranges| ranges[top].set(range));
+                range.set(Range { address, len: pinned, call: self.call });
                 DEPTH.set(top + 1);
                 pinned
             }

@@ -20,7 +20,10 @@ pub(crate) type Answer = fn(Arguments) -> isize;
 
 /// The room that answers for a call, if one does.
 fn room_of(number: i64) -> Option<Answer> {
-    masks::room_of(number).or_else(|| thread_end::room_of(number))
+    crate::mappings::raw_room(number)
+        .or_else(|| crate::later::raw_room(number))
+        .or_else(|| masks::room_of(number))
+        .or_else(|| thread_end::room_of(number))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");

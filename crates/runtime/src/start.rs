@@ -1,6 +1,8 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, masks, streams, thread_end, threads};
+use crate::{
+    control, faults, fork, growing, guard, heap, library, masks, streams, thread_end, threads,
+};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
@@ -107,9 +109,7 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     }
     heap::set_up();
     streams::set_up();
-    heap::find_loader().map_err(|e| {
-        format!("cannot find the dynamic loader in /proc/self/maps ({e}); raise the open-files limit (ulimit -n), or mount /proc")
-    })?;
+    library::find(config.memory_bytes as usize)?;
     let bus = faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let sys = guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;

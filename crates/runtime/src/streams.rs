@@ -9,6 +9,7 @@
 use crate::real::Real;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
+use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +31,9 @@ static ALLOCATOR_END: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn set_up() {
     static ALLOCATOR: Real = Real::new(c"_IO_file_doallocate");
     let Some(code) = extent_of(ALLOCATOR.get()) else { return };
-    let base = HEAP.allocate(BUFFERS * PAGE_SIZE, PAGE_SIZE, false);
+    let layout = Layout::from_size_align(BUFFERS * PAGE_SIZE, PAGE_SIZE).ok();
+    // SAFETY: the layout is not empty.
+    let base = layout.map_or(std::ptr::null_mut(), |layout| unsafe { HEAP.alloc(layout) });
     if !base.is_null() {
         ALLOCATOR_START.store(code.start, Ordering::Relaxed);
         ALLOCATOR_END.store(code.end, Ordering::Relaxed);
@@ -77,6 +80,7 @@ fn take() -> Option<*mut c_void> {
             TAKEN.compare_exchange(taken, taken | 1 << index, Ordering::Acquire, Ordering::Relaxed);
         match change {
             Ok(_) => {
+                HEAP.lend(PAGE_SIZE);
                 let address = BASE.load(Ordering::Relaxed) + index * PAGE_SIZE;
                 return Some(address as *mut c_void);
             }
@@ -95,5 +99,6 @@ pub(crate) fn owns(address: usize) -> bool {
 /// Gives back what [`allocate`] gave.
 pub(crate) fn release(address: usize) {
     let index = (address - BASE.load(Ordering::Relaxed)) / PAGE_SIZE;
+    HEAP.take_back(PAGE_SIZE);
     TAKEN.fetch_and(!(1 << index), Ordering::Release);
 }

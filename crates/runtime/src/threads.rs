@@ -2,7 +2,7 @@
 //! a page can be brought in even when the thread's own stack is managed memory
 //! (a coroutine's, say) or nearly used up.
 
-use crate::heap::outside_the_window;
+use crate::library::outside_the_window;
 use crate::masks::{self, INTERNAL};
 use crate::pinned::Pinned;
 use crate::pins;
@@ -12,9 +12,10 @@ use crate::thread_end;
 use softswap_engine::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -25,10 +26,17 @@ struct Job {
     argument: *mut c_void,
     /// What it believes to block of the engine's signals.
     believed: signals::Mask,
+    /// Whether it is a thread of the engine's.
+    is_own: bool,
 }
 
 /// Key whose destructor takes a thread's signal stack away; 0 before there is one.
 static KEY: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How often [`take_stack`] has been called.
+    static ROUND: Cell<u8> = const { Cell::new(0) };
+}
 
 pub(crate) fn adopt_main() -> io::Result<()> {
     let mut key = 0;
@@ -38,11 +46,22 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     }
     let base = signals::install_stack()?;
     pins::keep_pins(base);
-    take_back_at_end(base);
+    keep_stack(base);
     Ok(())
 }
 
+/// How often the C library calls the destructors of a thread's keys, as long as
+/// these set some anew: <limits.h>.
+const ROUNDS: u8 = 4;
+
+/// The destructor of [`KEY`]. It waits for the last round, because until then
+/// destructors of the program's touch managed memory.
 extern "C" fn take_stack(base: *mut c_void) {
+    let round = ROUND.get() + 1;
+    ROUND.set(round);
+    if round < ROUNDS && keep_stack(base as usize) {
+        return;
+    }
     pins::forget_pins();
     if let Some(engine) = start::engine() {
         thread_end::prepare(engine);
@@ -55,15 +74,15 @@ extern "C" fn take_stack(base: *mut c_void) {
 fn give_stack() {
     let Ok(base) = signals::install_stack() else { return };
     pins::keep_pins(base);
-    take_back_at_end(base);
+    keep_stack(base);
 }
 
-/// Has [`take_stack`] called when this thread ends.
-fn take_back_at_end(base: usize) {
-    if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
+/// Has this thread's stack taken away when it ends.
+fn keep_stack(base: usize) -> bool {
+    KEY.load(Ordering::Relaxed).checked_sub(1).is_some_and(|key| {
         // SAFETY: a live key of this library's.
-        unsafe { libc::pthread_setspecific(key, base as *const c_void) };
-    }
+        unsafe { libc::pthread_setspecific(key, base as *const c_void) == 0 }
+    })
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
@@ -73,12 +92,36 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     let given = signals::block_all();
     signals::set_mask(given & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
-    let Job { start, argument, believed } = unsafe { job.cast::<Job>().read() };
+    let Job { start, argument, believed, is_own } = unsafe { job.cast::<Job>().read() };
     // By its maker, or by its attributes.
     masks::inherit(believed | given);
     // SAFETY: it came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
-    start(argument)
+    let result = start(argument);
+    if is_own && let Some(count) = count() {
+        count.fetch_add(1, Ordering::AcqRel);
+    }
+    result
+}
+
+/// The C library's count of threads: the last one to end ends the process.
+static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// That count, if it is known. Where it is not (before glibc 2.34), a program whose
+/// main thread ends by `pthread_exit` must be ended by another of its threads.
+fn count() -> Option<&'static AtomicU32> {
+    // SAFETY: null, or an unsigned int of the C library's, which changes it by
+    // atomic operations.
+    unsafe { COUNT.load(Ordering::Relaxed).as_ref() }
+}
+
+type Out = *mut libc::pthread_t;
+type Attributes = *const libc::pthread_attr_t;
+type Create = unsafe extern "C" fn(Out, Attributes, Start, *mut c_void) -> i32;
+
+fn really_create() -> Create {
+    real!(pthread_create: fn(Out, Attributes, Start, *mut c_void) -> i32);
+    pthread_create()
 }
 
 /// # Safety
@@ -90,27 +133,47 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> i32 {
-    type Out = *mut libc::pthread_t;
-    type Attributes = *const libc::pthread_attr_t;
-    real!(pthread_create: fn(Out, Attributes, Start, *mut c_void) -> i32);
-    let Some(engine) = start::engine() else {
+    match start::engine() {
         // SAFETY: the caller's promise.
-        return unsafe { pthread_create()(thread, attributes, start, argument) };
-    };
+        Some(engine) => unsafe {
+            create(
+                engine,
+                thread,
+                attributes,
+                Job { start, argument, believed: masks::believed(), is_own: false },
+            )
+        },
+        // SAFETY: the caller's promise.
+        None => unsafe { really_create()(thread, attributes, start, argument) },
+    }
+}
+
+/// # Safety
+/// As `pthread_create(3)`, for what the job says.
+unsafe fn create(
+    engine: &'static Engine,
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    mut what: Job,
+) -> i32 {
+    what.believed = inherited_belief(what.believed, attributes);
     let job = HEAP.allocate(size_of::<Job>(), align_of::<Job>(), false).cast::<Job>();
     if job.is_null() {
         return libc::EAGAIN;
     }
     // SAFETY: fresh memory of the right size and alignment.
-    unsafe { job.write(Job { start, argument, believed: inherited_belief(attributes) }) };
+    unsafe { job.write(what) };
     // The C library reads the attributes and writes the result with all
     // signals blocked, when nothing can be brought in.
     let mut made: libc::pthread_t = 0;
     let own_stack = without_managed_stack(engine, attributes);
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
     let pinned = (!attributes.is_null()).then(|| pin_attributes(engine, attributes));
+    // What it makes of the default attributes is read with signals blocked, too.
     // SAFETY: `begin` takes the Job; the rest is the caller's promise.
-    let result = unsafe { pthread_create()(&raw mut made, attributes, begin, job.cast()) };
+    let result = outside_the_window(|| unsafe {
+        really_create()(&raw mut made, attributes, begin, job.cast())
+    });
     drop(pinned);
     if result == 0 {
         // SAFETY: the caller's pointer is valid.
@@ -124,9 +187,11 @@ pub unsafe extern "C" fn pthread_create(
 
 /// What a new thread believes to block because its maker does: nothing where its
 /// attributes have a mask.
-fn inherited_belief(attributes: *const libc::pthread_attr_t) -> signals::Mask {
+fn inherited_belief(
+    believed: signals::Mask,
+    attributes: *const libc::pthread_attr_t,
+) -> signals::Mask {
     type GetMask = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut libc::sigset_t) -> i32;
-    let believed = masks::believed();
     if believed == 0 || attributes.is_null() {
         return believed;
     }
@@ -147,13 +212,25 @@ fn inherited_belief(attributes: *const libc::pthread_attr_t) -> signals::Mask {
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
+    let engine = start::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
+    let job = Job { start, argument, believed: 0, is_own: true };
+    // SAFETY: a valid C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
+    COUNT.store(found.cast(), Ordering::Relaxed);
     // With signals blocked: the program's signals are the program's.
     // SAFETY: a valid out-pointer and a function of the right type.
     let result = signals::with_all_blocked(|| unsafe {
-        pthread_create(&raw mut thread, std::ptr::null(), start, argument)
+        create(engine, &raw mut thread, std::ptr::null(), job)
     });
-    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+    if result != 0 {
+        return Err(io::Error::from_raw_os_error(result));
+    }
+    // It keeps no program from ending.
+    count().inspect(|count| {
+        count.fetch_sub(1, Ordering::AcqRel);
+    });
+    Ok(())
 }
 
 /// What of an attribute object's extension is read, and a little more.
@@ -207,25 +284,4 @@ fn without_managed_stack(
         bytes.add(STACK_ADDRESS_AT).cast::<usize>().write(0);
     }
     Some(copy)
-}
-
-/// Defines a function that allocates what `pthread_create` later hands to the
-/// kernel with all signals blocked.
-macro_rules! extending {
-    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
-            real!($name: fn($($ty),*) -> i32);
-            // SAFETY: the caller's promise.
-            outside_the_window(|| unsafe { $name()($($arg),*) })
-        }
-    )*};
-}
-
-extending! {
-    pthread_attr_setaffinity_np(attributes: *mut libc::pthread_attr_t, len: usize, cpus: *const c_void);
-    pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, mask: *const libc::sigset_t);
-    pthread_getattr_np(thread: libc::pthread_t, attributes: *mut libc::pthread_attr_t);
 }

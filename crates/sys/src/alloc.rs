@@ -2,8 +2,8 @@
 //!
 //! Inside the preloaded runtime `malloc` is the program's and lies in the
 //! managed window; what the engine itself allocates must never swap. It also
-//! serves the program's earliest allocations, before the engine is up, and
-//! the dynamic loader's, which are freed with all signals blocked.
+//! serves the program's earliest allocations, before the engine is up, and what
+//! the C library and the dynamic loader keep for themselves. That is counted.
 
 use crate::futex::Lock;
 use crate::{raw, signals};
@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address space of the heap; populated as used.
 const RESERVED_BYTES: usize = 4 << 30;
+/// At least this much is tried, and of a limited address space at most so many a
+/// part: the window has to lie in it as well.
+const LEAST_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
+const LIMIT_SHARE: usize = 64;
 /// dlmalloc asks for at least this much at a time.
 const GRANULE: usize = 64 << 10;
 
@@ -29,7 +33,8 @@ fn start() -> usize {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    for len in [RESERVED_BYTES, RESERVED_BYTES / 64] {
+    let fair = (crate::memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
+    for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
         // SAFETY: a new mapping overlaps nothing.
         let base = unsafe { raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) };
         if base > 0 {
@@ -78,6 +83,9 @@ unsafe impl dlmalloc::Allocator for Arena {
 /// The heap; use as `#[global_allocator]` in the runtime.
 pub struct Heap {
     locked: Lock,
+    /// Bytes that others than the engine have now, and the most they ever had.
+    lent: AtomicUsize,
+    most_lent: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
@@ -87,6 +95,8 @@ unsafe impl Sync for Heap {}
 /// The one heap.
 pub static HEAP: Heap = Heap {
     locked: Lock::new(),
+    lent: AtomicUsize::new(0),
+    most_lent: AtomicUsize::new(0),
     inner: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(Arena)),
 };
 
@@ -130,6 +140,7 @@ impl Heap {
         if block.is_null() {
             return block;
         }
+        self.lend(total);
         // SAFETY: the block has `offset` bytes before the pointer handed out,
         // enough for a header, aligned as the header's size.
         unsafe {
@@ -156,7 +167,32 @@ impl Heap {
         unsafe {
             let Header { offset, size } = pointer.cast::<Header>().sub(1).read();
             self.with(|heap| heap.free(pointer.sub(offset), size + offset, offset));
+            self.take_back(size + offset);
         }
+    }
+
+    /// Counts `bytes` that others than the engine have from now on.
+    pub fn lend(&self, bytes: usize) {
+        let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most_lent.fetch_max(lent, Ordering::Relaxed);
+    }
+
+    /// Ends what [`Heap::lend`] began.
+    pub fn take_back(&self, bytes: usize) {
+        self.lent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that others than the engine have.
+    #[must_use]
+    pub fn lent_bytes(&self) -> usize {
+        self.lent.load(Ordering::Relaxed)
+    }
+
+    /// DRAM that was taken for others than the engine. What they give back stays
+    /// the heap's.
+    #[must_use]
+    pub fn taken_bytes(&self) -> usize {
+        self.most_lent.load(Ordering::Relaxed)
     }
 
     /// Bytes usable at `pointer`.

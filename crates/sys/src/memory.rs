@@ -56,6 +56,13 @@ pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
     Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<Page>(), count) })
 }
 
+/// How much address space this process may have (`ulimit -v`).
+#[must_use]
+pub fn address_space_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    limit.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
 /// Takes DRAM for all of `bytes` at once, which costs less than a fault for each
 /// page. Where the kernel cannot (before 5.14), or has none, faults do it later.
 ///

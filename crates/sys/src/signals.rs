@@ -14,6 +14,11 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 /// with wide vector state), the guard's own arrays, and whatever the program's
 /// handlers need. Populated as used.
 pub const STACK_BYTES: usize = 1 << 20;
+/// Bytes above the stack for what else is kept for its thread. Thread-local
+/// variables would come out of the thread's own stack, which may be small.
+pub const ROOM_BYTES: usize = 36 << 10;
+/// All of a thread's mapping: a guard page, its stack, its room.
+const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
 
 /// A set of signals as the kernel has it: bit n-1 for signal n.
 pub type Mask = u64;
@@ -164,7 +169,7 @@ pub fn pending() -> Mask {
 
 /// Gives the calling thread an engine signal stack and returns its address.
 pub fn install_stack() -> io::Result<usize> {
-    let len = STACK_BYTES + PAGE_SIZE;
+    let len = THREAD_BYTES;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     // SAFETY: a new mapping overlaps nothing.
@@ -183,6 +188,13 @@ pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
+/// The room of the thread whose stack [`install_stack`] put at `base`:
+/// [`ROOM_BYTES`], zeroes at first.
+#[must_use]
+pub fn room(base: usize) -> usize {
+    base + PAGE_SIZE + STACK_BYTES
+}
+
 fn use_stack(base: usize) {
     let stack =
         libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES };
@@ -193,7 +205,8 @@ fn use_stack(base: usize) {
 /// Takes the calling thread's engine stack away and frees it.
 ///
 /// # Safety
-/// `base` came from [`install_stack`] on this thread, and this is not running on it.
+/// `base` came from [`install_stack`] on this thread, and this is not running on
+/// it; nobody uses its [`room`] any more.
 pub unsafe fn remove_stack(base: usize) {
     let none =
         libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
@@ -201,9 +214,8 @@ pub unsafe fn remove_stack(base: usize) {
     let disabled =
         unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const none as usize, 0, 0, 0, 0, 0]) };
     if disabled == 0 {
-        let len = STACK_BYTES + PAGE_SIZE;
         // SAFETY: the mapping is this thread's own and, being disabled, unused.
-        unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
+        unsafe { raw::syscall(libc::SYS_munmap, [base, THREAD_BYTES, 0, 0, 0, 0]) };
     }
 }
 

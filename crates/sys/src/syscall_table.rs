@@ -313,6 +313,7 @@ const CALLS: &[(i64, &[Pointer])] = &[
     (SYS_munlock, &[(0, Range)]),
     (SYS_msync, &[(0, Range)]),
     (SYS_mincore, &[(0, Range), (2, Struct(4096))]),
+    (SYS_shmat, &[(1, Range)]),
     (SYS_mbind, &[(0, Range), (3, Struct(128))]),
     (SYS_get_mempolicy, &[(0, Struct(4)), (1, Struct(128))]),
     (SYS_set_mempolicy, &[(1, Struct(128))]),

@@ -299,6 +299,23 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
+    /// Has the kernel keep `count` pages that are present, or will be, and count
+    /// them as locked memory of the process; its limits and privileges decide.
+    pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
+        // It could not bring them in by itself.
+        let flags = libc::MLOCK_ONFAULT as usize;
+        let args = [self.address(page, count), count * PAGE_SIZE, flags, 0, 0, 0];
+        // SAFETY: changes no content.
+        raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
+    }
+
+    /// Ends [`Window::lock`].
+    pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
+        let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
+        // SAFETY: changes no content.
+        raw::check(unsafe { raw::syscall(libc::SYS_munlock, args) }).map(drop)
+    }
+
     /// Gives `count` pages back to the window after a foreign mapping lay there.
     pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
@@ -511,7 +528,11 @@ impl Drop for StagedFrame<'_> {
 
 fn reserve_range() -> Result<(usize, usize), WindowError> {
     let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
-    for len in WINDOW_SIZES {
+    let smallest = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
+    // Half of what the process may have: the rest is for the engine's tables, the
+    // program's code and stacks, and what is not managed.
+    let most = crate::memory::address_space_limit() / 2;
+    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
         // A neighbouring slot serves when something already lies at the first.
         for slot in 0..SLOTS {
             let base = WINDOW_BASE + slot * len;
@@ -527,7 +548,7 @@ fn reserve_range() -> Result<(usize, usize), WindowError> {
             }
         }
     }
-    Err(WindowError::Reserve { bytes: WINDOW_SIZES[WINDOW_SIZES.len() - 1], error: refused })
+    Err(WindowError::Reserve { bytes: smallest, error: refused })
 }
 
 fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {

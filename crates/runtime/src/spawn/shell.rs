@@ -4,7 +4,7 @@ use super::copies::{Copies, text_room};
 use super::environment::{environment, settle_environment, with_environment};
 use super::posix_spawn::posix_spawn;
 use super::turns::Turns;
-use crate::heap::outside_the_window;
+use crate::library::outside_the_window;
 use crate::real::real;
 use crate::start;
 use softswap_sys::raw;

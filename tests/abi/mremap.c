@@ -1,0 +1,415 @@
+/* mremap, in all its ways: what is refused changes nothing. */
+#include "abi.h"
+
+#define LEN (256UL << 10)
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+#define RW (PROT_READ | PROT_WRITE)
+
+/* Says how mremap went: a result, or that it went where it was to go. */
+static void *say_remap(const char *what, void *got, void *wanted)
+{
+    int error = errno;
+    if (got == MAP_FAILED)
+        say("%s: %s", what, strerrorname_np(error));
+    else
+        say("%s: %s", what, !wanted ? "done" : got == wanted ? "there" : "elsewhere");
+    return got;
+}
+#define REMAP(wanted, ...) (errno = 0, say_remap(#__VA_ARGS__, mremap(__VA_ARGS__), wanted))
+
+/* Whether memory can be read, by asking the kernel. */
+static int is_readable(void *at)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    int can = write(ends[1], at, 1) == 1;
+    close(ends[0]), close(ends[1]);
+    return can;
+}
+
+static size_t not_zero(const char *at, size_t len)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++)
+        count += at[i] != 0;
+    return count;
+}
+
+static char *reserve(size_t len)
+{
+    char *at = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        must_("mmap", -1);
+    return at;
+}
+
+static void fixed_onto_itself_overlapping(void)
+{
+    char *at = memory(LEN, 1);
+    put_out();
+    REMAP(NULL, at, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at + LEN / 4);
+    REMAP(NULL, at + LEN / 4, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+    say("wrong %zu", wrong(at, LEN, 1));
+}
+
+static void fixed_without_maymove(void)
+{
+    char *at = memory(LEN, 2), *target = memory(LEN, 3);
+    put_out();
+    REMAP(NULL, at, LEN, LEN, MREMAP_FIXED, target);
+    say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
+}
+
+static void fixed_to_an_unaligned_target(void)
+{
+    char *at = memory(LEN, 2), *target = memory(LEN, 3);
+    put_out();
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target + 1);
+    REMAP(NULL, at + 1, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
+}
+
+static void unknown_flags(void)
+{
+    char *at = memory(LEN, 4);
+    put_out();
+    REMAP(NULL, at, LEN, 2 * LEN, 8);
+    REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | 0x100);
+    say("wrong %zu", wrong(at, LEN, 4));
+}
+
+static void dontunmap_keeps_the_source(void)
+{
+    char *at = memory(LEN, 5);
+    put_out();
+    char *moved = REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    if (moved == MAP_FAILED)
+        return;
+    say("apart: %d", moved != at);
+    say("moved wrong %zu", wrong(moved, LEN, 5));
+    say("source not zero %zu", not_zero(at, LEN));
+    fill(at, LEN, 6);
+    put_out();
+    say("wrong %zu %zu", wrong(moved, LEN, 5), wrong(at, LEN, 6));
+}
+
+static void dontunmap_to_a_place(void)
+{
+    char *at = memory(LEN, 5), *target = memory(LEN, 6);
+    put_out();
+    REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target);
+    say("moved wrong %zu", wrong(target, LEN, 5));
+    say("source not zero %zu", not_zero(at, LEN));
+}
+
+static void dontunmap_refused(void)
+{
+    char *at = memory(LEN, 7);
+    put_out();
+    REMAP(NULL, at, LEN, LEN, MREMAP_DONTUNMAP, NULL);
+    REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void no_length(void)
+{
+    char *at = memory(LEN, 8);
+    put_out();
+    REMAP(NULL, at, LEN, 0, MREMAP_MAYMOVE);
+    REMAP(NULL, at, 0, LEN, MREMAP_MAYMOVE);
+    REMAP(NULL, at, 0, LEN, 0);
+    say("wrong %zu", wrong(at, LEN, 8));
+}
+
+static void lengths_beyond_everything(void)
+{
+    char *at = memory(LEN, 9);
+    REMAP(NULL, at, LEN, -PAGE, MREMAP_MAYMOVE);
+    REMAP(NULL, at, LEN, 1UL << 46, MREMAP_MAYMOVE);
+    REMAP(NULL, at, LEN, -1UL, MREMAP_MAYMOVE);
+    say("wrong %zu", wrong(at, LEN, 9));
+}
+
+static void lengths_are_rounded_up(void)
+{
+    char *at = memory(LEN, 10);
+    put_out();
+    REMAP(at, at, LEN - 100, LEN - 200, 0);
+    say("wrong %zu", wrong(at, LEN, 10));
+    REMAP(at, at, LEN, LEN - PAGE - 1, 0);
+    say("wrong %zu", wrong(at, LEN - PAGE, 10));
+    REMAP(at, at, LEN, LEN - 2 * PAGE, 0);
+    say("last: %d %d", is_readable(at + LEN - 3 * PAGE), is_readable(at + LEN - 2 * PAGE));
+}
+
+static void of_nothing(void)
+{
+    char *at = memory(LEN, 11);
+    MUST(munmap(at, LEN));
+    REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE);
+    REMAP(NULL, at, LEN, LEN / 2, 0);
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+}
+
+static void growing_over_a_hole(void)
+{
+    char *at = memory(LEN, 12);
+    MUST(munmap(at + LEN / 2, PAGE));
+    put_out();
+    REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE);
+    say("wrong %zu", wrong(at, LEN / 2, 12));
+    char *target = memory(LEN, 13);
+    REMAP(NULL, at, LEN / 2 + PAGE, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, LEN, 13));
+}
+
+static void growing_two_mappings(void)
+{
+    char *at = memory(LEN, 13);
+    MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
+    put_out();
+    REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE);
+    say("wrong %zu", wrong(at, LEN, 13));
+}
+
+static void shrinking_two_mappings(void)
+{
+    char *at = memory(LEN, 13);
+    MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
+    put_out();
+    REMAP(at, at, LEN, LEN / 4, 0);
+    say("wrong %zu, then %d", wrong(at, LEN / 4, 13), is_readable(at + LEN / 4));
+}
+
+static void into_a_neighbour(void)
+{
+    char *at = memory(LEN, 14);
+    MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
+    put_out();
+    REMAP(NULL, at, LEN / 2, LEN / 2 + PAGE, 0);
+    char *moved = REMAP(NULL, at, LEN / 2, LEN, MREMAP_MAYMOVE);
+    say("wrong %zu %zu", wrong(moved, LEN / 2, 14), not_zero(moved + LEN / 2, LEN / 2));
+    say("old place: %d", is_readable(at));
+}
+
+static void into_a_hole(void)
+{
+    char *at = memory(LEN, 15);
+    MUST(munmap(at + LEN / 2, LEN / 4));
+    put_out();
+    REMAP(at, at, LEN / 2, LEN / 2 + LEN / 4, 0);
+    REMAP(NULL, at, LEN / 2 + LEN / 4, LEN, 0);
+    say("wrong %zu, not zero %zu", wrong(at, LEN / 2, 15), not_zero(at + LEN / 2, LEN / 4));
+}
+
+static void the_target_has_the_sources_protection(void)
+{
+    char *at = memory(LEN, 16), *target = memory(LEN, 17);
+    MUST(mprotect(at, LEN, PROT_READ));
+    put_out();
+    REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, LEN, 16));
+    int zero = MUST(open("/dev/zero", O_RDONLY));
+    RESULT(read(zero, target, 1));
+    RESULT(mprotect(target, LEN, RW));
+    RESULT(read(zero, target, 1));
+}
+
+static void a_closed_mapping_moves(void)
+{
+    char *at = memory(LEN, 18), *target = reserve(2 * LEN);
+    MUST(mprotect(at, LEN, PROT_NONE));
+    put_out();
+    REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("readable: %d", is_readable(target));
+    MUST(mprotect(target, LEN, PROT_READ));
+    say("wrong %zu", wrong(target, LEN, 18));
+}
+
+static void fixed_and_longer(void)
+{
+    char *at = memory(LEN, 19), *target = memory(2 * LEN, 20);
+    put_out();
+    REMAP(target, at, LEN, LEN + LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, LEN, 19));
+    say("not zero %zu", not_zero(target + LEN, LEN / 2));
+    size_t count = 0;
+    for (size_t i = LEN + LEN / 2; i < 2 * LEN; i++)
+        count += (unsigned char)target[i] != pattern(i, 20);
+    say("behind: wrong %zu", count);
+    say("old place: %d", is_readable(at));
+}
+
+static void fixed_and_shorter(void)
+{
+    char *at = memory(LEN, 21), *target = memory(LEN, 22);
+    put_out();
+    REMAP(target, at, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, LEN / 2, 21));
+    say("old place: %d %d", is_readable(at), is_readable(at + LEN - 1));
+    say("behind: %d", is_readable(target + LEN / 2));
+}
+
+static char *small_memory(size_t len, unsigned seed)
+{
+    /* Below what is managed, and so the kernel's. */
+    char *at = mmap(NULL, len, RW, ANON, -1, 0);
+    if (at == MAP_FAILED)
+        must_("mmap", -1);
+    fill(at, len, seed);
+    return at;
+}
+
+static void unmanaged_to_managed(void)
+{
+    char *at = small_memory(32 << 10, 23), *target = memory(LEN, 24);
+    put_out();
+    REMAP(target, at, 32 << 10, 32 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, 32 << 10, 23));
+    size_t count = 0;
+    for (size_t i = 32 << 10; i < LEN; i++)
+        count += (unsigned char)target[i] != pattern(i, 24);
+    say("behind: wrong %zu", count);
+    say("old place: %d", is_readable(at));
+    fill(target, LEN, 25);
+    put_out();
+    say("wrong %zu", wrong(target, LEN, 25));
+    RESULT(munmap(target, LEN));
+}
+
+static void managed_to_unmanaged(void)
+{
+    char *target = small_memory(32 << 10, 26), *at = memory(LEN, 27);
+    put_out();
+    REMAP(target, at, 32 << 10, 32 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, 32 << 10, 27));
+    say("old place: %d %d", is_readable(at), is_readable(at + (32 << 10)));
+    RESULT(munmap(target, 32 << 10));
+}
+
+static void a_refused_move_leaves_the_target(void)
+{
+    char *at = memory(LEN, 28), *target = memory(LEN, 29);
+    MUST(munmap(at, LEN));
+    put_out();
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    say("wrong %zu", wrong(target, LEN, 29));
+}
+
+static void beyond_the_address_space(void)
+{
+    char *at = memory(LEN, 30);
+    put_out();
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x7ffffffff000);
+    REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)-PAGE);
+    say("wrong %zu", wrong(at, LEN, 30));
+}
+
+static void a_file_mapping_moves_over_managed_memory(void)
+{
+    int file = scratch_file(O_RDWR);
+    unsigned char page[PAGE];
+    for (unsigned i = 0; i < 8; i++) {
+        fill(page, PAGE, 40 + i);
+        MUST(write(file, page, PAGE));
+    }
+    char *mapped = mmap(NULL, 8 * PAGE, RW, MAP_SHARED, file, 0), *target = memory(LEN, 31);
+    put_out();
+    REMAP(target, mapped, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    for (unsigned i = 0; i < 8; i++)
+        say("page %u: wrong %zu", i, wrong(target + i * PAGE, PAGE, 40 + i));
+    target[5] = 'x';
+    char byte = 0;
+    RESULT(pread(file, &byte, 1, 5));
+    say("byte %c", byte);
+    /* Out of there again, and longer. */
+    char *moved = REMAP(NULL, target, 4 * PAGE, 6 * PAGE, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED)
+        return;
+    say("wrong %zu", wrong(moved + PAGE, PAGE, 41));
+    say("old place: %d", is_readable(target));
+    say("page 4 at its place: wrong %zu", wrong(target + 4 * PAGE, PAGE, 44));
+}
+
+static void a_lent_mapping_shrinks(void)
+{
+    int file = scratch_file(O_RDWR);
+    MUST(ftruncate(file, LEN));
+    char *at = memory(LEN, 32);
+    char *over = mmap(at, LEN / 2, RW, MAP_SHARED | MAP_FIXED, file, 0);
+    say("mapped over: %d", over == at);
+    REMAP(at, at, LEN / 2, LEN / 4, 0);
+    say("left %d, cut %d", is_readable(at + LEN / 4 - 1), is_readable(at + LEN / 4));
+    REMAP(at, at, LEN / 4, LEN / 4, MREMAP_MAYMOVE);
+}
+
+static void duplicating_a_shared_mapping(void)
+{
+    char *at = mmap(NULL, LEN, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *target = memory(LEN, 33);
+    fill(at, LEN, 34);
+    put_out();
+    REMAP(target, at, 0, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    at[0] ^= 1;
+    say("same: %d", at[0] == target[0]);
+    say("wrong %zu", wrong(target, LEN, 34));
+}
+
+static void growing_again_and_again(void)
+{
+    size_t len = 128 << 10;
+    char *at = memory(len, 35);
+    for (int round = 0; round < 5; round++) {
+        put_out();
+        char *moved = mremap(at, len, 2 * len, MREMAP_MAYMOVE);
+        if (moved == MAP_FAILED) {
+            say("refused");
+            return;
+        }
+        say("wrong %zu, new not zero %zu", wrong(moved, len, 35 + round),
+            not_zero(moved + len, len));
+        at = moved, len *= 2;
+        fill(at, len, 36 + round);
+    }
+}
+
+static void locked_memory_stays_locked(void)
+{
+    char *at = memory(LEN, 41), *target = memory(LEN, 42);
+    RESULT(mlock(at, 64 << 10));
+    put_out();
+    REMAP(target, at, 64 << 10, 64 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    RESULT(madvise(target, 64 << 10, MADV_DONTNEED));
+    say("wrong %zu", wrong(target, 64 << 10, 41));
+    RESULT(munlock(target, 64 << 10));
+    RESULT(madvise(target, 64 << 10, MADV_DONTNEED));
+}
+
+static void what_children_get_moves_along(void)
+{
+    char *at = memory(LEN, 43), *target = memory(LEN, 44);
+    MUST(madvise(at, LEN, MADV_WIPEONFORK));
+    put_out();
+    REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    pid_t pid = MUST(fork());
+    if (!pid) {
+        say("in the child: not zero %zu", not_zero(target, LEN));
+        _exit(0);
+    }
+    say_end("child", pid);
+    say("wrong %zu", wrong(target, LEN, 43));
+}
+
+ABI_MAIN(CASE(fixed_onto_itself_overlapping), CASE(fixed_without_maymove),
+         CASE(fixed_to_an_unaligned_target), CASE(unknown_flags), CASE(dontunmap_keeps_the_source),
+         CASE(dontunmap_to_a_place), CASE(dontunmap_refused), CASE(no_length),
+         CASE(lengths_beyond_everything), CASE(lengths_are_rounded_up), CASE(of_nothing),
+         CASE(growing_over_a_hole), CASE(growing_two_mappings), CASE(shrinking_two_mappings),
+         CASE(into_a_neighbour), CASE(into_a_hole), CASE(the_target_has_the_sources_protection),
+         CASE(a_closed_mapping_moves), CASE(fixed_and_longer), CASE(fixed_and_shorter),
+         CASE(unmanaged_to_managed), CASE(managed_to_unmanaged),
+         CASE(a_refused_move_leaves_the_target), CASE(beyond_the_address_space),
+         CASE(a_file_mapping_moves_over_managed_memory), CASE(a_lent_mapping_shrinks),
+         CASE(duplicating_a_shared_mapping), CASE(growing_again_and_again),
+         CASE(locked_memory_stays_locked), CASE(what_children_get_moves_along))

@@ -1,0 +1,849 @@
+/* What threads and the C library read when no page can be brought in for them:
+ * a new thread with all signals blocked, a thread that ends, a forked child
+ * before any handler has run. All of it was made before everything was put out. */
+#include "abi.h"
+#include <ctype.h>
+#include <dlfcn.h>
+#include <grp.h>
+#include <iconv.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <netdb.h>
+#include <pwd.h>
+#include <regex.h>
+#include <search.h>
+#include <spawn.h>
+#include <threads.h>
+#include <wchar.h>
+#include <wctype.h>
+
+extern char **environ;
+
+static void *nothing(void *argument) { return argument; }
+
+/* Starts a thread and says what it returned. */
+static void say_thread(const char *what, const pthread_attr_t *attributes,
+                       void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    void *result = NULL;
+    int error = pthread_create(&thread, attributes, run, argument);
+    if (!error)
+        error = pthread_join(thread, &result);
+    say("%s: %s, %ld", what, error ? strerrorname_np(error) : "done", (long)result);
+}
+
+static void *classify(void *argument)
+{
+    (void)argument;
+    return (void *)(long)(iswalpha(L'\u00e4') != 0) ;
+}
+
+static void starts_in_utf8(void)
+{
+    say("%s", setlocale(LC_ALL, "C.UTF-8"));
+    put_out();
+    say_thread("thread", NULL, classify, NULL);
+}
+
+static void starts_in_the_c_locale(void)
+{
+    put_out();
+    say_thread("thread", NULL, classify, NULL);
+}
+
+static void starts_after_each_category(void)
+{
+    const int categories[] = {LC_CTYPE, LC_COLLATE, LC_TIME, LC_NUMERIC, LC_MONETARY, LC_MESSAGES};
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
+        say("%s", setlocale(categories[i], "C.UTF-8"));
+        put_out();
+        say_thread("thread", NULL, classify, NULL);
+    }
+}
+
+static void starts_after_the_locale_changed_back(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    put_out();
+    say_thread("in C.UTF-8", NULL, classify, NULL);
+    say("%s", setlocale(LC_ALL, "C"));
+    put_out();
+    say_thread("in C", NULL, classify, NULL);
+    say("%s", setlocale(LC_ALL, "C.UTF-8"));
+    put_out();
+    say_thread("again", NULL, classify, NULL);
+}
+
+static void *use_locale(void *argument)
+{
+    uselocale(argument);
+    long is = iswalpha(L'\u00e4') != 0;
+    uselocale(LC_GLOBAL_LOCALE);
+    return (void *)is;
+}
+
+static void a_locale_of_its_own(void)
+{
+    locale_t locale = newlocale(LC_ALL_MASK, "C.UTF-8", NULL);
+    say("made: %d", locale != NULL);
+    uselocale(locale);
+    put_out();
+    say_thread("thread", NULL, use_locale, locale);
+    say("here: %d", iswalpha(L'\u00e4') != 0);
+    uselocale(LC_GLOBAL_LOCALE);
+    freelocale(locale);
+}
+
+static void a_locale_that_was_copied(void)
+{
+    locale_t first = newlocale(LC_CTYPE_MASK, "C.UTF-8", NULL);
+    locale_t second = duplocale(first);
+    freelocale(first);
+    put_out();
+    say_thread("thread", NULL, use_locale, second);
+    freelocale(second);
+}
+
+static void locales_without_end(void)
+{
+    long made = 0;
+    for (int i = 0; i < 400; i++) {
+        locale_t locale = newlocale(LC_ALL_MASK, "C.UTF-8", NULL);
+        made += locale != NULL;
+        freelocale(locale);
+    }
+    setlocale(LC_ALL, "C.UTF-8");
+    put_out();
+    say_thread("thread", NULL, classify, NULL);
+    say("%ld", made);
+}
+
+static void locales_in_a_thread(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    put_out();
+    say_thread("one", NULL, use_locale, newlocale(LC_ALL_MASK, "C.UTF-8", NULL));
+    say_thread("other", NULL, use_locale, newlocale(LC_ALL_MASK, "C", NULL));
+}
+
+static void *count_up(void *argument)
+{
+    __atomic_fetch_add((long *)argument, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void many_one_after_another(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    long *count = memory(64 << 10, 1);
+    *count = 0;
+    for (int round = 0; round < 3; round++) {
+        put_out();
+        for (int i = 0; i < 100; i++) {
+            pthread_t thread;
+            MUST(-(pthread_create(&thread, NULL, count_up, count) != 0));
+            pthread_join(thread, NULL);
+        }
+    }
+    say("%ld", *count);
+}
+
+static void many_at_once(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    long *count = memory(64 << 10, 1);
+    *count = 0;
+    put_out();
+    pthread_t threads[64];
+    for (int i = 0; i < 64; i++)
+        MUST(-(pthread_create(&threads[i], NULL, count_up, count) != 0));
+    put_out();
+    for (int i = 0; i < 64; i++)
+        pthread_join(threads[i], NULL);
+    say("%ld", *count);
+}
+
+static void *make_pressure(void *argument)
+{
+    unsigned char *at = memory(MIB, (long)argument);
+    long bad = 0;
+    for (int i = 0; i < 8; i++)
+        bad += wrong(at, MIB, (long)argument);
+    munmap(at, MIB);
+    return (void *)bad;
+}
+
+static void starts_while_others_work(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    put_out();
+    pthread_t threads[12];
+    long bad = 0;
+    for (long round = 0; round < 2; round++) {
+        for (long i = 0; i < 12; i++)
+            MUST(-(pthread_create(&threads[i], NULL, make_pressure, (void *)i) != 0));
+        for (int i = 0; i < 12; i++) {
+            void *result;
+            pthread_join(threads[i], &result);
+            bad += (long)result;
+        }
+    }
+    say("%ld", bad);
+}
+
+static void detached(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    long *count = memory(64 << 10, 1);
+    *count = 0;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    put_out();
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        MUST(-(pthread_create(&thread, &attributes, count_up, count) != 0));
+    }
+    while (__atomic_load_n(count, __ATOMIC_RELAXED) < 20)
+        usleep(1000);
+    say("%ld", *count);
+}
+
+static int c11(void *argument) { return *(int *)argument + 1; }
+
+static void threads_of_c11(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    int *value = memory(64 << 10, 1);
+    *value = 41;
+    put_out();
+    for (int i = 0; i < 3; i++) {
+        thrd_t thread;
+        int result = 0;
+        say("create %d", thrd_create(&thread, c11, value) == thrd_success);
+        say("join %d", thrd_join(thread, &result) == thrd_success);
+        say("%d", result);
+    }
+}
+
+/* Stacks. */
+
+static void with_stack_of(size_t size)
+{
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    say("size: %d", pthread_attr_setstacksize(&attributes, size));
+    put_out();
+    for (int i = 0; i < 3; i++)
+        say_thread("thread", &attributes, nothing, (void *)7L);
+}
+
+static void a_stack_of_16_kib(void) { with_stack_of(16 << 10); }
+static void a_stack_of_20_kib(void) { with_stack_of(20 << 10); }
+static void a_stack_of_24_kib(void) { with_stack_of(24 << 10); }
+static void a_stack_of_32_kib(void) { with_stack_of(32 << 10); }
+static void a_stack_of_less_is_refused(void) { with_stack_of(8 << 10); }
+static void a_stack_of_64_mib(void) { with_stack_of(64 << 20); }
+
+static void *read_all(void *argument)
+{
+    unsigned char *at = argument;
+    long bad = wrong(at, 2 * MIB, 9);
+    int fd = open("/dev/null", O_WRONLY);
+    bad += write(fd, at, 100000) != 100000;
+    close(fd);
+    return (void *)bad;
+}
+
+static void a_small_stack_is_enough_for_faults(void)
+{
+    void *at = memory(2 * MIB, 9);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16 << 10);
+    put_out();
+    say_thread("thread", &attributes, read_all, at);
+}
+
+static void a_stack_given(void)
+{
+    void *stack = memory(256 << 10, 3);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    say("%d", pthread_attr_setstack(&attributes, stack, 256 << 10));
+    put_out();
+    say_thread("thread", &attributes, read_all, memory(2 * MIB, 9));
+}
+
+static void *say_own_stack(void *argument)
+{
+    (void)argument;
+    pthread_attr_t attributes;
+    size_t size = 0, guard = 0;
+    void *base;
+    say("got %d", pthread_getattr_np(pthread_self(), &attributes));
+    pthread_attr_getstack(&attributes, &base, &size);
+    pthread_attr_getguardsize(&attributes, &guard);
+    char here;
+    say("inside: %d", &here >= (char *)base && &here < (char *)base + size);
+    pthread_attr_destroy(&attributes);
+    return (void *)(size + guard);
+}
+
+static void its_own_attributes(void)
+{
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 512 << 10);
+    put_out();
+    say_thread("thread", &attributes, say_own_stack, NULL);
+}
+
+/* Attributes. */
+
+static void *count_processors(void *argument)
+{
+    (void)argument;
+    cpu_set_t set;
+    sched_getaffinity(0, sizeof set, &set);
+    return (void *)(long)CPU_COUNT(&set);
+}
+
+static void processors_in_attributes(void)
+{
+    pthread_attr_t *attributes = malloc(sizeof *attributes);
+    cpu_set_t set;
+    pthread_attr_init(attributes);
+    CPU_ZERO(&set);
+    CPU_SET(0, &set);
+    say("%d", pthread_attr_setaffinity_np(attributes, sizeof set, &set));
+    put_out();
+    say_thread("thread", attributes, count_processors, NULL);
+}
+
+static void processors_in_default_attributes(void)
+{
+    pthread_attr_t attributes;
+    cpu_set_t set;
+    pthread_attr_init(&attributes);
+    CPU_ZERO(&set);
+    CPU_SET(0, &set);
+    say("%d", pthread_attr_setaffinity_np(&attributes, sizeof set, &set));
+    say("%d", pthread_setattr_default_np(&attributes));
+    pthread_attr_destroy(&attributes);
+    put_out();
+    for (int i = 0; i < 3; i++)
+        say_thread("thread", NULL, count_processors, NULL);
+    pthread_getattr_default_np(&attributes);
+    put_out();
+    say_thread("copied", &attributes, count_processors, NULL);
+}
+
+static void *is_blocked(void *argument)
+{
+    sigset_t set;
+    pthread_sigmask(SIG_BLOCK, NULL, &set);
+    return (void *)(long)sigismember(&set, (long)argument);
+}
+
+static void a_mask_in_attributes(void)
+{
+    pthread_attr_t attributes;
+    sigset_t set;
+    pthread_attr_init(&attributes);
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    say("%d", pthread_attr_setsigmask_np(&attributes, &set));
+    put_out();
+    say_thread("USR2", &attributes, is_blocked, (void *)(long)SIGUSR2);
+    say_thread("USR1", &attributes, is_blocked, (void *)(long)SIGUSR1);
+    say_thread("by default", NULL, is_blocked, (void *)(long)SIGUSR2);
+}
+
+/* What a thread leaves behind when it ends. */
+
+static pthread_key_t keys[100];
+static long destroyed;
+
+static void destroy(void *value)
+{
+    __atomic_fetch_add(&destroyed, *(long *)value, __ATOMIC_RELAXED);
+    free(value);
+}
+
+static void *set_keys(void *argument)
+{
+    for (int i = 0; i < 100; i++) {
+        long *value = malloc(4000);
+        *value = i;
+        pthread_setspecific(keys[i], value);
+    }
+    if (argument)
+        put_out();
+    return NULL;
+}
+
+static void keys_of_many_threads(void)
+{
+    for (int i = 0; i < 100; i++)
+        MUST(-(pthread_key_create(&keys[i], destroy) != 0));
+    for (int i = 0; i < 10; i++)
+        say_thread("thread", NULL, set_keys, (void *)(long)(i % 5 == 0));
+    say("destroyed: %ld", destroyed);
+}
+
+static pthread_key_t again;
+static long rounds;
+static unsigned char *behind;
+
+static void set_again(void *value)
+{
+    rounds++;
+    /* What is out comes in, also for the last destructor. */
+    rounds += 100 * wrong(behind, MIB, 4);
+    int fd = open("/dev/null", O_WRONLY);
+    rounds += 1000 * (write(fd, behind, 70000) != 70000);
+    close(fd);
+    pthread_setspecific(again, value);
+}
+
+static void *set_one(void *argument)
+{
+    pthread_setspecific(again, argument);
+    put_out();
+    return NULL;
+}
+
+static void a_destructor_that_sets_its_key_again(void)
+{
+    behind = memory(MIB, 4);
+    MUST(-(pthread_key_create(&again, set_again) != 0));
+    say_thread("thread", NULL, set_one, &rounds);
+    say("rounds: %ld", rounds);
+}
+
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
+extern void *__dso_handle;
+
+static void *set_destructors(void *argument)
+{
+    for (long i = 0; i < 200; i++) {
+        long *value = malloc(sizeof *value);
+        *value = i;
+        __cxa_thread_atexit_impl(destroy, value, &__dso_handle);
+    }
+    put_out();
+    return argument;
+}
+
+static void destructors_of_thread_locals(void)
+{
+    say_thread("thread", NULL, set_destructors, NULL);
+    say("destroyed: %ld", destroyed);
+}
+
+static __thread long initialised[64] = {[17] = 99, [40] = 5};
+
+static void *read_locals(void *argument)
+{
+    (void)argument;
+    initialised[1] = 1;
+    put_out();
+    return (void *)(initialised[17] + initialised[40] + initialised[1] + initialised[2]);
+}
+
+static void thread_locals(void)
+{
+    for (int i = 0; i < 3; i++)
+        say_thread("thread", NULL, read_locals, NULL);
+}
+
+static void *open_plugin(const char *name, int flags)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", getenv("ABI_PLUGIN_DIR"), name);
+    void *handle = dlopen(path, flags);
+    if (!handle)
+        say("setting up: %s", dlerror());
+    return handle;
+}
+
+static long (*add_to_local)(long);
+static pthread_barrier_t barrier;
+
+static void *add_later(void *argument)
+{
+    pthread_barrier_wait(&barrier);
+    put_out();
+    return (void *)(add_to_local((long)argument) + add_to_local(1));
+}
+
+/* The thread is older than the library: it gets its block when it asks. */
+static void thread_locals_of_a_library(void)
+{
+    pthread_t threads[8];
+    pthread_barrier_init(&barrier, NULL, 9);
+    for (long i = 0; i < 8; i++)
+        MUST(-(pthread_create(&threads[i], NULL, add_later, (void *)i) != 0));
+    void *handle = open_plugin("threads_plugin.so", RTLD_NOW);
+    *(void **)&add_to_local = dlsym(handle, "add_to_local");
+    pthread_barrier_wait(&barrier);
+    long sum = 0;
+    for (int i = 0; i < 8; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        sum += (long)result;
+    }
+    say("%ld", sum);
+    put_out();
+    pthread_barrier_init(&barrier, NULL, 1);
+    say_thread("younger", NULL, add_later, NULL);
+    say("%d", dlclose(handle));
+    put_out();
+    say_thread("after it was closed", NULL, nothing, NULL);
+}
+
+/* So many libraries that each thread's table of them has to grow. */
+static void thread_locals_of_many_libraries(void)
+{
+    char from[4096], to[64];
+    snprintf(from, sizeof from, "%s/threads_plugin.so", getenv("ABI_PLUGIN_DIR"));
+    void *handles[40];
+    pthread_barrier_init(&barrier, NULL, 1);
+    for (int i = 0; i < 40; i++) {
+        snprintf(to, sizeof to, "./copy-%d.so", i);
+        int in = MUST(open(from, O_RDONLY)), out = MUST(open(to, O_WRONLY | O_CREAT, 0700));
+        char part[4096];
+        for (ssize_t got; (got = read(in, part, sizeof part)) > 0;)
+            MUST(write(out, part, got));
+        close(in), close(out);
+        handles[i] = dlopen(to, RTLD_NOW);
+    }
+    long sum = 0;
+    for (int i = 0; i < 40; i++) {
+        *(void **)&add_to_local = dlsym(handles[i], "add_to_local");
+        sum += add_to_local(i);
+        if (i % 13 == 0) {
+            put_out();
+            say_thread("thread", NULL, add_later, (void *)(long)i);
+        }
+    }
+    say("%ld", sum);
+    for (int i = 0; i < 40; i += 2)
+        dlclose(handles[i]);
+    put_out();
+    say_thread("after half were closed", NULL, add_later, NULL);
+}
+
+static int last_words = -1;
+
+static void at_exit(void)
+{
+    last_words++;
+    if (last_words == 0 || last_words == 199)
+        say("handler %d", last_words);
+}
+
+static void handlers_at_exit(void)
+{
+    for (int i = 0; i < 200; i++)
+        MUST(-(atexit(at_exit) != 0));
+    put_out();
+    say("the end");
+}
+
+static void *leave(void *argument)
+{
+    put_out();
+    exit((long)argument);
+}
+
+static void exit_in_a_thread(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    MUST(-(atexit(at_exit) != 0));
+    FILE *file = fopen("left", "w");
+    fprintf(file, "text");
+    say_thread("thread", NULL, leave, (void *)3L);
+}
+
+static void *outlive(void *argument)
+{
+    usleep(20000);
+    put_out();
+    say("the last thread");
+    return argument;
+}
+
+static void main_ends_first(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    pthread_t thread;
+    MUST(-(pthread_create(&thread, NULL, outlive, NULL) != 0));
+    put_out();
+    pthread_exit(NULL);
+}
+
+/* What a forked child reads. */
+
+static int fork_order;
+static void before_fork(void) { fork_order++; }
+static void in_parent(void) { fork_order += 100; }
+static void in_child(void) { fork_order += 10000; }
+
+static void handlers_of_fork(void)
+{
+    for (int i = 0; i < 90; i++)
+        MUST(-(pthread_atfork(before_fork, in_parent, in_child) != 0));
+    for (int round = 0; round < 2; round++) {
+        fork_order = 0;
+        put_out();
+        pid_t pid = fork();
+        if (pid == 0) {
+            say("child %d", fork_order);
+            _exit(0);
+        }
+        say_end("child", pid);
+        say("parent %d", fork_order);
+    }
+}
+
+static void *wait_for_ever(void *argument)
+{
+    pause();
+    return argument;
+}
+
+static void streams_in_a_child(void)
+{
+    FILE *files[150];
+    pthread_t thread;
+    MUST(-(pthread_create(&thread, NULL, wait_for_ever, NULL) != 0));
+    for (int i = 0; i < 150; i++) {
+        files[i] = fopen("/dev/null", "r+");
+        setvbuf(files[i], NULL, _IOFBF, 1024);
+        fprintf(files[i], "some text %d", i);
+    }
+    put_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        long good = 0;
+        for (int i = 0; i < 150; i++)
+            good += fprintf(files[i], "more %d", i) > 0 && fclose(files[i]) == 0;
+        say("good %ld", good);
+        _exit(0);
+    }
+    say_end("child", pid);
+}
+
+static void names_in_a_child(void)
+{
+    struct passwd *root = getpwuid(0);
+    say("%s", root ? root->pw_name : "nobody");
+    struct servent *service = getservbyname("http", "tcp");
+    (void)service;
+    put_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        root = getpwuid(0);
+        say("%s", root ? root->pw_name : "nobody");
+        struct group *group = getgrgid(0);
+        say("%s", group ? group->gr_name : "none");
+        exit(0);
+    }
+    say_end("child", pid);
+    put_out();
+    say("%s", getpwnam("root") ? "root" : "nobody");
+}
+
+static void threads_of_a_child(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    say_thread("parent", NULL, classify, NULL);
+    put_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i < 5; i++)
+            say_thread("child", NULL, classify, NULL);
+        exit(0);
+    }
+    say_end("child", pid);
+}
+
+static void children_of_a_thread_in_utf8(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    setenv("ANSWER", "42", 1);
+    put_out();
+    char *arguments[] = {"sh", "-c", "exit $ANSWER", NULL};
+    pid_t pid;
+    say("%d", posix_spawn(&pid, "/bin/sh", NULL, NULL, arguments, environ));
+    say_end("spawned", pid);
+    put_out();
+    say("system %d", WEXITSTATUS(system("exit $ANSWER")));
+    put_out();
+    FILE *pipe = popen("echo $ANSWER", "r");
+    int number = 0;
+    say("read %d", fscanf(pipe, "%d", &number));
+    say("%d, closed %d", number, pclose(pipe));
+}
+
+static void abort_in_utf8(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    fprintf(fopen("/dev/null", "w"), "text");
+    put_out();
+    abort();
+}
+
+static void *raise_own(void *argument)
+{
+    pthread_kill(pthread_self(), (long)argument);
+    return NULL;
+}
+
+static volatile sig_atomic_t struck;
+static void strike(int signal) { struck += signal; }
+
+static void a_signal_to_a_thread(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    signal(SIGUSR1, strike);
+    put_out();
+    say_thread("thread", NULL, raise_own, (void *)(long)SIGUSR1);
+    say("struck %d", struck);
+}
+
+/* What the C library made stays right, wherever it lies. */
+
+static void a_converter(void)
+{
+    iconv_t converter = iconv_open("UTF-16LE", "UTF-8");
+    say("open: %d", converter != (iconv_t)-1);
+    put_out();
+    char in[] = "\xc3\xa4\xe2\x82\xac", out[16];
+    char *from = in, *to = out;
+    size_t left = 5, room = sizeof out;
+    say("%zu", iconv(converter, &from, &left, &to, &room));
+    say("%zu left, %zu room, %lx", left, room, checksum(out, sizeof out - room));
+    say("%d", iconv_close(converter));
+}
+
+static void addresses_of_names(void)
+{
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found;
+    for (int i = 0; i < 3; i++) {
+        put_out();
+        say("%d", getaddrinfo("127.0.0.1", "80", &hints, &found));
+        say("family %d, length %d", found->ai_family, found->ai_addrlen);
+        put_out();
+        freeaddrinfo(found);
+    }
+}
+
+static void wide_text(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    wchar_t *text = malloc(100000 * sizeof *text);
+    for (int i = 0; i < 99999; i++)
+        text[i] = 0xe4 + i % 100;
+    text[99999] = 0;
+    put_out();
+    char *bytes = malloc(300000);
+    size_t len = wcstombs(bytes, text, 300000);
+    say("%zu, %lx", len, checksum(bytes, len));
+    put_out();
+    say("%zu", mbstowcs(text, bytes, 100000));
+    say("%s", nl_langinfo(CODESET));
+}
+
+static void expressions(void)
+{
+    regex_t expression;
+    setlocale(LC_ALL, "C.UTF-8");
+    say("%d", regcomp(&expression, "^([a-z]+)-([0-9]{2,4})\xc3\xa4*$", REG_EXTENDED | REG_ICASE));
+    put_out();
+    long matches = 0;
+    for (int i = 0; i < 2000; i++) {
+        char text[64];
+        regmatch_t at[3];
+        snprintf(text, sizeof text, "Abc-%d\xc3\x84", i);
+        if (!regexec(&expression, text, 3, at, 0))
+            matches += at[2].rm_eo;
+    }
+    say("%ld", matches);
+    regfree(&expression);
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(a, b); }
+static long visited;
+static void visit(const void *node, VISIT order, int depth)
+{
+    (void)depth;
+    if (order == postorder || order == leaf)
+        visited += strlen(*(char *const *)node);
+}
+
+/* More than the budget of strings and nodes, all made by the C library: the
+ * program's memory like any. */
+static void strings_without_end(void)
+{
+    void *root = NULL;
+    char **strings = malloc(60000 * sizeof *strings);
+    long bad = 0;
+    for (int i = 0; i < 60000; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%d-%0140d", i * 7919 % 60000, i);
+        strings[i] = strdup(text);
+        tsearch(strings[i], &root, by_text);
+    }
+    put_out();
+    say_thread("thread", NULL, classify, NULL);
+    for (int i = 0; i < 60000; i++) {
+        char *text;
+        bad += asprintf(&text, "%d-%0140d", i * 7919 % 60000, i) < 0 || strcmp(text, strings[i]);
+        free(text);
+    }
+    twalk(root, visit);
+    say("bad %ld, visited %ld", bad, visited);
+}
+
+static void *format(void *argument)
+{
+    char *text;
+    long len = 0;
+    for (int i = 0; i < 100; i++) {
+        len += asprintf(&text, "%ls %d %s", L"\u00e4\u00f6\u00fc", i, strerror(i % 20));
+        free(text);
+    }
+    (void)argument;
+    return (void *)len;
+}
+
+static void threads_that_format(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    for (int i = 0; i < 4; i++) {
+        put_out();
+        say_thread("thread", NULL, format, NULL);
+    }
+}
+
+ABI_MAIN(CASE(starts_in_utf8), CASE(starts_in_the_c_locale), CASE(starts_after_each_category),
+         CASE(starts_after_the_locale_changed_back), CASE(a_locale_of_its_own),
+         CASE(a_locale_that_was_copied), CASE(locales_without_end), CASE(locales_in_a_thread),
+         CASE(many_one_after_another), CASE(many_at_once), CASE(starts_while_others_work),
+         CASE(detached), CASE(threads_of_c11), CASE(a_stack_of_16_kib), CASE(a_stack_of_20_kib),
+         CASE(a_stack_of_24_kib), CASE(a_stack_of_32_kib), CASE(a_stack_of_less_is_refused),
+         CASE(a_stack_of_64_mib), CASE(a_small_stack_is_enough_for_faults), CASE(a_stack_given),
+         CASE(its_own_attributes), CASE(processors_in_attributes),
+         CASE(processors_in_default_attributes), CASE(a_mask_in_attributes),
+         CASE(keys_of_many_threads), CASE(a_destructor_that_sets_its_key_again),
+         CASE(destructors_of_thread_locals), CASE(thread_locals), CASE(thread_locals_of_a_library),
+         CASE(thread_locals_of_many_libraries), CASE(handlers_at_exit), CASE(exit_in_a_thread),
+         CASE(main_ends_first), CASE(handlers_of_fork), CASE(streams_in_a_child),
+         CASE(names_in_a_child), CASE(threads_of_a_child), CASE(children_of_a_thread_in_utf8),
+         CASE(abort_in_utf8), CASE(a_signal_to_a_thread), CASE(a_converter),
+         CASE(addresses_of_names), CASE(wide_text), CASE(expressions), CASE(strings_without_end),
+         CASE(threads_that_format))
