@@ -68,9 +68,6 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
     unsafe { masks::deliver(SIGBUS, &raw mut info, context) };
 }
 
-/// The program ends by its own signal, not by ours.
-pub(crate) fn ends_by_itself(_signal: i32) {}
-
 /// Tells on standard error why the program is stopped.
 fn explain(error: &FaultError) {
     if let (Some(engine), Some(reason)) = (start::engine(), error.stop_reason()) {

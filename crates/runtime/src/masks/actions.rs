@@ -6,6 +6,7 @@ use super::{INTERNAL, OURS, bits, set_bits, stacks, waiting};
 use crate::real::c_result;
 use crate::start;
 use libc::sigaction as CAction;
+use softswap_engine::stats::Counter;
 use softswap_sys::futex::Lock;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGBUS, SIGSYS, siginfo_t};
@@ -253,6 +254,9 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 /// # Safety
 /// Called in a handler, with its `info` and `context`.
 pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    if let Some(engine) = start::engine() {
+        engine.stats().add(Counter::SignalsPassedOn, 1);
+    }
     let remembered = if signal == SIGBUS { &ON_SIGBUS } else { &ON_SIGSYS };
     // SAFETY: the handler's own details.
     let details = unsafe { &*info };
@@ -301,7 +305,6 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
             return;
         }
     }
-    crate::faults::ends_by_itself(signal);
     signals::set_default(signal);
     // SAFETY: the handler's own details and context.
     unsafe { crate::faults::strike(signal, info, context) };
