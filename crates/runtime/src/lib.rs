@@ -22,7 +22,7 @@
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `thread_end` | what the kernel reads and writes when a thread ends       |
 //! | `fork`      | what a forked child needs to see its data                   |
-//! | `descriptors` | `close` and its relatives: the engine's stay open         |
+//! | `descriptors` | the engine's descriptors, to the program: there are none |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
 //! | `raw_calls` | `syscall`: raw calls made through the C library      |
@@ -47,6 +47,7 @@ mod masks;
 mod pinned;
 mod pins;
 mod raw_calls;
+mod reading;
 mod real;
 mod spawn;
 mod start;
