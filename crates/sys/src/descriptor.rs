@@ -183,27 +183,3 @@ pub fn release(fd: OwnedFd) {
     kept::forget(fd.as_raw_fd());
     drop(fd);
 }
-
-/// Closes a descriptor whose owner will [`replace`] it at once.
-pub(crate) fn vacate(fd: &OwnedFd) {
-    // SAFETY: nobody uses the number until it is replaced.
-    unsafe { raw::syscall(libc::SYS_close, [fd.as_raw_fd() as usize, 0, 0, 0, 0, 0]) };
-}
-
-/// Makes `old`'s number mean what `new` means, in one step.
-pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
-    if old.as_raw_fd() == new.as_raw_fd() {
-        // It was given the number that had become free.
-        std::mem::forget(new);
-        return Ok(());
-    }
-    let args = [new.as_raw_fd() as usize, old.as_raw_fd() as usize, libc::O_CLOEXEC as usize];
-    let [new_fd, old_fd, flags] = args;
-    let done = with_room(|| {
-        // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
-        // number, which is never free in between.
-        raw::check(unsafe { raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0]) })
-    });
-    release(new);
-    done.map(drop)
-}

@@ -572,12 +572,12 @@ mod tests {
     #[test]
     fn nothing_is_changed_in_a_file_that_got_the_number_meanwhile() {
         let scratch = Scratch::new("number");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let mut file = SwapFile::open(&scratch.0).unwrap();
         file.allocate(0, 1 << 20).unwrap();
         let path = scratch.0.join("precious");
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
-        crate::descriptor::replace(&file.fd, move_high(other)).unwrap();
+        rustix::io::dup2(&other, &mut file.fd).unwrap();
         let errors = [
             file.truncate(0),
             file.punch(0, 4096),
