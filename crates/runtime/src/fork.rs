@@ -172,7 +172,6 @@ extern "C" fn child() {
         stop_child(&error);
     }
     start::leave_statistics();
-    start::no_background_reclaim();
     crate::masks::become_child();
     drop(forking.heap_break);
     drop(forking.at_rest);

@@ -21,6 +21,9 @@
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `thread_end` | what the kernel reads and writes when a thread ends       |
+//! | `own_threads` | the engine's own: ended before what no thread of ours may miss |
+//! | `credentials` | `capset`, `prctl`, `unshare` and others that concern threads |
+//! | `filters`   | the program's own seccomp filters                           |
 //! | `fork`      | what a forked child needs to see its data                   |
 //! | `descriptors` | the engine's descriptors, to the program: there are none |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
@@ -34,8 +37,10 @@
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
 mod control;
+mod credentials;
 mod descriptors;
 mod faults;
+mod filters;
 mod fork;
 mod growing;
 mod guard;
@@ -44,6 +49,7 @@ mod later;
 mod library;
 mod mappings;
 mod masks;
+mod own_threads;
 mod pinned;
 mod pins;
 mod raw_calls;

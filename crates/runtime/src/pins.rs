@@ -6,8 +6,8 @@
 //! the thread's, innermost last, each with the place of its call on the signal stack:
 //! whoever jumps, or pins the next time, gives up those whose calls are no more.
 
-use crate::faults;
 use crate::start;
+use crate::{faults, guard};
 use softswap_engine::engine::Engine;
 use softswap_engine::page_in::FaultError;
 use softswap_sys::{memory, signals};
@@ -98,6 +98,7 @@ pub(crate) fn jump_to(target: usize) {
     let stays = is_on_signal_stack(target);
     if !stays || CALL.get() < target {
         CALL.set(0);
+        guard::left();
     }
     release_while(|range| !stays || (range.call != 0 && range.call < target));
 }

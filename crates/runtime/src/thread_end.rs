@@ -5,7 +5,7 @@
 //! word that is cleared for who waits for the thread. So before a thread ends, and when it
 //! names such a word, they are brought in, and stay until the thread is gone.
 
-use crate::guard::{Arguments, issue};
+use crate::guard::{Arguments, ask};
 use crate::raw_calls::{Answer, pass_on};
 use crate::start;
 use softswap_engine::engine::Engine;
@@ -69,9 +69,9 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
 
 /// Gives up what was kept for threads that are gone.
 pub(crate) fn release_gone(engine: &Engine) {
-    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let process = raw::current_process() as usize;
     let is_gone = |thread: i32| {
-        issue(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == -(libc::ESRCH as isize)
+        ask(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == -(libc::ESRCH as isize)
     };
     LIST.with(|kept| {
         kept.retain(|range| {
@@ -103,7 +103,7 @@ const MARK: usize = 1;
 pub(crate) fn prepare(engine: &Engine) {
     let (mut at, mut len) = (0_usize, 0_usize);
     let places = [0, &raw mut at as usize, &raw mut len as usize, 0, 0, 0];
-    if issue(libc::SYS_get_robust_list, places) < 0 || at == 0 {
+    if ask(libc::SYS_get_robust_list, places) < 0 || at == 0 {
         return;
     }
     if !keep(engine, at, size_of::<Head>()) {

@@ -211,7 +211,7 @@ fn inherited_belief(
 /// Starts a thread of the engine's own through the above: the C library may
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
-pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
+pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let engine = start::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
     let job = Job { start, argument, believed: 0, is_own: true };
@@ -230,7 +230,7 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
     count().inspect(|count| {
         count.fetch_sub(1, Ordering::AcqRel);
     });
-    Ok(())
+    Ok(thread)
 }
 
 /// What of an attribute object's extension is read, and a little more.

@@ -12,7 +12,6 @@ use crate::kept;
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::retry_on_intr;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -161,8 +160,16 @@ impl KeptFile {
 
     /// What it says now, from its start, as far as there is room for it.
     pub(crate) fn read<'t>(&self, text: &'t mut [u8]) -> Option<&'t [u8]> {
-        let len = retry_on_intr(|| rustix::io::pread(&self.0, &mut *text, 0)).ok()?;
-        Some(&text[..len])
+        let buffer = text.as_mut_ptr() as usize;
+        let args = [self.0.as_raw_fd() as usize, buffer, text.len(), 0, 0, 0];
+        loop {
+            // SAFETY: `text` may be written to for its length.
+            match unsafe { raw::syscall(libc::SYS_pread64, args) } {
+                len @ 0.. => return Some(&text[..len as usize]),
+                error if error == -(libc::EINTR as isize) => {}
+                _ => return None,
+            }
+        }
     }
 }
 

@@ -267,8 +267,7 @@ pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> 
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
-    let tid = thread as usize;
+    let (pid, tid) = (raw::current_process() as usize, thread as usize);
     // SAFETY: reads `info`; a process may send itself any details.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])

@@ -12,12 +12,12 @@ use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 const API: u64 = 0xAA;
-const IOCTL_API: usize = 0xc018_aa3f;
-const IOCTL_REGISTER: usize = 0xc020_aa00;
-const IOCTL_COPY: usize = 0xc028_aa03;
-const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
-const IOCTL_MOVE: usize = 0xc028_aa05;
-const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
+pub(crate) const IOCTL_API: usize = 0xc018_aa3f;
+pub(crate) const IOCTL_REGISTER: usize = 0xc020_aa00;
+pub(crate) const IOCTL_COPY: usize = 0xc028_aa03;
+pub(crate) const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
+pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
+pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
 const REGISTER_MISSING: u64 = 1;

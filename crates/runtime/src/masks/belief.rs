@@ -24,7 +24,7 @@ static OWN_PID: AtomicI32 = AtomicI32::new(0);
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
 fn current_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
+    raw::current_process() as i32
 }
 
 /// This process has this memory for itself from now on.

@@ -30,7 +30,7 @@ fn copy(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
 fn copy_pinned(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
     let local = [ours as usize, len];
     let remote = [address, len];
-    let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let pid = raw::current_process() as usize;
     let args = [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
     // SAFETY: `ours` is valid for `len` bytes; the program's memory is the kernel's to check.
     unsafe { raw::syscall(number, args) == len as isize }
