@@ -8,6 +8,8 @@ static char *managed, *inaccessible, *read_only, *unmapped;
 
 static void set_up(void)
 {
+    /* First, so that what it maps is not mapped where nothing is to be. */
+    put_out();
     managed = memory(MIB, 7);
     inaccessible = memory(MIB, 7);
     MUST(mprotect(inaccessible, MIB, PROT_NONE));

@@ -17,8 +17,10 @@
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
 //! | `later`     | io_uring and asynchronous I/O: refused                      |
+//! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
+//! | `thread_end` | what the kernel reads and writes when a thread ends       |
 //! | `own_threads` | the engine's own: ended before what no thread of ours may miss |
 //! | `credentials` | `capset`, `prctl`, `unshare` and others that concern threads |
 //! | `filters`   | the program's own seccomp filters                           |
@@ -49,12 +51,14 @@ mod mappings;
 mod masks;
 mod own_threads;
 mod pinned;
+mod pins;
 mod raw_calls;
 mod reading;
 mod real;
 mod spawn;
 mod start;
 mod streams;
+mod thread_end;
 mod threads;
 mod transfers;
 mod unsupported;

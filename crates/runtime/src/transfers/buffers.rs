@@ -12,7 +12,8 @@
 //! a bad pointer just where it would have.
 
 use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
-use crate::guard::{Pins, ask};
+use crate::guard::ask;
+use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
 use softswap_engine::engine::Engine;

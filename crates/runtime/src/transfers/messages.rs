@@ -9,7 +9,8 @@ use super::pieces::{Moved, in_pieces};
 use super::reading::{most_waiting, waits_for_all};
 use super::writing::piece_flags;
 use super::{MAX_VECTORS, user};
-use crate::guard::{Arguments, Pins, issue};
+use crate::guard::{Arguments, issue};
+use crate::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
 use softswap_engine::engine::Engine;
 

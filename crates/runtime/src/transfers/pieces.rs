@@ -1,7 +1,7 @@
 //! What may be cut, cut into pieces that may be pinned.
 
 use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
-use crate::guard::Pins;
+use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
 use softswap_engine::engine::Engine;

@@ -3,7 +3,8 @@
 use super::buffers::{EMPTY, FEW, MOST_RANGES, cut, room};
 use super::pieces::{Moved, in_pieces};
 use super::{MAX_VECTORS, reading, user, writing};
-use crate::guard::{Arguments, Pins, issue};
+use crate::guard::{Arguments, issue};
+use crate::pins::Pins;
 use libc::iovec;
 use softswap_engine::engine::Engine;
 use softswap_sys::syscall_table::{self, Pointee};
