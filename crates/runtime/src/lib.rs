@@ -13,6 +13,7 @@
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `library`   | what the C library and the loader keep for themselves      |
+//! | `redirect`  | the C library's own allocator leads to ours                 |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `later`     | io_uring and asynchronous I/O: refused                      |
@@ -45,6 +46,7 @@ mod masks;
 mod pinned;
 mod raw_calls;
 mod real;
+mod redirect;
 mod spawn;
 mod start;
 mod streams;

@@ -1,6 +1,6 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, library, streams, threads};
+use crate::{control, faults, fork, growing, guard, heap, library, redirect, streams, threads};
 use softswap_engine::config::{Config, ENV_PREFIX};
 use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
@@ -66,6 +66,15 @@ extern "C" fn on_load() {
         },
     };
     STATE.store(state, Ordering::Release);
+    if let Err(why) = signals::with_all_blocked(redirect::install) {
+        raw::write_stderr(
+            format!(
+                "softswap: the C library's code cannot be changed here ({why}): \
+                 libraries opened with RTLD_DEEPBIND must not be used\n"
+            )
+            .as_bytes(),
+        );
+    }
     if state == MANAGED {
         // The guard last: from here on calls with managed pointers trap.
         let started = start_background().map(|()| control::start());
