@@ -13,7 +13,7 @@ libdir := $(DESTDIR)$(PREFIX)/lib/softswap
 docdir := $(DESTDIR)$(PREFIX)/share/doc/softswap
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-guest install uninstall clean help
+.PHONY: build demo test test-faults test-guest install uninstall clean help
 
 build: ## build the command and the runtime library
 	$(CARGO) build --release --workspace
@@ -23,6 +23,11 @@ demo: build ## run a real program in a quarter of the memory it needs
 
 test: ## run every test
 	tests/run.sh
+
+# SOFTSWAP_FAULTS=N and SOFTSWAP_FAULTS_SEED=N choose how many, and which.
+test-faults: ## inject 500 faults of devices, limits and signals under a whole program (root)
+	$(CARGO) build --workspace
+	SOFTSWAP_FAULTS=$${SOFTSWAP_FAULTS:-500} nice $(CARGO) test -p softswap-cli --test faults -- --nocapture
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

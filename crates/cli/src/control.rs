@@ -85,7 +85,7 @@ impl Process {
     }
 
     /// Whether the runtime is at work in it; `None` where that is not told.
-    fn is_managed(&self) -> Option<bool> {
+    pub(crate) fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
         let budget = format!("{}MEMORY", softswap_engine::config::ENV_PREFIX);

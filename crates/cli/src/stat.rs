@@ -2,6 +2,7 @@
 
 use crate::control::{self, visible};
 use crate::refusal::{FAILED, Refusal};
+use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
 use crate::run::summary;
 use clap::Args;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_long_help = "\
 The figures are those of the closing summary, so far. With --json they are those of `softswap run
---report`, with `pid` and `settings` beside; `outcome` has `kind` \"running\", `exit_status` is null.
+--report`, with `pid` and `settings` added, and `beside` as it is now; `outcome` has `kind` \"running\", `exit_status` is null.
 
 Exit status: 0 when the program has answered, 1 when it cannot be asked, 2 for wrong usage.")]
 pub(crate) struct StatArgs {
@@ -49,8 +50,13 @@ pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
         .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
     let budget_bytes = snapshot.stats.get(Counter::BudgetBytes);
     let outcome = Outcome::Running { pid };
-    let figures =
-        Figures::gather(process.command(), outcome, snapshot.uptime, budget_bytes, &snapshot.stats);
+    let figures = Figures::gather(
+        process.command(),
+        outcome,
+        (snapshot.uptime, budget_bytes),
+        &snapshot.stats,
+        Beside::of(pid, &snapshot.stats),
+    );
     let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
     let stat = Stat { pid, figures, settings: settings.collect() };
     let text = if args.json {

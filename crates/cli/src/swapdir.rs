@@ -19,8 +19,6 @@ pub(crate) struct SwapDir {
     pub(crate) path: PathBuf,
     pub(crate) free_bytes: u64,
     pub(crate) file_system: &'static str,
-    /// Its files live in DRAM, so that swapping there saves none.
-    pub(crate) in_memory: bool,
 }
 
 /// Checks `path` as a swap directory. `asked` names the setting in messages.
@@ -53,6 +51,14 @@ pub(crate) fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<Swap
             plain(&error.into())
         )));
     }
+    let kind = rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
+    if is_in_memory(kind) {
+        return Err(refuse(format!(
+            "the swap directory {shown} is a {}: its files are kept in DRAM, so that pages \
+             written there free none; choose a directory on a disk with --swap DIR",
+            name_of(kind)
+        )));
+    }
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
         return Err(refuse(format!(
@@ -64,13 +70,7 @@ pub(crate) fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<Swap
             units::bytes(START_BYTES),
         )));
     }
-    let kind = rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
-    Ok(SwapDir {
-        path: path.to_path_buf(),
-        free_bytes,
-        file_system: name_of(kind),
-        in_memory: is_in_memory(kind),
-    })
+    Ok(SwapDir { path: path.to_path_buf(), free_bytes, file_system: name_of(kind) })
 }
 
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
@@ -122,6 +122,15 @@ fn name_of(kind: i64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_in_memory_is_refused_with_the_way_out() {
+        let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+            return eprintln!("skipped: /dev/shm is not there or not writable");
+        };
+        let error = check("--swap", dir.path(), 0).unwrap_err().to_string();
+        assert!(error.contains("is a tmpfs") && error.contains("on a disk"), "{error}");
+    }
 
     #[test]
     fn a_full_directory_is_refused_with_its_figures() {

@@ -89,12 +89,10 @@ pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> 
 fn directory(path: &Path) -> Result<Found, Refusal> {
     let reserve_bytes = Config::default().reserve_bytes;
     let dir = swapdir::check("swapon-check", path, reserve_bytes)?;
-    let in_memory = "its files live in DRAM; pages written there free none".to_string();
     Ok(Found {
         kind: "directory",
         usable_bytes: dir.free_bytes.saturating_sub(reserve_bytes),
         file_system: Some(dir.file_system),
-        warnings: dir.in_memory.then_some(in_memory).into_iter().collect(),
         ..Found::default()
     })
 }

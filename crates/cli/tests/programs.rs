@@ -143,16 +143,6 @@ fn pages_are_neither_moved_nor_compressed_nor_written_by_io_uring() {
     variant_keeps_data(variant, Some("pages_pooled"));
 }
 
-#[test]
-fn swap_lies_in_a_tmpfs() {
-    let shared = Path::new("/dev/shm");
-    let Ok(dir) = tempfile::tempdir_in(shared) else {
-        eprintln!("skipped: {} is not there or not writable", shared.display());
-        return;
-    };
-    variant_keeps_data(|| Swapped::within(SMALL).option("--swap").option(dir.path()), None);
-}
-
 // ---- what programs do to their memory and to the system -----------------------------
 
 #[test]

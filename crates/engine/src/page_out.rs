@@ -96,6 +96,8 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
     parts.leaving.note(found, outcome.for_disk);
     let left = outcome.pages_out as u64;
+    // Not what was taken out and had to be put back.
+    parts.stats.add(Counter::PagesOut, left);
     parts.patience.note_left(left, outcome.unpacked as u64);
     parts.balance.turnover().note_left(left);
     parts.density.note_left(left);
@@ -139,7 +141,6 @@ fn store_and_empty(parts: &Parts, context: &mut Context, staged: &Staged, outcom
     // First: no page is to count for more than itself.
     parts.budget.end_to_leave(staged.count);
     empty_frames(parts, context, outcome);
-    parts.stats.add(Counter::PagesOut, staged.count as u64);
 }
 
 /// Empties all of the context's frames: what was in them has a place elsewhere.
@@ -169,7 +170,6 @@ fn drop_out(
     let mut lifted = [const { None }; BATCH_PAGES];
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
     let gone = unchanged::drop_where_they_are(parts, victims, stored, &mut lifted, copies);
-    parts.stats.add(Counter::PagesOut, gone.left as u64);
     outcome.pages_out += gone.left;
     outcome.unpacked += gone.unpacked;
     parts.budget.release(gone.left);
@@ -222,7 +222,6 @@ fn place_lifted(
     buffer: &mut Buffer<'_>,
     outcome: &mut Outcome,
 ) -> ([(PageNo, u32); BATCH_PAGES], usize) {
-    parts.stats.add(Counter::PagesOut, lifted.len() as u64);
     parts.budget.begin_to_leave(lifted.len());
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut for_disk = [(0, 0); BATCH_PAGES];

@@ -23,7 +23,7 @@ use crate::refault::Weight;
 use crate::seal::Sealer;
 use crate::space::Space;
 use crate::standby::Standby;
-use crate::stats::{Counter, Stats};
+use crate::stats::{Counter, Stats, StopReason};
 use crate::swap::Areas;
 use crate::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
@@ -329,7 +329,9 @@ impl Parts {
     pub fn note_peaks(&self) {
         self.note_areas();
         let stats = &self.stats;
-        stats.peak(Counter::UsedPeakBytes, self.used_bytes() as u64);
+        let used_bytes = self.used_bytes() as u64;
+        stats.set(Counter::UsedBytes, used_bytes);
+        stats.peak(Counter::UsedPeakBytes, used_bytes);
         let pages = self.budget.pages() * PAGE_SIZE;
         stats.peak(Counter::ResidentPeakBytes, pages as u64);
         stats.peak(Counter::PoolPeakBytes, self.pool.used_bytes() as u64);
@@ -347,6 +349,7 @@ impl Parts {
 
     /// Ends the process: going on would lose a page. Never returns.
     pub fn die(&self, why: &str) -> ! {
+        self.stats.set(Counter::StopReason, StopReason::InternalError as u64);
         softswap_sys::raw::write_stderr(b"softswap: internal error: ");
         softswap_sys::raw::write_stderr(why.as_bytes());
         softswap_sys::raw::write_stderr(b"; stopping the program rather than losing data\n");

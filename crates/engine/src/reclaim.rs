@@ -26,8 +26,11 @@ const SHED_PAGES: usize = 4 * BATCH_PAGES;
 const LEAST_PAGES: usize = 8 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
-/// Pauses without any progress after which memory counts as exhausted: 5 s.
-const MAX_PAUSES: u32 = 5_000;
+/// Memory counts as exhausted after so long without any progress.
+const PATIENCE_NS: u64 = 1_500_000_000;
+/// A try that takes longer counts for so long: a process that was stopped meanwhile, or
+/// whose disk was, has not tried.
+const LONGEST_TRY_NS: u64 = 100_000_000;
 
 /// Pauses after which what is kept on standby makes room.
 const PAUSES_TO_RELEASE: u32 = 4;
@@ -138,6 +141,7 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         return Ok(());
     }
     let mut pauses: u32 = 0;
+    let (mut stuck_ns, mut tried_ns) = (0, None);
     loop {
         let other = parts.other_bytes();
         if parts.try_charge(&mut context.scratch, count, other) {
@@ -150,13 +154,16 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress => pauses = 0,
+            Round::Progress => (pauses, stuck_ns, tried_ns) = (0, 0, None),
             Round::Stuck(why) => {
+                let now = now_ns();
+                let before = tried_ns.replace(now).unwrap_or(now);
+                stuck_ns += (now - before).min(LONGEST_TRY_NS);
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
                     parts.standby.release();
                 }
-                if pauses > MAX_PAUSES {
+                if stuck_ns > PATIENCE_NS {
                     return Err(exhausted(parts, why));
                 }
                 futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));

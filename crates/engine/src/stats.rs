@@ -8,7 +8,7 @@ use crate::io::poll::samples;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 10;
+pub const STATS_VERSION: u64 = 11;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ counters! {
     MetadataPeakBytes,
     /// Peak of memory mapped in the managed window, in bytes.
     MappedPeakBytes,
-    /// Pages taken out of reach by reclaim.
+    /// Pages that reclaim has found another place for.
     PagesOut,
     /// Of those, recognised as same-filled.
     PagesSameFilled,
@@ -224,6 +224,10 @@ counters! {
     PoolCopiesShed,
     /// Pages that left DRAM for their copy in the pool: nothing was packed.
     PoolPagesUnchanged,
+    /// Everything that counts against the budget when last looked at, in bytes.
+    UsedBytes,
+    /// SIGBUS and SIGSYS that the engine let strike the program.
+    SignalsPassedOn,
 }
 
 /// Why the engine stopped the program, for the summary; the message on
@@ -243,16 +247,19 @@ pub enum StopReason {
     MapRefused = 5,
     /// A page was dropped behind the engine's back.
     PageLost = 6,
+    /// The engine found itself in a state that cannot be.
+    InternalError = 7,
 }
 
 impl StopReason {
-    const ALL: [StopReason; 6] = [
+    const ALL: [StopReason; 7] = [
         StopReason::ReadFailed,
         StopReason::WrongData,
         StopReason::PoolDamaged,
         StopReason::OutOfMemory,
         StopReason::MapRefused,
         StopReason::PageLost,
+        StopReason::InternalError,
     ];
 
     /// The reason recorded in [`Counter::StopReason`].
@@ -271,6 +278,7 @@ impl StopReason {
             StopReason::OutOfMemory => "no memory could be freed within the budget",
             StopReason::MapRefused => "the kernel refused to map a page",
             StopReason::PageLost => "a page was dropped behind softswap's back",
+            StopReason::InternalError => "an error of its own; please report its message",
         }
     }
 }

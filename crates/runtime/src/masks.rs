@@ -8,6 +8,7 @@
 use crate::real::{c_result, real};
 use crate::start;
 use libc::{sigaction as Action, sigset_t, timespec};
+use softswap_engine::stats::Counter;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, SIGBUS, SIGSYS, siginfo_t};
 use std::cell::{Cell, UnsafeCell};
@@ -117,6 +118,9 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 /// # Safety
 /// Called in a handler, with its `info` and `context`.
 pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    if let Some(engine) = start::engine() {
+        engine.stats().add(Counter::SignalsPassedOn, 1);
+    }
     let action = match signal {
         SIGBUS => ON_SIGBUS.with(|action| *action),
         _ => ON_SIGSYS.with(|action| *action),

@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// A signal taken from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +53,11 @@ impl SignalQueue {
         Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
     }
 
-    /// Sleeps until a signal is there.
-    pub fn wait(&self) -> io::Result<()> {
-        use rustix::event::{PollFd, PollFlags, poll};
-        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None) {
+    /// Sleeps until a signal is there, at most so long.
+    pub fn wait(&self, at_most: Duration) -> io::Result<()> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let at_most = Timespec::try_from(at_most).ok();
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], at_most.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -58,15 +58,7 @@ fn directory(dir: &SwapDir) -> Check {
         dir.file_system,
         units::bytes(dir.free_bytes)
     );
-    if !dir.in_memory {
-        return Check::ok("swap-directory", detail);
-    }
-    Check::missing(
-        "swap-directory",
-        format!("{detail}; its files live in DRAM"),
-        "pages are written there all the same, which frees no memory",
-        "softswap run --swap DIR ...   # DIR on a disk".into(),
-    )
+    Check::ok("swap-directory", detail)
 }
 
 fn swap_file(dir: &SwapDir) -> Vec<Check> {

@@ -57,13 +57,6 @@ fn settle_one(
         return named(asked, spec, notes);
     }
     let dir = swapdir::check(&asked.shown, &spec.path, reserve_bytes)?;
-    if dir.in_memory {
-        notes.push(format!(
-            "{}: {} keeps its files in DRAM, so that pages written there free none; \
-             choose a directory on a disk with --swap DIR",
-            asked.shown, dir.file_system
-        ));
-    }
     let usable = dir.free_bytes.saturating_sub(reserve_bytes);
     if spec.limit_bytes.is_some_and(|bytes| bytes > usable) {
         notes.push(format!(

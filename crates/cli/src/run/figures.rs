@@ -1,6 +1,7 @@
 //! The figures of a run, gathered once for the summary and the report, or for
 //! `softswap stat` while it goes on.
 
+use super::beside::Beside;
 use super::supervise::Ending;
 use serde::Serialize;
 use softswap_engine::io::poll::samples;
@@ -42,6 +43,11 @@ pub(crate) struct Figures {
     pub(super) pool_peak_bytes: u64,
     pub(super) disk_peak_bytes: u64,
     pub(super) swap_file_bytes: u64,
+    /// What the process had in memory beside the budget; `null` if it ended before anybody
+    /// could look.
+    pub(super) beside: Option<Beside>,
+    /// SIGBUS and SIGSYS that were the program's own, or came with a message.
+    pub(super) signals_passed_on: u64,
 
     pub(super) pages_out: u64,
     pub(super) pages_same_filled: u64,
@@ -247,9 +253,9 @@ impl Figures {
     pub(crate) fn gather(
         program: Vec<String>,
         outcome: Outcome,
-        wall: Duration,
-        budget_bytes: u64,
+        (wall, budget_bytes): (Duration, u64),
         stats: &Stats,
+        beside: Option<Beside>,
     ) -> Figures {
         use Counter as C;
         let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
@@ -272,6 +278,8 @@ impl Figures {
             pool_peak_bytes: get(C::PoolPeakBytes),
             disk_peak_bytes: get(C::DiskPeakBytes),
             swap_file_bytes: get(C::SwapFileBytes),
+            beside,
+            signals_passed_on: get(C::SignalsPassedOn),
             pages_out: get(C::PagesOut),
             pages_same_filled: get(C::PagesSameFilled),
             pages_pooled: get(C::PagesPooled),

@@ -1,8 +1,10 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
 pub(crate) mod areas;
+pub(crate) mod beside;
 pub(crate) mod figures;
 mod program;
+mod release;
 mod report;
 mod settings;
 pub(crate) mod summary;
@@ -181,22 +183,29 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     prepare(&mut command, args, &config, &library);
 
     let started = Instant::now();
-    let (ending, signals) = match supervise::run(command, stats_fd.as_fd()) {
+    let stats = Stats::new(words);
+    let mut space = release::Space::of(&config.areas);
+    let finished = match supervise::run(command, (stats_fd.as_fd(), stats), &mut space) {
         Ok(finished) => finished,
         Err(refusal) => {
             report.into_iter().for_each(report::Report::abandon);
             return Err(refusal);
         }
     };
+    let wall = started.elapsed();
     control::sweep();
+    space.wait_until_free(&stats);
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let figures = Figures::gather(
         program.collect(),
-        Outcome::of(ending),
-        started.elapsed(),
-        config.memory_bytes,
-        &Stats::new(words),
+        Outcome::of(finished.ending),
+        (wall, config.memory_bytes),
+        &stats,
+        finished.beside,
     );
+    if let Some(why) = summary::unexplained(&figures) {
+        eprintln!("softswap: {why}");
+    }
     if !settled.quiet {
         // A reader that has gone away must not change the program's status.
         let _ =
@@ -207,9 +216,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     {
         eprintln!("softswap: the report could not be written: {error}");
     }
-    match ending {
+    match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
-        Ending::Killed(signal) => signals.die_by(signal),
+        Ending::Killed(signal) => finished.signals.die_by(signal),
     }
 }
 

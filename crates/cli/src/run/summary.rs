@@ -11,8 +11,11 @@ pub(crate) fn text(figures: &Figures) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_head(&mut out, figures);
-    if figures.engine_started {
+    if !figures.engine_started {
+        let _ = write_beside(&mut out, figures);
+    } else {
         let _ = write_memory(&mut out, figures);
+        let _ = write_beside(&mut out, figures);
         let _ = write_faults(&mut out, figures);
         let _ = write_traffic(&mut out, figures);
     }
@@ -42,6 +45,13 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
             "  The runtime never came up in it: it had no managed memory and no limit. \
              `softswap doctor` tells what is missing."
         );
+    }
+    if matches!(figures.outcome, Outcome::Killed { signal: libc::SIGKILL, .. }) {
+        writeln!(
+            out,
+            "  killed by somebody else: `kill`, or the kernel for want of memory, where a control \
+             group allows less than the budget and what is beside it"
+        )?;
     }
     if let Some(reason) = figures.stop_reason {
         let text = StopReason::from_code(reason).map_or("see its message above", StopReason::text);
@@ -80,6 +90,67 @@ fn write_memory(out: &mut String, figures: &Figures) -> std::fmt::Result {
         ),
         None => writeln!(out, "  pages    none went out"),
     }
+}
+
+/// What is beside the budget, and in a sentence why, where it is much.
+fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
+    let Some(beside) = figures.beside else { return Ok(()) };
+    let percent = beside.total_bytes as f64 * 100.0 / figures.budget_bytes.max(1) as f64;
+    let most = if figures.exit_status.is_some() { "at most " } else { "" };
+    writeln!(
+        out,
+        "  beside   {most}{} outside of the budget ({percent:.0}% of it): private {}, shared {}, \
+         code and files {}",
+        bytes(beside.total_bytes),
+        bytes(beside.anonymous_bytes),
+        bytes(beside.shared_bytes),
+        bytes(beside.file_bytes),
+    )?;
+    if beside.left_by_exec {
+        return writeln!(
+            out,
+            "  UNMANAGED  it became, by exec, a program in which the runtime is not: that one \
+             had no managed memory and no limit"
+        );
+    }
+    if figures.engine_started && beside.is_notable(figures.budget_bytes) {
+        let what = if figures.mapped_peak_bytes < beside.anonymous_bytes {
+            "most of its memory is not managed"
+        } else {
+            "this part of its memory is not managed and has no limit"
+        };
+        writeln!(
+            out,
+            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files, \
+             memory shared with others, or what the program maps by system calls of its own, \
+             as Go does"
+        )?;
+    }
+    Ok(())
+}
+
+/// Why a program was ended by a signal that the engine has to do with, where nobody has
+/// said so yet: a line.
+pub(super) fn unexplained(figures: &Figures) -> Option<String> {
+    let Outcome::Killed { signal, .. } = figures.outcome else { return None };
+    // With a reason there was a message, and what was passed on is the program's own.
+    if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {
+        return None;
+    }
+    let why = match signal {
+        libc::SIGBUS => {
+            "SIGBUS ended it while that signal was blocked or had another handler: it touched \
+             a page that was out, or beyond the end of a file; if it should not have, please \
+             report it, and use a larger --memory meanwhile"
+        }
+        libc::SIGSYS => {
+            "SIGSYS ended it while that signal was blocked or had another handler: a system \
+             call was given managed memory, or was forbidden by a filter of the program's or of \
+             the container's"
+        }
+        _ => return None,
+    };
+    Some(format!("{}: {why}", figures.program.first().map_or("the program", String::as_str)))
 }
 
 fn write_faults(out: &mut String, figures: &Figures) -> std::fmt::Result {
@@ -244,7 +315,7 @@ mod tests {
 
     fn gather(ending: Ending, stats: &Stats) -> Figures {
         let wall = Duration::from_millis(1_500);
-        Figures::gather(vec!["prog".into()], Outcome::of(ending), wall, 1 << 30, stats)
+        Figures::gather(vec!["prog".into()], Outcome::of(ending), (wall, 1 << 30), stats, None)
     }
 
     #[test]

@@ -4,11 +4,15 @@
 //! group, so what the terminal or the kernel sends to the group has reached it
 //! already; only what a process sent to us by number is passed on.
 
+use super::beside::{Beside, FIRST_LOOK, Watch};
+use super::release::Space;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
+use softswap_engine::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
 use std::os::fd::BorrowedFd;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,25 +39,40 @@ const PASSED_ON: [i32; 14] = [
     libc::SIGPWR,
 ];
 
-/// Starts the program and stays until it ends.
-///
-/// The queue comes back so that the caller can end by the same signal.
+/// What is known of a program that has ended.
+pub(super) struct Finished {
+    pub(super) ending: Ending,
+    /// What it had beside its budget.
+    pub(super) beside: Option<Beside>,
+    /// So that the caller can end by the same signal.
+    pub(super) signals: SignalQueue,
+}
+
+/// Starts the program and stays until it ends; looks at it, and at the space that its
+/// swap file takes, now and then.
 pub(super) fn run(
     mut command: Command,
-    stats: BorrowedFd<'_>,
-) -> Result<(Ending, SignalQueue), Refusal> {
+    (stats_fd, stats): (BorrowedFd<'_>, Stats),
+    space: &mut Space,
+) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
-    queue.prepare(&mut command, stats);
+    queue.prepare(&mut command, stats_fd);
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
-    let ending = attend(pid, &queue)
+    let mut watch = Watch::new(child.id(), stats);
+    let mut look = || {
+        watch.look();
+        space.look(&stats);
+        watch.pause()
+    };
+    let ending = attend(pid, &queue, &mut look)
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
-    Ok((ending, queue))
+    Ok(Finished { ending, beside: watch.peak(), signals: queue })
 }
 
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
@@ -86,9 +105,19 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-fn attend(pid: Pid, queue: &SignalQueue) -> std::io::Result<Ending> {
+/// Passes signals on until the program ends, and has somebody `look` at it, who says after
+/// how long to look again.
+fn attend(
+    pid: Pid,
+    queue: &SignalQueue,
+    look: &mut dyn FnMut() -> Duration,
+) -> std::io::Result<Ending> {
+    let mut next_look = Instant::now() + FIRST_LOOK;
     loop {
-        queue.wait()?;
+        queue.wait(next_look.saturating_duration_since(Instant::now()))?;
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + look();
+        }
         while let Some(arrived) = queue.next()? {
             if arrived.signal != libc::SIGCHLD && arrived.from_process {
                 // A child that has ended meanwhile is found below.

@@ -51,6 +51,22 @@ impl MemoryGroup {
         Ok(MemoryGroup { dir })
     }
 
+    /// Changes its limit.
+    pub(crate) fn limit_to(&self, bytes: u64) -> io::Result<()> {
+        let is_first = self.dir.join("memory.limit_in_bytes").exists();
+        if !is_first {
+            return self.set("memory.max", &bytes.to_string());
+        }
+        // Neither may be above the other.
+        let _ = self.set("memory.memsw.limit_in_bytes", &(1u64 << 40).to_string());
+        self.set("memory.limit_in_bytes", &bytes.to_string())
+    }
+
+    /// Where a process writes its number to join.
+    pub(crate) fn members_file(&self) -> PathBuf {
+        self.dir.join("cgroup.procs")
+    }
+
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
         fs::write(self.dir.join(file), value)
             .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))

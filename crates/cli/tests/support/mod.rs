@@ -174,6 +174,10 @@ impl Running {
         read_all(&self.stdout)
     }
 
+    pub(crate) fn stderr_so_far(&self) -> String {
+        String::from_utf8_lossy(&read_all(&self.stderr)).into_owned()
+    }
+
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("the state of a child").is_some()
     }

@@ -263,9 +263,8 @@ fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
 pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     let (start, len) = match around(address, len) {
         Ok((start, len)) if len > 0 => (start, len),
-        // Who may not lock at all is told so.
-        Ok((start, len)) => return issue(libc::SYS_mlock, [start, len, 0, 0, 0, 0]),
-        Err(error) => return error,
+        // Nothing is locked: but who may not, or not so much, is told that first.
+        _ => return issue(libc::SYS_mlock, [address, len, 0, 0, 0, 0]),
     };
     let mut is_out_of_reach = false;
     let managed = |start, len| {

@@ -1,0 +1,258 @@
+//! Where the struck program swaps to: directories, small file systems, and devices whose
+//! storage runs out. All of it goes when it is dropped.
+
+use crate::support::cgroup;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// A tool that must do what it is asked; what it says where it does not.
+pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new("nice").arg(name).args(arguments).env("PATH", path).output();
+    let output = output.map_err(|error| format!("{name}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(format!("{name} {}: {}", arguments.join(" "), text(&output.stderr)))
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A directory on a disk.
+pub(crate) fn directory() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
+}
+
+/// What is mounted there until this is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What was killed may hold it for a moment.
+        let path = self.0.display().to_string();
+        let end = Instant::now() + Duration::from_secs(5);
+        while let Err(why) = tool("umount", &[&path]) {
+            if Instant::now() > end {
+                let _ = tool("umount", &["--lazy", &path]);
+                eprintln!("{why}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A loop device until this is dropped.
+pub(crate) struct Loop(pub(crate) String);
+
+impl Loop {
+    fn over(file: &Path) -> Result<Loop, String> {
+        let name = file.display().to_string();
+        tool("losetup", &["--find", "--show", "--direct-io=off", &name]).map(Loop)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = tool("blockdev", &["--setrw", &self.0]);
+        let _ = tool("losetup", &["--detach", &self.0]);
+    }
+}
+
+/// A small ext4 file system on a loop device. In the order in which they go.
+pub(crate) struct Disk {
+    mounted: Option<Mounted>,
+    pub(crate) device: Loop,
+    pub(crate) image: PathBuf,
+    point: PathBuf,
+    /// What the image lies on, if that is one of ours.
+    shelf: Option<Mounted>,
+    dir: TempDir,
+}
+
+impl Disk {
+    /// A file system of so many MiB.
+    pub(crate) fn of(mib: u64) -> Result<Disk, String> {
+        Disk::made(mib, None)
+    }
+
+    /// One whose storage is so much smaller than it claims: a write to the device fails
+    /// when that is used up.
+    pub(crate) fn hollow(mib: u64, storage_mib: u64) -> Result<Disk, String> {
+        Disk::made(mib, Some(storage_mib))
+    }
+
+    fn made(mib: u64, storage_mib: Option<u64>) -> Result<Disk, String> {
+        if !is_root() {
+            return Err("mounting needs root".into());
+        }
+        let dir = directory();
+        let [point, shelf_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&point).expect("a directory");
+        std::fs::create_dir(&shelf_point).expect("a directory");
+        let text = |path: &Path| path.display().to_string();
+        let shelf = storage_mib.map(|mib| {
+            let size = format!("size={mib}m");
+            tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&shelf_point)])
+                .map(|_| Mounted(shelf_point.clone()))
+        });
+        let shelf = shelf.transpose()?;
+        let image = shelf.as_ref().map_or(dir.path(), |shelf| &shelf.0).join("image");
+        let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
+        made.map_err(|error| error.to_string())?;
+        let device = Loop::over(&image)?;
+        // Without what is written later, in the background: the tables of all groups.
+        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
+        tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;
+        let mounted = Some(Mounted(point.clone()));
+        Ok(Disk { mounted, device, image, point, shelf, dir })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.point
+    }
+
+    /// How much is free on it.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let space = rustix::fs::statvfs(&self.point).expect("a file system");
+        space.f_bfree * space.f_frsize
+    }
+
+    /// What is not there yet: nothing else is to be on it.
+    pub(crate) fn is_empty(&self) -> bool {
+        let entries = std::fs::read_dir(&self.point).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name() != "lost+found").count() == 0
+    }
+
+    /// Takes all that is free.
+    pub(crate) fn fill(&self) -> Filler {
+        let path = self.point.join("filler");
+        let file = File::create(&path).expect("a file");
+        let (mut at, mut step) = (0, 64 * MIB);
+        while step >= 4096 {
+            let flags = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&file, flags, at, step) {
+                Ok(()) => at += step,
+                Err(_) => step /= 2,
+            }
+        }
+        Filler(path)
+    }
+
+    /// Makes what the image lies on larger or smaller.
+    pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
+        let shelf = self.shelf.as_ref().expect("a hollow one");
+        let size = format!("remount,size={mib}m");
+        tool("mount", &["-o", &size, &shelf.0.display().to_string()]).map(drop)
+    }
+
+    pub(crate) fn unmount_lazily(&mut self) -> Result<(), String> {
+        let point = self.point.display().to_string();
+        tool("umount", &["--lazy", &point])?;
+        if let Some(mounted) = self.mounted.take() {
+            std::mem::forget(mounted);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remount(&self, options: &str) -> Result<(), String> {
+        let options = format!("remount,{options}");
+        tool("mount", &["-o", &options, &self.point.display().to_string()]).map(drop)
+    }
+
+    /// Keeps a directory alive whose content is still mounted.
+    pub(crate) fn keeps(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// A file that takes all space, until this is dropped.
+pub(crate) struct Filler(PathBuf);
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A control group of version 1 or 2 that can be frozen; thawed and removed when dropped.
+pub(crate) struct Freezer {
+    dir: PathBuf,
+    is_second: bool,
+}
+
+impl Freezer {
+    pub(crate) fn new() -> Result<Freezer, String> {
+        if !is_root() {
+            return Err("a control group needs root".into());
+        }
+        for line in std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, mount, kind, options, ..] = fields[..] else { continue };
+            let is_first = kind == "cgroup" && options.split(',').any(|o| o == "freezer");
+            if !is_first && kind != "cgroup2" {
+                continue;
+            }
+            let dir = Path::new(mount).join(format!("softswap-freeze-{}", std::process::id()));
+            if std::fs::create_dir(&dir).is_err() {
+                continue;
+            }
+            let freezer = Freezer { dir, is_second: !is_first };
+            if freezer.dir.join(freezer.file()).exists() {
+                return Ok(freezer);
+            }
+        }
+        Err("there is no control group that can be frozen".into())
+    }
+
+    fn file(&self) -> &'static str {
+        if self.is_second { "cgroup.freeze" } else { "freezer.state" }
+    }
+
+    pub(crate) fn join(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.dir.display())
+    }
+
+    pub(crate) fn freeze(&self, on: bool) {
+        let word = match (self.is_second, on) {
+            (true, true) => "1",
+            (true, false) => "0",
+            (false, true) => "FROZEN",
+            (false, false) => "THAWED",
+        };
+        std::fs::write(self.dir.join(self.file()), word).expect("a freezer");
+    }
+
+    /// Kills all of the group at once.
+    pub(crate) fn kill(&self) -> bool {
+        std::fs::write(self.dir.join("cgroup.kill"), "1").is_ok()
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.freeze(false);
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        eprintln!("{} could not be removed", self.dir.display());
+    }
+}
+
+/// A memory control group, as other tests have it.
+pub(crate) fn memory_group(bytes: u64) -> Result<cgroup::MemoryGroup, String> {
+    cgroup::MemoryGroup::limited_to(bytes)
+}

@@ -1,0 +1,46 @@
+/* Memory that the runtime does not see, as a program without the C library has it, and
+ * signals that it cannot hold. Every call is made by an instruction of its own.
+ *
+ *   beside --only mapped [--mib N] [--seconds N]   N MiB of private memory
+ *   beside --only blocked --pressure MIB           touches what is out with SIGBUS blocked */
+#include "check.h"
+
+#include <sys/syscall.h>
+
+static long call(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static void mapped(void) {
+    size_t bytes = option_number("mib", 64) * MIB;
+    long at = call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                   -1, 0);
+    CHECK(at > 0, "mmap: %ld", at);
+    fill_random((void *)at, bytes, 1);
+    puts("ready");
+    fflush(stdout);
+    sleep((unsigned)option_number("seconds", 1));
+    if (inject_now()) *(uint64_t *)at ^= 1;
+    verify_random("mapped", (void *)at, bytes, 1);
+}
+
+static void blocked(void) {
+    void *data = map_pages(MIB);
+    fill_random(data, MIB, 2);
+    push_out_data(data, MIB);
+    uint64_t mask = 1ul << (SIGBUS - 1);
+    /* On a stack that stays, so that the kernel reads it itself. */
+    call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, 0, sizeof mask, 0, 0);
+    verify_random("blocked", data, MIB, 2);
+}
+
+static const struct check_case cases[] = {{"mapped", mapped}, {"blocked", blocked}};
+CHECK_MAIN(cases)
