@@ -12,8 +12,14 @@ bindir := $(DESTDIR)$(PREFIX)/bin
 libdir := $(DESTDIR)$(PREFIX)/lib/softswap
 docdir := $(DESTDIR)$(PREFIX)/share/doc/softswap
 
+# The pinned compiler may be there by another name only.
+toolchain := $(shell tests/toolchain.sh)
+ifneq ($(toolchain),)
+export RUSTUP_TOOLCHAIN := $(toolchain)
+endif
+
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-faults test-guest install uninstall clean help
+.PHONY: build demo test test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
 
 build: ## build the command and the runtime library
 	$(CARGO) build --release --workspace
@@ -31,6 +37,22 @@ test-faults: ## inject 500 faults of devices, limits and signals under a whole p
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh
+
+test-compat: ## run other people's programs plain and managed; ONLY=redis,zstd picks some
+	$(CARGO) build --release --workspace
+	tests/compat/run.py --bin-dir "$(abspath $(RELEASE))" $(if $(ONLY),--only "$(ONLY)") $(COMPAT_FLAGS)
+
+deny: ## check licences, advisories, duplicates and sources of all crates
+	tests/deny.sh
+
+fuzz: ## let libFuzzer at one parser: TARGET=header SECONDS=60 (needs nightly)
+	tests/nightly.sh fuzz "$(TARGET)" "$(or $(SECONDS),60)"
+
+miri: ## run the leaves of the engine in Miri (needs nightly)
+	tests/nightly.sh miri
+
+tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
+	tests/nightly.sh tsan
 
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.

@@ -6,6 +6,8 @@ set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
 
+toolchain=$(tests/toolchain.sh)
+[ -z "$toolchain" ] || export RUSTUP_TOOLCHAIN=$toolchain
 target=${CARGO_TARGET_DIR:-$PWD/target}
 log=$(mktemp "${TMPDIR:-/tmp}/softswap-log.XXXXXX")
 unprivileged_dir=
@@ -17,8 +19,11 @@ summarise() {
         echo "FAILED: $current_step" >&2
         grep -E '^test .* FAILED$|^failed: ' "$log" >&2 || true
     }
+    # A step that was skipped has passed nothing.
+    grep -E '^(skipped: |guest test SKIPPED: )' "$log" || true
     awk '/^test result:/ { passed += $4; failed += $6 }
-         END { printf "%d passed, %d failed\n", passed, failed }' "$log"
+         /^(skipped: |guest test SKIPPED: )/ { skipped++ }
+         END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
     rm -rf "$log" ${unprivileged_dir:+"$unprivileged_dir"}
     exit "$status"
 }
@@ -82,11 +87,12 @@ prepare_unprivileged() {
     local executable executables
     unprivileged_dir=$(mktemp -d /tmp/softswap-tests.XXXXXX)
     chmod 755 "$unprivileged_dir"
-    mkdir "$unprivileged_dir"/{bin,tests,programs,abi}
+    mkdir "$unprivileged_dir"/{bin,tests,programs,abi,fuzz}
     mkdir -m 1777 "$unprivileged_dir/tmp"
     cp "$target/debug/softswap" "$target/debug/libsoftswap.so" "$unprivileged_dir/bin/"
     cp tests/programs/*.[ch] tests/programs/*.py "$unprivileged_dir/programs/"
     cp tests/abi/* "$unprivileged_dir/abi/"
+    cp -r fuzz/corpus "$unprivileged_dir/fuzz/"
     executables=$(test_executables)
     [ -n "$executables" ] || { echo "no test executables were found" >&2; return 1; }
     for executable in $executables; do
@@ -107,6 +113,7 @@ unprivileged() {
                 SOFTSWAP_BIN_DIR="$unprivileged_dir/bin" \
                 SOFTSWAP_SOURCE_DIR="$unprivileged_dir/programs" \
                 SOFTSWAP_ABI_DIR="$unprivileged_dir/abi" \
+                SOFTSWAP_FUZZ_DIR="$unprivileged_dir/fuzz" SOFTSWAP_FUZZ_SECONDS=0 \
                 "$executable" --test-threads=2
         )
     done
@@ -115,6 +122,7 @@ unprivileged() {
 step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
+step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models
 # The tests start softswap, which preloads the library beside it.
 step "build" cargo build --workspace

@@ -250,6 +250,37 @@ static void hints_that_a_program_insists_on(void)
     say("none is kept");
 }
 
+/* Blocks that come and go at hints, as allocators have them, insist on nothing. */
+static void hints_that_a_program_prefers(void)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < 400; i++) {
+        char *hint = (char *)(0x100000000000UL + i * 0x10000000UL);
+        char *got = mmap(hint, LEN, RW, ANON, -1, 0);
+        got[0] = got[LEN - 1] = 1;
+        count += got[1];
+        MUST(munmap(got, LEN));
+    }
+    char *at = mmap((char *)0x180000000000UL, 4 * MIB, RW, ANON, -1, 0);
+    fill(at, 4 * MIB, 17);
+    put_out();
+    say("not zero %zu, wrong %zu", count, wrong(at, 4 * MIB, 17));
+}
+
+static void a_program_within_an_address_space(void)
+{
+    for (rlim_t kib = 6000000; kib <= 9000000; kib += 1000000) {
+        pid_t pid = MUST(fork());
+        if (!pid) {
+            struct rlimit limit = {kib * 1024, kib * 1024};
+            MUST(setrlimit(RLIMIT_AS, &limit));
+            execl("/proc/self/exe", "memory_calls", "munmap_of_an_unaligned_address", NULL);
+            _exit(96);
+        }
+        say_end("child", pid);
+    }
+}
+
 static void a_reservation_is_opened(void)
 {
     char *at = mmap(NULL, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
@@ -725,6 +756,7 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(fixed_of_what_cannot_be_mapped), CASE(fixed_unaligned_or_empty),
          CASE(shared_validate), CASE(noreplace_over_a_mapping), CASE(a_hint_that_is_free),
          CASE(a_hint_that_is_taken), CASE(hints_that_a_program_insists_on),
+         CASE(hints_that_a_program_prefers), CASE(a_program_within_an_address_space),
          CASE(a_reservation_is_opened), CASE(executable_memory), CASE(mprotect_refused),
          CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file), CASE(protection_keys),
          CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),

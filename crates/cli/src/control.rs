@@ -30,7 +30,11 @@ impl Process {
     /// A thread's number stands for its process.
     pub(crate) fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-        let status = String::from_utf8_lossy(&status);
+        Process::of_status(&String::from_utf8_lossy(&status))
+    }
+
+    /// What the text of its `status` says.
+    pub(crate) fn of_status(status: &str) -> Option<Process> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.map(str::trim)

@@ -77,7 +77,7 @@ pub(crate) enum GroupVersion {
     Two,
 }
 
-fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
+pub(crate) fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, group) = (fields.next()?, fields.next()?);

@@ -43,8 +43,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
-/// Rings take one in so many of the descriptors that the process may have.
-const RING_SHARE: usize = 4;
 /// What must be left of the budget for pages.
 const LEAST_PAGES_BYTES: usize = 2 << 20;
 /// Kernel memory of one small ring, roughly.
@@ -127,7 +125,7 @@ pub(crate) fn build(
         polling.telling(Arc::clone(&places))
     };
     let areas = Areas::new(storage, cpus, polling)?;
-    let mut areas = areas.within_descriptors(contexts, descriptor::limit() / RING_SHARE);
+    let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());

@@ -323,11 +323,14 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
 
 fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {
     let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
-    parts.window.read_page(source, &mut copy.0)?;
-    if let Some(error) = parts.window.install(target, &copy.0, Writes::Allowed).error {
-        return Err(error);
+    parts.window.take_page(source, &mut copy.0)?;
+    match parts.window.install(target, &copy.0, Writes::Allowed).error {
+        None => Ok(()),
+        Some(error) if parts.window.install(source, &copy.0, Writes::Allowed).error.is_none() => {
+            Err(error)
+        }
+        Some(_) => parts.die("a page that was to move cannot go back"),
     }
-    parts.window.discard(source, 1)
 }
 
 /// Frees whatever the pages of `range` hold. Neighbouring resident pages are

@@ -176,7 +176,11 @@ fn by_area(values: impl Iterator<Item = String>) -> String {
 /// Units of a time, the largest first, in ns.
 const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-fn parse_sleep(text: &str) -> Result<Sleep, String> {
+/// Reads what `io.poll_sleep` is set to.
+///
+/// # Errors
+/// What may be given.
+pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     if text == "auto" {
         return Ok(Sleep::Adaptive);
     }
@@ -198,7 +202,9 @@ fn parse_ns(text: &str) -> Option<u32> {
     count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
 }
 
-fn show_sleep(sleep: Sleep) -> String {
+/// As [`parse_sleep`] reads it.
+#[must_use]
+pub fn show_sleep(sleep: Sleep) -> String {
     match sleep {
         Sleep::Adaptive => "auto".to_string(),
         Sleep::Fixed(0) => "0".to_string(),

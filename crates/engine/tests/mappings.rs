@@ -5,7 +5,9 @@ use common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
     write_all,
 };
+use softswap_engine::engine::remap::Source;
 use softswap_engine::engine::{Move, ROOMY_ALIGN_BYTES};
+use softswap_engine::space::Kind;
 use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
@@ -221,6 +223,44 @@ fn locked_memory_is_resident_and_bounded() {
     assert!(world.engine.lock_range(large.address(), large.len()).is_err());
     world.engine.unlock_range(memory.address(), memory.len()).unwrap();
     world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn a_mapping_that_moves_may_leave_its_place_mapped() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let (start, len) = (memory.address(), memory.len());
+        let moved = world.engine.remap_to(start, len, len, None, Source::Emptied).unwrap();
+        let moved = Memory::new(moved, len).unwrap();
+        assert_holds(moved, &contents);
+        assert_zero(memory);
+        world.assert_survives(moved, &contents);
+    }
+}
+
+#[test]
+fn what_is_not_one_mapping_is_not_moved_and_displaces_nothing() {
+    for world in worlds() {
+        let contents = contents();
+        let memory = map_in_every_place(&world, &contents);
+        let (start, len) = (memory.address(), memory.len());
+        let source = world.map(8);
+        let middle = source.address() + 4 * PAGE_SIZE;
+        world.engine.protect(middle, PAGE_SIZE, 0).unwrap();
+        let to_memory = |from, len| {
+            world.engine.remap_to(from, len, len, Some(start), Source::Unmapped).is_ok()
+        };
+        assert!(!to_memory(source.address(), source.len()));
+        world.engine.unmap(middle, PAGE_SIZE).unwrap();
+        assert!(!to_memory(source.address(), source.len()));
+        assert_holds(memory, &contents);
+        assert!(to_memory(source.address(), 4 * PAGE_SIZE));
+        let parts = world.engine.segments(source.address(), source.len());
+        let kinds: Vec<_> = parts.iter().map(|(_, len, kind)| (len / PAGE_SIZE, *kind)).collect();
+        assert_eq!(kinds, [(5, Kind::Hole), (3, Kind::Managed)]);
+        assert_eq!(world.engine.segments(start, len).len(), 1);
+    }
 }
 
 #[test]

@@ -6,14 +6,20 @@
 //! program's code runs. The child reads its parent's swap area, whose slots
 //! the parent keeps until the child is gone or has called exec; it has no
 //! area of its own yet, so what it changes stays in DRAM or in the pool.
+//!
+//! A child is forked by `fork`, by `_Fork`, by a raw call made through the C
+//! library, or by `clone` without CLONE_VM, on a stack of its own.
 
+use crate::guard::{Arguments, issue};
 use crate::library::outside_the_window;
 use crate::pinned::Pinned;
+use crate::real::{Real, c_result, real};
 use crate::start;
 use rustix::fd::OwnedFd;
 use softswap_engine::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
-use softswap_sys::descriptor::{move_high, release as release_descriptor};
+use softswap_sys::descriptor::{move_high, release as release_descriptor, with_room};
+use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -109,10 +115,13 @@ extern "C" fn prepare() {
     // SAFETY: released in `parent`, made new in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
-    let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .ok()
-        .map(|(read, write)| (move_high(read), move_high(write)));
     let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    // One fork at a time has that lock, so a child does not inherit a limit that
+    // was raised for another.
+    let pipe = with_room(|| {
+        let made = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok();
+        made.map(|(read, write)| (move_high(read), move_high(write)))
+    });
     let heap_break = crate::mappings::lock_break();
     crate::masks::lock_for_fork();
     let at_rest = engine.rest();
@@ -160,6 +169,7 @@ extern "C" fn child() {
     if let Err(error) = engine.become_child(&mut forking.at_rest) {
         stop_child(&error);
     }
+    start::leave_statistics();
     start::no_background_reclaim();
     drop(forking.heap_break);
     drop(forking.at_rest);
@@ -178,19 +188,227 @@ extern "C" fn child() {
     signals::set_mask(forking.mask);
 }
 
+/// Forks by `make`, which no handlers of the C library's surround.
+fn forked(make: impl FnOnce() -> isize) -> isize {
+    prepare();
+    let pid = make();
+    raw::preserving_errno(|| if pid == 0 { child() } else { parent() });
+    pid
+}
+
 /// glibc's `_Fork` runs no handlers: a child of it would be without its data.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "glibc's name")]
 pub extern "C" fn _Fork() -> libc::pid_t {
-    crate::real::real!(_Fork: fn() -> libc::pid_t);
-    prepare();
+    real!(_Fork: fn() -> libc::pid_t);
     // SAFETY: no preconditions; what the child may do is the caller's matter.
-    let pid = unsafe { _Fork()() };
-    if pid == 0 {
-        child()
-    } else {
-        parent()
+    forked(|| unsafe { _Fork()() } as isize) as libc::pid_t
+}
+
+/// What of a child's is copied, not shared, so that it is a fork: the memory.
+/// A table of descriptors in common cannot be: the engine's mean other things
+/// in the child.
+fn is_fork(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0
+}
+
+fn shares_descriptors(flags: usize) -> bool {
+    flags & libc::CLONE_FILES as usize != 0
+}
+
+/// A call that makes a child with a copy of the memory. `words` is where the
+/// kernel writes numbers to, in the parent and in the child.
+fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
+    let Some(engine) = start::engine() else { return issue(number, arguments) };
+    if shares_descriptors(flags) {
+        return -(libc::EINVAL as isize);
     }
+    let mut pinned = Pinned::new(engine);
+    words.iter().for_each(|(word, len)| pinned.add(*word, *len));
+    forked(|| issue(number, arguments))
+}
+
+/// `fork`, and `vfork`, whose child would return into a frame that its parent
+/// has left: it gets a copy instead.
+fn answer_fork(_arguments: Arguments) -> isize {
+    answer(libc::SYS_fork, [0; 6], 0, &[])
+}
+
+fn answer_clone(arguments: Arguments) -> isize {
+    const NUMBER: usize = size_of::<libc::pid_t>();
+    let [flags, _, in_parent, in_child, ..] = arguments;
+    answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
+}
+
+/// `clone3`'s arguments, the first ones of them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: usize,
+    child_tid: usize,
+    parent_tid: usize,
+    exit_signal: u64,
+    stack: usize,
+    stack_size: u64,
+    tls: u64,
+    set_tid: usize,
+    set_tid_size: usize,
+    cgroup: u64,
+}
+
+/// Reads `clone3`'s arguments; `None` where the kernel is to say what is wrong
+/// with them.
+fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
+    if len != size_of::<CloneArguments>() || start::engine().is_none() {
+        return None;
+    }
+    let mut bytes = [0; size_of::<CloneArguments>()];
+    // SAFETY: as many bytes, of integers.
+    crate::reading::read(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
+}
+
+fn answer_clone3(arguments: Arguments) -> isize {
+    const NUMBER: usize = size_of::<libc::pid_t>();
+    let Some(asked) = clone_arguments(arguments[0], arguments[1]) else {
+        return issue(libc::SYS_clone3, arguments);
+    };
+    let words = [
+        (asked.pidfd, NUMBER),
+        (asked.child_tid, NUMBER),
+        (asked.parent_tid, NUMBER),
+        (asked.set_tid, asked.set_tid_size.min(32) * NUMBER),
+    ];
+    let arguments = [&raw const asked as usize, arguments[1], 0, 0, 0, 0];
+    answer(libc::SYS_clone3, arguments, asked.flags as usize, &words)
+}
+
+/// The answer to raw calls that fork, with a child that goes on where its
+/// parent is. One with a stack of its own would return on that from the C
+/// library's `syscall` and not come by here: it is left without managed memory.
+pub(crate) fn room_of(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
+    match number {
+        libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
+        libc::SYS_clone if is_fork(a) && b == 0 => Some(answer_clone),
+        libc::SYS_clone3 => {
+            let asked = clone_arguments(a, b)?;
+            (is_fork(asked.flags as usize) && asked.stack == 0).then_some(answer_clone3)
+        }
+        _ => None,
+    }
+}
+
+/// What a child made by `clone` begins with, and what it is to do then.
+#[repr(C)]
+struct Beginning {
+    body: unsafe extern "C" fn(*mut c_void) -> i32,
+    argument: *mut c_void,
+}
+
+/// Where a child becomes one: its own stack may be managed memory.
+const CHILD_STACK_BYTES: usize = 256 << 10;
+#[repr(align(16))]
+struct ChildStack(UnsafeCell<[u8; CHILD_STACK_BYTES]>);
+// SAFETY: used by the one thread of a forked child, in its own copy.
+unsafe impl Sync for ChildStack {}
+static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; CHILD_STACK_BYTES]));
+
+extern "C" fn child_stack_end() -> usize {
+    CHILD_STACK.0.get() as usize + CHILD_STACK_BYTES
+}
+
+/// The first function of a child made by `clone`: becomes a child on another
+/// stack, and goes on with the program's on its own.
+#[unsafe(naked)]
+unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
+    core::arch::naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "mov rbx, rdi",
+        "mov rbp, rsp",
+        "call {stack_end}",
+        "mov rsp, rax",
+        "call {child}",
+        "mov rdi, [rbx + 8]",
+        "mov rax, [rbx]",
+        "mov rsp, rbp",
+        "call rax",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        stack_end = sym child_stack_end,
+        child = sym child,
+    )
+}
+
+type Clone = unsafe extern "C" fn(
+    unsafe extern "C" fn(*mut c_void) -> i32,
+    *mut c_void,
+    i32,
+    *mut c_void,
+    usize,
+    usize,
+    usize,
+) -> i32;
+static CLONE: Real = Real::new(c"clone");
+
+/// glibc's `clone`: without CLONE_VM a fork whose child has a stack of its own.
+/// The arguments that a variadic call leaves out are whatever is there.
+///
+/// # Safety
+/// As `clone(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    body: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
+    stack: *mut c_void,
+    flags: i32,
+    argument: *mut c_void,
+    in_parent: usize,
+    tls: usize,
+    in_child: usize,
+) -> i32 {
+    // SAFETY: the C library's function of that name.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
+    let (Some(body), false) = (body, stack.is_null()) else {
+        return c_result(-(libc::EINVAL as isize)) as i32;
+    };
+    let engine = start::engine().filter(|_| is_fork(flags as usize));
+    let Some(engine) = engine else {
+        // SAFETY: the caller's promise.
+        return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
+    };
+    if shares_descriptors(flags as usize) {
+        return c_result(-(libc::EINVAL as isize)) as i32;
+    }
+    let mut pinned = Pinned::new(engine);
+    for (word, flag) in [
+        (in_parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD),
+        (in_child, libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
+    ] {
+        if flags & flag != 0 {
+            pinned.add(word, size_of::<libc::pid_t>());
+        }
+    }
+    // The top of the stack, where the C library and `begin` put a few words.
+    const TOP_BYTES: usize = 256;
+    let top = stack as usize;
+    pinned.add(top - TOP_BYTES, TOP_BYTES);
+    let mut beginning = Beginning { body, argument };
+    let beginning = (&raw mut beginning).cast::<c_void>();
+    prepare();
+    // SAFETY: `begin` has the signature of a child's first function; it never
+    // comes back here in the child. The caller's promise for the rest.
+    let pid = unsafe {
+        let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
+        let begin = std::mem::transmute::<
+            unsafe extern "C" fn(*mut Beginning) -> i32,
+            unsafe extern "C" fn(*mut c_void) -> i32,
+        >(begin);
+        real(begin, stack, flags, beginning, in_parent, tls, in_child)
+    };
+    raw::preserving_errno(|| parent());
     pid
 }
 

@@ -21,7 +21,7 @@
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
 //! | `fork`      | what a forked child needs to see its data                   |
-//! | `descriptors` | `close` and its relatives: the engine's stay open         |
+//! | `descriptors` | the engine's descriptors, to the program: there are none |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `spawn`     | `exec`, `posix_spawn`, `system`, `popen`                    |
 //! | `raw_calls` | `syscall`: raw calls made through the C library      |
@@ -45,6 +45,7 @@ mod mappings;
 mod masks;
 mod pinned;
 mod raw_calls;
+mod reading;
 mod real;
 mod redirect;
 mod spawn;

@@ -60,7 +60,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     }
     let (base, window_len) = engine.window();
     let inside = end.min(base + window_len);
-    place::given_back(address);
+    place::given_back(engine, address, len);
     let result = result_of(signals::with_all_blocked(|| engine.unmap(address, inside - address)));
     if result == 0 && end > inside {
         return issue(libc::SYS_munmap, [inside, end - inside, 0, 0, 0, 0]);

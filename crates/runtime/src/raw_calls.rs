@@ -11,21 +11,26 @@
 
 use crate::guard::Arguments;
 use crate::real::{Real, c_result};
+use crate::{descriptors, fork};
 use std::ffi::c_void;
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.
 type Answer = fn(Arguments) -> isize;
 
-/// The room that answers for a call, if one does.
-fn room_of(number: i64) -> Option<Answer> {
-    crate::mappings::raw_room(number).or_else(|| crate::later::raw_room(number))
+/// The room that answers for a call, if one does; by its first two arguments
+/// where it depends on those.
+fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
+    crate::mappings::raw_room(number)
+        .or_else(|| crate::later::raw_room(number))
+        .or_else(|| descriptors::room_of(number, a, b))
+        .or_else(|| fork::room_of(number, a, b))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
 
 /// Where `syscall` goes on with a call: to [`answered`], or to the C library.
-extern "C" fn target_of(number: i64) -> *const c_void {
-    match room_of(number) {
+extern "C" fn target_of(number: i64, a: usize, b: usize) -> *const c_void {
+    match room_of(number, a, b) {
         Some(_) => answered as *const c_void,
         None => SYSCALL.get(),
     }
@@ -41,7 +46,7 @@ extern "C" fn answered(
     e: usize,
     f: usize,
 ) -> isize {
-    let Some(answer) = room_of(number) else { return c_result(-(libc::ENOSYS as isize)) };
+    let Some(answer) = room_of(number, a, b) else { return c_result(-(libc::ENOSYS as isize)) };
     c_result(answer([a, b, c, d, e, f]))
 }
 

@@ -6,10 +6,11 @@ use softswap_engine::context::PREFETCH_THREADS;
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_engine::swap::open::{OpenError, open};
-use softswap_sys::{memory, raw, seccomp, shared, signals};
+use softswap_sys::descriptor::with_room;
+use softswap_sys::{kept, memory, raw, seccomp, shared, signals};
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 
 /// Where the runtime stands.
 const LOADING: u8 = 0;
@@ -19,6 +20,8 @@ static STATE: AtomicU8 = AtomicU8::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 /// Cleared in forked children, which have no background thread.
 static RECLAIMING: AtomicBool = AtomicBool::new(true);
+/// The descriptor of the statistics, which only this process's execs inherit.
+static STATISTICS: AtomicI32 = AtomicI32::new(-1);
 /// softswap's own failures end the program with this status, as `env` does.
 const OWN_FAILURE: i32 = 125;
 
@@ -47,6 +50,7 @@ pub(crate) fn is_managed(address: usize) -> bool {
 static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
+    raw::settle_stderr();
     // The standard hook allocates and looks at the environment, wherever the
     // program was interrupted; a message is all that is wanted.
     std::panic::set_hook(Box::new(|panic| {
@@ -59,7 +63,7 @@ extern "C" fn on_load() {
     let state = match Config::from_env(lookup) {
         None => PLAIN,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
-        Some(Ok(config)) => match signals::with_all_blocked(|| bring_up(&config)) {
+        Some(Ok(config)) => match signals::with_all_blocked(|| with_room(|| bring_up(&config))) {
             Ok(true) => MANAGED,
             Ok(false) => PLAIN,
             Err(why) => fail(&why),
@@ -159,6 +163,17 @@ pub(crate) fn no_background_reclaim() {
     RECLAIMING.store(false, Ordering::Relaxed);
 }
 
+/// In a forked child: its statistics are its own, and so are those of what it
+/// starts.
+pub(crate) fn leave_statistics() {
+    let number = STATISTICS.swap(-1, Ordering::Relaxed);
+    if number >= 0 {
+        kept::forget(number);
+        // SAFETY: takes no pointers; nobody uses the number any more.
+        unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
 /// Whether `softswap run` started this very process.
 fn is_supervised(config: &Config) -> bool {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
@@ -168,11 +183,20 @@ fn is_supervised(config: &Config) -> bool {
 fn statistics(config: &Config) -> std::io::Result<Stats> {
     // The page is for the process that `softswap run` started, whatever it
     // becomes by exec; those it starts in turn count for themselves.
-    if let Some(fd) = config.stats_fd.filter(|_| is_supervised(config)) {
+    if let Some(number) = config.stats_fd {
         // SAFETY: borrowed for these calls only; a wrong number is refused by them.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-        if let Ok(words) = shared::open(fd, STATS_WORDS) {
-            return Ok(Stats::new(words));
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        if is_supervised(config) {
+            if let Ok(words) = shared::open(fd, STATS_WORDS) {
+                // What this process becomes by exec goes on with it.
+                kept::keep(number);
+                STATISTICS.store(number, Ordering::Relaxed);
+                return Ok(Stats::new(words));
+            }
+        } else if shared::is_shared(fd, STATS_WORDS) {
+            // Come by way of posix_spawn, from the process that it is for.
+            // SAFETY: takes no pointers; nobody here knows the number yet.
+            unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
         }
     }
     Ok(Stats::new(memory::reserve_u64(STATS_WORDS)?))

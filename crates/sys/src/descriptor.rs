@@ -1,28 +1,146 @@
-//! Descriptors of the engine's own, kept out of the program's way.
+//! Descriptors of the engine's own, kept out of the program's reach.
+//!
+//! What is open stays usable when the soft limit on descriptors
+//! (RLIMIT_NOFILE) lies below its number, and from there on the program can
+//! neither be given a number nor put anything under one. So the engine's lie
+//! just above the soft limit, where the hard one leaves room: they are opened
+//! and moved there while the limit is raised for a moment. Not further up than
+//! needed, because fork copies the table up to the highest number in use.
+//! Where there is no room above, they lie high below the limit.
 
 use crate::kept;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::raw;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Moves a descriptor to a high number, close-on-exec: shells and daemons
-/// close or redirect low ones without asking. Where RLIMIT_NOFILE leaves no
-/// room above, it stays where it is. From then on it is kept (see
-/// [`crate::kept`]); what is not meant to last ends with [`release`].
+/// Numbers from here on make each fork slower than the program would expect.
+const FARTHEST: u64 = 4096;
+/// By how much the limit is raised: more than the engine ever has.
+const ABOVE: u64 = kept::MOST as u64;
+/// Below this limit the engine has no rings: the program needs the numbers.
+const FEW: u64 = 256;
+/// What part of the numbers below the limit the engine may take.
+const SHARE: u64 = 4;
+const UNLIMITED: u64 = 1 << 20;
+
+/// The thread that has raised the limit; 0 while nobody has.
+static RAISED_BY: AtomicI32 = AtomicI32::new(0);
+/// The soft limit meanwhile, as the program knows it.
+static SOFT_BEFORE: AtomicI32 = AtomicI32::new(0);
+
+/// The soft and the hard limit, after `new` was set if there is one; `None`
+/// where that is refused.
+fn rlimit(new: Option<[u64; 2]>) -> Option<[u64; 2]> {
+    let mut now = [UNLIMITED; 2];
+    let set = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
+    let get = if new.is_none() { now.as_mut_ptr() as usize } else { 0 };
+    let args = [0, libc::RLIMIT_NOFILE as usize, set, get, 0, 0];
+    // SAFETY: two words each, to read and to write.
+    raw::check(unsafe { raw::syscall(libc::SYS_prlimit64, args) }).ok()?;
+    Some(new.unwrap_or(now))
+}
+
+fn limits() -> (u64, u64) {
+    let [soft, hard] = rlimit(None).unwrap_or([UNLIMITED; 2]);
+    (soft, hard)
+}
+
+fn set_soft(soft: u64) -> bool {
+    rlimit(None).is_some_and(|[_, hard]| rlimit(Some([soft, hard])).is_some())
+}
+
+fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
+    let args = [fd.as_raw_fd() as usize, libc::F_DUPFD_CLOEXEC as usize, floor as usize, 0, 0, 0];
+    // SAFETY: takes no pointers; returns a new descriptor.
+    let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) }).ok()?;
+    // SAFETY: fresh, and owned by nobody else.
+    Some(unsafe { OwnedFd::from_raw_fd(made as i32) })
+}
+
+/// The soft limit put back when this is dropped.
+struct Raised {
+    before: u64,
+    raised: u64,
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        // Unless the program has set another meanwhile.
+        if self.raised > self.before && limits().0 == self.raised {
+            set_soft(self.before);
+        }
+        RAISED_BY.store(0, Ordering::Release);
+    }
+}
+
+/// Runs `body`, in which descriptors can be opened even where the program has
+/// as many as it may have, if the hard limit has room for more. One thread at a
+/// time; within `body` it may be called again.
+pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
+    let me = raw::current_thread();
+    if RAISED_BY.load(Ordering::Relaxed) == me {
+        return body();
+    }
+    while RAISED_BY.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        rustix::thread::sched_yield();
+    }
+    let (soft, hard) = limits();
+    let wanted = hard.min(soft.saturating_add(ABOVE));
+    let above = soft <= FARTHEST && soft < wanted && set_soft(wanted);
+    let raised = Raised { before: soft, raised: if above { wanted } else { soft } };
+    SOFT_BEFORE.store(if above { soft as i32 } else { 0 }, Ordering::Relaxed);
+    let result = body();
+    drop(raised);
+    result
+}
+
+/// Moves a descriptor out of the program's way, close-on-exec: see above. From
+/// then on it is kept (see [`crate::kept`]); what is not meant to last ends
+/// with [`release`].
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
-    let limit = limit() as i32;
-    for floor in [900, 200, 60, 20] {
-        if floor < limit
-            && let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&fd, floor)
-        {
-            kept::keep(moved.as_raw_fd());
-            return moved;
-        }
-    }
+    let moved = with_room(|| {
+        let soft = SOFT_BEFORE.load(Ordering::Relaxed);
+        let floors = if soft > 0 { [soft; 3] } else { floors_below(limits().0) };
+        floors.into_iter().find_map(|floor| duplicate(&fd, floor))
+    });
+    let fd = moved.unwrap_or(fd);
     kept::keep(fd.as_raw_fd());
     fd
+}
+
+/// Where to look for free numbers below a limit: far up first.
+fn floors_below(limit: u64) -> [i32; 3] {
+    let top = limit.min(FARTHEST);
+    [top - top / SHARE, top / 2, top / SHARE].map(|floor| floor as i32)
+}
+
+/// How many descriptors the engine may take for its rings.
+#[must_use]
+pub fn room() -> usize {
+    let (soft, hard) = limits();
+    let room = match hard.saturating_sub(soft) {
+        above if soft <= FARTHEST && above >= FEW => above.min(ABOVE / 2),
+        _ if soft < FEW => 0,
+        _ => soft.min(UNLIMITED) / SHARE,
+    };
+    room as usize
+}
+
+/// The program has closed a descriptor of the engine's by an instruction of its
+/// own, past all that keeps it. What was swapped out cannot be reached any
+/// more, and must not read as zeroes.
+#[cold]
+pub(crate) fn lost(what: &str) -> ! {
+    raw::write_stderr(
+        b"softswap: stopping the program: it closed descriptors that it did not open, among them ",
+    );
+    raw::write_stderr(what.as_bytes());
+    raw::write_stderr(b", by a system call of its own making; close them through the C library\n");
+    std::process::abort()
 }
 
 /// Opens a file to be read for as long as the engine runs; kept like what
@@ -60,27 +178,31 @@ impl Drop for KeptFile {
     }
 }
 
-/// How many descriptors this process may have.
-#[must_use]
-pub fn limit() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.unwrap_or(1 << 20).min(1 << 20) as usize
-}
-
 /// Closes a descriptor that was kept.
 pub fn release(fd: OwnedFd) {
     kept::forget(fd.as_raw_fd());
     drop(fd);
 }
 
+/// Closes a descriptor whose owner will [`replace`] it at once.
+pub(crate) fn vacate(fd: &OwnedFd) {
+    // SAFETY: nobody uses the number until it is replaced.
+    unsafe { raw::syscall(libc::SYS_close, [fd.as_raw_fd() as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// Makes `old`'s number mean what `new` means, in one step.
 pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
+    if old.as_raw_fd() == new.as_raw_fd() {
+        // It was given the number that had become free.
+        std::mem::forget(new);
+        return Ok(());
+    }
     let args = [new.as_raw_fd() as usize, old.as_raw_fd() as usize, libc::O_CLOEXEC as usize];
     let [new_fd, old_fd, flags] = args;
-    // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
-    // number, which is never free in between.
-    let done = crate::raw::check(unsafe {
-        crate::raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0])
+    let done = with_room(|| {
+        // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
+        // number, which is never free in between.
+        raw::check(unsafe { raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0]) })
     });
     release(new);
     done.map(drop)

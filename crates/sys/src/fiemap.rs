@@ -39,9 +39,24 @@ pub struct FileExtent {
 }
 
 impl FileExtent {
-    #[cfg(test)]
-    pub(crate) fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Self {
-        Self { logical, physical, length, flags }
+    /// What a file system says of a piece; `None` where it has no bytes, or
+    /// reaches past where files, or devices, end.
+    #[must_use]
+    pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
+        let most = i64::MAX as u64;
+        let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= most);
+        let extent = Self { logical, physical, length, flags };
+        match extent.is_placed() {
+            _ if length == 0 || !ends(logical) => None,
+            true => ends(physical).then_some(extent),
+            false => Some(Self { physical: 0, ..extent }),
+        }
+    }
+
+    /// The first byte of the file behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.logical + self.length
     }
 
     /// Claimed, but never written: reads as zeroes without the device.
@@ -118,20 +133,36 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
         // and there is room for as many.
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
         let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
-        found.extend(mapped.iter().map(|raw| FileExtent {
-            logical: raw.logical,
-            physical: raw.physical,
-            length: raw.length,
-            flags: raw.flags,
-        }));
-        match mapped.last() {
-            Some(last) if last.flags & LAST == 0 => {
-                request.start = last.logical + last.length;
+        let is_last = mapped.last().is_none_or(|last| last.flags & LAST != 0);
+        for raw in mapped {
+            append(&mut found, FileExtent::new(raw.logical, raw.physical, raw.length, raw.flags))?;
+        }
+        match found.last() {
+            Some(last) if !is_last => {
+                request.start = last.end();
                 request.length = u64::MAX - request.start;
             }
             _ => return Ok(found),
         }
     }
+}
+
+/// Adds what a file system says next. What is built on extents relies on their
+/// order, and asking for the next ones on getting further.
+///
+/// # Errors
+/// `InvalidData` where it is no extent, or does not lie behind the last one.
+pub fn append(found: &mut Vec<FileExtent>, next: Option<FileExtent>) -> io::Result<()> {
+    let end = found.last().map_or(0, FileExtent::end);
+    match next.filter(|next| next.logical >= end) {
+        Some(next) => found.push(next),
+        None => {
+            let why =
+                "the file system tells of extents that no file has; was it changed meanwhile?";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

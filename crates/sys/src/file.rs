@@ -157,9 +157,10 @@ impl SwapFile {
         Self { fd, direct, identity, is_device }
     }
 
-    /// The descriptor, for what destroys content: a program can close numbers
+    /// The descriptor, for what changes the file: a program can close numbers
     /// behind the engine's back, and have files of its own under them by then.
-    fn for_destruction(&self) -> io::Result<&OwnedFd> {
+    /// (What a ring writes goes to the file that was attached to it.)
+    fn for_changing(&self) -> io::Result<&OwnedFd> {
         let stat = rustix::fs::fstat(&self.fd)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
         if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
@@ -276,7 +277,8 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
-        Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset_bytes))?)
+        let fd = self.for_changing()?;
+        Ok(retry_on_intr(|| rustix::io::pwrite(fd, buf, offset_bytes))?)
     }
 
     /// Claims storage for a range, so that later writes to it find room.
@@ -287,8 +289,9 @@ impl SwapFile {
     /// # Errors
     /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let fd = self.for_changing()?;
         let claim =
-            || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset_bytes, length_bytes);
+            || rustix::fs::fallocate(fd, FallocateFlags::empty(), offset_bytes, length_bytes);
         match retry_on_intr(claim) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend(offset_bytes + length_bytes),
             result => Ok(result?),
@@ -311,7 +314,7 @@ impl SwapFile {
     /// reported.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         let punch = || rustix::fs::fallocate(fd, flags, offset_bytes, length_bytes);
         Ok(retry_on_intr(punch)?)
     }
@@ -321,7 +324,7 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         Ok(retry_on_intr(|| rustix::fs::ftruncate(fd, offset_bytes))?)
     }
 
@@ -335,7 +338,7 @@ impl SwapFile {
         if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
         }
-        let fd = self.for_destruction()?;
+        let fd = self.for_changing()?;
         let range = [offset_bytes, length_bytes];
         let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads two words, and there are two.
@@ -551,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_destroyed_in_a_file_that_got_the_number_meanwhile() {
+    fn nothing_is_changed_in_a_file_that_got_the_number_meanwhile() {
         let scratch = Scratch::new("number");
         let file = SwapFile::open(&scratch.0).unwrap();
         file.allocate(0, 1 << 20).unwrap();
@@ -559,7 +562,13 @@ mod tests {
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
         crate::descriptor::replace(&file.fd, move_high(other)).unwrap();
-        let errors = [file.truncate(0), file.punch(0, 4096), file.discard(0, 4096)];
+        let errors = [
+            file.truncate(0),
+            file.punch(0, 4096),
+            file.discard(0, 4096),
+            file.allocate(0, 1 << 20),
+            file.write_at(&page_of(9).0, 0).map(drop),
+        ];
         for error in errors.map(Result::unwrap_err) {
             assert_eq!(error.raw_os_error(), Some(errno::ESTALE));
         }

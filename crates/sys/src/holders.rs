@@ -98,7 +98,9 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
+/// Where a device is mounted, by the text of a `mountinfo`.
+#[must_use]
+pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     mounts.split(|&byte| byte == b'\n').find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();

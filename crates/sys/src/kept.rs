@@ -1,21 +1,24 @@
 //! The engine's own descriptors, which the program must not close.
 //!
 //! A program that becomes a daemon closes every descriptor there is, a child
-//! about to call exec closes all but a few. Closing userfaultfd would end the
-//! registration of managed memory, and what is swapped out would read as
-//! zeroes. So the runtime asks here before it lets a descriptor be closed.
+//! about to call exec closes all but a few. Closing userfaultfd would leave
+//! what is swapped out beyond reach. So the runtime asks here before it lets the
+//! program do anything with a number.
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const NONE: i32 = -1;
 /// Rings for every context and area, files, userfaultfd, pipes to children.
-const MOST: usize = 8192;
+pub(crate) const MOST: usize = 8192;
 static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 /// Entries from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
+/// No number below was ever kept: nearly all that are asked for.
+static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Keeps a descriptor until [`forget`].
 pub fn keep(fd: i32) {
+    LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {
         // First, so that whoever looks from now on sees the entry.
         USED.fetch_max(index + 1, Ordering::AcqRel);
@@ -41,7 +44,8 @@ pub fn forget(fd: i32) {
 /// Whether a descriptor is kept.
 #[must_use]
 pub fn is_kept(fd: i32) -> bool {
-    fd >= 0 && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+    fd >= LOWEST.load(Ordering::Acquire)
+        && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
 }
 
 /// The lowest kept descriptor from `fd` on.

@@ -55,7 +55,11 @@ fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
     }
 }
 
-fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
+/// How many pieces a file of these extents has within its first `bytes`.
+///
+/// # Errors
+/// What keeps it from being a swap area.
+pub fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {
         if covered >= bytes {
@@ -73,7 +77,7 @@ fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
         // Long pieces are cut into several extents of the file system's.
         pieces += u64::from(physical != Some(extent.physical));
         physical = Some(extent.physical + extent.length);
-        covered = extent.logical + extent.length;
+        covered = extent.end();
     }
     if covered < bytes { Err(Flaw::Hole(covered)) } else { Ok(pieces) }
 }
@@ -84,7 +88,7 @@ mod tests {
     use crate::fiemap::flags::{DATA_INLINE, ENCODED, SHARED, UNWRITTEN};
 
     fn at(logical: u64, physical: u64, length: u64, flags: u32) -> FileExtent {
-        FileExtent::new(logical, physical, length, flags)
+        FileExtent::new(logical, physical, length, flags).unwrap()
     }
 
     #[test]

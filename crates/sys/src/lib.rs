@@ -39,6 +39,7 @@ pub mod descriptor;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
+mod hold;
 pub mod holders;
 pub mod inline;
 pub mod kept;

@@ -34,7 +34,8 @@ impl Load {
 }
 
 /// "0.31 2.08 2.71 2/345 6789": the figure before the stroke.
-fn parse(text: &[u8]) -> Option<u32> {
+#[must_use]
+pub fn parse(text: &[u8]) -> Option<u32> {
     let fourth = std::str::from_utf8(text).ok()?.split(' ').nth(3)?;
     fourth.split_once('/')?.0.parse().ok()
 }

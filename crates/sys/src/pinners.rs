@@ -47,7 +47,8 @@ impl Mappings {
 
 /// "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": what is mapped comes
 /// sixth.
-fn is_pinner(line: &[u8]) -> bool {
+#[must_use]
+pub fn is_pinner(line: &[u8]) -> bool {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let Some(name) = fields.nth(5) else { return false };
     let is_memory = |name: &[u8]| name.starts_with(b"/dev/shm/") || name == b"/dev/zero";

@@ -9,7 +9,7 @@
 //! itself be managed, the instruction lies at the same address in all of them:
 //! the gate, a page of its own beside the window ([`settle_gate`]).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the fault and guard paths are written for x86_64");
@@ -189,11 +189,52 @@ pub fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Writes `text` to standard error, whole or as far as the kernel takes it.
+/// Device and number of the file that standard error was at the start; all zero
+/// before that was noted.
+static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+const NO_FILE: [u64; 2] = [u64::MAX; 2];
+
+/// What a descriptor's number means: device and number of the file.
+fn identity(fd: usize) -> [u64; 2] {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid to write.
+    let told = unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) };
+    if told == 0 { [stat.st_dev, stat.st_ino] } else { NO_FILE }
+}
+
+/// Notes what standard error is: from now on messages go there, and not to what
+/// the program opens under its number. It is not kept open: whoever reads the
+/// other end of a pipe or terminal waits until the program has closed it.
+pub fn settle_stderr() {
+    let [device, number] = identity(2);
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(number, Ordering::Relaxed);
+}
+
+/// Writes a message to the standard error that there was at the start, or, if
+/// that has gone, to the terminal; whole or as far as the kernel takes it.
 pub fn write_stderr(text: &[u8]) {
+    let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
+    if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
+        return write_to(2, text);
+    }
+    let path = c"/dev/tty".as_ptr() as usize;
+    let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    // SAFETY: a C string; opens a new descriptor.
+    let terminal =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+    if terminal >= 0 {
+        write_to(terminal as usize, text);
+        // SAFETY: opened just now.
+        unsafe { syscall(libc::SYS_close, [terminal as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+fn write_to(fd: usize, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
-        let args = [2, rest.as_ptr() as usize, rest.len(), 0, 0, 0];
+        let args = [fd, rest.as_ptr() as usize, rest.len(), 0, 0, 0];
         // SAFETY: write(2) reads `rest`, which is valid for its length.
         let written = unsafe { syscall(libc::SYS_write, args) };
         if written <= 0 {

@@ -21,16 +21,20 @@ pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
     Ok((fd, mapped))
 }
 
+/// Whether this is what [`create`] makes, with as many words at least.
+pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
+    let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+    words > 0
+        && seals.contains(SealFlags::SHRINK)
+        && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size >= (words * 8) as i64)
+}
+
 /// Maps words made by [`create`], for the life of the process.
 ///
 /// Refuses (EINVAL) a descriptor that is anything else, or holds fewer words.
 pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
-    let seals = rustix::fs::fcntl_get_seals(&fd)?;
     let len = words * 8;
-    if words == 0
-        || !seals.contains(SealFlags::SHRINK)
-        || rustix::fs::fstat(&fd)?.st_size < len as i64
-    {
+    if !is_shared(&fd, words) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.

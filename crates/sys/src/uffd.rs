@@ -3,6 +3,8 @@
 //! Own ioctls rather than a crate: the engine needs MOVE, write-protection and
 //! exact partial results, and must treat EAGAIN as "try again" for every one.
 
+use crate::descriptor;
+use crate::hold::Hold;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -58,6 +60,9 @@ pub enum Writes {
 pub struct Uffd {
     fd: OwnedFd,
     features: u64,
+    /// Memory stays registered whatever becomes of the descriptor: a touch of
+    /// what is out never reads zeroes.
+    hold: Hold,
 }
 
 #[repr(C)]
@@ -94,7 +99,13 @@ fn ioctl<T>(fd: &OwnedFd, request: usize, arg: &mut T) -> io::Result<()> {
     // SAFETY: `arg` is the structure that `request` names (private callers
     // only), valid for reads and writes. Effects on memory are confined to
     // ranges that were registered through `Uffd::register`.
-    raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
+    match raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }) {
+        // Not open, or not a userfaultfd, any more.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTTY)) => {
+            descriptor::lost("the userfaultfd of its memory")
+        }
+        result => result.map(drop),
+    }
 }
 
 /// The features this kernel offers at the given privilege.
@@ -120,20 +131,30 @@ impl Uffd {
         if offered & needed != needed {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let fd = open(Privilege::UserModeOnly)?;
-        // Out of the way of programs that close or redirect low descriptors.
-        let fd = crate::descriptor::move_high(fd);
+        // Out of the program's way.
+        let fd = descriptor::move_high(open(Privilege::UserModeOnly)?);
         let features = needed | (offered & FEATURE_MOVE);
         agree(&fd, features)?;
-        Ok(Uffd { fd, features })
+        let hold = Hold::of(&fd);
+        Ok(Uffd { fd, features, hold })
     }
 
     /// Puts a fresh descriptor, with the same features, in the place of this
-    /// one: in a forked child the old one still speaks for the parent.
+    /// one: in a forked child the old one still speaks for the parent. The
+    /// child has one thread.
     pub fn reopen(&self) -> io::Result<()> {
-        let fresh = open(Privilege::UserModeOnly)?;
+        let fresh = descriptor::with_room(|| open(Privilege::UserModeOnly)).or_else(|error| {
+            if error.raw_os_error() != Some(libc::EMFILE) {
+                return Err(error);
+            }
+            // All numbers are in use: its own serves.
+            descriptor::vacate(&self.fd);
+            open(Privilege::UserModeOnly)
+        })?;
         agree(&fresh, self.features)?;
-        crate::descriptor::replace(&self.fd, fresh)
+        descriptor::replace(&self.fd, fresh)?;
+        self.hold.renew(&self.fd);
+        Ok(())
     }
 
     /// Whether UFFDIO_MOVE may be used.

@@ -14,7 +14,6 @@
 use crate::memory::{PAGE_SIZE, Page};
 use crate::raw;
 use crate::uffd::{self, Partial, Uffd};
-use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -76,8 +75,6 @@ pub struct Window {
     use_move: bool,
     staging: usize,
     frames: &'static [AtomicU8],
-    /// /proc/self/mem, to read pages whatever their protection is.
-    memory: Option<OwnedFd>,
 }
 
 /// Raw `mmap`.
@@ -110,7 +107,6 @@ impl Window {
             uffd,
             staging,
             frames: frame_states(staging_frames).map_err(fail)?,
-            memory: crate::descriptor::open_high("/proc/self/mem").ok(),
         };
         window.prepare().map_err(WindowError::Userfaultfd)?;
         Ok(window)
@@ -124,13 +120,6 @@ impl Window {
     /// The kernel's refusal; the child must then not touch the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         self.uffd.reopen()?;
-        if let Some(memory) = &self.memory {
-            // The inherited descriptor still reads the parent's memory.
-            let own = crate::descriptor::open_high("/proc/self/mem")
-                .ok()
-                .ok_or(io::ErrorKind::PermissionDenied)?;
-            crate::descriptor::replace(memory, own)?;
-        }
         for (page, count) in managed {
             // SAFETY: as in `prepare`.
             unsafe { self.uffd.register(self.address(*page, *count), count * PAGE_SIZE)? };
@@ -347,7 +336,7 @@ impl Window {
         self.uffd.move_pages(to, from, count * PAGE_SIZE)
     }
 
-    /// Copies a present page, whatever its protection is.
+    /// Copies a present page that the program may read.
     pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         self.copy_page(self.address(page, 1), to)
     }
@@ -373,18 +362,16 @@ impl Window {
         let from = self.address(page, 1);
         // Protected first: a store between copy and drop would be lost.
         self.uffd.write_protect(from, PAGE_SIZE, true)?;
-        let copied =
-            self.copy_page(from, &mut scratch.0).and_then(|()| self.copy_to(frame, &scratch.0));
-        let stays = || {
+        if let Err(error) = self.take_page(page, &mut scratch.0) {
             let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
-        };
-        if let Err(error) = copied {
-            stays();
             return Err(error);
         }
-        if let Err(error) = self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED) {
-            stays();
-            self.advise(self.staging + frame * PAGE_SIZE, PAGE_SIZE, libc::MADV_DONTNEED)?;
+        if let Err(error) = self.copy_to(frame, &scratch.0) {
+            // It goes back; where even that is refused there is no other copy.
+            if self.uffd.copy(from, &scratch.0, Writes::Allowed).pages == 0 {
+                raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
+                std::process::abort();
+            }
             return Err(error);
         }
         state.store(FULL, Ordering::Release);
@@ -406,13 +393,9 @@ impl Window {
     }
 
     fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
-        let buffer = to.as_mut_ptr() as usize;
-        if let Some(memory) = &self.memory {
-            return transfer(libc::SYS_pread64, memory, buffer, PAGE_SIZE, from as u64);
-        }
-        // Without /proc: the kernel still copies, but respects the protection.
-        let local = libc::iovec { iov_base: buffer as *mut _, iov_len: PAGE_SIZE };
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
+        // A process may always ask this about itself, whoever it runs as.
         let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
         // SAFETY: `local` describes `to`, a page we may write; the remote side
@@ -420,6 +403,41 @@ impl Window {
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         whole_page(raw::check(read)?)
+    }
+
+    /// Copies a present page, whatever its protection is, and drops it. On an
+    /// error it is still there.
+    pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let from = self.address(page, 1);
+        match self.copy_page(from, to) {
+            Ok(()) => self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED),
+            Err(_) => self.take_unreadable(from, to),
+        }
+    }
+
+    /// Takes out a page that its protection keeps from being read: the page
+    /// moves to another place, where it can be. What is left behind is
+    /// protected as before, and empty.
+    fn take_unreadable(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
+        // SAFETY: a page of the window, to which no Rust code refers, goes to an
+        // address of the kernel's choice.
+        let moved = raw::check(unsafe {
+            raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
+        })?;
+        let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
+        // SAFETY: the mapping made just now, known to nobody else.
+        if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
+            raw::write_stderr(b"softswap: internal error: a page cannot be read; stopping the program rather than losing data\n");
+            std::process::abort();
+        }
+        // SAFETY: as above: a page that may be read, and that is taken away
+        // once nothing refers to it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
+            raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
+        }
+        Ok(())
     }
 
     /// Claims a full frame for reading or for moving back; `None` when it is
@@ -556,13 +574,6 @@ fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
     // fresh bytes is turned into this one, and interior mutability is within
     // memory that is writable.
     Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
-}
-
-fn transfer(number: i64, fd: &OwnedFd, buffer: usize, len: usize, at: u64) -> io::Result<()> {
-    let args = [fd.as_raw_fd() as usize, buffer, len, at as usize, 0, 0];
-    // SAFETY: private callers pass buffers they own, `len` long.
-    let done = raw::check(unsafe { raw::syscall(number, args) })?;
-    if done == len { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
 }
 
 fn whole_page(read: usize) -> io::Result<()> {

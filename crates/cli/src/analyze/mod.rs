@@ -2,7 +2,7 @@
 //! the pages.
 
 mod extents;
-mod outcome;
+pub(crate) mod outcome;
 mod pages;
 
 use crate::refusal::Refusal;

@@ -35,10 +35,10 @@ pub(super) struct LookupsOutcome {
 
 /// A file's extents in figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     pub(super) file_bytes: u64,
-    pub(super) mapped_bytes: u64,
-    pub(super) hole_bytes: u64,
+    pub(crate) mapped_bytes: u64,
+    pub(crate) hole_bytes: u64,
     pub(super) holes: usize,
     pub(super) extents: usize,
     pub(super) mean_bytes: Option<f64>,
@@ -64,7 +64,7 @@ pub(super) struct Magnitude {
 }
 
 impl Summary {
-    pub(super) fn of(file_bytes: u64, extents: &[FileExtent]) -> Summary {
+    pub(crate) fn of(file_bytes: u64, extents: &[FileExtent]) -> Summary {
         let mapped_bytes: u64 = extents.iter().map(|extent| extent.length).sum();
         let (holes, hole_bytes) = holes(file_bytes, extents);
         let lengths = || extents.iter().map(|extent| extent.length);
@@ -103,7 +103,7 @@ impl Summary {
 fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     let mut end = 0;
     let (mut count, mut bytes) = (0, 0);
-    let starts = extents.iter().map(|extent| (extent.logical, extent.logical + extent.length));
+    let starts = extents.iter().map(|extent| (extent.logical, extent.end()));
     for (start, next_end) in starts.chain([(file_bytes, file_bytes)]) {
         if start > end {
             count += 1;

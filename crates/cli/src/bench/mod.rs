@@ -11,7 +11,7 @@ pub(crate) mod machine;
 mod managed;
 pub(crate) mod noise;
 mod pin;
-mod policy;
+pub(crate) mod policy;
 mod pool;
 mod region;
 pub(crate) mod report;

@@ -90,7 +90,7 @@ impl Layout {
     pub(crate) fn of_file(extents: &[FileExtent]) -> Layout {
         Layout::of(extents.iter().filter_map(|extent| {
             let first = extent.logical.next_multiple_of(PAGE_BYTES);
-            let end = (extent.logical + extent.length) / PAGE_BYTES * PAGE_BYTES;
+            let end = extent.end() / PAGE_BYTES * PAGE_BYTES;
             let physical = extent.physical + (first - extent.logical);
             (first < end).then(|| ((end - first) / PAGE_BYTES, physical / PAGE_BYTES))
         }))

@@ -6,7 +6,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef, elf};
 use rustix::fs::OFlags;
 use softswap_sys::PAGE_SIZE;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -71,13 +71,13 @@ fn dump(bytes: u64) -> Result<Vec<Run>, String> {
 }
 
 #[derive(Debug)]
-struct Core {
-    runs: Vec<Run>,
-    skipped_bytes: u64,
+pub(crate) struct Core {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) skipped_bytes: u64,
 }
 
 /// The writable memory of a core file; `None` where it is no ELF file.
-fn core(file: &File, bytes: u64) -> Option<Result<Core, String>> {
+pub(crate) fn core(file: impl io::Read + io::Seek, bytes: u64) -> Option<Result<Core, String>> {
     let cache = ReadCache::new(file);
     match FileKind::parse(&cache) {
         Ok(FileKind::Elf64) => Some(writable::<elf::FileHeader64<Endianness>, _>(&cache, bytes)),
@@ -130,7 +130,8 @@ impl Core {
     fn add(&mut self, position: u64, file_bytes: u64, memory_bytes: u64, bytes: u64) {
         let there = file_bytes.min(bytes.saturating_sub(position));
         let pages = there / PAGE_BYTES;
-        self.skipped_bytes += memory_bytes.saturating_sub(pages * PAGE_BYTES);
+        let skipped = memory_bytes.saturating_sub(pages * PAGE_BYTES);
+        self.skipped_bytes = self.skipped_bytes.saturating_add(skipped);
         if pages > 0 {
             self.runs.push(Run { position, pages });
         }

@@ -2,9 +2,9 @@
 //! same-filled, how they pack.
 
 pub(crate) mod checks;
-mod file;
+pub(crate) mod file;
 pub(crate) mod packing;
-mod process;
+pub(crate) mod process;
 pub(crate) mod source;
 
 use softswap_sys::PAGE_SIZE;

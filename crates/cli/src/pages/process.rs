@@ -43,7 +43,8 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
     let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its map", &e))?;
     let file = File::open(path("mem")).map_err(|e| failed("its memory", &e))?;
     let pagemap = File::open(path("pagemap")).map_err(|e| failed("its page map", &e))?;
-    let resident = resident(&pagemap, private_writable(&maps))
+    let read_map = |bytes: &mut [u8], position| pagemap.read_at(bytes, position);
+    let resident = resident(read_map, private_writable(&maps))
         .map_err(|error| failed("its page map", &error))?;
     if resident.runs.is_empty() {
         return Err(refuse(
@@ -105,7 +106,7 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
 }
 
 /// Addresses of mappings that are writable and private.
-fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
     maps.lines().filter_map(|line| {
         let (range, rest) = line.split_once(' ')?;
         let permissions = rest.as_bytes();
@@ -117,9 +118,9 @@ fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
 }
 
 #[derive(Debug, Default)]
-struct Resident {
-    runs: Vec<Run>,
-    swapped: u64,
+pub(crate) struct Resident {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) swapped: u64,
 }
 
 impl Resident {
@@ -136,7 +137,11 @@ impl Resident {
     }
 }
 
-fn resident(pagemap: &File, ranges: impl Iterator<Item = Range<u64>>) -> io::Result<Resident> {
+/// The pages of `ranges` that a page map, read by `read_at`, says are in DRAM.
+pub(crate) fn resident(
+    mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    ranges: impl Iterator<Item = Range<u64>>,
+) -> io::Result<Resident> {
     let mut found = Resident::default();
     let mut bytes = vec![0; ENTRIES * ENTRY_BYTES];
     for range in ranges {
@@ -144,7 +149,7 @@ fn resident(pagemap: &File, ranges: impl Iterator<Item = Range<u64>>) -> io::Res
         while address < range.end {
             let left = ((range.end - address) / PAGE_SIZE as u64).min(ENTRIES as u64) as usize;
             let position = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
-            let got = pagemap.read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
+            let got = read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
             if got < ENTRY_BYTES {
                 // Memory that is gone has an empty map; reading it will tell.
                 break;

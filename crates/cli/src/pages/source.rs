@@ -16,9 +16,9 @@ const READ_PAGES: usize = 512;
 
 /// Pages that follow each other in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) position: u64,
-    pub(super) pages: u64,
+pub(crate) struct Run {
+    pub(crate) position: u64,
+    pub(crate) pages: u64,
 }
 
 /// What kind of source it is.

@@ -3,10 +3,10 @@
 pub(crate) mod areas;
 pub(crate) mod beside;
 pub(crate) mod figures;
-mod program;
+pub(crate) mod program;
 mod release;
 mod report;
-mod settings;
+pub(crate) mod settings;
 pub(crate) mod summary;
 mod supervise;
 

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// Scripts may name scripts as interpreters; the kernel follows four.
 const DEPTH: usize = 5;
 const HEAD_BYTES: usize = 4096;
+/// Where a program's table of headers ends at the latest; it follows the file
+/// header in practice.
+const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
 const LOADER: &str = "ld-linux-x86-64.so.2";
 const NO_PRELOAD: &str = "softswap works by preloading a library";
 
@@ -102,7 +105,9 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
             check(Path::new("/bin/sh"), depth.saturating_sub(1))
         };
     }
-    check_elf(path, &file, &head)?;
+    let read_at = |bytes: &mut [u8], position| file.read_at(bytes, position);
+    let loader = loader_of(read_at, &head).map_err(|why| cannot(path, why))?;
+    check_loader(path, &loader)?;
     check_secure_execution(path, &file)
 }
 
@@ -153,52 +158,49 @@ fn named_by_env<'a>(words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     words.next().filter(|word| !word.starts_with('-'))
 }
 
-fn check_elf(path: &Path, file: &File, head: &[u8]) -> Result<(), Refusal> {
-    match head.get(4) {
-        Some(&class) if class == elf::ELFCLASS64.0 => {}
-        _ => {
-            return Err(cannot(
-                path,
-                format!(
-                    "is a 32-bit program, and {NO_PRELOAD} for 64-bit programs; use its 64-bit build"
-                ),
-            ));
-        }
+/// The dynamic loader that an ELF program asks for; what is wrong with a program
+/// that has none, or that it could not be loaded into. `head` is how the file
+/// begins, `read_at` reads the rest.
+pub(crate) fn loader_of(
+    read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
+    head: &[u8],
+) -> Result<PathBuf, String> {
+    if head.get(4) != Some(&elf::ELFCLASS64.0) {
+        return Err(format!(
+            "is a 32-bit program, and {NO_PRELOAD} for 64-bit programs; use its 64-bit build"
+        ));
     }
-    let truncated = || cannot(path, "is a damaged ELF program (exec format error)");
+    let truncated = || "is a damaged ELF program (exec format error)".to_string();
     let header = elf::FileHeader64::<object::Endianness>::parse(head).map_err(|_| truncated())?;
     let endian = header.endian().map_err(|_| truncated())?;
     if header.e_machine(endian) != elf::EM_X86_64 {
-        return Err(cannot(
-            path,
-            format!(
-                "is built for another processor, and {NO_PRELOAD} for x86-64; use its x86-64 build"
-            ),
+        return Err(format!(
+            "is built for another processor, and {NO_PRELOAD} for x86-64; use its x86-64 build"
         ));
     }
     // Program headers follow the file header in practice, and may not.
     let table = usize::from(header.e_phnum(endian)) * usize::from(header.e_phentsize(endian));
-    let start = header.e_phoff(endian);
+    let end = header.e_phoff(endian).checked_add(table as u64).ok_or_else(truncated)?;
     let mut bytes = head.to_vec();
-    if start + table as u64 > bytes.len() as u64 {
-        bytes = vec![0; usize::try_from(start).map_err(|_| truncated())?.min(64 << 20) + table];
-        let got = file.read_at(&mut bytes, 0).map_err(|_| truncated())?;
+    if end > bytes.len() as u64 {
+        bytes = vec![0; end.min(FARTHEST_TABLE_BYTES) as usize];
+        let got = read_at(&mut bytes, 0).map_err(|_| truncated())?;
         bytes.truncate(got);
     }
     let headers = header.program_headers(endian, &bytes[..]).map_err(|_| truncated())?;
     let Some(interp) = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP) else {
-        return Err(cannot(
-            path,
-            format!(
-                "is statically linked, and {NO_PRELOAD}, which only a dynamic loader does; \
-                 use a dynamically linked build (without -static)"
-            ),
+        return Err(format!(
+            "is statically linked, and {NO_PRELOAD}, which only a dynamic loader does; \
+             use a dynamically linked build (without -static)"
         ));
     };
     let mut name = vec![0; (interp.p_filesz(endian) as usize).min(HEAD_BYTES)];
-    file.read_exact_at(&mut name, interp.p_offset(endian)).map_err(|_| truncated())?;
+    match read_at(&mut name, interp.p_offset(endian)) {
+        Ok(got) if got == name.len() => {}
+        _ => return Err(truncated()),
+    }
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
-    check_loader(path, &PathBuf::from(OsString::from_vec(name)))
+    Ok(PathBuf::from(OsString::from_vec(name)))
 }
 
 fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {

@@ -217,7 +217,7 @@ pub(super) fn settle(
 }
 
 /// A share as the engine reads it, a size as everywhere else on the command line.
-fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     text.parse().or_else(|bad| match parse_size(text) {
         Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
         _ => Err(bad),
@@ -229,8 +229,26 @@ fn read_file(path: &Path) -> Result<File, Refusal> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
     })?;
-    toml::from_str(&text)
-        .map_err(|error| Refusal::usage(format!("--config {shown}: {}", error.to_string().trim())))
+    parse_file(&text).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
+}
+
+fn parse_file(text: &str) -> Result<File, String> {
+    toml::from_str(text).map_err(|error| error.to_string().trim().to_string())
+}
+
+/// The settings in a file's text as far as they can be understood without
+/// looking at the machine.
+pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
+    let file = parse_file(text)?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{error}"))?;
+    let env = |_: &str| None;
+    let sources = Sources { env, file, file_path: Path::new("it") };
+    let mut understood = Vec::new();
+    for (name, value) in &table {
+        let values = sources.pick_all(name, &[], Some(value)).map_err(|why| why.to_string())?;
+        understood.extend(values.into_iter().map(|asked| (name.clone(), asked.text)));
+    }
+    Ok(understood)
 }
 
 /// True for the first of two words and by default, false for the second.

@@ -4,10 +4,11 @@
 //! lies there. A hint in the window is kept in that way. One outside is not: memory
 //! can only be managed in the window, most programs take what they get, and to a
 //! program it is as if something lay at the hint. Some insist (ZGC places its heap
-//! by hints, V8 and Go only prefer): such a program gives back at once what lies
-//! elsewhere and asks for the next address. Who has given back [`INSISTENT`] in a
-//! row, more than those do that then take anything, gets what Linux gives, from the
-//! kernel and unmanaged.
+//! by hints, V8 and Go only prefer): such a program reserves address space without
+//! access, gives back untouched what lies elsewhere and asks for the next address.
+//! Who has given back [`INSISTENT`] reservations in a row, more than those do that
+//! then take anything, gets those that follow where Linux puts them, from the kernel
+//! and unmanaged. Memory that is accessible from the start stays managed.
 
 use super::{populate, refused};
 use crate::guard::{Arguments, issue};
@@ -32,7 +33,7 @@ const INSISTENT: usize = 160;
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// A mapping was put elsewhere than its hint said.
+/// A reservation was put elsewhere than its hint said.
 fn not_kept(address: usize) {
     if LAST.swap(address, Relaxed) != 0 && GIVEN_BACK.load(Relaxed) < INSISTENT {
         // The one before was good enough.
@@ -40,9 +41,14 @@ fn not_kept(address: usize) {
     }
 }
 
-/// A mapping is given back.
-pub(super) fn given_back(address: usize) {
-    if LAST.compare_exchange(address, 0, Relaxed, Relaxed).is_ok() {
+/// A mapping is given back, which may be such a reservation, still closed.
+pub(super) fn given_back(engine: &Engine, address: usize, len: usize) {
+    if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
+        return;
+    }
+    let is_untouched =
+        || engine.is_one_mapping(address, len) && engine.protection(address) == libc::PROT_NONE;
+    if signals::with_all_blocked(is_untouched) {
         GIVEN_BACK.fetch_add(1, Relaxed);
     }
 }
@@ -91,9 +97,6 @@ pub(super) fn map(arguments: Arguments) -> isize {
             }
             return address as isize;
         }
-        if is_insistent() && hint != 0 && !engine.contains(hint) {
-            return issue(libc::SYS_mmap, arguments);
-        }
         // No room in the window: unmanaged memory is better than none.
     }
     let mut arguments = arguments;
@@ -126,7 +129,7 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
             return Some(hint);
         }
     }
-    let is_wish = hint != 0 && !is_inside;
+    let is_wish = hint != 0 && !is_inside && prot == libc::PROT_NONE;
     if is_wish && is_insistent() && is_free(hint, len) {
         return None;
     }

@@ -1,7 +1,12 @@
 //! Copies of what is handed over, outside managed memory.
+//!
+//! What cannot be read is handed over as it is: the kernel finds the same, and
+//! says so when its turn comes.
 
 use crate::guard::issue;
+use crate::reading::can_read;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::alloc::HEAP;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,14 +39,91 @@ extern "C" fn make_key() {
 extern "C" fn take_buffer(_base: *mut c_void) {
     let (base, len) = BUFFER.replace((0, 0));
     if len > 0 {
+        give_up(base, len);
+    }
+}
+fn give_up(base: usize, len: usize) {
+    if HEAP.owns(base) {
+        // SAFETY: allocated there, as a whole, and nobody's from now on.
+        unsafe { HEAP.release(base as *mut u8) };
+    } else {
         issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
     }
 }
+
+/// The page last found to be readable: strings lie close together.
+pub(super) struct Readable(usize);
+
+impl Readable {
+    pub(super) const fn new() -> Readable {
+        Readable(0)
+    }
+
+    /// Whether what lies at an address can be read, up to the page's end.
+    fn is(&mut self, address: usize) -> bool {
+        let page = address & !(PAGE_SIZE - 1);
+        if page != self.0 && can_read(address) {
+            self.0 = page;
+        }
+        page == self.0 && page != 0
+    }
+
+    /// Whether all of a range can be read.
+    fn is_all(&mut self, start: usize, len: usize) -> bool {
+        let Some(end) = start.checked_add(len) else { return false };
+        let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
+        pages.into_iter().all(|page| self.is(page.max(start)))
+    }
+
+    /// A string's bytes, with its zero.
+    fn text_len(&mut self, text: *const c_char) -> Option<usize> {
+        let mut at = text as usize;
+        while self.is(at) {
+            let left = PAGE_SIZE - at % PAGE_SIZE;
+            // SAFETY: found readable up to the page's end; C's rules keep others
+            // from taking it away meanwhile.
+            let within = unsafe { libc::strnlen(at as *const c_char, left) };
+            at += within;
+            if within < left {
+                return Some(at + 1 - text as usize);
+            }
+        }
+        None
+    }
+
+    /// The words of an array, with its null.
+    fn array_len(&mut self, strings: Strings) -> Option<usize> {
+        let mut at = strings;
+        while self.is_all(at as usize, size_of::<usize>()) {
+            // SAFETY: found readable.
+            if unsafe { (*at).is_null() } {
+                return Some((at as usize - strings as usize) / size_of::<usize>() + 1);
+            }
+            at = at.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Bytes a copy of a string takes.
+    pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
+        self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())
+    }
+
+    /// Bytes a copy of an array of strings takes.
+    pub(super) fn strings_room(&mut self, strings: Strings) -> usize {
+        let Some(words) = self.array_len(strings) else { return 0 };
+        // SAFETY: within the array, which was found readable.
+        let texts = (0..words - 1).map(|index| self.text_room(unsafe { *strings.add(index) }));
+        texts.sum::<usize>() + words * size_of::<usize>()
+    }
+}
+
 /// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
     base: usize,
     len: usize,
     used: usize,
+    readable: Readable,
 }
 
 impl Copies {
@@ -49,16 +131,21 @@ impl Copies {
     pub(super) fn with_room(len: usize) -> Option<Copies> {
         let (base, have) = BUFFER.get();
         if have >= len {
-            return Some(Copies { base, len: have, used: 0 });
+            return Some(Copies { base, len: have, used: 0, readable: Readable::new() });
         }
         if have > 0 {
-            issue(libc::SYS_munmap, [base, have, 0, 0, 0, 0]);
+            give_up(base, have);
         }
         let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-        let base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+        let mut base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
         if base < 0 {
+            // A limit on address space that was lowered below the window's size
+            // leaves what the engine has reserved for itself.
+            base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
+        }
+        if base == 0 {
             BUFFER.set((0, 0));
             return None;
         }
@@ -67,7 +154,7 @@ impl Copies {
             // SAFETY: a live key of this library's.
             unsafe { libc::pthread_setspecific(key, base as *const c_void) };
         }
-        Some(Copies { base: base as usize, len, used: 0 })
+        Some(Copies { base: base as usize, len, used: 0, readable: Readable::new() })
     }
 
     /// Room for `len` bytes, aligned to words, that nothing else refers to.
@@ -85,31 +172,24 @@ impl Copies {
         at as *const c_char
     }
 
-    /// # Safety
-    /// `text` is a C string or null.
-    pub(super) unsafe fn put_text(&mut self, text: *const c_char) -> *const c_char {
-        if text.is_null() {
-            return text;
+    /// A copy of a string, or the pointer itself where it cannot be read.
+    pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
+        match self.readable.text_len(text) {
+            // SAFETY: found readable.
+            Some(len) => self.put(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
+            None => text,
         }
-        // SAFETY: the caller's promise.
-        self.put(unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes_with_nul())
     }
 
-    /// # Safety
-    /// `strings` is a null-terminated array of C strings, or null.
-    pub(super) unsafe fn put_strings(&mut self, strings: Strings) -> Strings {
-        if strings.is_null() {
-            return strings;
-        }
-        // SAFETY: the caller's promise.
-        let count = unsafe { count(strings) };
-        let array = self.take((count + 1) * size_of::<usize>()).cast::<*const c_char>();
-        for index in 0..count {
-            // SAFETY: within the array and within the buffer.
+    /// A copy of an array and its strings, or the pointer itself.
+    pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
+        let Some(words) = self.readable.array_len(strings) else { return strings };
+        let array = self.take(words * size_of::<usize>()).cast::<*const c_char>();
+        for index in 0..words {
+            // SAFETY: within the array, which was found readable and ends with a
+            // null pointer, and within the buffer.
             unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
         }
-        // SAFETY: room for the terminator was taken above.
-        unsafe { array.add(count).write(std::ptr::null()) };
         array
     }
 }
@@ -119,32 +199,4 @@ impl Copies {
 pub(super) unsafe fn count(strings: Strings) -> usize {
     // SAFETY: up to and including the terminator.
     (0..).take_while(|index| unsafe { !(*strings.add(*index)).is_null() }).count()
-}
-
-/// Bytes a copy of a string takes.
-///
-/// # Safety
-/// `text` is a C string or null.
-pub(super) unsafe fn text_room(text: *const c_char) -> usize {
-    if text.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { libc::strlen(text) + 1 }.next_multiple_of(size_of::<usize>())
-}
-
-/// Bytes a copy of an array of strings takes.
-///
-/// # Safety
-/// `strings` is a null-terminated array of C strings, or null.
-pub(super) unsafe fn strings_room(strings: Strings) -> usize {
-    if strings.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let count = count(strings);
-        let texts: usize = (0..count).map(|index| text_room(*strings.add(index))).sum();
-        texts + (count + 1) * size_of::<usize>()
-    }
 }

@@ -1,7 +1,7 @@
 //! The `exec` family: the kernel reads path, argv and envp with no chance to
 //! bring anything in.
 
-use super::copies::{Copies, Strings, strings_room, text_room};
+use super::copies::{Copies, Readable, Strings};
 use super::environment::environment;
 use crate::guard::{Arguments, issue};
 use crate::real::{c_result, real};
@@ -20,7 +20,9 @@ unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     let envp = arguments[path_at + 2] as Strings;
     // SAFETY: the caller's promise.
     unsafe {
-        let room = text_room(path) + strings_room(argv) + strings_room(envp);
+        let mut readable = Readable::new();
+        let room =
+            readable.text_room(path) + readable.strings_room(argv) + readable.strings_room(envp);
         let Some(mut copies) = Copies::with_room(room) else {
             return -(libc::E2BIG as isize);
         };
@@ -81,7 +83,9 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
         if start::engine().is_none() {
             return execvpe()(file, argv, envp);
         }
-        let room = text_room(file) + strings_room(argv) + strings_room(envp);
+        let mut readable = Readable::new();
+        let room =
+            readable.text_room(file) + readable.strings_room(argv) + readable.strings_room(envp);
         let Some(mut copies) = Copies::with_room(room) else {
             return c_result(-(libc::E2BIG as isize)) as i32;
         };

@@ -1,6 +1,6 @@
 //! `posix_spawn`: its child shares our memory, but not our handlers.
 
-use super::copies::{Copies, Strings, strings_room, text_room};
+use super::copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
 use crate::real::real;
 use crate::start;
@@ -49,7 +49,8 @@ unsafe fn actions_room(actions: &Actions) -> usize {
         // SAFETY: within the array; the word is a path.
         unsafe {
             let action = &*actions.actions.add(index);
-            room += path_word(action).map_or(0, |word| text_room(action[word] as *const c_char));
+            room += path_word(action)
+                .map_or(0, |word| Readable::new().text_room(action[word] as *const c_char));
         }
     }
     room
@@ -95,9 +96,10 @@ unsafe fn spawn(
             return real(pid, path, actions, attributes, argv, envp);
         };
         let parsed = actions.cast::<Actions>().as_ref();
-        let room = text_room(path)
-            + strings_room(argv)
-            + strings_room(envp)
+        let mut readable = Readable::new();
+        let room = readable.text_room(path)
+            + readable.strings_room(argv)
+            + readable.strings_room(envp)
             + parsed.map_or(0, |actions| actions_room(actions))
             + size_of::<libc::posix_spawnattr_t>();
         let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };

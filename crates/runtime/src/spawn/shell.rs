@@ -1,6 +1,6 @@
 //! `popen` and `system`: a shell, by way of the C library or of `posix_spawn`.
 
-use super::copies::{Copies, text_room};
+use super::copies::{Copies, Readable};
 use super::environment::{environment, settle_environment, with_environment};
 use super::posix_spawn::posix_spawn;
 use super::turns::Turns;
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     // SAFETY: the caller's promise.
     unsafe {
         let Some(engine) = start::engine() else { return popen()(command, mode) };
-        let copies = Copies::with_room(text_room(command));
+        let copies = Copies::with_room(Readable::new().text_room(command));
         let Some(mut copies) = copies.filter(|_| settle_environment()) else {
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();

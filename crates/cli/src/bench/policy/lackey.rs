@@ -18,7 +18,7 @@ const SHOWN_BYTES: usize = 40;
 
 /// Why a trace cannot be had.
 #[derive(Debug)]
-enum Bad {
+pub(crate) enum Bad {
     Unreadable(io::Error),
     /// Number of the line, and how it begins.
     Line(usize, String),
@@ -53,7 +53,7 @@ fn refusal(path: &Path, bad: &Bad) -> Refusal {
 
 /// The pages that loads and stores touch, numbered in the order of addresses.
 /// Instructions are left out: softswap does not manage code.
-fn touches(mut lines: impl BufRead) -> Result<Vec<u32>, Bad> {
+pub(crate) fn touches(mut lines: impl BufRead) -> Result<Vec<u32>, Bad> {
     let mut numbers = HashMap::new();
     let mut touches: Vec<u32> = Vec::new();
     let (mut line, mut count, mut last) = (Vec::new(), 0, None);

@@ -2,7 +2,7 @@
 //! algorithms and programs.
 
 mod known;
-mod lackey;
+pub(crate) mod lackey;
 mod outcome;
 mod own;
 mod programs;

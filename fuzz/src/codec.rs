@@ -1,0 +1,79 @@
+//! A page comes back as it was whatever packed it, in whatever room there was;
+//! and any bytes are judged as packed ones without a write beside the page.
+
+use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress};
+use softswap_sys::zstd::LEVELS;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+const PAGE_BYTES: usize = 4096;
+/// More than a page that does not pack at all takes.
+const AMPLE_BYTES: usize = 2 * PAGE_BYTES;
+const UNTOUCHED: u8 = 0xA5;
+
+thread_local! {
+    /// Address space that is reserved is never given back: one for all inputs,
+    /// which also shows what one page leaves to the next.
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new(Arc::default()).unwrap());
+}
+
+/// The input over and over, so that short ones have much to be packed.
+fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
+    let mut bytes = input.iter().cycle();
+    std::array::from_fn(|_| bytes.next().copied().unwrap_or(0))
+}
+
+fn packer_of(choice: u8) -> Packer {
+    match choice.checked_sub(128) {
+        None => Packer::Lz4,
+        Some(number) => {
+            let levels = LEVELS.count();
+            let level = LEVELS.clone().nth(usize::from(number) % levels);
+            Packer::Zstd { level: level.unwrap() }
+        }
+    }
+}
+
+fn assert_untouched_but(bytes: &[u8], touched: Range<usize>) {
+    let beside = [&bytes[..touched.start], &bytes[touched.end..]];
+    assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == UNTOUCHED)));
+}
+
+/// Unpacks into the middle of three pages and looks at the others.
+fn unpack(codec: Codec, packed: &[u8], scratch: &mut Scratch) -> Option<[u8; PAGE_BYTES]> {
+    let mut pages = [UNTOUCHED; 3 * PAGE_BYTES];
+    let target = pages[PAGE_BYTES..].first_chunk_mut().unwrap();
+    let page = decompress(codec, packed, target, scratch).is_ok().then_some(*target);
+    assert_untouched_but(&pages, PAGE_BYTES..2 * PAGE_BYTES);
+    page
+}
+
+fn packs_and_comes_back(
+    packer: Packer,
+    page: &[u8; PAGE_BYTES],
+    room: usize,
+    scratch: &mut Scratch,
+) -> bool {
+    let mut out = [UNTOUCHED; AMPLE_BYTES + 64];
+    let packed = compress(packer, page, &mut out[..room], scratch);
+    assert_untouched_but(&out, 0..room);
+    if let Some(len) = packed {
+        assert!(len <= room);
+        assert!(unpack(packer.codec(), &out[..len], scratch).as_ref() == Some(page));
+    }
+    packed.is_some()
+}
+
+pub(crate) fn run(input: &[u8]) {
+    SCRATCH.with_borrow_mut(|scratch| {
+        for codec in Codec::ALL {
+            unpack(codec, input, scratch);
+        }
+        let Some(([choice, low, high], bytes)) = input.split_first_chunk() else { return };
+        let (packer, page) = (packer_of(*choice), page_of(bytes));
+        let room = usize::from(u16::from_le_bytes([*low, *high])) % (MAX_PACKED_BYTES + 1);
+        packs_and_comes_back(packer, &page, room, scratch);
+        assert!(packs_and_comes_back(packer, &page, AMPLE_BYTES, scratch));
+    });
+}

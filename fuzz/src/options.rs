@@ -1,0 +1,67 @@
+//! What people write: sizes, shares, options of swap areas, configuration files.
+
+use crate::text;
+use softswap_cli::parsers;
+use softswap_engine::codec::Choice;
+use softswap_engine::config::{Config, PoolLimit};
+use softswap_engine::io::poll::mode::Mode;
+use softswap_engine::swap::Discard;
+use std::collections::HashMap;
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+/// What is understood is shown as it may be given.
+fn comes_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
+    if let Ok(value) = text.parse::<T>() {
+        let shown = value.to_string();
+        assert!(shown.parse::<T>().is_ok_and(|again| again == value), "{text:?} as {shown:?}");
+    }
+}
+
+/// Each line as all that a line can be.
+pub(crate) fn sizes(input: &[u8]) {
+    for line in text(input).lines() {
+        if let Some(bytes) = parsers::size(line) {
+            assert!(bytes <= 1 << 56);
+            assert!(parsers::size(&parsers::shown_size(bytes)).is_some());
+            assert_eq!(parsers::amount(line), Some(Ok(bytes)));
+        }
+        if let Some(Err(percent)) = parsers::amount(line) {
+            assert!(percent > 0.0 && percent <= 100.0);
+        }
+        if let Some(limit) = parsers::pool(line) {
+            assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+        comes_back::<PoolLimit>(line);
+        comes_back::<Choice>(line);
+        comes_back::<Mode>(line);
+        comes_back::<Discard>(line);
+        for area in parsers::each_area(line) {
+            match parsers::area(area) {
+                Ok(spec) => assert!(spec.priority.is_none_or(|priority| priority <= 32_767)),
+                Err(why) => assert!(!why.is_empty()),
+            }
+        }
+    }
+}
+
+/// The input as a configuration file, and as variables. A configuration that is
+/// understood is handed on as it is.
+pub(crate) fn settings(input: &[u8]) {
+    let text = text(input);
+    match parsers::settings_file(&text) {
+        Ok(understood) => assert!(understood.iter().all(|(name, _)| text.contains(name))),
+        Err(why) => assert!(!why.trim().is_empty()),
+    }
+    let variables: HashMap<&str, &str> =
+        text.lines().filter_map(|line| line.split_once('=')).collect();
+    let lookup = |name: &str| variables.get(name).map(ToString::to_string);
+    match Config::from_env(lookup) {
+        Some(Ok(config)) => {
+            let handed_on: HashMap<_, _> = config.to_env().into_iter().collect();
+            assert_eq!(Config::from_env(|name| handed_on.get(name).cloned()), Some(Ok(config)));
+        }
+        Some(Err(name)) => assert!(!name.is_empty()),
+        None => assert!(!variables.contains_key("MEMORY")),
+    }
+}

@@ -1,0 +1,41 @@
+//! Whatever a slot gives back, a packed page's parts lie within it, one after
+//! the other, and adding to it never overwrites what is there.
+
+use softswap_engine::packed::{self, MAX_PARTS, Packer};
+
+const PAGE_BYTES: usize = 4096;
+
+/// A page with what the input begins and ends with where the format looks.
+fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
+    let mut page = [0; PAGE_BYTES];
+    let front = input.len().min(PAGE_BYTES) / 2;
+    page[..front].copy_from_slice(&input[..front]);
+    let back = &input[front..input.len().min(PAGE_BYTES)];
+    page[PAGE_BYTES - back.len()..].copy_from_slice(back);
+    page
+}
+
+pub(crate) fn run(input: &[u8]) {
+    let page = page_of(input);
+    let mut end = page.as_ptr() as usize;
+    for number in 0..=u8::MAX {
+        let Ok((tag, bytes)) = packed::part(&page, number) else { continue };
+        assert!(usize::from(number) < MAX_PARTS && tag < 16 && !bytes.is_empty());
+        assert!(bytes.as_ptr() as usize >= end, "part {number} begins in another");
+        end = bytes.as_ptr_range().end as usize;
+        assert!(end <= page.as_ptr_range().end as usize);
+    }
+    // The same bytes as parts to be added.
+    let (mut page, mut packer) = ([0; PAGE_BYTES], Packer::default());
+    let mut added = Vec::new();
+    for bytes in input.split(|byte| *byte == b'\n') {
+        let tag = bytes.first().map_or(0, |byte| byte & 15);
+        if let Some(number) = packer.add(&mut page, tag, bytes) {
+            assert_eq!(usize::from(number), added.len());
+            added.push((tag, bytes));
+        }
+    }
+    for (number, expected) in (0..).zip(&added) {
+        assert_eq!(packed::part(&page, number), Ok(*expected));
+    }
+}

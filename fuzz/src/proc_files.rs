@@ -1,0 +1,57 @@
+//! What the kernel says in /proc. It writes no nonsense; file names and names of
+//! processes, which anybody chooses, stand in the middle of it.
+
+use crate::text;
+use softswap_cli::parsers;
+use softswap_sys::{PAGE_SIZE, holders, load, pinners};
+use std::io;
+
+const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+
+/// The input as each of the texts.
+pub(crate) fn texts(input: &[u8]) {
+    let text = text(input);
+    let ranges = parsers::private_writable(&text);
+    assert!(ranges.len() <= text.lines().count());
+    let (mounts, membership) = text.split_once("\n\n").unwrap_or((&text, "0::/\n"));
+    for (top, chain) in parsers::control_groups(mounts, membership) {
+        assert!(chain.iter().all(|group| group.starts_with(&top)));
+    }
+    for minor in 0..4 {
+        let device = rustix::fs::makedev(254, minor);
+        let found = holders::mount_point_of(device, input);
+        assert!(found.is_none_or(|point| !point.as_os_str().is_empty()));
+    }
+    if let Some((_, name)) = parsers::process_status(&text) {
+        assert!(!name.contains(char::is_control));
+    }
+    let _running: Option<u32> = load::parse(input);
+    let lines = input.split(|byte| *byte == b'\n');
+    let pinners = lines.filter(|line| pinners::is_pinner(line)).count();
+    assert!(pinners <= input.len() / "a b c d e /dev/".len());
+}
+
+/// Maps in front of an empty line, behind it the page map that the kernel hands
+/// out from wherever it is asked, and then no more.
+pub(crate) fn page_map(input: &[u8]) {
+    let end = input.windows(2).position(|two| two == b"\n\n").unwrap_or(input.len());
+    let ranges = parsers::private_writable(&text(&input[..end]));
+    let mut map = input.get(end + 2..).unwrap_or_default();
+    let read_at = |into: &mut [u8], position: u64| {
+        assert!(position.is_multiple_of(8));
+        let got = map.len().min(into.len());
+        let (now, later) = map.split_at(got);
+        into[..got].copy_from_slice(now);
+        map = later;
+        Ok::<_, io::Error>(got)
+    };
+    let entries = (input.len() / 8) as u64;
+    let runs = parsers::resident(read_at, &ranges).unwrap();
+    let pages: u64 = runs.iter().map(|(_, pages)| pages).sum();
+    assert!(pages <= entries, "more pages than the map has");
+    for (address, pages) in runs {
+        let last = address + (pages - 1) * PAGE_BYTES;
+        let is_within = |range: &std::ops::Range<u64>| range.contains(&last);
+        assert!(ranges.iter().any(is_within), "{address:x} lies in no mapping");
+    }
+}

@@ -1,0 +1,678 @@
+/* fork and its relatives, clone, vfork, posix_spawn, exec: what a child finds
+ * of its parent's memory, and how it ends. */
+#include "abi.h"
+#include <linux/sched.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+
+extern char **environ;
+
+enum { LEN = 2 << 20 };
+
+/* Memory that is out. */
+static char *swapped(unsigned seed)
+{
+    char *at = memory(LEN, seed);
+    put_out();
+    return at;
+}
+
+/* What a child does with memory of its parent's. */
+static void look_and_change(char *at)
+{
+    say("child: wrong %zu", wrong(at, LEN, 7));
+    fill(at, LEN / 2, 8);
+    char *more = malloc(300000);
+    memset(more, 5, 300000);
+    say("child: wrong %zu, %d", wrong(at, LEN / 2, 8), more[299999]);
+    free(more);
+}
+
+static void then(pid_t pid, char *at)
+{
+    say_end("child", pid);
+    say("parent: wrong %zu", wrong(at, LEN, 7));
+}
+
+#define CHILD(at, call)                                                       \
+    do {                                                                      \
+        pid_t pid_ = MUST(call);                                              \
+        if (pid_ == 0) {                                                      \
+            look_and_change(at);                                              \
+            _exit(6);                                                         \
+        }                                                                     \
+        then(pid_, at);                                                       \
+    } while (0)
+
+static void fork_copies_memory(void)
+{
+    char *at = swapped(7);
+    CHILD(at, fork());
+}
+
+static void underscore_fork_copies_memory(void)
+{
+    char *at = swapped(7);
+    CHILD(at, _Fork());
+}
+
+static void a_raw_fork_copies_memory(void)
+{
+    char *at = swapped(7);
+    CHILD(at, syscall(SYS_fork));
+}
+
+static void a_raw_clone_copies_memory(void)
+{
+    char *at = swapped(7);
+    CHILD(at, syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
+}
+
+static void a_raw_clone3_copies_memory(void)
+{
+    char *at = swapped(7);
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    CHILD(at, syscall(SYS_clone3, &arguments, sizeof arguments));
+}
+
+static void the_arguments_of_clone3_are_out(void)
+{
+    struct clone_args *arguments = memory(LEN, 1);
+    memset(arguments, 0, sizeof *arguments);
+    arguments->exit_signal = SIGCHLD;
+    char *at = swapped(7);
+    CHILD(at, syscall(SYS_clone3, arguments, sizeof *arguments));
+}
+
+static void clone3_with_bad_arguments(void)
+{
+    struct clone_args arguments = {.flags = CLONE_THREAD, .exit_signal = SIGCHLD};
+    RESULT(syscall(SYS_clone3, 8, sizeof arguments));
+    RESULT(syscall(SYS_clone3, &arguments, 8));
+    RESULT(syscall(SYS_clone3, &arguments, sizeof arguments));
+    RESULT(syscall(SYS_clone, CLONE_THREAD | SIGCHLD, NULL, NULL, NULL, 0));
+    RESULT(syscall(SYS_clone, CLONE_SIGHAND | SIGCHLD, NULL, NULL, NULL, 0));
+}
+
+static void clone_writes_numbers_to_memory_that_is_out(void)
+{
+    pid_t *words = memory(LEN, 1);
+    words[0] = words[1] = 0;
+    char *at = swapped(7);
+    pid_t pid = syscall(SYS_clone, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL,
+                        words, words + 1, 0);
+    if (pid == 0) {
+        say("child: its own %d", words[1] == getpid());
+        _exit(6);
+    }
+    then(pid, at);
+    say("parent: the child's %d, its own %d", words[0] == pid, words[1]);
+}
+
+static void a_raw_clone_in_a_new_namespace(void)
+{
+    char *at = swapped(7);
+    pid_t pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | SIGCHLD, NULL, NULL, NULL, 0);
+    if (pid < 0) {
+        say("%s", strerrorname_np(errno));
+        return;
+    }
+    if (pid == 0) {
+        look_and_change(at);
+        _exit(6);
+    }
+    then(pid, at);
+}
+
+static char *shared_at;
+
+static int child_body(void *argument)
+{
+    char room[20000];
+    memset(room, 3, sizeof room);
+    look_and_change(argument);
+    return 40 + room[19999];
+}
+
+static void clone_with_a_stack_of_static_memory(void)
+{
+    static char stack[128 << 10] __attribute__((aligned(16)));
+    char *at = swapped(7);
+    pid_t pid = MUST(clone(child_body, stack + sizeof stack, SIGCHLD, at));
+    then(pid, at);
+}
+
+static void clone_with_a_stack_that_is_out(void)
+{
+    char *stack = memory(LEN, 3);
+    char *at = swapped(7);
+    pid_t pid = MUST(clone(child_body, stack + LEN, SIGCHLD, at));
+    then(pid, at);
+    say("stack: wrong %zu", wrong(stack, LEN, 3));
+}
+
+static void clone_writes_the_numbers_too(void)
+{
+    char *stack = malloc(256 << 10);
+    pid_t *words = memory(LEN, 3);
+    char *at = swapped(7);
+    pid_t pid = MUST(clone(child_body, stack + (256 << 10), CLONE_PARENT_SETTID | SIGCHLD, at,
+                           words, NULL, NULL));
+    then(pid, at);
+    say("%d", words[0] == pid);
+}
+
+static void clone_refuses_what_it_should(void)
+{
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    RESULT(clone(NULL, stack + sizeof stack, SIGCHLD, NULL));
+    RESULT(clone(child_body, NULL, SIGCHLD, NULL));
+    RESULT(clone(child_body, stack + sizeof stack, CLONE_SIGHAND | SIGCHLD, NULL));
+}
+
+static int share_body(void *argument)
+{
+    *(char *)argument = 9;
+    _exit(6);
+}
+
+static void clone_that_shares_memory(void)
+{
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    char *at = swapped(7);
+    pid_t pid = MUST(clone(share_body, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, at));
+    say("%d", at[0]);
+    at[0] = pattern(0, 7);
+    then(pid, at);
+}
+
+static void a_vforked_child_touches_what_is_out(void)
+{
+    shared_at = swapped(7);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        shared_at[LEN - 1] = 1;
+        _exit(wrong(shared_at, LEN - 1, 7) ? 1 : 6);
+    }
+    say("%d", shared_at[LEN - 1]);
+    shared_at[LEN - 1] = pattern(LEN - 1, 7);
+    then(pid, shared_at);
+}
+
+static void a_vforked_child_runs_a_program(void)
+{
+    char *word = strdup("echo from vfork");
+    char *at = swapped(7);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", word, NULL);
+        _exit(1);
+    }
+    then(pid, at);
+}
+
+static void a_child_of_a_child_of_a_child(void)
+{
+    char *at = swapped(7);
+    int depth = 0;
+    pid_t pid;
+    while ((pid = MUST(fork())) == 0 && depth < 3) {
+        fill(at + depth * PAGE, PAGE, 20 + depth);
+        depth++;
+    }
+    if (pid == 0) {
+        for (int i = 0; i < depth; i++)
+            say("%zu", wrong(at + i * PAGE, PAGE, 20 + i));
+        say("rest: wrong %d", memcmp(at + depth * PAGE, at + depth * PAGE, PAGE));
+        _exit(0);
+    }
+    char what[32];
+    snprintf(what, sizeof what, "below %d", depth);
+    say_end(what, pid);
+    say("%d: wrong %zu", depth, depth ? 0 : wrong(at, LEN, 7));
+    if (depth)
+        _exit(depth);
+}
+
+static void raw_and_usual_forks_in_turns(void)
+{
+    char *at = swapped(7);
+    for (int i = 0; i < 6; i++) {
+        pid_t pid = i % 2 ? MUST(fork()) : MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+        if (pid == 0)
+            _exit(wrong(at, LEN, 7) ? 1 : i);
+        say_end("child", pid);
+    }
+    then(MUST(fork()) ?: (_exit(2), 0), at);
+}
+
+static void many_children_at_once(void)
+{
+    char *at = swapped(7);
+    pid_t pids[12];
+    for (int i = 0; i < 12; i++)
+        if ((pids[i] = MUST(fork())) == 0)
+            _exit(wrong(at, LEN, 7) ? 99 : i);
+    for (int i = 0; i < 12; i++)
+        say_end("child", pids[i]);
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void *fork_from_here(void *argument)
+{
+    CHILD((char *)argument, fork());
+    return NULL;
+}
+
+static void fork_in_a_thread(void)
+{
+    char *at = swapped(7);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, fork_from_here, at));
+    pthread_join(thread, NULL);
+}
+
+static void *raw_fork_from_here(void *argument)
+{
+    CHILD((char *)argument, syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    return NULL;
+}
+
+static void a_raw_fork_in_a_thread(void)
+{
+    char *at = swapped(7);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, raw_fork_from_here, at));
+    pthread_join(thread, NULL);
+}
+
+static char *handlers_at;
+static void before(void) { say("before: wrong %zu", wrong(handlers_at, LEN, 7)); }
+static void in_parent(void) { say("parent: wrong %zu", wrong(handlers_at, LEN, 7)); }
+static void in_child(void) { handlers_at[0] ^= 1; }
+
+static void handlers_see_memory(void)
+{
+    handlers_at = swapped(7);
+    int in_order = 0;
+    pthread_atfork(before, NULL, in_child);
+    pid_t pid = MUST(fork());
+    if (pid == 0)
+        _exit(wrong(handlers_at, LEN, 7));
+    say_end("child", pid);
+    pthread_atfork(NULL, in_parent, NULL);
+    pid = MUST(fork());
+    if (pid == 0)
+        _exit(in_order);
+    say_end("child", pid);
+}
+
+static volatile int forked_pid;
+static void fork_in_handler(int signal)
+{
+    (void)signal;
+    forked_pid = fork();
+}
+
+static void fork_in_a_signal_handler(void)
+{
+    char *at = swapped(7);
+    signal(SIGUSR1, fork_in_handler);
+    raise(SIGUSR1);
+    if (forked_pid == 0)
+        _exit(wrong(at, LEN, 7) ? 1 : 6);
+    then(forked_pid, at);
+}
+
+static void fork_keeps_the_mask(void)
+{
+    char *at = swapped(7);
+    sigset_t mask, found;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    MUST(sigprocmask(SIG_SETMASK, &mask, NULL));
+    pid_t pid = syscall(SYS_fork);
+    MUST(sigprocmask(SIG_SETMASK, NULL, &found));
+    int kept = sigismember(&found, SIGUSR2) * 2 + sigismember(&found, SIGUSR1);
+    if (pid == 0)
+        _exit(kept);
+    say("%d", kept);
+    then(pid, at);
+}
+
+static void a_process_that_cannot_be_dumped_forks(void)
+{
+    char *at = swapped(7);
+    RESULT(prctl(PR_SET_DUMPABLE, 0));
+    CHILD(at, fork());
+    RESULT(prctl(PR_GET_DUMPABLE));
+}
+
+static void a_daemon_that_dropped_root_forks(void)
+{
+    char *at = swapped(7);
+    if (getuid() == 0) {
+        MUST(setresgid(65534, 65534, 65534));
+        MUST(setresuid(65534, 65534, 65534));
+    }
+    CHILD(at, fork());
+    CHILD(at, syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+}
+
+static void dropped_in_the_child(void)
+{
+    char *at = swapped(7);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        if (getuid() == 0)
+            MUST(setresuid(65534, 65534, 65534));
+        prctl(PR_SET_DUMPABLE, 0);
+        CHILD(at, fork());
+        _exit(2);
+    }
+    then(pid, at);
+}
+
+static void memory_that_may_not_be_read_leaves_and_comes_back(void)
+{
+    char *at = memory(LEN, 7);
+    MUST(mprotect(at, LEN / 2, PROT_NONE));
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        MUST(mprotect(at, LEN / 2, PROT_READ));
+        _exit(wrong(at, LEN, 7) ? 1 : 6);
+    }
+    say_end("child", pid);
+    MUST(mprotect(at, LEN / 2, PROT_READ | PROT_WRITE));
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void memory_that_may_only_be_written_leaves_and_comes_back(void)
+{
+    char *at = memory(LEN, 7);
+    MUST(mprotect(at, LEN, PROT_WRITE));
+    put_out();
+    MUST(prctl(PR_SET_DUMPABLE, 0));
+    put_out();
+    MUST(mprotect(at, LEN, PROT_READ));
+    put_out();
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void memory_without_access_moves(void)
+{
+    char *at = memory(LEN, 7);
+    put_out();
+    volatile char touched = at[PAGE];
+    (void)touched;
+    MUST(mprotect(at, LEN, PROT_NONE));
+    at = mremap(at, LEN, 2 * LEN, MREMAP_MAYMOVE);
+    say("%d", at != MAP_FAILED);
+    MUST(mprotect(at, LEN, PROT_READ));
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void an_ended_parent_leaves_its_child_whole(void)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    char *at = swapped(7);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        if (MUST(fork()) == 0) {
+            usleep(100000);
+            dprintf(ends[1], "wrong %zu", wrong(at, LEN, 7));
+            _exit(0);
+        }
+        _exit(6);
+    }
+    then(pid, at);
+    close(ends[1]);
+    char text[64] = "";
+    RESULT(read(ends[0], text, sizeof text - 1));
+    say("%s", text);
+}
+
+static void a_killed_child_says_so(void)
+{
+    char *at = swapped(7);
+    pid_t pid = MUST(syscall(SYS_fork));
+    if (pid == 0)
+        for (;;)
+            pause();
+    MUST(kill(pid, SIGTERM));
+    then(pid, at);
+}
+
+static void exec_says_why_it_fails(void)
+{
+    char long_name[5000], *argv[] = {"x", NULL}, *envp[] = {NULL};
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = 0;
+    RESULT(execve(long_name, argv, envp));
+    RESULT(execve("not/there", argv, envp));
+    RESULT(execve("", argv, envp));
+    RESULT(execve("/proc/self/exe/below", argv, envp));
+    RESULT(execve("/", argv, envp));
+    int fd = MUST(open("plain", O_WRONLY | O_CREAT, 0644));
+    MUST(write(fd, "no program", 10));
+    MUST(close(fd));
+    RESULT(execve("./plain", argv, envp));
+    MUST(chmod("plain", 0755));
+    RESULT(execve("./plain", argv, envp));
+    MUST(symlink("loop", "loop"));
+    RESULT(execve("loop", argv, envp));
+    fd = MUST(open("busy", O_WRONLY | O_CREAT, 0755));
+    MUST(write(fd, "#!/bin/sh\n", 10));
+    RESULT(execve("./busy", argv, envp));
+}
+
+static void exec_with_bad_pointers(void)
+{
+    char *volatile nowhere = (char *)8;
+    char *argv[] = {"x", NULL}, *bad[] = {"x", nowhere, NULL}, *envp[] = {NULL};
+    char *none = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *large = mmap(NULL, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RESULT(execve(nowhere, argv, envp));
+    RESULT(execve(none, argv, envp));
+    RESULT(execve(large, argv, envp));
+    RESULT(execve("/bin/true", (char **)nowhere, envp));
+    RESULT(execve("/bin/true", argv, (char **)nowhere));
+    RESULT(execve("/bin/true", bad, envp));
+    RESULT(execve("/bin/true", argv, bad));
+    RESULT(execve("/not/there", bad, (char **)nowhere));
+    RESULT(execve("/bin/true", (char **)large, envp));
+    RESULT(execv(none, argv));
+}
+
+static void a_string_up_to_the_last_byte_of_memory(void)
+{
+    char *at = memory(LEN, 7);
+    MUST(munmap(at + LEN - PAGE, PAGE));
+    char *path = at + LEN - PAGE - 10;
+    memcpy(path, "/bin/true", 10);
+    put_out();
+    char *argv[] = {path, NULL};
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        execve(path, argv, NULL);
+        _exit(1);
+    }
+    say_end("child", pid);
+    memset(path, 'a', 10);
+    RESULT(execve(path, argv, NULL));
+}
+
+static void exec_of_strings_that_are_out(void)
+{
+    char *text = memory(LEN, 1), **argv = memory(LEN, 2);
+    strcpy(text, "echo $WORD");
+    strcpy(text + LEN / 2, "WORD=from far away");
+    memcpy(argv, (char *[]){"sh", "-c", text, NULL}, 4 * sizeof *argv);
+    memcpy(argv + 8, (char *[]){text + LEN / 2, NULL}, 2 * sizeof *argv);
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        execve("/bin/sh", argv, argv + 8);
+        _exit(1);
+    }
+    say_end("child", pid);
+    pid_t spawned;
+    int failed = posix_spawn(&spawned, "/bin/sh", NULL, NULL, argv, argv + 8);
+    say_end("spawned", spawned);
+    say("%d", failed);
+}
+
+static void a_program_by_its_descriptor(void)
+{
+    char *at = swapped(7);
+    int fd = MUST(open("/bin/sh", O_RDONLY | O_CLOEXEC));
+    char *argv[] = {"sh", "-c", "echo by descriptor", NULL};
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        fexecve(fd, argv, environ);
+        _exit(1);
+    }
+    then(pid, at);
+}
+
+static void the_shell_and_pipes_to_it(void)
+{
+    char *at = swapped(7), line[64] = "";
+    say("%d", system("exit 3"));
+    FILE *from = popen("echo word; exit 4", "r");
+    say("%d", fgets(line, sizeof line, from) != NULL);
+    say("%s %d", line, pclose(from));
+    setenv("OTHER", "value", 1);
+    say("%d", system("test \"$OTHER\" = value"));
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+static void spawn_says_why_it_fails(void)
+{
+    char *argv[] = {"x", NULL};
+    pid_t pid;
+    say("%s", strerrorname_np(posix_spawn(&pid, "/not/there", NULL, NULL, argv, environ)));
+    say("%s", strerrorname_np(posix_spawn(&pid, "/", NULL, NULL, argv, environ)));
+    say("%s", strerrorname_np(posix_spawnp(&pid, "not-there", NULL, NULL, argv, environ)));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 5, "/not/there", O_RDONLY, 0);
+    say("%s", strerrorname_np(posix_spawn(&pid, "/bin/true", &actions, NULL, argv, environ)));
+}
+
+static void spawn_over_numbers(void)
+{
+    char *argv[] = {"sh", "-c", "echo to forty >&40; echo to nine >&9", NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, 1, 40);
+    posix_spawn_file_actions_adddup2(&actions, 40, 9);
+    for (int fd = 3; fd < 9; fd++)
+        posix_spawn_file_actions_addclose(&actions, fd);
+    char *at = swapped(7);
+    pid_t pid;
+    int failed = posix_spawn(&pid, "/bin/bash", &actions, NULL, argv, environ);
+    then(pid, at);
+    say("%d", failed);
+}
+
+static void a_child_frees_and_allocates(void)
+{
+    char *blocks[64];
+    for (int i = 0; i < 64; i++)
+        memset(blocks[i] = malloc(40000), i, 40000);
+    char *at = swapped(7);
+    pid_t pid = MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (pid == 0) {
+        int bad = 0;
+        for (int i = 0; i < 64; i++) {
+            bad += blocks[i][39999] != i;
+            free(blocks[i]);
+        }
+        char *more = calloc(1, 1 << 20);
+        bad += more[12345];
+        _exit(bad);
+    }
+    then(pid, at);
+    int bad = 0;
+    for (int i = 0; i < 64; i++)
+        bad += blocks[i][0] != i;
+    say("bad %d", bad);
+}
+
+static void standard_streams_after_a_fork(void)
+{
+    char *at = swapped(7);
+    setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
+    printf("held back\n");
+    fflush(stdout);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        printf("of the child\n");
+        fflush(stdout);
+        _exit(6);
+    }
+    then(pid, at);
+    printf("of the parent\n");
+    fflush(stdout);
+}
+
+static void a_fork_that_the_limit_refuses(void)
+{
+    char *at = swapped(7);
+    if (getuid() == 0) {
+        MUST(setresuid(65533, 65533, 65533));
+    }
+    struct rlimit none = {0, 0};
+    MUST(setrlimit(RLIMIT_NPROC, &none));
+    RESULT(fork());
+    RESULT(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    RESULT(_Fork());
+    say("wrong %zu", wrong(at, LEN, 7));
+}
+
+ABI_MAIN(CASE(fork_copies_memory),
+         CASE(underscore_fork_copies_memory),
+         CASE(a_raw_fork_copies_memory),
+         CASE(a_raw_clone_copies_memory),
+         CASE(a_raw_clone3_copies_memory),
+         CASE(the_arguments_of_clone3_are_out),
+         CASE(clone3_with_bad_arguments),
+         CASE(clone_writes_numbers_to_memory_that_is_out),
+         CASE(a_raw_clone_in_a_new_namespace),
+         CASE(clone_with_a_stack_of_static_memory),
+         CASE(clone_with_a_stack_that_is_out),
+         CASE(clone_writes_the_numbers_too),
+         CASE(clone_refuses_what_it_should),
+         CASE(clone_that_shares_memory),
+         CASE(a_vforked_child_touches_what_is_out),
+         CASE(a_vforked_child_runs_a_program),
+         CASE(a_child_of_a_child_of_a_child),
+         CASE(raw_and_usual_forks_in_turns),
+         CASE(many_children_at_once),
+         CASE(fork_in_a_thread),
+         CASE(a_raw_fork_in_a_thread),
+         CASE(handlers_see_memory),
+         CASE(fork_in_a_signal_handler),
+         CASE(fork_keeps_the_mask),
+         CASE(a_process_that_cannot_be_dumped_forks),
+         CASE(a_daemon_that_dropped_root_forks),
+         CASE(dropped_in_the_child),
+         CASE(memory_that_may_not_be_read_leaves_and_comes_back),
+         CASE(memory_that_may_only_be_written_leaves_and_comes_back),
+         CASE(memory_without_access_moves),
+         CASE(an_ended_parent_leaves_its_child_whole),
+         CASE(a_killed_child_says_so),
+         CASE(exec_says_why_it_fails),
+         CASE(exec_with_bad_pointers),
+         CASE(a_string_up_to_the_last_byte_of_memory),
+         CASE(exec_of_strings_that_are_out),
+         CASE(a_program_by_its_descriptor),
+         CASE(the_shell_and_pipes_to_it),
+         CASE(spawn_says_why_it_fails),
+         CASE(spawn_over_numbers),
+         CASE(a_child_frees_and_allocates),
+         CASE(standard_streams_after_a_fork),
+         CASE(a_fork_that_the_limit_refuses))

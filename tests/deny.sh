@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Licences, duplicates, sources and known weaknesses of what is built in
+# (cargo-deny, deny.toml). What cannot be looked at is said to be skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo deny --version >/dev/null 2>&1 || {
+    echo "skipped: cargo-deny is not installed; \`cargo install --locked cargo-deny\` does that"
+    exit 0
+}
+cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
+if output=$(cargo deny fetch db 2>&1); then
+    cargo deny --log-level error check --hide-inclusion-graph --disable-fetch advisories
+else
+    printf '%s\n' "$output" | tail -n 3 >&2
+    echo "skipped: advisories: their list cannot be fetched"
+fi

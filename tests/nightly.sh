@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What only a nightly compiler can do, by hand: `nightly.sh miri`, `nightly.sh
+# tsan`, `nightly.sh fuzz TARGET SECONDS`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-$PWD/target}
+host=x86_64-unknown-linux-gnu
+
+skip() {
+    printf 'skipped: %s: %s\n' "$1" "$2"
+    exit 0
+}
+
+needs() {
+    local what=$1 component
+    shift
+    cargo +nightly --version >/dev/null 2>&1 ||
+        skip "$what" 'there is no nightly compiler (`rustup toolchain install nightly`)'
+    for component; do
+        rustup component list --toolchain nightly --installed | grep -q "^$component" ||
+            skip "$what" "its component $component is missing (\`rustup component add --toolchain nightly $component\`)"
+    done
+}
+
+# Miri runs the engine's leaves, which make no system calls: their arithmetic,
+# their unsafe-free tables, their locks. Property tests make few cases, because
+# it is some hundred times slower. Left out: whatever maps memory, opens files,
+# or asks the kernel (page tables, pool, codec, I/O), which Miri cannot.
+miri() {
+    needs Miri miri rust-src
+    local leaves=(accuracy average balance control density estimate fill leaving packed patience
+        policy prefetch refault settings strides turnover swap::contents swap::discard
+        swap::header)
+    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
+        cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
+}
+
+# ThreadSanitizer watches the engine's own tests, those through SimDevice among
+# them. Left out: tests that take faults in a SIGBUS handler while a signal is
+# held back by the sanitizer until the thread makes a call (`faults`), and the
+# sys crate, whose memory the kernel changes behind the sanitizer's back.
+tsan() {
+    needs ThreadSanitizer rust-src
+    RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR="$target/tsan" \
+        TSAN_OPTIONS="halt_on_error=1" \
+        cargo +nightly test -Zbuild-std --target "$host" -p softswap-engine --lib -- "$@"
+}
+
+fuzz() {
+    needs fuzzing
+    cargo +nightly fuzz --version >/dev/null 2>&1 ||
+        skip fuzzing 'cargo-fuzz is not installed (`cargo install cargo-fuzz`)'
+    [ -n "${1:-}" ] || {
+        echo "which one? TARGET=NAME, and NAME is one of: $(ls fuzz/corpus | xargs)" >&2
+        return 2
+    }
+    # New inputs are kept apart: the corpus that is checked in stays small.
+    mkdir -p "fuzz/found/$1"
+    cd fuzz
+    # Counters of a snapshot are never freed, by design.
+    cargo +nightly fuzz run --features libfuzzer --target-dir "$target/fuzz" "$1" \
+        "found/$1" "corpus/$1" -- -max_total_time="${2:-60}" -detect_leaks=0
+}
+
+"$@"
