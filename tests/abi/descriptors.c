@@ -233,6 +233,23 @@ static void a_fork_with_all_numbers_that_there_are_in_use(void)
     say_wrong(at);
 }
 
+static void a_fork_below_a_hard_limit_that_was_lowered(void)
+{
+    char *at = swapped();
+    limit(48, 48);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        say_wrong(at);
+        pid_t inner = MUST(fork());
+        if (inner == 0)
+            _exit(wrong(at, LEN, 7) ? 1 : 4);
+        say_end("grandchild", inner);
+        _exit(3);
+    }
+    say_end("child", pid);
+    say_wrong(at);
+}
+
 static void the_limit_is_what_it_was(void)
 {
     say_limit("start");
@@ -630,6 +647,7 @@ ABI_MAIN(CASE(open_gives_the_lowest_number),
          CASE(as_many_as_a_hard_limit_allows),
          CASE(a_fork_with_all_numbers_in_use),
          CASE(a_fork_with_all_numbers_that_there_are_in_use),
+         CASE(a_fork_below_a_hard_limit_that_was_lowered),
          CASE(the_limit_is_what_it_was),
          CASE(the_limit_of_a_program_that_is_started),
          CASE(programs_run_within_a_small_limit),

@@ -200,7 +200,7 @@ fn assemble(
     let window_pages = window.pages();
     Ok(Parts {
         pages: PageTable::new(reserve_u64(window_pages)?),
-        space: Space::new(window_pages as u64)?,
+        space: Space::scattered(window_pages as u64)?,
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
         streams: Streams::new(memory / PAGE_SIZE),
         parked,

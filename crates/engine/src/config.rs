@@ -7,6 +7,7 @@
 use crate::codec::Choice;
 use crate::io::poll::mode::Mode;
 use crate::swap::Discard;
+use softswap_sys::place::Place;
 use std::path::PathBuf;
 
 /// The smallest budget an engine accepts: below it the fixed parts (fault
@@ -187,6 +188,8 @@ pub struct Config {
     pub stats_fd: Option<i32>,
     /// Process that shares that page; its direct child reports there.
     pub supervisor_pid: Option<i32>,
+    /// Where the window and the gate lie in the tree of processes.
+    pub place: Option<Place>,
 }
 
 impl Default for Config {
@@ -207,6 +210,7 @@ impl Default for Config {
             steer: true,
             stats_fd: None,
             supervisor_pid: None,
+            place: None,
         }
     }
 }
@@ -238,6 +242,9 @@ impl Config {
         }
         if let Some(pid) = self.supervisor_pid {
             env.push(("SUPERVISOR_PID", pid.to_string()));
+        }
+        if let Some(place) = self.place {
+            env.push(("PLACE", place.to_string()));
         }
         let areas = self.areas.iter().enumerate();
         let areas = areas.map(|(number, area)| (area_variable(number), area.to_text()));
@@ -287,10 +294,18 @@ impl Config {
                 steer: flag("STEER", default.steer)?,
                 stats_fd: parsed(lookup("STATS_FD"), "STATS_FD")?,
                 supervisor_pid: parsed(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
+                place: place(&lookup),
             })
         };
         Some(parse())
     }
+}
+
+/// The place that the tree has, from the same variables: also for a program
+/// without an engine. One that cannot be understood is none.
+#[must_use]
+pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Place> {
+    lookup("PLACE")?.parse().ok()
 }
 
 fn area_variable(number: usize) -> String {
@@ -349,6 +364,7 @@ mod tests {
             poll: Mode::Hybrid,
             steer: false,
             stats_fd: Some(9),
+            place: Some(Place::choose()),
             ..Config::default()
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();

@@ -425,6 +425,13 @@ impl Engine {
         prefetch::run(&self.parts, &self.contexts, thread, go_on);
     }
 
+    /// Has the threads above ask at once whether they are to go on.
+    pub fn wake_background(&self) {
+        self.parts.kick.fetch_add(1, std::sync::atomic::Ordering::Release);
+        softswap_sys::futex::wake_all(&self.parts.kick);
+        self.parts.streams.wake();
+    }
+
     /// Takes up to `pages` pages out now; for tests and benches. Returns how
     /// many rounds made progress.
     pub fn reclaim_now(&self, rounds: usize) -> usize {

@@ -335,6 +335,12 @@ impl Streams {
         self.queue.pop().map(Piece::from_bits)
     }
 
+    /// Wakes all that sleep, though nothing is asked for.
+    pub fn wake(&self) {
+        self.kick.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all(&self.kick);
+    }
+
     /// Sleeps until something is asked for after `seen`, or for so long.
     pub fn sleep(&self, seen: u32, ns: u64) {
         self.asleep.fetch_add(1, Ordering::SeqCst);

@@ -12,6 +12,7 @@
 use crate::page::PageNo;
 use rangemap::{RangeMap, RangeSet};
 use softswap_sys::memory::{reserve_u32, reserve_u64};
+use softswap_sys::place;
 use softswap_sys::window::{Protection, READ_WRITE};
 use std::io;
 use std::ops::Range;
@@ -35,6 +36,8 @@ const MOST_ROOM_SHARE: u64 = 16;
 
 /// The program's address space within the window.
 pub struct Space {
+    /// Where to begin to look in the lower half and in the upper one.
+    firsts: [PageNo; 2],
     pages: u64,
     mapped: &'static [AtomicU64],
     chunks: &'static [AtomicU32],
@@ -82,9 +85,24 @@ pub enum AtFork {
 }
 
 impl Space {
-    /// An empty space of `pages` pages.
+    /// An empty space of `pages` pages. Each half is filled from its first page on.
     pub fn new(pages: u64) -> io::Result<Space> {
+        Space::from(pages, [0, pages / 2])
+    }
+
+    /// An empty space whose halves are filled from a page on that nobody knows
+    /// before.
+    pub fn scattered(pages: u64) -> io::Result<Space> {
+        // So much is left behind it that what fits, fits there.
+        let most = (pages / 4) as usize;
+        let first = place::below(most) as u64;
+        let roomy = place::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
+        Space::from(pages, [first, pages / 2 + roomy])
+    }
+
+    fn from(pages: u64, firsts: [PageNo; 2]) -> io::Result<Space> {
         Ok(Space {
+            firsts,
             pages,
             mapped: reserve_u64((pages as usize).div_ceil(64))?,
             chunks: reserve_u32((pages / CHUNK_PAGES) as usize + 1)?,
@@ -245,13 +263,15 @@ impl Space {
         }
     }
 
-    /// Finds `count` free pages, aligned to `align` pages, lowest first. Others'
+    /// Finds `count` free pages, aligned to `align` pages, lowest first from where
+    /// to begin. Others'
     /// room is taken where there is nothing else.
     #[must_use]
     pub fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
         layout
-            .find_beside_rooms(&window, count, align)
+            .find_beside_rooms(&(self.firsts[0]..self.pages), count, align)
+            .or_else(|| layout.find_beside_rooms(&window, count, align))
             .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
     }
 
@@ -273,7 +293,10 @@ impl Space {
         let least = self.pages / LEAST_ROOM_SHARE;
         let room = count.saturating_mul(ROOM_FACTOR).clamp(least, self.pages / MOST_ROOM_SHARE);
         let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
-        if let Some(found) = layout.find_beside_rooms(&within, whole, CHUNK_PAGES) {
+        let found = layout
+            .find_beside_rooms(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
+            .or_else(|| layout.find_beside_rooms(&within, whole, CHUNK_PAGES));
+        if let Some(found) = found {
             return Some((found.start..found.start + count, found.start + count..found.end));
         }
         // The largest room, or what else is free, is shared.

@@ -5,17 +5,17 @@
 //! a client that is taken in never gets a number that the program expects to
 //! get next. Where anything is refused the program runs on without a socket.
 
-use crate::{descriptors, start, threads};
+use crate::{descriptors, own_threads, start};
 use softswap_engine::control::{self as protocol, MAX_REQUEST_BYTES};
 use softswap_engine::engine::Engine;
 use softswap_sys::control::{self, Listener, Peer};
 use softswap_sys::{raw, signals};
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long a client may take to say what it wants, and to take the answer:
@@ -28,9 +28,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the thread needs to know, from before the program could change it.
 struct Plan {
-    dirs: Vec<PathBuf>,
+    /// The variables that name directories, as far as they are set.
+    variables: Vec<(&'static str, OsString)>,
     started: Instant,
 }
+
+static PLAN: OnceLock<Plan> = OnceLock::new();
 
 /// The socket's name in the file system.
 struct Name {
@@ -65,34 +68,42 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Starts the thread.
-pub(crate) fn start() {
-    let dirs = control::directories(|name| std::env::var_os(name), own_uid());
-    let plan = Box::into_raw(Box::new(Plan { dirs, started: Instant::now() }));
-    OWNER.store(std::process::id(), Ordering::Relaxed);
-    if threads::start_own(serve, plan.cast()).is_err() {
-        // SAFETY: made above; there is no thread that would take it.
-        drop(unsafe { Box::from_raw(plan) });
-    }
+/// Notes what the thread needs to know.
+pub(crate) fn prepare() {
+    let set = |name| Some((name, std::env::var_os(name)?));
+    let variables = control::DIR_VARIABLES.into_iter().filter_map(set).collect();
+    PLAN.get_or_init(|| Plan { variables, started: Instant::now() });
+    OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-extern "C" fn serve(plan: *mut c_void) -> *mut c_void {
-    let _ = rustix::thread::set_name(c"softswap-ctl");
-    // SAFETY: `start` gave this thread the Plan.
-    let plan = unsafe { Box::from_raw(plan.cast::<Plan>()) };
-    if let Some(engine) = start::engine()
-        && descriptors::leave_table()
-        && let Some(listener) = open(&plan.dirs)
-    {
-        loop {
-            match listener.accept() {
-                // Whatever became of it, the next one is served.
-                Ok(client) => drop(converse(engine, plan.started, &client)),
-                Err(_) => std::thread::sleep(PAUSE),
-            }
+/// What the thread does, for as long as it is to go on.
+pub(crate) fn serve() {
+    let (Some(engine), Some(plan)) = (start::engine(), PLAN.get()) else { return };
+    if !descriptors::leave_table() {
+        return;
+    }
+    let lookup =
+        |wanted: &str| Some(plan.variables.iter().find(|(name, _)| *name == wanted)?.1.clone());
+    // Of the user that the process belongs to now.
+    let Some(listener) = open(&control::directories(lookup, own_uid())) else { return };
+    while own_threads::go_on() {
+        match listener.accept() {
+            // Whatever became of it, the next one is served.
+            Ok(client) => drop(converse(engine, plan.started, &client)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    std::ptr::null_mut()
+    drop(listener);
+    take_name();
+}
+
+/// Takes the socket's name away: nobody answers it any more.
+fn take_name() {
+    let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = name.path.take() {
+        let _ = rustix::fs::unlink(path.as_c_str());
+    }
 }
 
 /// The socket in the first directory that takes one.
@@ -101,7 +112,7 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
     if name.ending {
         return None;
     }
-    let (uid, pid) = (own_uid(), std::process::id());
+    let (uid, pid) = (own_uid(), raw::current_process());
     let listener = dirs.iter().find_map(|dir| Listener::open(dir, uid, pid).ok())?;
     name.path = CString::new(listener.path().as_os_str().as_bytes()).ok();
     Some(listener)
@@ -127,7 +138,7 @@ static ON_EXIT: extern "C" fn() = remove_name;
 /// Takes the socket's name away when the process ends by itself. Whoever
 /// meets a name that was left by one that was killed removes it.
 extern "C" fn remove_name() {
-    if OWNER.load(Ordering::Relaxed) != std::process::id() {
+    if OWNER.load(Ordering::Relaxed) != raw::current_process() {
         return;
     }
     // Signals are blocked, because a handler may call `_exit`, too.

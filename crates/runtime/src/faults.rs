@@ -74,7 +74,7 @@ fn explain(error: &FaultError) {
         engine.stats().set(Counter::StopReason, reason as u64);
     }
     let mut text = Line { bytes: [0; 1024], len: 0 };
-    let pid = rustix::process::getpid().as_raw_nonzero();
+    let pid = raw::current_process();
     let _ = std::fmt::Write::write_fmt(
         &mut text,
         format_args!("softswap: stopping the program (pid {pid}): {error}\n"),

@@ -170,7 +170,6 @@ extern "C" fn child() {
         stop_child(&error);
     }
     start::leave_statistics();
-    start::no_background_reclaim();
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {

@@ -1,10 +1,15 @@
 //! SIGSYS: a system call was given a pointer to managed memory.
 //!
 //! The kernel cannot take a fault there, so the guard does what a fault would:
-//! it brings the pages in, pins them, issues the call again from the one
+//! it brings the pages in, pins them, issues the call again from an
 //! instruction that the filter lets through, and unpins. Calls that move many
 //! bytes are cut into pieces that fit the budget.
+//!
+//! The call that is issued again is the program's, so a filter of the program's
+//! own judges it there. One that it traps is given to the program's handler
+//! once the guard is done, as it was made.
 
+use crate::credentials;
 use crate::faults;
 use crate::mappings;
 use crate::real::kernel_error;
@@ -16,7 +21,7 @@ use softswap_engine::page_in::FaultError;
 use softswap_engine::stats::Counter;
 use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
-use softswap_sys::{memory, raw};
+use softswap_sys::{memory, raw, threads};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -37,27 +42,78 @@ pub(crate) fn install() -> io::Result<()> {
 
 /// Whether a filter inherited through exec already does what ours would:
 /// another one would only make every call slower.
-pub(crate) fn is_inherited(engine: &Engine) -> bool {
+///
+/// # Errors
+/// When there is one that would trap what comes from the gate, too.
+pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
     // Not through the gate, and so seen by the filter. Without one the kernel
     // finds nothing readable there, or an empty path.
     // SAFETY: access(2) only reads the string, as far as it can.
-    unsafe { libc::syscall(libc::SYS_access, engine.window().0, 0) };
-    PROBED.load(Ordering::Relaxed)
+    unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
+    if !PROBED.swap(false, Ordering::Relaxed) {
+        return Ok(false);
+    }
+    PROBING.store(true, Ordering::Relaxed);
+    issue(libc::SYS_access, [engine.window().0, 0, 0, 0, 0, 0]);
+    PROBING.store(false, Ordering::Relaxed);
+    if PROBED.load(Ordering::Relaxed) {
+        return Err("a filter of system calls that this program inherited does not fit its \
+                    memory; start it with the environment that softswap gave its parent"
+            .into());
+    }
+    Ok(true)
 }
 
+/// Set while it is tried whether the filter lets the gate's calls pass.
+static PROBING: AtomicBool = AtomicBool::new(false);
 /// Set when a call was caught.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
+thread_local! {
+    /// The call that this thread's guard answers, innermost; -1 for none.
+    static ANSWERING: Cell<i64> = const { Cell::new(NONE) };
+    /// What a filter of the program's own said as it trapped that call.
+    static TRAPPED: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+const NONE: i64 = -1;
+
+/// Where details of a SIGSYS lie: <asm-generic/siginfo.h>.
+const CALL_ADDRESS_AT: usize = 16;
+const NUMBER_AT: usize = 24;
+
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     const SYS_SECCOMP: i32 = 1;
-    const NUMBER_OFFSET: usize = 24;
     raw::preserving_errno(|| {
-        // SAFETY: `info` is what the kernel gave this handler.
-        let ours = unsafe { (*info).si_code } == SYS_SECCOMP;
-        // SAFETY: for SYS_SECCOMP, si_syscall is the int at byte 24.
-        let number = unsafe { info.cast::<u8>().add(NUMBER_OFFSET).cast::<i32>().read() };
+        // SAFETY: `info` is what the kernel gave this handler; for SYS_SECCOMP
+        // both words are set, else they are only not used.
+        let (ours, number, caller) = unsafe {
+            let bytes = info.cast::<u8>();
+            (
+                (*info).si_code == SYS_SECCOMP,
+                i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
+                bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
+            )
+        };
+        // SAFETY: likewise.
+        if unsafe { threads::is_interruption(info) } {
+            return;
+        }
+        if ours && raw::is_in_gate(caller) && PROBING.load(Ordering::Relaxed) {
+            PROBED.store(true, Ordering::Relaxed);
+            return;
+        }
         let registers = context.cast::<libc::ucontext_t>();
+        if ours && raw::is_in_gate(caller) && ANSWERING.get() == number {
+            // The guard's: noted for below, where the call has its own context.
+            // SAFETY: the kernel's details, the context is writable.
+            unsafe {
+                TRAPPED.set(Some((*info).si_errno));
+                (*registers).uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOSYS);
+            }
+            return;
+        }
         let mut arguments = [0; 6];
         let order = [
             libc::REG_RDI,
@@ -72,13 +128,24 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             *argument = unsafe { (*registers).uc_mcontext.gregs[register as usize] } as usize;
         }
         let managed = arguments.iter().any(|argument| start::is_managed(*argument));
-        if !ours || !managed {
+        if !ours || !managed || raw::is_in_gate(caller) {
             // A filter of the program's own, or a signal somebody sent.
             // SAFETY: the handler's own details and context.
             unsafe { crate::masks::deliver(SIGSYS, info, context) };
             return;
         }
-        let result = answer(i64::from(number), arguments, context);
+        let (outer, trapped) = (ANSWERING.replace(number), TRAPPED.take());
+        let result = answer(number, arguments, context);
+        ANSWERING.set(outer);
+        if let Some(said) = TRAPPED.replace(trapped) {
+            // SAFETY: the handler's own details and context, which is as the
+            // kernel left it: the call was not made.
+            unsafe {
+                (*info).si_errno = said;
+                crate::masks::deliver(SIGSYS, info, context);
+            }
+            return;
+        }
         // SAFETY: the context is writable; the call returns through rax.
         unsafe { (*registers).uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64 };
     });
@@ -93,6 +160,9 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
         mappings::answer(engine, number, arguments).or_else(|| crate::later::refusal(number))
     {
         return result;
+    }
+    if let Some(room) = credentials::room_of(number) {
+        return room(arguments);
     }
     match number {
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom => {
@@ -166,6 +236,8 @@ fn range(index: usize) -> Option<&'static Range> {
 /// Gives up the pins of all guarded calls of this thread: it is jumping out of
 /// them.
 fn abandon() {
+    ANSWERING.set(NONE);
+    TRAPPED.set(None);
     if DEPTH.get() > 0
         && let Some(engine) = start::engine()
     {
@@ -269,7 +341,21 @@ fn stop(address: usize, error: &FaultError) -> ! {
 /// Issues a call whose pointers have been brought in.
 pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the program's own call, with the program's own arguments.
+    unsafe { raw::syscall_for_program(number, arguments) }
+}
+
+/// Asks the kernel something that only the engine wants to know.
+pub(crate) fn ask(number: i64, arguments: Arguments) -> isize {
+    // SAFETY: as for `issue`; callers ask about descriptors, into locals.
     unsafe { raw::syscall(number, arguments) }
+}
+
+/// Issues a call with what it points to brought in, if there is an engine.
+pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
+    match start::engine() {
+        Some(engine) => pinned_call(engine, number, arguments),
+        None => issue(number, arguments),
+    }
 }
 
 /// A call with small structures and strings: pin them all, issue, unpin.
@@ -383,7 +469,7 @@ fn never_waits(fd: usize) -> bool {
         libc::S_IFREG | libc::S_IFBLK => true,
         libc::S_IFCHR => {
             let mut terminal = [0u8; 64];
-            issue(libc::SYS_ioctl, [fd, TCGETS, terminal.as_mut_ptr() as usize, 0, 0, 0]) < 0
+            ask(libc::SYS_ioctl, [fd, TCGETS, terminal.as_mut_ptr() as usize, 0, 0, 0]) < 0
         }
         _ => false,
     }
@@ -393,7 +479,7 @@ fn never_waits(fd: usize) -> bool {
 pub(crate) fn file_kind(fd: usize) -> libc::mode_t {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    match issue(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) {
+    match ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) {
         0 => stat.st_mode & libc::S_IFMT,
         _ => 0,
     }

@@ -20,6 +20,9 @@
 //! | `vectors`   | calls that hide buffers behind pointers                     |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
+//! | `own_threads` | the engine's own: ended before what no thread of ours may miss |
+//! | `credentials` | `capset`, `prctl`, `unshare` and others that concern threads |
+//! | `filters`   | the program's own seccomp filters                           |
 //! | `fork`      | what a forked child needs to see its data                   |
 //! | `descriptors` | the engine's descriptors, to the program: there are none |
 //! | `control`   | `softswap stat` and `softswap ctl`; `_exit`                 |
@@ -33,8 +36,10 @@
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
 mod control;
+mod credentials;
 mod descriptors;
 mod faults;
+mod filters;
 mod fork;
 mod growing;
 mod guard;
@@ -43,6 +48,7 @@ mod later;
 mod library;
 mod mappings;
 mod masks;
+mod own_threads;
 mod pinned;
 mod raw_calls;
 mod reading;

@@ -25,6 +25,7 @@ mod program_break;
 mod ranges;
 mod remap;
 
+use crate::filters;
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::real::c_result;
 use crate::start;
@@ -71,6 +72,11 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
 /// Answers a memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
+    if engine.contains(address)
+        && let Some(refused) = filters::refusal(number, arguments)
+    {
+        return Some(refused);
+    }
     Some(match number {
         libc::SYS_mmap => place::map(arguments),
         libc::SYS_mremap => remap::remap(engine, arguments),

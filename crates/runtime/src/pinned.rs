@@ -3,6 +3,7 @@
 
 use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw;
 
 const POPULATE: usize = libc::MADV_POPULATE_WRITE as usize;
 
@@ -33,7 +34,9 @@ impl<'e> Pinned<'e> {
             while !self.engine.pin_resident(at) {
                 let page = at & !(PAGE_SIZE - 1);
                 // SAFETY: no byte of the program's changes.
-                unsafe { libc::syscall(libc::SYS_madvise, page, PAGE_SIZE, POPULATE) };
+                unsafe {
+                    raw::syscall_through_guard(libc::SYS_madvise, [page, PAGE_SIZE, POPULATE, 0])
+                };
             }
             done += PAGE_SIZE - at % PAGE_SIZE;
         }

@@ -9,18 +9,20 @@
 //! Calls made by an instruction of the program's own reach the engine through
 //! the filter alone.
 
-use crate::guard::Arguments;
+use crate::credentials;
+use crate::guard::{Arguments, ask};
 use crate::real::{Real, c_result};
 use crate::{descriptors, fork};
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.
-type Answer = fn(Arguments) -> isize;
+pub(crate) type Answer = fn(Arguments) -> isize;
 
 /// The room that answers for a call, if one does; by its first two arguments
 /// where it depends on those.
 fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
-    crate::mappings::raw_room(number)
+    credentials::room_of(number)
+        .or_else(|| crate::mappings::raw_room(number))
         .or_else(|| crate::later::raw_room(number))
         .or_else(|| descriptors::room_of(number, a, b))
         .or_else(|| fork::room_of(number, a, b))
@@ -28,8 +30,23 @@ fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
 
 static SYSCALL: Real = Real::new(c"syscall");
 
+unsafe extern "C" {
+    // Where this library begins, and where its code ends: set by the linker.
+    static __ehdr_start: c_char;
+    static etext: c_char;
+}
+
+/// Whether this library itself makes the call: the standard library's locks in
+/// it and what enters its rings. Those are the engine's calls.
+fn is_our_own(caller: usize) -> bool {
+    (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
+}
+
 /// Where `syscall` goes on with a call: to [`answered`], or to the C library.
-extern "C" fn target_of(number: i64, a: usize, b: usize) -> *const c_void {
+extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *const c_void {
+    if is_our_own(caller) {
+        return own as *const c_void;
+    }
     match room_of(number, a, b) {
         Some(_) => answered as *const c_void,
         None => SYSCALL.get(),
@@ -50,6 +67,19 @@ extern "C" fn answered(
     c_result(answer([a, b, c, d, e, f]))
 }
 
+/// A call of the engine's, with C's conventions.
+extern "C" fn own(
+    number: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    c_result(ask(number, [a, b, c, d, e, f]))
+}
+
 /// # Safety
 /// As `syscall(2)`.
 #[unsafe(naked)]
@@ -62,6 +92,7 @@ pub unsafe extern "C" fn syscall() {
         "push rcx",
         "push r8",
         "push r9",
+        "mov rcx, [rsp + 48]",
         "sub rsp, 8",
         "call {target_of}",
         "add rsp, 8",

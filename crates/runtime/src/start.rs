@@ -1,16 +1,17 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
-use crate::{control, faults, fork, growing, guard, heap, library, redirect, streams, threads};
-use softswap_engine::config::{Config, ENV_PREFIX};
-use softswap_engine::context::PREFETCH_THREADS;
+use crate::{
+    control, faults, fork, growing, guard, heap, library, own_threads, redirect, streams, threads,
+};
+use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_engine::swap::open::{OpenError, open};
 use softswap_sys::descriptor::with_room;
-use softswap_sys::{kept, memory, raw, seccomp, shared, signals};
-use std::ffi::{CString, c_void};
+use softswap_sys::{kept, memory, place, raw, seccomp, shared, signals};
+use std::ffi::CString;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 /// Where the runtime stands.
 const LOADING: u8 = 0;
@@ -18,8 +19,6 @@ const MANAGED: u8 = 1;
 const PLAIN: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
-/// Cleared in forked children, which have no background thread.
-static RECLAIMING: AtomicBool = AtomicBool::new(true);
 /// The descriptor of the statistics, which only this process's execs inherit.
 static STATISTICS: AtomicI32 = AtomicI32::new(-1);
 /// softswap's own failures end the program with this status, as `env` does.
@@ -60,6 +59,10 @@ extern "C" fn on_load() {
         raw::write_stderr(b"; stopping the program\n");
     }));
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
+    let place = place_of_tree(&lookup);
+    if let Some(place) = place {
+        place::inherit(place);
+    }
     let state = match Config::from_env(lookup) {
         None => PLAIN,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
@@ -71,21 +74,30 @@ extern "C" fn on_load() {
     };
     STATE.store(state, Ordering::Release);
     if let Err(why) = signals::with_all_blocked(redirect::install) {
-        raw::write_stderr(
-            format!(
-                "softswap: the C library's code cannot be changed here ({why}): \
-                 libraries opened with RTLD_DEEPBIND must not be used\n"
-            )
-            .as_bytes(),
-        );
+        say_not_redirected(&why);
+    }
+    if state == PLAIN
+        && let Some(place) = place
+    {
+        place::hold(place);
     }
     if state == MANAGED {
         // The guard last: from here on calls with managed pointers trap.
-        let started = start_background().map(|()| control::start());
-        if let Err(why) = started.and_then(|()| install_guard()) {
+        control::prepare();
+        if let Err(why) = own_threads::start().and_then(|()| install_guard()) {
             fail(&why);
         }
     }
+}
+
+fn say_not_redirected(why: &std::io::Error) {
+    raw::write_stderr(
+        format!(
+            "softswap: the C library's code cannot be changed here ({why}): \
+             libraries opened with RTLD_DEEPBIND must not be used\n"
+        )
+        .as_bytes(),
+    );
 }
 
 fn fail(why: &str) -> ! {
@@ -127,42 +139,6 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     Ok(true)
 }
 
-fn start_background() -> Result<(), String> {
-    threads::start_own(reclaim_thread, std::ptr::null_mut())
-        .map_err(|e| format!("cannot start the reclaim thread: {e}"))?;
-    for thread in 0..PREFETCH_THREADS {
-        threads::start_own(prefetch_thread, std::ptr::without_provenance_mut(thread))
-            .map_err(|e| format!("cannot start a read-ahead thread: {e}"))?;
-    }
-    Ok(())
-}
-
-extern "C" fn reclaim_thread(_argument: *mut c_void) -> *mut c_void {
-    let _ = rustix::thread::set_name(c"softswap");
-    if let Some(engine) = engine() {
-        engine.run_reclaim(|| reclaim_goes_on(engine));
-    }
-    std::ptr::null_mut()
-}
-
-extern "C" fn prefetch_thread(thread: *mut c_void) -> *mut c_void {
-    let _ = rustix::thread::set_name(c"softswap-ahead");
-    if let Some(engine) = engine() {
-        engine.run_prefetch(thread.addr(), || true);
-    }
-    std::ptr::null_mut()
-}
-
-fn reclaim_goes_on(engine: &'static Engine) -> bool {
-    fork::reap(engine);
-    RECLAIMING.load(Ordering::Relaxed)
-}
-
-/// A forked child has one thread: what needs room makes it itself.
-pub(crate) fn no_background_reclaim() {
-    RECLAIMING.store(false, Ordering::Relaxed);
-}
-
 /// In a forked child: its statistics are its own, and so are those of what it
 /// starts.
 pub(crate) fn leave_statistics() {
@@ -176,8 +152,9 @@ pub(crate) fn leave_statistics() {
 
 /// Whether `softswap run` started this very process.
 fn is_supervised(config: &Config) -> bool {
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-    parent.is_some() && parent == config.supervisor_pid
+    // A filter that an earlier program left may forbid to ask.
+    let parent = raw::parent_process();
+    parent > 0 && Some(parent) == config.supervisor_pid
 }
 
 fn statistics(config: &Config) -> std::io::Result<Stats> {
@@ -221,7 +198,7 @@ unsafe fn remove_variable(name: &str) {
 
 fn install_guard() -> Result<(), String> {
     let Some(engine) = engine() else { return Ok(()) };
-    if guard::is_inherited(engine) {
+    if guard::is_inherited(engine)? {
         return Ok(());
     }
     let (base, len) = engine.window();

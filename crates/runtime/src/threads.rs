@@ -187,7 +187,7 @@ unsafe fn create(
 /// Starts a thread of the engine's own through the above: the C library may
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
-pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
+pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let engine = start::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
     let job = Job { start, argument, is_own: true };
@@ -206,7 +206,7 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<()> {
     count().inspect(|count| {
         count.fetch_sub(1, Ordering::AcqRel);
     });
-    Ok(())
+    Ok(thread)
 }
 
 /// What of an attribute object's extension is read, and a little more.

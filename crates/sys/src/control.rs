@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub const DIR_VARIABLE: &str = "SOFTSWAP_RUNTIME_DIR";
 /// A user's own directory, made when they log in.
 const SESSION_VARIABLE: &str = "XDG_RUNTIME_DIR";
+/// What [`directories`] asks for.
+pub const DIR_VARIABLES: [&str; 2] = [DIR_VARIABLE, SESSION_VARIABLE];
 /// A socket's path has at most 107 bytes; process numbers have up to 7 digits.
 const LONGEST_DIR_BYTES: usize = 107 - "/1234567.sock".len();
 /// Clients that may wait while another one is served.
@@ -183,9 +185,10 @@ impl Listener {
     /// Sleeps until a client is there.
     ///
     /// # Errors
-    /// The kernel's; the next client may fare better.
+    /// `Interrupted` when a signal came before; the kernel's, and then the next
+    /// client may fare better.
     pub fn accept(&self) -> io::Result<Peer> {
-        wait_for(self.fd.as_fd(), PollFlags::IN, None)?;
+        poll(&mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)], None)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         Ok(Peer(net::accept_with(&self.fd, flags)?))
     }
@@ -306,7 +309,7 @@ impl Peer {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(got) => return Ok(got),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_for(self.0.as_fd(), PollFlags::IN, Some(until))?,
+                Err(Errno::AGAIN) => wait_for(self.0.as_fd(), PollFlags::IN, until)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -323,7 +326,7 @@ impl Peer {
             match net::send(&self.0, rest, net::SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_for(self.0.as_fd(), PollFlags::OUT, Some(until))?,
+                Err(Errno::AGAIN) => wait_for(self.0.as_fd(), PollFlags::OUT, until)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -332,14 +335,12 @@ impl Peer {
 }
 
 /// Sleeps until `fd` is ready or has failed; `TimedOut` at `until`.
-fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Option<Instant>) -> io::Result<()> {
+fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
-        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], left.as_ref()) {
+        let left = until.saturating_duration_since(Instant::now());
+        let left =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}

@@ -12,7 +12,6 @@ use crate::kept;
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::retry_on_intr;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -161,8 +160,16 @@ impl KeptFile {
 
     /// What it says now, from its start, as far as there is room for it.
     pub(crate) fn read<'t>(&self, text: &'t mut [u8]) -> Option<&'t [u8]> {
-        let len = retry_on_intr(|| rustix::io::pread(&self.0, &mut *text, 0)).ok()?;
-        Some(&text[..len])
+        let buffer = text.as_mut_ptr() as usize;
+        let args = [self.0.as_raw_fd() as usize, buffer, text.len(), 0, 0, 0];
+        loop {
+            // SAFETY: `text` may be written to for its length.
+            match unsafe { raw::syscall(libc::SYS_pread64, args) } {
+                len @ 0.. => return Some(&text[..len as usize]),
+                error if error == -(libc::EINTR as isize) => {}
+                _ => return None,
+            }
+        }
     }
 }
 
@@ -182,28 +189,4 @@ impl Drop for KeptFile {
 pub fn release(fd: OwnedFd) {
     kept::forget(fd.as_raw_fd());
     drop(fd);
-}
-
-/// Closes a descriptor whose owner will [`replace`] it at once.
-pub(crate) fn vacate(fd: &OwnedFd) {
-    // SAFETY: nobody uses the number until it is replaced.
-    unsafe { raw::syscall(libc::SYS_close, [fd.as_raw_fd() as usize, 0, 0, 0, 0, 0]) };
-}
-
-/// Makes `old`'s number mean what `new` means, in one step.
-pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
-    if old.as_raw_fd() == new.as_raw_fd() {
-        // It was given the number that had become free.
-        std::mem::forget(new);
-        return Ok(());
-    }
-    let args = [new.as_raw_fd() as usize, old.as_raw_fd() as usize, libc::O_CLOEXEC as usize];
-    let [new_fd, old_fd, flags] = args;
-    let done = with_room(|| {
-        // SAFETY: both are live descriptors; whoever owns `old` keeps owning its
-        // number, which is never free in between.
-        raw::check(unsafe { raw::syscall(libc::SYS_dup3, [new_fd, old_fd, flags, 0, 0, 0]) })
-    });
-    release(new);
-    done.map(drop)
 }

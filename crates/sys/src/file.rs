@@ -161,7 +161,7 @@ impl SwapFile {
     /// behind the engine's back, and have files of its own under them by then.
     /// (What a ring writes goes to the file that was attached to it.)
     fn for_changing(&self) -> io::Result<&OwnedFd> {
-        let stat = rustix::fs::fstat(&self.fd)?;
+        let stat = status(&self.fd)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
         if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
     }
@@ -269,7 +269,9 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
-        Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset_bytes))?)
+        let buffer = (buf.as_mut_ptr() as usize, buf.len());
+        // SAFETY: `buf` may be written to for its length.
+        unsafe { self.transfer(libc::SYS_pread64, buffer, offset_bytes) }
     }
 
     /// One write; returns the bytes written, which may be fewer than asked for.
@@ -277,8 +279,20 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
-        let fd = self.for_changing()?;
-        Ok(retry_on_intr(|| rustix::io::pwrite(fd, buf, offset_bytes))?)
+        self.for_changing()?;
+        let buffer = (buf.as_ptr() as usize, buf.len());
+        // SAFETY: `buf` is valid for its length.
+        unsafe { self.transfer(libc::SYS_pwrite64, buffer, offset_bytes) }
+    }
+
+    /// A call of pread's or pwrite's kind; interruptions are retried.
+    ///
+    /// # Safety
+    /// The buffer (address, length) is valid for what the call does with it.
+    unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
+        let args = [self.fd.as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
+        // SAFETY: the caller's promise.
+        uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
     /// Claims storage for a range, so that later writes to it find room.
@@ -290,20 +304,17 @@ impl SwapFile {
     /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
-        let claim =
-            || rustix::fs::fallocate(fd, FallocateFlags::empty(), offset_bytes, length_bytes);
-        match retry_on_intr(claim) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend(offset_bytes + length_bytes),
-            result => Ok(result?),
+        match claim(fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                self.extend(offset_bytes + length_bytes)
+            }
+            result => result,
         }
     }
 
     fn extend(&self, end_bytes: u64) -> io::Result<()> {
-        let now_bytes = rustix::fs::fstat(&self.fd)?.st_size as u64;
-        if now_bytes < end_bytes {
-            retry_on_intr(|| rustix::fs::ftruncate(&self.fd, end_bytes))?;
-        }
-        Ok(())
+        let stat = status(&self.fd)?;
+        if (stat.st_size as u64) < end_bytes { shorten(&self.fd, end_bytes) } else { Ok(()) }
     }
 
     /// Gives the storage behind a range back to the file system; it reads as
@@ -315,8 +326,7 @@ impl SwapFile {
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
-        let punch = || rustix::fs::fallocate(fd, flags, offset_bytes, length_bytes);
-        Ok(retry_on_intr(punch)?)
+        claim(fd, flags, offset_bytes, length_bytes)
     }
 
     /// Makes the file end at `offset_bytes`.
@@ -325,7 +335,7 @@ impl SwapFile {
     /// What the kernel reported.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
-        Ok(retry_on_intr(|| rustix::fs::ftruncate(fd, offset_bytes))?)
+        shorten(fd, offset_bytes)
     }
 
     /// Tells the storage that a range is not needed: a device is told to
@@ -350,8 +360,13 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        let stat = retry_on_intr(|| rustix::fs::fstatvfs(&self.fd))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        // SAFETY: all-zero is a valid statfs to write over.
+        let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+        let args = [self.fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
+        // SAFETY: `stat` is valid to write.
+        uninterrupted(|| unsafe { raw::syscall(libc::SYS_fstatfs, args) })?;
+        let block = if stat.f_frsize > 0 { stat.f_frsize } else { stat.f_bsize };
+        Ok(stat.f_bavail.saturating_mul(block as u64))
     }
 
     /// Whether transfers bypass the page cache, and so need aligned buffers.
@@ -359,6 +374,43 @@ impl SwapFile {
     pub fn is_direct(&self) -> bool {
         self.direct
     }
+}
+
+// By the engine's instruction, as the program's own filters may forbid it these
+// calls: rustix has instructions of its own.
+
+/// Issues a call again for as long as signals interrupt it.
+fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
+    loop {
+        match call() {
+            result if result == -(libc::EINTR as isize) => {}
+            result => return raw::check(result),
+        }
+    }
+}
+
+/// `fstat(2)`.
+fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let args = [fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
+    // SAFETY: `stat` is valid to write.
+    raw::check(unsafe { raw::syscall(libc::SYS_fstat, args) }).map(|_| stat)
+}
+
+/// `fallocate(2)`.
+fn claim(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd() as usize;
+    let args = [fd, flags.bits() as usize, at as usize, len as usize, 0, 0];
+    // SAFETY: takes no pointers.
+    uninterrupted(|| unsafe { raw::syscall(libc::SYS_fallocate, args) }).map(drop)
+}
+
+/// `ftruncate(2)`.
+fn shorten(fd: impl AsFd, len: u64) -> io::Result<()> {
+    let args = [fd.as_fd().as_raw_fd() as usize, len as usize, 0, 0, 0, 0];
+    // SAFETY: takes no pointers.
+    uninterrupted(|| unsafe { raw::syscall(libc::SYS_ftruncate, args) }).map(drop)
 }
 
 /// Whether file systems of this type (`statfs`) keep their files in DRAM.
@@ -556,12 +608,12 @@ mod tests {
     #[test]
     fn nothing_is_changed_in_a_file_that_got_the_number_meanwhile() {
         let scratch = Scratch::new("number");
-        let file = SwapFile::open(&scratch.0).unwrap();
+        let mut file = SwapFile::open(&scratch.0).unwrap();
         file.allocate(0, 1 << 20).unwrap();
         let path = scratch.0.join("precious");
         std::fs::write(&path, [7; 8192]).unwrap();
         let other = OwnedFd::from(std::fs::File::options().write(true).open(&path).unwrap());
-        crate::descriptor::replace(&file.fd, move_high(other)).unwrap();
+        rustix::io::dup2(&other, &mut file.fd).unwrap();
         let errors = [
             file.truncate(0),
             file.punch(0, 4096),

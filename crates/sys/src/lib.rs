@@ -7,8 +7,8 @@
 //!
 //! | modules                                        | what they are for                      |
 //! |------------------------------------------------|----------------------------------------|
-//! | [`raw`], [`seccomp`], [`syscall_table`]        | system calls from the one instruction  |
-//! |                                                | that the guard's filter lets through   |
+//! | [`raw`], [`seccomp`], [`syscall_table`],       | system calls from the instructions     |
+//! | [`exemption`], [`place`]                       | that filters let through               |
 //! | [`memory`], [`alloc`], [`shared`], [`segment`] | memory that never swaps                |
 //! | [`secret`]                                     | a key that nobody else sees            |
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
@@ -17,7 +17,8 @@
 //! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
-//! | [`load`]                                       | how many threads want to run           |
+//! | [`load`], [`threads`]                          | how many threads want to run; this     |
+//! |                                                | process's own                          |
 //! | [`pinners`]                                    | who else may reach a program's memory  |
 //! | [`simd`]                                       | comparing a page with wide registers   |
 //! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
@@ -36,6 +37,7 @@ pub mod claim;
 pub mod code;
 pub mod control;
 pub mod descriptor;
+pub mod exemption;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
@@ -49,6 +51,7 @@ pub mod load;
 pub mod lz4;
 pub mod memory;
 pub mod pinners;
+pub mod place;
 pub mod probe;
 pub mod raw;
 pub mod ring;
@@ -59,6 +62,7 @@ pub mod shared;
 pub mod signals;
 pub mod simd;
 pub mod syscall_table;
+pub mod threads;
 pub mod uffd;
 pub mod window;
 pub mod zstd;

@@ -6,7 +6,7 @@
 //! Raw system calls throughout: inside the preloaded runtime the C library's
 //! `mmap` is the interposed one.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use crate::raw;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
@@ -72,9 +72,16 @@ pub fn populate(bytes: &mut [u8]) {
     assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
     // SAFETY: the range is exclusively borrowed, and what it holds stays as it
     // is: the kernel only does what writing to it would have made it do.
-    let _ = unsafe {
-        rustix::mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxPopulateWrite)
-    };
+    let _ = unsafe { advise(bytes, libc::MADV_POPULATE_WRITE) };
+}
+
+/// # Safety
+/// What the advice does to `bytes` must be all right with who owns them.
+unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
+    let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
+    // By the engine's instruction: filters of the program's own may forbid it this.
+    // SAFETY: the caller's promise.
+    raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
 }
 
 /// Returns the DRAM behind `bytes` to the system; they read as zero afterwards.
@@ -92,9 +99,7 @@ pub fn give_back(bytes: &mut [u8]) {
     // SAFETY: the range is whole pages, exclusively borrowed, and zero bytes
     // are valid for it. LinuxDontNeed on private anonymous memory cannot
     // affect anything else.
-    let result = unsafe {
-        rustix::mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxDontNeed)
-    };
+    let result = unsafe { advise(bytes, libc::MADV_DONTNEED) };
     if result.is_err() {
         // Locked memory (mlockall) refuses; the promise is still zeroes.
         bytes.fill(0);
@@ -104,16 +109,15 @@ pub fn give_back(bytes: &mut [u8]) {
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     // SAFETY: a new private anonymous mapping at an address of the kernel's
     // choice overlaps nothing.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    };
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    let args = [0, len, prot, flags, usize::MAX, 0];
+    // SAFETY: as said.
+    let base = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
     // SAFETY: the range was mapped just above. A huge page would populate, and
     // so charge, memory that nobody asked for. Kernels without it may refuse.
-    let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxNoHugepage) };
-    Ok(base.cast())
+    unsafe {
+        raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
+    };
+    Ok(base as *mut u8)
 }

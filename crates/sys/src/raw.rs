@@ -1,43 +1,67 @@
-//! System calls issued from one known instruction.
+//! System calls issued from two known instructions, the *gate*.
 //!
-//! The guard's filter (see [`crate::seccomp`]) lets calls from this
-//! instruction pass whatever their arguments are, so this is the way in which
-//! the engine itself names addresses in the managed window, and in which the
-//! guard re-issues a call after bringing its buffers in.
+//! The guard's filter (see [`crate::seccomp`]) lets calls from both pass
+//! whatever their arguments are. One is for what the engine itself needs: it
+//! names addresses in the managed window there, and the program's own filters
+//! let those calls pass, too ([`crate::exemption`]). The other is for the
+//! program's calls, which the guard issues again after bringing their buffers
+//! in: those the program's filters judge.
 //!
 //! A filter outlives exec. So that a program started by a managed program can
-//! itself be managed, the instruction lies at the same address in all of them:
-//! the gate, a page of its own beside the window ([`settle_gate`]).
+//! itself be managed, the gate lies at the same address in all of them: a page
+//! of its own, at a place that is chosen by chance once for all of them
+//! ([`crate::place`]).
+//!
+//! What is left to somebody who has taken over a program: whoever can jump to
+//! any address can jump there. They gain no more than system calls that a
+//! program without a filter may make anyway; with one of its own, the engine's
+//! instruction is good for the few calls that the exemption lists. Nothing in
+//! front of the instruction could change that: one jumps behind it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the fault and guard paths are written for x86_64");
 
-core::arch::global_asm!(
-    ".hidden softswap_raw_syscall",
-    ".globl softswap_raw_syscall",
-    ".type softswap_raw_syscall, @function",
-    "softswap_raw_syscall:",
-    ".cfi_startproc",
-    "mov rax, rdi",
-    "mov rdi, rsi",
-    "mov rsi, rdx",
-    "mov rdx, rcx",
-    "mov r10, r8",
-    "mov r8, r9",
-    "mov r9, [rsp + 8]",
-    "syscall",
-    ".hidden softswap_raw_syscall_return",
-    ".globl softswap_raw_syscall_return",
-    "softswap_raw_syscall_return:",
-    "ret",
-    ".cfi_endproc",
-    ".hidden softswap_raw_syscall_end",
-    ".globl softswap_raw_syscall_end",
-    "softswap_raw_syscall_end:",
-    ".size softswap_raw_syscall, . - softswap_raw_syscall",
-);
+/// Defines the same function under two names, [`APART`] bytes apart.
+macro_rules! gates {
+    ($($name:literal)*) => {
+        core::arch::global_asm!(
+            ".p2align 7",
+            $(
+                ".p2align 6",
+                concat!(".hidden ", $name),
+                concat!(".globl ", $name),
+                concat!(".type ", $name, ", @function"),
+                concat!($name, ":"),
+                ".cfi_startproc",
+                "mov rax, rdi",
+                "mov rdi, rsi",
+                "mov rsi, rdx",
+                "mov rdx, rcx",
+                "mov r10, r8",
+                "mov r8, r9",
+                "mov r9, [rsp + 8]",
+                "syscall",
+                concat!(".hidden ", $name, "_return"),
+                concat!(".globl ", $name, "_return"),
+                concat!($name, "_return:"),
+                "ret",
+                ".cfi_endproc",
+                concat!(".hidden ", $name, "_end"),
+                concat!(".globl ", $name, "_end"),
+                concat!($name, "_end:"),
+                concat!(".size ", $name, ", . - ", $name),
+            )*
+        );
+    };
+}
+
+gates! { "softswap_raw_syscall" "softswap_program_syscall" }
+
+/// How far the program's instruction lies behind the engine's: one bit of the
+/// address, so that the filter tells both by one comparison.
+pub const APART: usize = 64;
 
 unsafe extern "C" {
     fn softswap_raw_syscall(
@@ -50,75 +74,116 @@ unsafe extern "C" {
         f: usize,
     ) -> isize;
     fn softswap_raw_syscall_return();
-    fn softswap_raw_syscall_end();
+    fn softswap_program_syscall_end();
 }
-
-/// Where the gate is put: below the window, where the kernel places nothing.
-const GATE_ADDRESS: usize = 0x1fff_ffff_0000;
 
 type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
 
 /// The gate's address; 0 while calls are made from the library's own code.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Issues a system call; the result is the kernel's own (negative: -errno).
-/// `errno` is not touched and the call is no cancellation point.
+/// The engine's function, or the program's: in the gate if that is settled.
+fn gate(offset: usize) -> Gate {
+    let start = match GATE.load(Ordering::Relaxed) {
+        0 => softswap_raw_syscall as *const () as usize,
+        address => address,
+    };
+    // SAFETY: both functions lie so far apart, and the gate holds copies.
+    unsafe { std::mem::transmute::<usize, Gate>(start + offset) }
+}
+
+/// Issues a system call of the engine's own; the result is the kernel's
+/// (negative: -errno). `errno` is not touched and the call is no cancellation
+/// point.
 ///
 /// # Safety
 /// As the system call itself: pointers must be valid for what it does, and it
 /// must not take away memory that Rust code refers to.
 pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    let gate: Gate = match GATE.load(Ordering::Relaxed) {
-        0 => softswap_raw_syscall,
-        // SAFETY: the gate holds a copy of the same function.
-        address => unsafe { std::mem::transmute::<usize, Gate>(address) },
-    };
     // SAFETY: the assembly follows the C calling convention and clobbers only
     // what both that and the kernel allow (rcx, r11, rax are caller-saved);
     // the call's own effects are the caller's promise.
-    unsafe { gate(number as usize, a, b, c, d, e, f) }
+    unsafe { gate(0)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Copies the calling code to the gate's address and uses it from then on.
-/// Where something else lies there calls go on from the library's own code:
-/// then only programs started later by this one cannot be managed.
-pub fn settle_gate() {
+/// Issues a system call for the program, which its own filters judge.
+///
+/// # Safety
+/// As [`syscall`].
+pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: as in `syscall`.
+    unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
+}
+
+/// Issues a system call from an instruction that no filter knows, as the
+/// program's are: with managed addresses it comes to the guard.
+///
+/// # Safety
+/// As [`syscall`].
+#[inline(never)]
+pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
+    let result;
+    // SAFETY: the kernel clobbers rcx and r11 only; the guard restores all but
+    // the result; the call's effects are the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// Copies the calling code to `address` and uses it there from then on; false
+/// where something else lies there. A gate stays where it is.
+pub(crate) fn settle_gate(address: usize) -> bool {
     if GATE.load(Ordering::Relaxed) != 0 {
-        return;
+        return true;
     }
     let start = softswap_raw_syscall as *const () as usize;
-    let len = softswap_raw_syscall_end as *const () as usize - start;
+    let len = softswap_program_syscall_end as *const () as usize - start;
     let page = crate::PAGE_SIZE;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
     // SAFETY: a new mapping that displaces nothing.
-    let mapped =
-        unsafe { syscall(libc::SYS_mmap, [GATE_ADDRESS, page, prot, flags, usize::MAX, 0]) };
-    if mapped != GATE_ADDRESS as isize {
-        return;
+    let mapped = unsafe { syscall(libc::SYS_mmap, [address, page, prot, flags, usize::MAX, 0]) };
+    if mapped != address as isize {
+        return false;
     }
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
     // SAFETY: the code is `len` bytes long and refers to nothing by relative
     // address; the page was mapped just now for this.
     let protected = unsafe {
-        std::ptr::copy_nonoverlapping(start as *const u8, GATE_ADDRESS as *mut u8, len);
-        syscall(libc::SYS_mprotect, [GATE_ADDRESS, page, executable, 0, 0, 0])
+        std::ptr::copy_nonoverlapping(start as *const u8, address as *mut u8, len);
+        syscall(libc::SYS_mprotect, [address, page, executable, 0, 0, 0])
     };
     if protected == 0 {
-        GATE.store(GATE_ADDRESS, Ordering::Release);
+        GATE.store(address, Ordering::Release);
     }
+    protected == 0
 }
 
-/// The instruction pointer that the kernel sees for calls made by [`syscall`].
+/// The instruction pointer that the kernel sees for calls made by [`syscall`];
+/// [`APART`] bytes behind it is that of [`syscall_for_program`].
 #[must_use]
 pub fn exempt_instruction_pointer() -> u64 {
     let start = softswap_raw_syscall as *const () as u64;
     let after = softswap_raw_syscall_return as *const () as u64;
-    match GATE.load(Ordering::Relaxed) {
-        0 => after,
-        gate => gate as u64 + (after - start),
-    }
+    gate(0) as usize as u64 + (after - start)
+}
+
+/// Whether a call that the kernel saw come from `address` came from the gate.
+#[must_use]
+pub fn is_in_gate(address: u64) -> bool {
+    address & !(APART as u64) == exempt_instruction_pointer()
 }
 
 /// Turns a kernel result into `io::Result`.
@@ -141,7 +206,28 @@ pub fn current_cpu() -> usize {
 /// The calling thread's number, from the kernel: a forked child asks too.
 #[must_use]
 pub fn current_thread() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
+    // SAFETY: takes nothing and changes nothing.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+/// This process's number, from the kernel.
+#[must_use]
+pub fn current_process() -> u32 {
+    // SAFETY: takes nothing and changes nothing.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The parent's number; 0 or less when there is none to be seen.
+#[must_use]
+pub fn parent_process() -> i32 {
+    // SAFETY: takes nothing and changes nothing.
+    unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
+}
+
+/// Lets other threads run.
+pub fn give_way() {
+    // SAFETY: takes nothing and changes nothing.
+    unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
 /// Monotonic time in nanoseconds, by the vDSO.
@@ -167,8 +253,11 @@ pub fn process_cpu_ns() -> u64 {
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // No clock that the vDSO reads.
     // SAFETY: `time` is a valid timespec to write to.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    unsafe {
+        syscall(libc::SYS_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0])
+    };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

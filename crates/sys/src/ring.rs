@@ -12,6 +12,7 @@
 use crate::descriptor::move_high;
 use crate::file::errno;
 use crate::kept;
+use crate::raw;
 use crate::segment::StaticRange;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Parameters, opcode, types};
@@ -49,7 +50,7 @@ pub struct Ring {
     entries: usize,
     /// The process that made the ring. A forked child shares the queues with
     /// it and would consume its completions.
-    process: rustix::process::Pid,
+    process: u32,
     next_request: u64,
     broken: bool,
     /// Whether the kernel asks the device itself for completions.
@@ -98,7 +99,7 @@ impl Ring {
     fn with(made: IoUring, polls_device: bool) -> io::Result<Self> {
         let uring = Box::new(made);
         let entries = uring.params().sq_entries() as usize;
-        let process = rustix::process::getpid();
+        let process = raw::current_process();
         Ok(Self {
             uring,
             entries,
@@ -152,7 +153,7 @@ impl Ring {
     /// and in a forked child. It serves no more requests then.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && rustix::process::getpid() == self.process
+        !self.broken && raw::current_process() == self.process
     }
 
     /// Takes the ring out of use, as a failure of its own would.
@@ -360,7 +361,7 @@ impl Ring {
                     // Out of memory or of completion room for the moment.
                     Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
                         refusals += 1;
-                        rustix::thread::sched_yield();
+                        raw::give_way();
                     }
                     _ => {
                         self.abandon(base, load, pending, deliver);
@@ -413,7 +414,7 @@ impl Ring {
                 return;
             }
             // A system call is also where the kernel posts completions.
-            rustix::thread::sched_yield();
+            raw::give_way();
         }
     }
 }
@@ -502,12 +503,13 @@ impl Drop for Pending<'_> {
 }
 
 fn nap(ns: u64) {
-    let time = rustix::time::Timespec {
+    let time = libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as _,
+        tv_nsec: (ns % 1_000_000_000) as i64,
     };
     // Woken early by a signal is as good: whoever sleeps here looks next.
-    let _ = rustix::thread::nanosleep(&time);
+    // SAFETY: reads `time`; what is left is not asked for.
+    unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Runs `body` with the thread's timer slack at its least, 1 ns.

@@ -2,34 +2,39 @@
 //! lies in the managed window, and for no other reason.
 //!
 //! Because the window lies where the kernel places nothing by itself, the
-//! filter, which survives exec, never matches in a program that has no window
+//! filter, which survives exec, does not match in a program that has no window
 //! and so no handler. The one address that such a program may make up is a
-//! hint to `mmap`, which is let through: it never displaces the window.
-//! Calls issued by [`crate::raw::syscall`] pass.
+//! hint to `mmap`, which is let through: it never displaces the window; or one
+//! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
+//! left is said in [`crate::place`].
+//! Calls issued from the gate ([`crate::raw`]) pass.
 
 use crate::raw;
 use crate::syscall_table::{MAX_NUMBER, pointer_masks};
 use std::io;
 
-const ARCH_X86_64: u32 = 0xC000_003E;
+pub(crate) const ARCH_X86_64: u32 = 0xC000_003E;
 // Offsets in struct seccomp_data.
-const OFFSET_NUMBER: u32 = 0;
-const OFFSET_ARCH: u32 = 4;
-const OFFSET_POINTER: u32 = 8;
-const OFFSET_ARGUMENTS: u32 = 16;
+pub(crate) const OFFSET_NUMBER: u32 = 0;
+pub(crate) const OFFSET_ARCH: u32 = 4;
+pub(crate) const OFFSET_POINTER: u32 = 8;
+pub(crate) const OFFSET_ARGUMENTS: u32 = 16;
 
-const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
-const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
-const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(crate) const SET: u16 = 0x00; // BPF_LD | BPF_W | BPF_IMM
+pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+pub(crate) const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-const ALLOW: u32 = 0x7fff_0000;
+pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
+const ERRNO: u32 = 0x0005_0000;
 
 /// Where `mmap` has its flags, and those that make its address binding.
 const MMAP_FLAGS: u32 = 3;
+const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
 const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 
 const SET_MODE_FILTER: usize = 1;
@@ -43,15 +48,15 @@ const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of the filter, as the kernel has it.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {
-    code: u16,
-    if_true: u8,
-    if_false: u8,
-    value: u32,
+    pub(crate) code: u16,
+    pub(crate) if_true: u8,
+    pub(crate) if_false: u8,
+    pub(crate) value: u32,
 }
 
-fn plain(code: u16, value: u32) -> Instruction {
+pub(crate) fn plain(code: u16, value: u32) -> Instruction {
     Instruction { code, if_true: 0, if_false: 0, value }
 }
 
@@ -199,12 +204,22 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     // Only now is it worth asking who calls.
     code.extend([
         plain(LOAD, OFFSET_POINTER),
+        plain(AND, !(raw::APART as u32)),
         Instruction { code: IF_EQUAL, if_true: 0, if_false: 3, value: this.exempt as u32 },
         plain(LOAD, OFFSET_POINTER + 4),
         Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: (this.exempt >> 32) as u32 },
         plain(RETURN, ALLOW),
-        plain(RETURN, TRAP),
     ]);
+    if run.kind == Kind::Mmap {
+        // A program that has no window may ask so whether an address is free.
+        // Whoever has one has something mapped there.
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
+            Instruction { code: IF_ANY_SET, if_true: 0, if_false: 1, value: NOREPLACE },
+            plain(RETURN, ERRNO | libc::EEXIST as u32),
+        ]);
+    }
+    code.push(plain(RETURN, TRAP));
 }
 
 /// One [`check`] for each set of pointers that futex operations have.
@@ -290,15 +305,15 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const BASE: usize = 0x2000_0000_0000;
     const LEN: usize = 1 << 40;
-    const EXEMPT: u64 = 0x7f00_1234_5678;
+    const EXEMPT: u64 = 0x7f00_1234_5619;
 
     /// Interprets the few instructions the filter is made of.
-    fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
+    pub(crate) fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
         let mut data = vec![number as u32, ARCH_X86_64, ip as u32, (ip >> 32) as u32];
         data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
         let (mut pc, mut acc, mut steps) = (0, 0, 0);
@@ -310,6 +325,7 @@ mod tests {
             let jump = |taken: bool| usize::from(if taken { i.if_true } else { i.if_false });
             match i.code {
                 LOAD => acc = data[i.value as usize / 4],
+                SET => acc = i.value,
                 AND => acc &= i.value,
                 JUMP => pc += i.value as usize,
                 IF_EQUAL => pc += jump(acc == i.value),
@@ -339,7 +355,9 @@ mod tests {
                     let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
                     let expected = if is_pointer { TRAP } else { ALLOW };
                     assert_eq!(verdict(&program, number as i64, 0x1000, args), expected);
-                    assert_eq!(verdict(&program, number as i64, EXEMPT, args), ALLOW);
+                    for gate in [EXEMPT, EXEMPT + raw::APART as u64] {
+                        assert_eq!(verdict(&program, number as i64, gate, args), ALLOW);
+                    }
                 }
                 for address in [BASE as u64 - 1, BASE as u64 + LEN as u64, 0, u64::MAX] {
                     let mut args = [0u64; 6];
@@ -386,9 +404,10 @@ mod tests {
             assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
             assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
         }
-        for fixed in [libc::MAP_FIXED, libc::MAP_FIXED_NOREPLACE] {
+        let taken = ERRNO | libc::EEXIST as u32;
+        for (fixed, expected) in [(libc::MAP_FIXED, TRAP), (libc::MAP_FIXED_NOREPLACE, taken)] {
             let fixed = anonymous | fixed as u64;
-            assert_eq!(ask(libc::SYS_mmap, inside, fixed), TRAP, "{fixed:#x}");
+            assert_eq!(ask(libc::SYS_mmap, inside, fixed), expected, "{fixed:#x}");
             assert_eq!(ask(libc::SYS_mmap, 0x1000, fixed), ALLOW, "{fixed:#x}");
         }
     }

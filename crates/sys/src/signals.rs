@@ -57,10 +57,12 @@ pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Res
 
 /// Sets a signal back to its default action.
 pub fn set_default(signal: i32) {
-    // SAFETY: all-zero is SIG_DFL with an empty mask.
-    let action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // Handler, flags, restorer, mask, as the kernel has them: SIG_DFL. Not by
+    // the C library: a filter of the program's may forbid its instruction this.
+    let action = [0_usize; 4];
+    let args = [signal as usize, action.as_ptr() as usize, 0, size_of::<Mask>(), 0, 0];
     // SAFETY: valid action, no old one wanted.
-    unsafe { __sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    unsafe { raw::syscall(libc::SYS_rt_sigaction, args) };
 }
 
 /// The C library's `sigaction`, reached past the runtime's interposition.
@@ -190,8 +192,7 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
-    let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+    let (pid, tid) = (raw::current_process() as usize, raw::current_thread() as usize);
     // SAFETY: reads `info`; a process may send itself any details.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])

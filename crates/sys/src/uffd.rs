@@ -7,16 +7,17 @@ use crate::descriptor;
 use crate::hold::Hold;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 const API: u64 = 0xAA;
-const IOCTL_API: usize = 0xc018_aa3f;
-const IOCTL_REGISTER: usize = 0xc020_aa00;
-const IOCTL_COPY: usize = 0xc028_aa03;
-const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
-const IOCTL_MOVE: usize = 0xc028_aa05;
-const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
+pub(crate) const IOCTL_API: usize = 0xc018_aa3f;
+pub(crate) const IOCTL_REGISTER: usize = 0xc020_aa00;
+pub(crate) const IOCTL_COPY: usize = 0xc028_aa03;
+pub(crate) const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
+pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
+pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
 const REGISTER_MISSING: u64 = 1;
@@ -58,7 +59,8 @@ pub enum Writes {
 /// A userfaultfd with its features agreed.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: OwnedFd,
+    /// Owned; another one in a forked child.
+    fd: AtomicI32,
     features: u64,
     /// Memory stays registered whatever becomes of the descriptor: a touch of
     /// what is out never reads zeroes.
@@ -90,12 +92,12 @@ fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
         ioctls: u64,
     }
     let mut arg = ApiArg { api: API, features, ioctls: 0 };
-    ioctl(fd, IOCTL_API, &mut arg)?;
+    ioctl(fd.as_raw_fd(), IOCTL_API, &mut arg)?;
     Ok(arg.features)
 }
 
-fn ioctl<T>(fd: &OwnedFd, request: usize, arg: &mut T) -> io::Result<()> {
-    let args = [fd.as_raw_fd() as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
+fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
+    let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
     // SAFETY: `arg` is the structure that `request` names (private callers
     // only), valid for reads and writes. Effects on memory are confined to
     // ranges that were registered through `Uffd::register`.
@@ -136,7 +138,7 @@ impl Uffd {
         let features = needed | (offered & FEATURE_MOVE);
         agree(&fd, features)?;
         let hold = Hold::of(&fd);
-        Ok(Uffd { fd, features, hold })
+        Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, hold })
     }
 
     /// Puts a fresh descriptor, with the same features, in the place of this
@@ -148,13 +150,29 @@ impl Uffd {
                 return Err(error);
             }
             // All numbers are in use: its own serves.
-            descriptor::vacate(&self.fd);
+            self.close();
             open(Privilege::UserModeOnly)
         })?;
         agree(&fresh, self.features)?;
-        descriptor::replace(&self.fd, fresh)?;
-        self.hold.renew(&self.fd);
+        let fresh = descriptor::move_high(fresh);
+        self.hold.renew(&fresh);
+        self.close();
+        // Not the old number: it may lie above a limit that was lowered since.
+        self.fd.store(fresh.into_raw_fd(), Ordering::Release);
         Ok(())
+    }
+
+    /// Closes the descriptor, if it is open.
+    fn close(&self) {
+        let number = self.fd.swap(-1, Ordering::AcqRel);
+        if number >= 0 {
+            // SAFETY: owned by this alone, which has forgotten it.
+            descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+    }
+
+    fn ioctl<T>(&self, request: usize, arg: &mut T) -> io::Result<()> {
+        ioctl(self.fd.load(Ordering::Relaxed), request, arg)
     }
 
     /// Whether UFFDIO_MOVE may be used.
@@ -176,7 +194,7 @@ impl Uffd {
         }
         let range = Range { start: start as u64, len: len as u64 };
         let mut arg = Register { range, mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
-        ioctl(&self.fd, IOCTL_REGISTER, &mut arg)
+        self.ioctl(IOCTL_REGISTER, &mut arg)
     }
 
     /// Fills missing pages from `to` with `bytes` (whole pages).
@@ -198,7 +216,7 @@ impl Uffd {
                 mode: DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 },
                 copied: 0,
             };
-            let result = ioctl(&self.fd, IOCTL_COPY, &mut arg);
+            let result = self.ioctl(IOCTL_COPY, &mut arg);
             (result, arg.copied)
         })
     }
@@ -214,7 +232,7 @@ impl Uffd {
         retrying(len, |done| {
             let range = Range { start: (start + done) as u64, len: (len - done) as u64 };
             let mut arg = Zero { range, mode: DONTWAKE, zeroed: 0 };
-            let result = ioctl(&self.fd, IOCTL_ZEROPAGE, &mut arg);
+            let result = self.ioctl(IOCTL_ZEROPAGE, &mut arg);
             (result, arg.zeroed)
         })
     }
@@ -244,7 +262,7 @@ impl Uffd {
                 mode: DONTWAKE,
                 moved: 0,
             };
-            let result = ioctl(&self.fd, IOCTL_MOVE, &mut arg);
+            let result = self.ioctl(IOCTL_MOVE, &mut arg);
             let Err(error) = result else { return (result, arg.moved) };
             let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
             let finished_it = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
@@ -263,11 +281,17 @@ impl Uffd {
         let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
         loop {
             let range = Range { start: start as u64, len: len as u64 };
-            match ioctl(&self.fd, IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
+            match self.ioctl(IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::hint::spin_loop(),
                 result => return result,
             }
         }
+    }
+}
+
+impl Drop for Uffd {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

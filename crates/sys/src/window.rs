@@ -3,8 +3,8 @@
 //!
 //! A page is named by its number in the window, so "is this pointer ours" is
 //! one mask and "which entry" is one subtraction and a shift. The window lies
-//! where the kernel does not place mappings by itself, which also keeps the
-//! guard's filter from ever matching in a program that has no window.
+//! where the kernel does not place mappings by itself ([`crate::place`]), which
+//! also keeps the guard's filter from matching in a program that has no window.
 //!
 //! Everything here is memory of the *program*: no Rust reference ever points
 //! into the window, so taking pages out or putting them in cannot invalidate
@@ -12,6 +12,7 @@
 //! [`StagedFrame`], which owns it while it lives.
 
 use crate::memory::{PAGE_SIZE, Page};
+use crate::place::{self, Place};
 use crate::raw;
 use crate::uffd::{self, Partial, Uffd};
 use std::io;
@@ -19,17 +20,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
 
-/// Where the window is put: far below where the kernel places mappings
-/// (top down from 0x7fff_…), far above position-independent programs' heaps.
-pub const WINDOW_BASE: usize = 0x2000_0000_0000;
 /// Sizes tried, largest first; smaller ones serve where limits
 /// (RLIMIT_AS, strict overcommit) forbid more.
 pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
-/// Neighbouring places tried for each size.
-const SLOTS: usize = 4;
-/// Every window lies in here, and nothing else does.
-pub(crate) const RESERVABLE: std::ops::Range<usize> =
-    WINDOW_BASE..WINDOW_BASE + SLOTS * WINDOW_SIZES[0];
+/// Places tried for the gate.
+const GATES: usize = 8;
 
 /// Runs of pages that are dropped in one call.
 const DISCARD_RUNS: usize = 64;
@@ -93,9 +88,8 @@ impl Window {
     /// Reserves the window and `staging_frames` frames, and opens userfaultfd
     /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
-        raw::settle_gate();
         let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
-        let (base, len) = reserve_range()?;
+        let (base, len) = reserve_range(settle())?;
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         // SAFETY: no fixed address.
@@ -396,7 +390,7 @@ impl Window {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
         // A process may always ask this about itself, whoever it runs as.
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
         // SAFETY: `local` describes `to`, a page we may write; the remote side
         // is read by the kernel, which checks it.
@@ -543,7 +537,22 @@ impl Drop for StagedFrame<'_> {
     }
 }
 
-fn reserve_range() -> Result<(usize, usize), WindowError> {
+/// Where the window is to be, with the gate in its place. Another place serves
+/// where something lies at the one that was inherited. Without a gate calls are
+/// made from the library's own code: then programs that this one starts install
+/// a filter of their own.
+fn settle() -> usize {
+    let mut place = place::wanted();
+    for _ in 0..GATES {
+        if raw::settle_gate(place.gate()) {
+            break;
+        }
+        place = Place::choose();
+    }
+    place.window()
+}
+
+fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
     let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
     let smallest = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
     // Half of what the process may have: the rest is for the engine's tables, the
@@ -551,8 +560,8 @@ fn reserve_range() -> Result<(usize, usize), WindowError> {
     let most = crate::memory::address_space_limit() / 2;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
         // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..SLOTS {
-            let base = WINDOW_BASE + slot * len;
+        for slot in 0..place::WINDOWS {
+            let base = first + slot * len;
             // SAFETY: NOREPLACE never displaces an existing mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),

@@ -3,8 +3,9 @@
 use super::Check;
 use super::limits::Surroundings;
 use crate::refusal::plain;
+use softswap_sys::place::Place;
 use softswap_sys::probe::{self, Privilege};
-use softswap_sys::window::{WINDOW_BASE, WINDOW_SIZES};
+use softswap_sys::window::WINDOW_SIZES;
 use std::io;
 
 pub(super) fn checks(surroundings: &Surroundings) -> Vec<Check> {
@@ -121,9 +122,10 @@ fn io_uring(around: &Surroundings) -> Check {
 
 fn window(around: &Surroundings) -> Check {
     let mut refused = None;
+    let base = Place::choose().window();
     for bytes in WINDOW_SIZES {
         let shown = crate::units::bytes(bytes as u64);
-        match (probe::reserve_window(WINDOW_BASE, bytes), &refused) {
+        match (probe::reserve_window(base, bytes), &refused) {
             (Ok(()), None) => {
                 return Check::ok("managed-window", format!("{shown} of address space reserved"));
             }

@@ -14,8 +14,9 @@ use crate::refusal::{Refusal, plain};
 use crate::{control, library};
 use clap::Args;
 use figures::{Figures, Outcome};
-use softswap_engine::config::Config;
+use softswap_engine::config::{Config, ENV_PREFIX, place};
 use softswap_engine::stats::{STATS_WORDS, Stats};
+use softswap_sys::place::Place;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -179,6 +180,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
+    // Within another run, the place of that one: its filter is inherited.
+    let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
+    config.place = Some(place(&variable).unwrap_or_else(Place::choose));
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 
@@ -228,12 +232,12 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config, library: &std
     use std::os::unix::process::CommandExt;
     command.arg0(&args.program[0]).args(&args.program[1..]);
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with(softswap_engine::config::ENV_PREFIX)) {
+        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
             command.env_remove(name);
         }
     }
     for (name, value) in config.to_env() {
-        command.env(format!("{}{name}", softswap_engine::config::ENV_PREFIX), value);
+        command.env(format!("{ENV_PREFIX}{name}"), value);
     }
     let mut preload = library.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

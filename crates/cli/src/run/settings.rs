@@ -207,6 +207,7 @@ pub(super) fn settle(
         steer: !sources.switch("no_steer", args.no_steer, file.no_steer.as_ref())?,
         stats_fd: None,
         supervisor_pid: None,
+        place: None,
     };
     Ok(Settled {
         config,

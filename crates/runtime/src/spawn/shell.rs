@@ -54,11 +54,14 @@ fn wait_for(pid: libc::pid_t) -> i32 {
     loop {
         // By way of the guard: this stack may be managed memory, and out.
         // SAFETY: `status` is valid; there is no rusage.
-        let waited = unsafe { libc::syscall(libc::SYS_wait4, pid, &raw mut status, 0, 0) };
-        if waited == i64::from(pid) {
+        let waited = unsafe {
+            let args = [pid as usize, &raw mut status as usize, 0, 0];
+            raw::syscall_through_guard(libc::SYS_wait4, args)
+        };
+        if waited == pid as isize {
             return status;
         }
-        if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+        if waited != -(libc::EINTR as isize) {
             return -1;
         }
     }

@@ -1,0 +1,165 @@
+//! The program's own seccomp filters.
+//!
+//! A filter is installed as the program gives it, with what the engine needs
+//! in front of it ([`exemption`]). It judges every call that the program makes,
+//! as without softswap: those that the guard issues again, too. A call that it
+//! traps there the program's SIGSYS handler gets as it was made
+//! ([`crate::guard`]).
+//!
+//! The engine's own threads have ended when it is installed, and do not start
+//! again: what a thread's start and end take the filter may kill for.
+//!
+//! Two things are not shown to it. What the allocator's calls about managed
+//! memory come to (`mmap`, `munmap`, `madvise`, `brk`) never reaches the
+//! kernel. And a filter that is installed by an instruction of the program's
+//! own, from memory that is not managed, is not seen here.
+
+use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
+use crate::own_threads;
+use crate::start;
+use softswap_engine::engine::Engine;
+use softswap_sys::exemption;
+use softswap_sys::raw;
+use softswap_sys::seccomp::Instruction;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SET_MODE_FILTER: usize = 1;
+const MODE_FILTER: usize = 2;
+const FLAG_NEW_LISTENER: usize = 1 << 3;
+
+/// Whether the program has one that it installed in this process.
+static HAS_OWN: AtomicBool = AtomicBool::new(false);
+
+/// As the kernel has it: `struct sock_fprog`.
+#[repr(C)]
+struct Program {
+    len: u16,
+    filter: *const Instruction,
+}
+
+/// `seccomp(2)`.
+pub(crate) fn set(arguments: Arguments) -> isize {
+    match arguments[0] {
+        SET_MODE_FILTER => {
+            install(libc::SYS_seccomp, arguments, arguments[1] & FLAG_NEW_LISTENER != 0)
+        }
+        _ => issue_pinned(libc::SYS_seccomp, arguments),
+    }
+}
+
+/// `prctl(PR_SET_SECCOMP, ...)`. The strict mode the kernel refuses (EINVAL) to
+/// whoever has a filter already.
+pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
+    match arguments[1] {
+        MODE_FILTER => install(libc::SYS_prctl, arguments, false),
+        _ => issue_pinned(libc::SYS_prctl, arguments),
+    }
+}
+
+/// Installs a filter by the call that the program made; its result.
+fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
+    let Some(engine) = start::engine() else { return issue(number, arguments) };
+    let mut header = Program { len: 0, filter: std::ptr::null() };
+    // SAFETY: a word and a pointer: any bytes are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut((&raw mut header).cast::<u8>(), size_of::<Program>())
+    };
+    if !read(engine, arguments[2], bytes) {
+        // The kernel says what it says to a pointer that is bad.
+        arguments[2] = 0;
+        return issue(number, arguments);
+    }
+    let program = instructions(engine, &header);
+    let code = match program.as_deref().map(exemption::before) {
+        Some(None) => return -(libc::ENOMEM as isize),
+        Some(Some(code)) => Some(code),
+        None => None,
+    };
+    let own = match &code {
+        Some(code) => Program { len: code.len() as u16, filter: code.as_ptr() },
+        // Too short, too long, or not readable: the kernel says which.
+        None => Program { len: header.len, filter: header.filter },
+    };
+    arguments[2] = &raw const own as usize;
+    own_threads::without(|| {
+        let result = issue(number, arguments);
+        // With all threads wanted, a thread's number says that it has another one.
+        if result == 0 || result > 0 && gives_descriptor {
+            HAS_OWN.store(true, Ordering::Relaxed);
+            own_threads::stay_ended();
+        }
+        result
+    })
+}
+
+/// The filter's instructions, if there are as many as may be and all can be read.
+fn instructions(engine: &Engine, header: &Program) -> Option<Vec<Instruction>> {
+    let count = usize::from(header.len);
+    if count == 0 || count > exemption::MOST_INSTRUCTIONS {
+        return None;
+    }
+    let mut all = vec![Instruction::default(); count];
+    // SAFETY: plain numbers: any bytes are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(
+            all.as_mut_ptr().cast::<u8>(),
+            count * size_of::<Instruction>(),
+        )
+    };
+    read(engine, header.filter as usize, bytes).then_some(all)
+}
+
+/// Copies memory of the program's, managed or not; false where there is none.
+fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
+    let mut pins = Pins::<1>::new(engine);
+    if pins.add(from, to.len(), to.len()) < to.len() {
+        return false;
+    }
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    let arguments = [raw::current_process() as usize, local, 1, remote, 1, 0];
+    // SAFETY: `local` describes `to`; the kernel checks the other side.
+    match unsafe { raw::syscall(libc::SYS_process_vm_readv, arguments) } {
+        done if done == to.len() as isize => true,
+        error if [-(libc::ENOSYS as isize), -(libc::EPERM as isize)].contains(&error) => {
+            // Containers may forbid it. Without it a pointer that is bad faults.
+            // SAFETY: the program's promise to the call that it makes.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
+pub(crate) fn mode(arguments: Arguments) -> isize {
+    const LINE: &str = "Seccomp_filters:";
+    if HAS_OWN.load(Ordering::Relaxed) {
+        return issue(libc::SYS_prctl, arguments);
+    }
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
+    match count {
+        Some(0 | 1) | None => 0,
+        Some(2_u32..) => issue(libc::SYS_prctl, arguments),
+    }
+}
+
+/// What the program's filter says to a call about managed memory that the
+/// engine is about to answer: the result, unless it lets it pass. The kernel is
+/// asked by the same call about no bytes.
+pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
+    if !HAS_OWN.load(Ordering::Relaxed) {
+        return None;
+    }
+    let passed = match number {
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect => 0,
+        libc::SYS_mremap => -(libc::EINVAL as isize),
+        _ => return None,
+    };
+    let mut about_nothing = arguments;
+    about_nothing[1] = 0;
+    let result = guard::issue(number, about_nothing);
+    (result != passed).then_some(result)
+}

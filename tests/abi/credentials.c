@@ -1,0 +1,563 @@
+/* Calls that change what a thread may do or where it lives. They meet a
+ * process of as many threads as the program has made, and what they change
+ * holds for all that the process has. */
+#include "abi.h"
+#include <dirent.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+
+#define NOBODY 65534
+
+/* A line of a thread's status. */
+static void status_of(const char *thread, const char *name, char *line, size_t len)
+{
+    char path[300];
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
+    line[0] = 0;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    char text[512];
+    while (fgets(text, sizeof text, file))
+        if (!strncmp(text, name, strlen(name)) && text[strlen(name)] == ':')
+            snprintf(line, len, "%.*s", (int)strcspn(text, "\n"), text);
+    fclose(file);
+}
+
+/* Says how many threads of the process have another value than the caller. */
+static void alike(const char *name)
+{
+    char own[256], other[256], self[32];
+    snprintf(self, sizeof self, "%d", (int)syscall(SYS_gettid));
+    status_of(self, name, own, sizeof own);
+    int unlike = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));) {
+        if (task->d_name[0] == '.')
+            continue;
+        status_of(task->d_name, name, other, sizeof other);
+        unlike += other[0] && strcmp(own, other) != 0;
+    }
+    if (tasks)
+        closedir(tasks);
+    say("%s, unlike: %d", own, unlike);
+}
+
+/* How many threads are in another name space than the caller. */
+static void together(const char *kind)
+{
+    char path[400], own[200] = "", other[200];
+    snprintf(path, sizeof path, "/proc/thread-self/ns/%s", kind);
+    if (readlink(path, own, sizeof own - 1) < 0)
+        say("no %s", kind);
+    int elsewhere = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));) {
+        if (task->d_name[0] == '.')
+            continue;
+        memset(other, 0, sizeof other);
+        snprintf(path, sizeof path, "/proc/self/task/%s/ns/%s", task->d_name, kind);
+        if (readlink(path, other, sizeof other - 1) > 0)
+            elsewhere += strcmp(own, other) != 0;
+    }
+    if (tasks)
+        closedir(tasks);
+    say("%s, elsewhere: %d", kind, elsewhere);
+}
+
+static int is_root(void)
+{
+    return geteuid() == 0;
+}
+
+/* Memory that is out, before what is tried. */
+static unsigned char *out(void)
+{
+    unsigned char *at = memory(4 * MIB, 1);
+    put_out();
+    return at;
+}
+
+/* That it is all there after it, and goes out and comes in. */
+static void all_there(unsigned char *at)
+{
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+    fill(at, 4 * MIB, 2);
+    put_out();
+    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+}
+
+/* --- prctl */
+
+static void no_new_privileges(void)
+{
+    unsigned char *at = out();
+    RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    alike("NoNewPrivs");
+    RESULT(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+    all_there(at);
+}
+
+static void no_new_privileges_by_syscall(void)
+{
+    RESULT(syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    alike("NoNewPrivs");
+}
+
+static void dropping_from_the_bounding_set(void)
+{
+    unsigned char *at = out();
+    for (int capability = 20; capability < 30; capability++)
+        RESULT(prctl(PR_CAPBSET_DROP, capability, 0, 0, 0));
+    alike("CapBnd");
+    RESULT(prctl(PR_CAPBSET_READ, 25, 0, 0, 0));
+    RESULT(prctl(PR_CAPBSET_DROP, 9999, 0, 0, 0));
+    all_there(at);
+}
+
+static void secure_bits(void)
+{
+    RESULT(prctl(PR_SET_SECUREBITS, SECBIT_NOROOT, 0, 0, 0));
+    RESULT(prctl(PR_GET_SECUREBITS, 0, 0, 0, 0));
+}
+
+static void keeping_capabilities(void)
+{
+    RESULT(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0));
+    RESULT(prctl(PR_GET_KEEPCAPS, 0, 0, 0, 0));
+    if (is_root())
+        RESULT(setuid(NOBODY));
+    alike("CapPrm");
+    alike("CapEff");
+}
+
+static void ambient_capabilities(void)
+{
+    RESULT(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHOWN, 0, 0));
+    RESULT(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
+    RESULT(prctl(PR_CAP_AMBIENT, 99, 0, 0, 0));
+    alike("CapAmb");
+}
+
+static void other_options_pass(void)
+{
+    char *name = strdup("a-name");
+    char *found = calloc(1, 16);
+    put_out();
+    RESULT(prctl(PR_SET_NAME, name, 0, 0, 0));
+    put_out();
+    RESULT(prctl(PR_GET_NAME, found, 0, 0, 0));
+    say("%s", found);
+    RESULT(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) >= 0);
+    RESULT(prctl(9999, 0, 0, 0, 0));
+    RESULT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
+}
+
+static void many_times(void)
+{
+    unsigned char *at = out();
+    long failed = 0;
+    for (int i = 0; i < 300; i++)
+        failed += prctl(PR_SET_KEEPCAPS, i & 1, 0, 0, 0) != 0;
+    say("failed: %ld", failed);
+    RESULT(prctl(PR_GET_KEEPCAPS, 0, 0, 0, 0));
+    all_there(at);
+}
+
+/* --- capabilities */
+
+static struct __user_cap_header_struct *header(void)
+{
+    struct __user_cap_header_struct *header = calloc(1, sizeof *header);
+    header->version = _LINUX_CAPABILITY_VERSION_3;
+    return header;
+}
+
+int capset(void *, const void *);
+int capget(void *, void *);
+
+static void dropping_capabilities(void)
+{
+    unsigned char *at = out();
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    RESULT(capset(header(), none));
+    alike("CapEff");
+    alike("CapPrm");
+    RESULT(sethostname("abi", 3));
+    all_there(at);
+}
+
+static void dropping_them_by_syscall(void)
+{
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    RESULT(syscall(SYS_capset, header(), none));
+    alike("CapEff");
+}
+
+static void dropping_some_from_the_heap(void)
+{
+    struct __user_cap_header_struct *who = header();
+    struct __user_cap_data_struct *some = calloc(2, sizeof *some);
+    put_out();
+    RESULT(capget(who, some));
+    some[0].effective &= ~(1u << CAP_SYS_TIME);
+    put_out();
+    RESULT(capset(who, some));
+    alike("CapEff");
+}
+
+static void capabilities_of_bad_pointers(void)
+{
+    RESULT(syscall(SYS_capset, NULL, NULL));
+    RESULT(syscall(SYS_capset, header(), NULL));
+    struct __user_cap_header_struct *who = header();
+    who->version = 77;
+    put_out();
+    RESULT(syscall(SYS_capset, who, NULL));
+    say("version %x", who->version);
+}
+
+/* --- users and groups */
+
+static void becoming_nobody(void)
+{
+    unsigned char *at = out();
+    if (is_root())
+        RESULT(setgroups(0, NULL));
+    RESULT(setresgid(NOBODY, NOBODY, NOBODY));
+    RESULT(setresuid(NOBODY, NOBODY, NOBODY));
+    alike("Uid");
+    alike("Gid");
+    alike("CapEff");
+    RESULT(setuid(0));
+    all_there(at);
+}
+
+static void becoming_nobody_by_syscall(void)
+{
+    unsigned char *at = out();
+    RESULT(syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY));
+    RESULT(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY));
+    alike("Uid");
+    alike("Gid");
+    alike("CapEff");
+    RESULT(syscall(SYS_setuid, 0));
+    all_there(at);
+}
+
+static void a_user_for_files(void)
+{
+    RESULT(setfsgid(NOBODY) >= 0);
+    RESULT(setfsuid(NOBODY) >= 0);
+    alike("Uid");
+    alike("Gid");
+    RESULT(setfsuid(-1));
+}
+
+static void a_user_for_files_by_syscall(void)
+{
+    RESULT(syscall(SYS_setfsgid, NOBODY) >= 0);
+    RESULT(syscall(SYS_setfsuid, NOBODY) >= 0);
+    alike("Uid");
+    alike("Gid");
+}
+
+static void groups_by_syscall(void)
+{
+    gid_t *groups = malloc(3 * sizeof *groups);
+    groups[0] = 5, groups[1] = 6, groups[2] = 7;
+    put_out();
+    RESULT(syscall(SYS_setgroups, 3, groups));
+    alike("Groups");
+    RESULT(syscall(SYS_setgroups, 1, 8));
+}
+
+static void users_by_other_calls(void)
+{
+    RESULT(syscall(SYS_setregid, -1, NOBODY));
+    RESULT(syscall(SYS_setreuid, -1, NOBODY));
+    alike("Uid");
+    alike("Gid");
+    RESULT(syscall(SYS_setgid, 0));
+    RESULT(syscall(SYS_setuid, 0));
+    alike("Uid");
+}
+
+static void effective_and_back(void)
+{
+    unsigned char *at = out();
+    RESULT(seteuid(NOBODY));
+    alike("Uid");
+    RESULT(seteuid(getuid()));
+    alike("Uid");
+    all_there(at);
+}
+
+/* --- name spaces */
+
+static void unshared(int flags, const char *kind)
+{
+    unsigned char *at = out();
+    say_result("unshare", unshare(flags));
+    together(kind);
+    all_there(at);
+}
+
+static void a_user_name_space(void) { unshared(CLONE_NEWUSER, "user"); }
+static void a_mount_name_space(void) { unshared(CLONE_NEWNS, "mnt"); }
+static void a_host_name_space(void) { unshared(CLONE_NEWUTS, "uts"); }
+static void a_network_name_space(void) { unshared(CLONE_NEWNET, "net"); }
+static void an_ipc_name_space(void) { unshared(CLONE_NEWIPC, "ipc"); }
+static void user_and_mount_name_spaces(void) { unshared(CLONE_NEWUSER | CLONE_NEWNS, "mnt"); }
+static void files_of_ones_own(void) { unshared(CLONE_FILES, "mnt"); }
+static void a_directory_of_ones_own(void) { unshared(CLONE_FS, "mnt"); }
+
+/* Only a process of one thread may. */
+static void being_one_thread(void)
+{
+    RESULT(unshare(CLONE_THREAD));
+    RESULT(unshare(CLONE_SIGHAND));
+    RESULT(unshare(CLONE_VM));
+}
+
+static void *waits(void *end)
+{
+    char byte;
+    if (read(*(int *)end, &byte, 1) < 0)
+        say("read");
+    return NULL;
+}
+
+static void being_two_threads(void)
+{
+    int ends[2];
+    pthread_t thread;
+    MUST(pipe(ends));
+    pthread_create(&thread, NULL, waits, &ends[0]);
+    RESULT(unshare(CLONE_THREAD));
+    RESULT(unshare(CLONE_NEWUSER));
+    close(ends[1]);
+    pthread_join(thread, NULL);
+    RESULT(unshare(CLONE_THREAD));
+    RESULT(unshare(CLONE_NEWUSER));
+}
+
+static void being_root_in_it(void)
+{
+    char map[64];
+    uid_t uid = geteuid();
+    SUCCESS(unshare(CLONE_NEWUSER));
+    snprintf(map, sizeof map, "0 %u 1", uid);
+    int fd = open("/proc/self/uid_map", O_WRONLY);
+    RESULT(write(fd, map, strlen(map)) > 0);
+    say("uid %d", (int)geteuid());
+    alike("CapEff");
+}
+
+static void children_in_a_process_name_space(void)
+{
+    unsigned char *at = out();
+    say_result("unshare", unshare(CLONE_NEWUSER | CLONE_NEWPID));
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        say("first: %d, wrong: %zu", getpid() == 1, wrong(at, 4 * MIB, 1));
+        _exit(0);
+    }
+    say_end("child", pid);
+    all_there(at);
+}
+
+static void joining(const char *kind, int flag)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/ns/%s", kind);
+    int fd = MUST(open(path, O_RDONLY));
+    unsigned char *at = out();
+    say_result(kind, setns(fd, flag));
+    together(kind);
+    all_there(at);
+}
+
+static void joining_mounts(void) { joining("mnt", CLONE_NEWNS); }
+static void joining_a_host_name(void) { joining("uts", CLONE_NEWUTS); }
+static void joining_ones_own_user_name_space(void) { joining("user", CLONE_NEWUSER); }
+
+static void joining_by_syscall(void)
+{
+    int fd = MUST(open("/proc/self/ns/mnt", O_RDONLY));
+    RESULT(syscall(SYS_setns, fd, 0));
+    RESULT(syscall(SYS_setns, -1, 0));
+    RESULT(syscall(SYS_unshare, 0x12345));
+}
+
+/* A pipe's other end is at its end once the program has closed it. */
+static void nobody_else_has_ones_files(void)
+{
+    int ends[2];
+    char byte;
+    MUST(pipe(ends));
+    MUST(unshare(CLONE_FILES));
+    MUST(close(ends[1]));
+    RESULT(read(ends[0], &byte, 1));
+}
+
+/* --- others */
+
+static void a_session_keyring(void)
+{
+    long result = syscall(SYS_keyctl, 1, NULL);
+    say("%s", result > 0 ? "joined" : strerrorname_np(errno));
+    RESULT(syscall(SYS_keyctl, 12345, 0));
+}
+
+static void a_landlock(void)
+{
+    uint64_t *handled = calloc(1, 8);
+    unsigned char *at = out();
+    *handled = 1 << 1; /* LANDLOCK_ACCESS_FS_WRITE_FILE */
+    put_out();
+    int rules = syscall(444, handled, 8, 0);
+    if (rules < 0) {
+        say("%s", strerrorname_np(errno));
+        return;
+    }
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    RESULT(syscall(446, rules, 0));
+    RESULT(open("/dev/null", O_WRONLY));
+    SUCCESS(open("/dev/null", O_RDONLY));
+    all_there(at);
+}
+
+static void *drops(void *unused)
+{
+    RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    RESULT(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+    return unused;
+}
+
+static volatile int stop;
+
+static void *touches(void *at)
+{
+    static size_t bad;
+    while (!stop)
+        for (size_t page = 0; page < 4 * MIB; page += PAGE)
+            bad += ((unsigned char *)at)[page] != pattern(page, 1);
+    return &bad;
+}
+
+static void while_others_touch_memory(void)
+{
+    unsigned char *at = out();
+    pthread_t thread;
+    pthread_create(&thread, NULL, touches, at);
+    for (int i = 0; i < 20; i++) {
+        put_out();
+        prctl(PR_SET_KEEPCAPS, i & 1, 0, 0, 0);
+    }
+    stop = 1;
+    void *bad;
+    pthread_join(thread, &bad);
+    say("bad: %zu", *(size_t *)bad);
+    all_there(at);
+}
+
+static void *drops_often(void *unused)
+{
+    for (int i = 0; i < 25; i++)
+        prctl(PR_SET_KEEPCAPS, i & 1, 0, 0, 0);
+    return unused;
+}
+
+static void by_many_threads_at_once(void)
+{
+    unsigned char *at = out();
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, drops_often, NULL);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    all_there(at);
+}
+
+static void by_a_thread_that_is_not_the_first(void)
+{
+    pthread_t thread;
+    unsigned char *at = out();
+    pthread_create(&thread, NULL, drops, NULL);
+    pthread_join(thread, NULL);
+    all_there(at);
+}
+
+static void in_handler(int signal)
+{
+    (void)signal;
+    RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+}
+
+static void in_a_signal_handler(void)
+{
+    unsigned char *at = out();
+    signal(SIGUSR1, in_handler);
+    raise(SIGUSR1);
+    alike("NoNewPrivs");
+    all_there(at);
+}
+
+static void in_a_forked_child(void)
+{
+    unsigned char *at = out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        RESULT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        SUCCESS(unshare(CLONE_NEWUSER));
+        say("wrong: %zu", wrong(at, 4 * MIB, 1));
+        _exit(0);
+    }
+    say_end("child", pid);
+    alike("CapEff");
+    all_there(at);
+}
+
+static void in_a_child_that_shares_memory(void)
+{
+    unsigned char *at = out();
+    pid_t pid = vfork();
+    if (pid == 0) {
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
+    }
+    say_end("child", pid);
+    alike("CapEff");
+    all_there(at);
+}
+
+static void programs_start_with_less(void)
+{
+    char *argv[] = {"grep", "NoNewPrivs", "/proc/self/status", NULL};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    execv("/bin/grep", argv);
+}
+
+ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
+         CASE(dropping_from_the_bounding_set), CASE(secure_bits), CASE(keeping_capabilities),
+         CASE(ambient_capabilities), CASE(other_options_pass), CASE(many_times),
+         CASE(dropping_capabilities), CASE(dropping_them_by_syscall),
+         CASE(dropping_some_from_the_heap), CASE(capabilities_of_bad_pointers),
+         CASE(becoming_nobody), CASE(becoming_nobody_by_syscall), CASE(a_user_for_files),
+         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall), CASE(users_by_other_calls),
+         CASE(effective_and_back), CASE(a_user_name_space),
+         CASE(a_mount_name_space), CASE(a_host_name_space), CASE(a_network_name_space),
+         CASE(an_ipc_name_space), CASE(user_and_mount_name_spaces), CASE(files_of_ones_own),
+         CASE(a_directory_of_ones_own), CASE(being_one_thread), CASE(being_two_threads),
+         CASE(being_root_in_it), CASE(children_in_a_process_name_space), CASE(joining_mounts),
+         CASE(joining_a_host_name), CASE(joining_ones_own_user_name_space),
+         CASE(joining_by_syscall), CASE(nobody_else_has_ones_files), CASE(a_session_keyring),
+         CASE(a_landlock), CASE(while_others_touch_memory), CASE(by_many_threads_at_once),
+         CASE(by_a_thread_that_is_not_the_first), CASE(in_a_signal_handler),
+         CASE(in_a_forked_child), CASE(in_a_child_that_shares_memory),
+         CASE(programs_start_with_less))

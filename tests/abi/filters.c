@@ -1,0 +1,929 @@
+/* The program's own seccomp filters: they judge what the program does, and
+ * nothing that is done for it behind its back. */
+#include "abi.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <setjmp.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/statfs.h>
+#include <ucontext.h>
+
+#define LOAD(offset) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)
+#define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
+#define IF(value, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, then, otherwise)
+#define NUMBER offsetof(struct seccomp_data, nr)
+#define ARGUMENT(n) (offsetof(struct seccomp_data, args) + 8 * (n))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* Installs a filter that lies where the caller wants. */
+static long install(const struct sock_filter *code, size_t len)
+{
+    struct sock_fprog program = {.len = len, .filter = (struct sock_filter *)code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+/* What one call is answered with; the others pass. */
+static void only(long number, unsigned action)
+{
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(number, 0, 1), RETURN(action), RETURN(SECCOMP_RET_ALLOW),
+    };
+    MUST(install(code, COUNT(code)));
+}
+
+/* Lets these pass, as the list of a sandbox has it; for all else `action`. */
+static void allow(const long *numbers, size_t count, unsigned action)
+{
+    struct sock_filter *code = malloc((count + 8) * sizeof *code);
+    size_t len = 0;
+    code[len++] = (struct sock_filter)LOAD(offsetof(struct seccomp_data, arch));
+    code[len++] = (struct sock_filter)IF(AUDIT_ARCH_X86_64, 1, 0);
+    code[len++] = (struct sock_filter)RETURN(SECCOMP_RET_KILL_PROCESS);
+    code[len++] = (struct sock_filter)LOAD(NUMBER);
+    for (size_t i = 0; i < count; i++)
+        code[len++] = (struct sock_filter)IF(numbers[i], count - i, 0);
+    code[len++] = (struct sock_filter)RETURN(action);
+    code[len++] = (struct sock_filter)RETURN(SECCOMP_RET_ALLOW);
+    MUST(install(code, len));
+    free(code);
+}
+#define ALLOW(action, ...)                                                    \
+    do {                                                                      \
+        static const long numbers[] = {__VA_ARGS__};                          \
+        allow(numbers, COUNT(numbers), action);                               \
+    } while (0)
+
+/* Memory that is out, and room to put out more. */
+static unsigned char *out(size_t len)
+{
+    unsigned char *at = memory(len, 1);
+    put_out();
+    return at;
+}
+
+/* --- lists of what may be called */
+
+static void a_list_that_kills(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+}
+
+static void a_list_that_kills_threads(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_THREAD, SYS_write, SYS_exit_group);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+}
+
+static void a_list_with_errors(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+    RESULT(getppid());
+    RESULT(close(77));
+}
+
+static void a_list_that_traps(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_TRAP, SYS_write, SYS_exit_group);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+    say("%ld", syscall(SYS_getppid));
+}
+
+static void going_out_under_a_list(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
+    for (unsigned round = 2; round < 5; round++) {
+        fill(at, 4 * MIB, round);
+        put_out();
+        say("wrong: %zu", wrong(at, 4 * MIB, round));
+    }
+}
+
+static void an_allocator_under_a_list(void)
+{
+    put_out();
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_brk, SYS_mmap, SYS_munmap,
+          SYS_mremap, SYS_madvise, SYS_mprotect);
+    enum { BLOCKS = 300 };
+    static unsigned char *blocks[BLOCKS];
+    size_t bad = 0;
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(1000 + i * 300);
+        fill(blocks[i], 1000 + i * 300, i);
+    }
+    put_out();
+    for (int i = 0; i < BLOCKS; i++)
+        bad += wrong(blocks[i], 1000 + i * 300, i);
+    for (int i = 0; i < BLOCKS; i += 2)
+        free(blocks[i]);
+    unsigned char *large = malloc(200000);
+    fill(large, 200000, 3);
+    large = realloc(large, 6 * MIB);
+    bad += wrong(large, 200000, 3);
+    say("wrong: %zu", bad);
+}
+
+static void a_list_checks_its_arguments(void)
+{
+    char *text = strdup("a line from the heap\n");
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_exit_group, 4, 0), IF(SYS_write, 0, 2), LOAD(ARGUMENT(0)),
+        IF(1, 1, 0), RETURN(SECCOMP_RET_ERRNO | EACCES), RETURN(SECCOMP_RET_ALLOW),
+    };
+    put_out();
+    MUST(install(code, COUNT(code)));
+    RESULT(write(1, text, strlen(text)));
+    RESULT(write(2, text, 0));
+    RESULT(getppid());
+}
+
+static void reading_and_writing_under_a_list(void)
+{
+    int fd = scratch_file(O_RDWR);
+    unsigned char *from = out(2 * MIB), *to = memory(2 * MIB, 2);
+    put_out();
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_lseek, SYS_exit_group);
+    RESULT(write(fd, from, 2 * MIB));
+    RESULT(lseek(fd, 0, SEEK_SET));
+    put_out();
+    RESULT(read(fd, to, 2 * MIB));
+    say("wrong: %zu", wrong(to, 2 * MIB, 1));
+}
+
+static void a_pipe_under_a_list(void)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    unsigned char *at = out(MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_exit_group);
+    RESULT(write(ends[1], at, 5000));
+    memset(at, 0, 5000);
+    put_out();
+    RESULT(read(ends[0], at, MIB));
+    say("wrong: %zu", wrong(at, MIB, 1));
+}
+
+static void stdio_under_a_list(void)
+{
+    FILE *file = fdopen(scratch_file(O_RDWR), "r+");
+    setvbuf(file, NULL, _IOFBF, 8192);
+    fputs("x", file);
+    fflush(file);
+    put_out();
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_lseek, SYS_exit_group, SYS_fstat,
+          SYS_newfstatat, SYS_brk, SYS_mmap, SYS_munmap);
+    for (int i = 0; i < 5000; i++)
+        fprintf(file, "%d\n", i);
+    RESULT(fflush(file));
+    say("at %ld", ftell(file));
+}
+
+/* What sshd's child and file(1) list, more or less. */
+static void a_list_as_programs_have_it(void)
+{
+    unsigned char *at = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_brk, SYS_clock_gettime, SYS_close, SYS_exit,
+          SYS_exit_group, SYS_futex, SYS_getpgid, SYS_getpid, SYS_getrandom, SYS_gettid,
+          SYS_gettimeofday, SYS_getuid, SYS_madvise, SYS_mmap, SYS_mprotect, SYS_mremap,
+          SYS_munmap, SYS_nanosleep, SYS_clock_nanosleep, SYS_poll, SYS_ppoll, SYS_pselect6,
+          SYS_read, SYS_rt_sigprocmask, SYS_select, SYS_shutdown, SYS_time, SYS_write, SYS_writev);
+    for (unsigned round = 2; round < 4; round++) {
+        fill(at, 4 * MIB, round);
+        free(malloc(MIB));
+        put_out();
+        say("wrong: %zu", wrong(at, 4 * MIB, round));
+    }
+    struct iovec parts[] = {{at, 0}, {at, 0}};
+    RESULT(writev(1, parts, 2));
+}
+
+/* --- how a filter is given */
+
+static const struct sock_filter no_parent[] = {
+    LOAD(NUMBER), IF(SYS_getppid, 0, 1), RETURN(SECCOMP_RET_ERRNO | EXDEV),
+    RETURN(SECCOMP_RET_ALLOW),
+};
+
+static struct sock_fprog *in_heap(void)
+{
+    struct sock_fprog *program = malloc(sizeof *program);
+    program->len = COUNT(no_parent);
+    program->filter = malloc(sizeof no_parent);
+    memcpy(program->filter, no_parent, sizeof no_parent);
+    return program;
+}
+
+static void from_the_heap_by_prctl(void)
+{
+    struct sock_fprog *program = in_heap();
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program));
+    RESULT(getppid());
+}
+
+static void from_the_heap_by_seccomp(void)
+{
+    struct sock_fprog *program = in_heap();
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program));
+    RESULT(getppid());
+}
+
+static long raw(long number, long a, long b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static void from_the_heap_by_an_instruction(void)
+{
+    struct sock_fprog *program = in_heap();
+    unsigned char *at = memory(MIB, 1);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    say("%ld", raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)program));
+    say("wrong: %zu", wrong(at, MIB, 1));
+    RESULT(getppid());
+}
+
+static void prctl_from_the_heap_by_an_instruction(void)
+{
+    struct sock_fprog *program = in_heap();
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    say("%ld", raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)program));
+    RESULT(getppid());
+}
+
+static void pointers_that_are_bad(void)
+{
+    struct sock_fprog program = {.len = 3, .filter = NULL};
+    unsigned char *gone = memory(MIB, 1);
+    munmap(gone, MIB);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, gone));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 8));
+    program.filter = (void *)gone;
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL));
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, gone));
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1 << 20, NULL));
+}
+
+static void filters_that_are_none(void)
+{
+    struct sock_filter code[] = {LOAD(NUMBER), IF(1, 9, 9), RETURN(SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {.len = 3, .filter = code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    program.len = 0;
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    program.len = 5000;
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    program.len = 1;
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1 << 20, &program));
+    RESULT(syscall(SYS_seccomp, 99, 0, &program));
+    RESULT(prctl(PR_SET_SECCOMP, 99, &program));
+}
+
+static void a_long_filter(void)
+{
+    enum { LONG = 4000 };
+    struct sock_filter *code = malloc(LONG * sizeof *code);
+    for (int i = 0; i < LONG; i++)
+        code[i] = (struct sock_filter)LOAD(NUMBER);
+    memcpy(code + LONG - COUNT(no_parent), no_parent, sizeof no_parent);
+    RESULT(install(code, LONG));
+    RESULT(getppid());
+}
+
+/* The accumulator is 0 where a filter begins. */
+static void a_filter_that_loads_nothing(void)
+{
+    struct sock_filter code[] = {
+        IF(0, 1, 0), RETURN(SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_ALLOW),
+    };
+    RESULT(install(code, COUNT(code)));
+    RESULT(close(77));
+}
+
+static void a_filter_that_counts_in_scratch_memory(void)
+{
+    struct sock_filter code[] = {
+        LOAD(NUMBER), BPF_STMT(BPF_ST, 3), BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, 1),
+        BPF_STMT(BPF_LD | BPF_W | BPF_MEM, 3), BPF_STMT(BPF_ALU | BPF_ADD | BPF_X, 0),
+        IF(SYS_getppid + 1, 0, 1), RETURN(SECCOMP_RET_ERRNO | ENODATA), RETURN(SECCOMP_RET_ALLOW),
+    };
+    RESULT(install(code, COUNT(code)));
+    RESULT(getppid());
+    RESULT(close(77));
+}
+
+static void without_the_right_to(void)
+{
+    struct sock_fprog program = {.len = COUNT(no_parent), .filter = (void *)no_parent};
+    if (getuid() != 0)
+        return;
+    MUST(setresuid(65534, 65534, 65534));
+    RESULT(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    RESULT(getppid());
+}
+
+static void which_mode(void)
+{
+    RESULT(prctl(PR_GET_SECCOMP));
+    only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
+    RESULT(prctl(PR_GET_SECCOMP));
+    RESULT(syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0));
+}
+
+static void which_actions(void)
+{
+    uint32_t *action = malloc(sizeof *action);
+    *action = SECCOMP_RET_TRAP;
+    put_out();
+    RESULT(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action));
+    *action = 0x12340000;
+    RESULT(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action));
+    struct seccomp_notif_sizes *sizes = malloc(sizeof *sizes);
+    put_out();
+    RESULT(syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, sizes));
+    say("%d %d", sizes->seccomp_notif, sizes->seccomp_notif_resp);
+}
+
+/* --- errors */
+
+static void an_error_for_a_path_in_the_heap(void)
+{
+    char *path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_ERRNO | ENOTTY);
+    RESULT(open(path, O_RDONLY));
+    RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
+    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    RESULT(access(path, R_OK));
+}
+
+static void no_error_at_all(void)
+{
+    char *path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_ERRNO);
+    RESULT(open(path, O_RDONLY));
+}
+
+static void an_error_for_vectors(void)
+{
+    char *text = strdup("some text");
+    struct iovec parts[] = {{text, 4}, {text + 4, 5}};
+    put_out();
+    only(SYS_writev, SECCOMP_RET_ERRNO | EMLINK);
+    RESULT(writev(1, parts, 2));
+}
+
+static void an_error_for_messages(void)
+{
+    int pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+    char *text = strdup("some text");
+    struct iovec part = {text, 9};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    put_out();
+    only(SYS_sendmsg, SECCOMP_RET_ERRNO | EMLINK);
+    RESULT(sendmsg(pair[0], &message, 0));
+    RESULT(send(pair[0], text, 9, 0));
+}
+
+static void logged_and_allowed(void)
+{
+    char *path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_LOG);
+    SUCCESS(open(path, O_RDONLY));
+}
+
+static void the_strictest_of_two_counts(void)
+{
+    char *path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_ERRNO | EMLINK);
+    only(SYS_openat, SECCOMP_RET_ALLOW);
+    RESULT(open(path, O_RDONLY));
+    only(SYS_access, SECCOMP_RET_ERRNO | EXDEV);
+    RESULT(access(path, R_OK));
+    RESULT(open(path, O_RDONLY));
+}
+
+static void no_further_filter(void)
+{
+    struct sock_fprog *program = in_heap();
+    only(SYS_seccomp, SECCOMP_RET_ERRNO | EBUSY);
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program));
+    RESULT(getppid() < 0);
+    RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program));
+    RESULT(getppid());
+}
+
+/* Memory that may be written and run is refused. */
+static void no_code_in_memory(void)
+{
+    unsigned char *at = out(MIB);
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_mprotect, 0, 3), LOAD(ARGUMENT(2)),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 1), RETURN(SECCOMP_RET_ERRNO | EPERM),
+        RETURN(SECCOMP_RET_ALLOW),
+    };
+    MUST(install(code, COUNT(code)));
+    RESULT(mprotect(at, MIB, PROT_READ | PROT_EXEC));
+    RESULT(mprotect(at, MIB, PROT_READ));
+    RESULT(mprotect(at, MIB, PROT_READ | PROT_WRITE));
+    RESULT(syscall(SYS_mprotect, at, MIB, PROT_READ | PROT_WRITE | PROT_EXEC));
+    say("wrong: %zu", wrong(at, MIB, 1));
+    at[5] = 0;
+}
+
+static void no_moving_of_memory(void)
+{
+    unsigned char *at = out(MIB);
+    only(SYS_mremap, SECCOMP_RET_ERRNO | EPERM);
+    RESULT((long)mremap(at, MIB, 2 * MIB, MREMAP_MAYMOVE));
+    say("wrong: %zu", wrong(at, MIB, 1));
+}
+
+/* --- killing */
+
+static void in_child(const char *what, void (*run)(void))
+{
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        run();
+        _exit(0);
+    }
+    say_end(what, pid);
+}
+
+static char *kept_path;
+
+static void open_kept_path(void)
+{
+    RESULT(open(kept_path, O_RDONLY));
+}
+
+static void killed_for_a_path_in_the_heap(void)
+{
+    kept_path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
+    open_kept_path();
+}
+
+static void killed_thread_for_a_path_in_the_heap(void)
+{
+    kept_path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_KILL_THREAD);
+    open_kept_path();
+}
+
+static void killed_for_mprotect(void)
+{
+    unsigned char *at = out(MIB);
+    only(SYS_mprotect, SECCOMP_RET_KILL_PROCESS);
+    RESULT(mprotect(at, MIB, PROT_READ));
+}
+
+static void trapped_without_a_handler(void)
+{
+    kept_path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP);
+    open_kept_path();
+}
+
+static void trapped_and_ignored(void)
+{
+    signal(SIGSYS, SIG_IGN);
+    kept_path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP);
+    open_kept_path();
+}
+
+static void children_are_killed_too(void)
+{
+    kept_path = strdup("/dev/null");
+    put_out();
+    only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
+    in_child("opens", open_kept_path);
+    say("here still");
+}
+
+/* --- traps */
+
+static volatile int traps;
+static volatile long expected_path;
+
+static void on_trap(int signal, siginfo_t *info, void *context)
+{
+    greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    traps++;
+    say("trap %d: code %d, call %d, data %d, arch %x", signal, info->si_code, info->si_syscall,
+        info->si_errno, info->si_arch);
+    say("at its instruction: %d, path as given: %d", info->si_call_addr == (void *)registers[REG_RIP],
+        !expected_path || registers[REG_RSI] == expected_path);
+    registers[REG_RAX] = -EDOM;
+}
+
+static void handle(void (*handler)(int, siginfo_t *, void *), int flags)
+{
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+    MUST(sigaction(SIGSYS, &action, NULL));
+}
+
+static void a_trap_for_a_path_on_the_stack(void)
+{
+    char path[] = "/dev/null";
+    handle(on_trap, 0);
+    only(SYS_openat, SECCOMP_RET_TRAP | 7);
+    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    RESULT(open(path, O_RDONLY));
+}
+
+static void a_trap_for_a_path_in_the_heap(void)
+{
+    char *path = strdup("/dev/null");
+    handle(on_trap, 0);
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP | 7);
+    expected_path = (long)path;
+    say("%ld", raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
+    RESULT(open(path, O_RDONLY));
+    RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
+    say("traps: %d", traps);
+}
+
+static void a_trap_for_a_number_that_looks_like_an_address(void)
+{
+    char *path = strdup("/dev/null");
+    handle(on_trap, 0);
+    only(SYS_lseek, SECCOMP_RET_TRAP | 8);
+    RESULT(lseek(1, (long)path, SEEK_SET));
+}
+
+static void a_trap_for_reading(void)
+{
+    int fd = MUST(open("/dev/zero", O_RDONLY));
+    unsigned char *at = out(2 * MIB);
+    handle(on_trap, 0);
+    only(SYS_read, SECCOMP_RET_TRAP | 9);
+    expected_path = (long)at;
+    RESULT(read(fd, at, 2 * MIB));
+    say("wrong: %zu, traps: %d", wrong(at, 2 * MIB, 1), traps);
+}
+
+static void a_trap_for_vectors(void)
+{
+    int fd = MUST(open("/dev/zero", O_RDONLY));
+    unsigned char *at = out(MIB);
+    struct iovec parts[] = {{at, 5000}, {at + 9000, 5000}};
+    handle(on_trap, 0);
+    only(SYS_readv, SECCOMP_RET_TRAP | 9);
+    RESULT(readv(fd, parts, 2));
+    say("wrong: %zu, traps: %d", wrong(at, MIB, 1), traps);
+}
+
+static void a_trap_for_mprotect(void)
+{
+    unsigned char *at = out(MIB);
+    handle(on_trap, 0);
+    only(SYS_mprotect, SECCOMP_RET_TRAP | 9);
+    RESULT(mprotect(at, MIB, PROT_READ));
+    at[0] = 1;
+    say("traps: %d", traps);
+}
+
+static sigjmp_buf back;
+
+static void jump(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)info, (void)context;
+    siglongjmp(back, 1);
+}
+
+static void jumping_out_of_a_trap(void)
+{
+    char *path = strdup("/dev/null");
+    unsigned char *at = memory(MIB, 1);
+    handle(jump, 0);
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP);
+    for (volatile int round = 0; round < 3; round++) {
+        if (sigsetjmp(back, 1) == 0)
+            RESULT(open(path, O_RDONLY));
+        else
+            say("back");
+    }
+    RESULT(access(path, R_OK));
+    say("wrong: %zu", wrong(at, MIB, 1));
+}
+
+static void plain_handler(int signal)
+{
+    say("signal %d", signal);
+}
+
+static void a_handler_of_one_argument(void)
+{
+    char *path = strdup("/dev/null");
+    signal(SIGSYS, plain_handler);
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP);
+    /* The call returns what was in its register: its number. */
+    RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
+}
+
+/* What a broker does: the handler makes another call in its place. */
+static void broker(int signal, siginfo_t *info, void *context)
+{
+    greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    (void)signal, (void)info;
+    long result = access((char *)registers[REG_RSI], R_OK);
+    registers[REG_RAX] = result == 0 ? 1000 : -errno;
+}
+
+static void a_broker(void)
+{
+    char *path = strdup("/dev/null"), *none = strdup("/nowhere/at/all");
+    handle(broker, SA_NODEFER);
+    put_out();
+    only(SYS_openat, SECCOMP_RET_TRAP);
+    for (int round = 0; round < 3; round++) {
+        RESULT(open(path, O_RDONLY));
+        RESULT(open(none, O_RDONLY));
+        put_out();
+    }
+}
+
+static void a_trap_inside_a_trap(void)
+{
+    char *path = strdup("/dev/null");
+    handle(broker, SA_NODEFER);
+    put_out();
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_openat, 2, 0), IF(SYS_statfs, 1, 0), RETURN(SECCOMP_RET_ALLOW),
+        RETURN(SECCOMP_RET_TRAP),
+    };
+    MUST(install(code, COUNT(code)));
+    RESULT(open(path, O_RDONLY));
+    struct statfs *info = malloc(sizeof *info);
+    put_out();
+    /* Its second argument is no path. */
+    memset(info, 0, sizeof *info);
+    RESULT(statfs(path, info));
+}
+
+/* --- threads, children, programs */
+
+static void *opens(void *path)
+{
+    RESULT(open(path, O_RDONLY));
+    return NULL;
+}
+
+static void threads_made_later_have_it(void)
+{
+    char *path = strdup("/dev/null");
+    pthread_t thread;
+    put_out();
+    only(SYS_openat, SECCOMP_RET_ERRNO | EMLINK);
+    pthread_create(&thread, NULL, opens, path);
+    pthread_join(thread, NULL);
+    RESULT(open(path, O_RDONLY));
+}
+
+static pthread_barrier_t barrier;
+
+static void *waits_and_opens(void *path)
+{
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    int fd = open(path, O_RDONLY);
+    say("%s", fd < 0 ? strerrorname_np(errno) : "opened");
+    return NULL;
+}
+
+static void earlier_thread(unsigned flags)
+{
+    char *path = strdup("/dev/null");
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, waits_and_opens, path);
+    pthread_barrier_wait(&barrier);
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_openat, 0, 1), RETURN(SECCOMP_RET_ERRNO | EMLINK),
+        RETURN(SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = COUNT(code), .filter = code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program));
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    RESULT(open(path, O_RDONLY));
+}
+
+static void earlier_threads_have_it_not(void)
+{
+    earlier_thread(0);
+}
+
+static void all_threads_can_have_it(void)
+{
+    earlier_thread(SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+static void *takes_a_filter(void *unused)
+{
+    only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
+    RESULT(getppid());
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+static void a_thread_with_another_one_cannot_follow(void)
+{
+    pthread_t thread;
+    struct sock_fprog *program = in_heap();
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, takes_a_filter, NULL);
+    pthread_barrier_wait(&barrier);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program);
+    say("a thread's number: %d", result > 0);
+    say("a parent: %d", getppid() > 0);
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+}
+
+static unsigned char *kept;
+
+static void look_at_kept(void)
+{
+    say("wrong: %zu", wrong(kept, 4 * MIB, 1));
+    fill(kept, 4 * MIB, 2);
+    say("wrong: %zu", wrong(kept, 4 * MIB, 2));
+    RESULT(getppid());
+}
+
+static void a_child_sees_its_memory(void)
+{
+    kept = out(4 * MIB);
+    only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
+    in_child("child", look_at_kept);
+    say("wrong: %zu", wrong(kept, 4 * MIB, 1));
+}
+
+static void after_exec(void)
+{
+    unsigned char *at = out(4 * MIB);
+    char *path = strdup("/dev/null");
+    put_out();
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+    SUCCESS(open(path, O_RDONLY));
+    errno = 0;
+    say("parent: %s", getppid() < 0 ? strerrorname_np(errno) : "there");
+}
+
+static void a_program_starts_with_it(void)
+{
+    only(SYS_getppid, SECCOMP_RET_ERRNO | EXDEV);
+    execl("/proc/self/exe", "filters", "after_exec", (char *)NULL);
+}
+
+static void a_program_starts_with_many(void)
+{
+    for (int i = 0; i < 5; i++)
+        only(SYS_getppid, SECCOMP_RET_ERRNO | (EXDEV + i));
+    execl("/proc/self/exe", "filters", "after_exec", (char *)NULL);
+}
+
+static void a_child_starts_a_program_with_it(void)
+{
+    kept = out(MIB);
+    in_child("program", a_program_starts_with_it);
+    say("a parent: %d, wrong: %zu", getppid() > 0, wrong(kept, MIB, 1));
+}
+
+static void memory_under_many_filters(void)
+{
+    unsigned char *at = out(2 * MIB);
+    for (int i = 0; i < 20; i++)
+        only(SYS_getppid, SECCOMP_RET_ERRNO | (i + 1));
+    say("wrong: %zu", wrong(at, 2 * MIB, 1));
+    RESULT(getppid());
+}
+
+static int listener = -1, sent = -1;
+
+static void *answers(void *unused)
+{
+    struct seccomp_notif *request = calloc(1, 256);
+    struct seccomp_notif_resp *response = calloc(1, 256);
+    put_out();
+    RESULT(ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, request));
+    say("call %d", request->data.nr);
+    say("path: %s", (char *)request->data.args[1]);
+    response->id = request->id;
+    response->val = 4711;
+    sent = ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, response);
+    return unused;
+}
+
+/* A supervisor answers in the kernel's place. */
+static void a_supervisor(void)
+{
+    pthread_t thread;
+    char *path = strdup("/dev/null");
+    struct sock_filter *code = malloc(4 * sizeof *code);
+    struct sock_filter own[] = {
+        LOAD(NUMBER), IF(SYS_openat, 0, 1), RETURN(SECCOMP_RET_USER_NOTIF),
+        RETURN(SECCOMP_RET_ALLOW),
+    };
+    memcpy(code, own, sizeof own);
+    struct sock_fprog program = {.len = 4, .filter = code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                       &program);
+    say("listener: %d", listener >= 0);
+    pthread_create(&thread, NULL, answers, NULL);
+    RESULT(open(path, O_RDONLY));
+    pthread_join(thread, NULL);
+    say("sent: %d", sent);
+}
+
+static void signals_under_a_list(void)
+{
+    unsigned char *at = out(2 * MIB);
+    signal(SIGUSR1, plain_handler);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_getpid, SYS_gettid,
+          SYS_tgkill, SYS_rt_sigprocmask, SYS_rt_sigreturn);
+    RESULT(raise(SIGUSR1));
+    say("wrong: %zu", wrong(at, 2 * MIB, 1));
+}
+
+/* A pipe would be made, and is not: nothing is done for a call that is denied. */
+static void what_is_denied_is_not_done(void)
+{
+    int *ends = malloc(2 * sizeof *ends);
+    ends[0] = ends[1] = -5;
+    put_out();
+    only(SYS_pipe2, SECCOMP_RET_ERRNO | EMFILE);
+    RESULT(pipe2(ends, 0));
+    say("%d %d", ends[0], ends[1]);
+}
+
+ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_with_errors),
+         CASE(a_list_that_traps), CASE(going_out_under_a_list), CASE(an_allocator_under_a_list),
+         CASE(a_list_checks_its_arguments), CASE(reading_and_writing_under_a_list),
+         CASE(a_pipe_under_a_list), CASE(stdio_under_a_list), CASE(a_list_as_programs_have_it),
+         CASE(from_the_heap_by_prctl), CASE(from_the_heap_by_seccomp),
+         CASE(from_the_heap_by_an_instruction), CASE(prctl_from_the_heap_by_an_instruction),
+         CASE(pointers_that_are_bad), CASE(filters_that_are_none), CASE(a_long_filter),
+         CASE(a_filter_that_loads_nothing), CASE(a_filter_that_counts_in_scratch_memory),
+         CASE(without_the_right_to), CASE(which_mode), CASE(which_actions),
+         CASE(an_error_for_a_path_in_the_heap), CASE(no_error_at_all), CASE(an_error_for_vectors),
+         CASE(an_error_for_messages), CASE(logged_and_allowed), CASE(the_strictest_of_two_counts),
+         CASE(no_further_filter), CASE(no_code_in_memory), CASE(no_moving_of_memory),
+         CASE(killed_for_a_path_in_the_heap), CASE(killed_thread_for_a_path_in_the_heap),
+         CASE(killed_for_mprotect), CASE(trapped_without_a_handler), CASE(trapped_and_ignored),
+         CASE(children_are_killed_too), CASE(a_trap_for_a_path_on_the_stack),
+         CASE(a_trap_for_a_path_in_the_heap), CASE(a_trap_for_a_number_that_looks_like_an_address),
+         CASE(a_trap_for_reading), CASE(a_trap_for_vectors), CASE(a_trap_for_mprotect),
+         CASE(jumping_out_of_a_trap), CASE(a_handler_of_one_argument), CASE(a_broker),
+         CASE(a_trap_inside_a_trap), CASE(threads_made_later_have_it),
+         CASE(earlier_threads_have_it_not), CASE(all_threads_can_have_it),
+         CASE(a_thread_with_another_one_cannot_follow), CASE(a_child_sees_its_memory),
+         CASE(after_exec), CASE(a_program_starts_with_it), CASE(a_program_starts_with_many),
+         CASE(a_child_starts_a_program_with_it), CASE(memory_under_many_filters),
+         CASE(a_supervisor), CASE(signals_under_a_list), CASE(what_is_denied_is_not_done))
