@@ -52,7 +52,8 @@ def examine(module, softswap, folder):
         return None, f"skipped: {module}: {', '.join(missing)} cannot be installed"
     plain, before = outcomes(module, softswap, folder, managed=False)
     if not before:
-        return None, f"skipped: {module}: nothing of it runs without softswap: {plain.ended}"
+        return None, f"skipped: {module}: nothing of it runs without softswap: {plain.ended}: " \
+                     f"{last_lines(plain)}"
     managed, after = outcomes(module, softswap, folder, managed=True)
     worse = [name for name, verdict in before.items()
              if verdict == "passed" and after.get(name) != "passed"]

@@ -61,6 +61,7 @@ def main():
                 row, wrong = examine(name, softswap, folder)
                 if row:
                     rows.append(row)
+                    print(" | ".join(row), file=sys.stderr, flush=True)
                 if wrong is None:
                     passed += 1
                 elif wrong.startswith("skipped: "):

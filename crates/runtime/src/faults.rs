@@ -5,7 +5,7 @@ use crate::start;
 use softswap_engine::page_in::{Access, FaultError};
 use softswap_engine::stats::Counter;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, SIGBUS, SIGSEGV, siginfo_t};
+use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, SIGBUS, SIGSEGV, siginfo_t};
 use std::ffi::c_void;
 use std::io;
 
@@ -13,7 +13,7 @@ use std::io;
 /// that touched the same page would wait for itself.
 const WHILE_HANDLING: Mask = !0;
 
-pub(crate) fn install() -> io::Result<()> {
+pub(crate) fn install() -> io::Result<Action> {
     signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, 0)
 }
 

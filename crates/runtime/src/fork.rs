@@ -124,6 +124,7 @@ extern "C" fn prepare() {
     });
     let heap_break = crate::mappings::lock_break();
     crate::masks::lock_for_fork();
+    crate::thread_end::lock_for_fork();
     let at_rest = engine.rest();
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
@@ -138,6 +139,7 @@ extern "C" fn prepare() {
 fn take() -> Option<Forking> {
     start::engine()?;
     HEAP.unlock();
+    crate::thread_end::unlock_after_fork();
     crate::masks::unlock_after_fork();
     // SAFETY: see `Slot`.
     unsafe { (*FORKING.0.get()).take() }
@@ -170,6 +172,7 @@ extern "C" fn child() {
         stop_child(&error);
     }
     start::leave_statistics();
+    crate::masks::become_child();
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {

@@ -10,31 +10,32 @@
 //! once the guard is done, as it was made.
 
 use crate::credentials;
-use crate::faults;
 use crate::mappings;
+use crate::masks;
+use crate::pins;
 use crate::real::kernel_error;
 use crate::spawn;
 use crate::start;
 use crate::vectors;
 use softswap_engine::engine::Engine;
-use softswap_engine::page_in::FaultError;
 use softswap_engine::stats::Counter;
-use softswap_sys::signals::{self, NEVER_BLOCKED, SIGSYS, siginfo_t};
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action, SIGSYS, siginfo_t};
 use softswap_sys::syscall_table::{self, Pointee};
-use softswap_sys::{memory, raw, threads};
+use softswap_sys::threads;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest path the kernel takes, with its zero byte.
-const TEXT_BYTES: usize = 4096;
 /// The kernel cuts transfers here; so does anyone who counts them.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 pub(crate) type Arguments = [usize; 6];
 
-pub(crate) fn install() -> io::Result<()> {
+pub(crate) use crate::pins::Pins;
+
+pub(crate) fn install() -> io::Result<Action> {
     // Nothing is blocked: the call may sleep for long, and the program's
     // handlers must run and interrupt it as they would without the guard.
     signals::install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)
@@ -131,18 +132,20 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         if !ours || !managed || raw::is_in_gate(caller) {
             // A filter of the program's own, or a signal somebody sent.
             // SAFETY: the handler's own details and context.
-            unsafe { crate::masks::deliver(SIGSYS, info, context) };
+            unsafe { masks::deliver(SIGSYS, info, context) };
             return;
         }
         let (outer, trapped) = (ANSWERING.replace(number), TRAPPED.take());
+        let outer_call = pins::enter(context);
         let result = answer(number, arguments, context);
+        pins::leave(outer_call);
         ANSWERING.set(outer);
         if let Some(said) = TRAPPED.replace(trapped) {
             // SAFETY: the handler's own details and context, which is as the
             // kernel left it: the call was not made.
             unsafe {
                 (*info).si_errno = said;
-                crate::masks::deliver(SIGSYS, info, context);
+                masks::deliver(SIGSYS, info, context);
             }
             return;
         }
@@ -159,6 +162,10 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     if let Some(result) =
         mappings::answer(engine, number, arguments).or_else(|| crate::later::refusal(number))
     {
+        return result;
+    }
+    // SAFETY: the context is the running handler's.
+    if let Some(result) = unsafe { masks::answer_trapped(number, arguments, context) } {
         return result;
     }
     if let Some(room) = credentials::room_of(number) {
@@ -185,157 +192,14 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
             vectors::answer_messages(engine, number, arguments)
         }
         libc::SYS_execve | libc::SYS_execveat => spawn::answer_exec(number, arguments),
-        // SAFETY: the context is the running handler's.
-        libc::SYS_rt_sigprocmask => unsafe { change_mask(engine, arguments, context) },
         _ => pinned_call(engine, number, arguments),
     }
 }
 
-/// Ranges that one thread's calls can pin at once: a message of as many
-/// vectors as there can be, and a handler's calls on top of it.
-const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
-
-/// What a call has pinned: address and length.
-type Range = Cell<(usize, usize)>;
-
-thread_local! {
-    /// What this thread's guarded calls have pinned, innermost call last; null
-    /// where that is not kept yet. Beside the signal stack, because thread-local
-    /// variables come out of the thread's own, which may be 16 KiB long. Not in
-    /// the calls' own frames: a handler that jumps out of one leaves its frame
-    /// behind, but not its pins ([`abandon`]).
-    static PINNED: Cell<*const Range> = const { Cell::new(std::ptr::null()) };
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Keeps this thread's pins in the room of its signal stack at `base`.
-pub(crate) fn keep_pins(base: usize) {
-    PINNED.set(signals::room(base) as *const Range);
-}
-
-/// Gives up this thread's pins, and where they are kept: it ends, perhaps out of
-/// a guarded call.
-pub(crate) fn forget_pins() {
-    abandon();
-    PINNED.set(std::ptr::null());
-}
-
-/// The range at `index`, less than [`MAX_RANGES`], of this thread's pins. A thread
-/// that has no signal stack, or none any more, gets room of its own for good: there
-/// is hardly ever one.
-fn range(index: usize) -> Option<&'static Range> {
-    if PINNED.get().is_null() {
-        let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
-        PINNED.set(room.as_ptr().cast());
-    }
-    // SAFETY: the room is as long as `MAX_RANGES` ranges, for which all-zero bytes are
-    // valid, and this thread's alone as long as `PINNED` says so.
-    (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
-}
-
-/// Gives up the pins of all guarded calls of this thread: it is jumping out of
-/// them.
-fn abandon() {
+/// This thread jumps out of the call that it was answering.
+pub(crate) fn left() {
     ANSWERING.set(NONE);
     TRAPPED.set(None);
-    if DEPTH.get() > 0
-        && let Some(engine) = start::engine()
-    {
-        release_down_to(engine, 0);
-    }
-}
-
-fn release_down_to(engine: &Engine, floor: usize) {
-    while DEPTH.get() > floor {
-        let top = DEPTH.get() - 1;
-        let (address, len) = range(top).map_or((0, 0), Cell::get);
-        // First forgotten, then unpinned: a handler in between that jumps out
-        // must not unpin a second time.
-        DEPTH.set(top);
-        engine.unpin(address, len);
-    }
-}
-
-/// Defines a jump that leaves guarded calls behind.
-macro_rules! jumping {
-    ($($name:ident)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
-            crate::real::real!($name: fn(*mut c_void, i32) -> !);
-            abandon();
-            // SAFETY: the caller's promise.
-            unsafe { $name()(buffer, value) }
-        }
-    )*};
-}
-
-jumping! { longjmp _longjmp siglongjmp __longjmp_chk }
-
-/// Pages pinned for one call, in at most `N` ranges.
-pub(crate) struct Pins<'e, const N: usize> {
-    engine: &'e Engine,
-    floor: usize,
-}
-
-impl<'e, const N: usize> Pins<'e, N> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
-        Pins { engine, floor: DEPTH.get() }
-    }
-
-    /// Brings in and pins up to `most` bytes of a buffer, if it is managed.
-    /// Returns how many of its bytes the kernel may now touch.
-    pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
-        if len == 0 || !self.engine.contains(address) {
-            return len;
-        }
-        let top = DEPTH.get();
-        let Some(range) = range(top).filter(|_| top - self.floor < N) else { return 0 };
-        let pinned = signals::with_all_blocked(|| self.engine.pin(address, len, most));
-        match pinned {
-            Ok(pinned) => {
-                range.set((address, pinned));
-                DEPTH.set(top + 1);
-                pinned
-            }
-            Err(error) => stop(address, &error),
-        }
-    }
-
-    /// Pins a string as far as its zero byte.
-    pub(crate) fn add_text(&mut self, address: usize) {
-        let mut done = 0;
-        while done < TEXT_BYTES {
-            let at = address + done;
-            let len = softswap_sys::PAGE_SIZE - at % softswap_sys::PAGE_SIZE;
-            if !self.engine.contains(at) || self.add(at, len, len) < len {
-                return;
-            }
-            // SAFETY: these bytes are mapped, and pinned just now.
-            let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
-            if bytes.contains(&0) {
-                return;
-            }
-            done += len;
-        }
-    }
-}
-
-impl<const N: usize> Drop for Pins<'_, N> {
-    fn drop(&mut self) {
-        release_down_to(self.engine, self.floor);
-    }
-}
-
-/// A buffer cannot be brought in: stop as a touch of it would have.
-fn stop(address: usize, error: &FaultError) -> ! {
-    // SAFETY: all-zero is a valid context to take a mask from; the signal
-    // struck below ends the process or runs the program's own handler.
-    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-    faults::refuse(address, error, (&raw mut context).cast());
-    // A program that survives its own SIGBUS handler cannot go on from here.
-    std::process::abort()
 }
 
 /// Issues a call whose pointers have been brought in.
@@ -359,7 +223,9 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
 }
 
 /// A call with small structures and strings: pin them all, issue, unpin.
-fn pinned_call(engine: &Engine, number: i64, arguments: Arguments) -> isize {
+fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
+    let mut room = masks::Stripped::new();
+    masks::strip(number, &mut arguments, &mut room);
     let mut pins = Pins::<12>::new(engine);
     let most = engine.pin_limit_bytes();
     for (index, pointee) in syscall_table::pointers(number) {
@@ -483,41 +349,6 @@ pub(crate) fn file_kind(fd: usize) -> libc::mode_t {
         0 => stat.st_mode & libc::S_IFMT,
         _ => 0,
     }
-}
-
-/// A raw change of the signal mask: it must hold after the handler, which
-/// restores the mask from its context.
-///
-/// # Safety
-/// `context` is the running handler's.
-unsafe fn change_mask(engine: &Engine, arguments: Arguments, context: *mut c_void) -> isize {
-    let [how, new, old, len, ..] = arguments;
-    if len != size_of::<u64>() {
-        return -(libc::EINVAL as isize);
-    }
-    let mut pins = Pins::<2>::new(engine);
-    if pins.add(new, len, len) < len || pins.add(old, len, len) < len {
-        return -(libc::EFAULT as isize);
-    }
-    // SAFETY: the caller's promise.
-    let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    let before = *mask;
-    if new != 0 {
-        // SAFETY: the program's pointer, brought in if managed.
-        let wanted = unsafe { (new as *const u64).read_unaligned() };
-        match how as i32 {
-            libc::SIG_BLOCK => *mask |= wanted,
-            libc::SIG_UNBLOCK => *mask &= !wanted,
-            libc::SIG_SETMASK => *mask = wanted,
-            _ => return -(libc::EINVAL as isize),
-        }
-        *mask &= !NEVER_BLOCKED;
-    }
-    if old != 0 {
-        // SAFETY: likewise.
-        unsafe { (old as *mut u64).write_unaligned(before) };
-    }
-    0
 }
 
 /// The kernel's result for an engine operation.

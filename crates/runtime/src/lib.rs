@@ -18,8 +18,10 @@
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `later`     | io_uring and asynchronous I/O: refused                      |
 //! | `vectors`   | calls that hide buffers behind pointers                     |
+//! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
+//! | `thread_end` | what the kernel reads and writes when a thread ends       |
 //! | `own_threads` | the engine's own: ended before what no thread of ours may miss |
 //! | `credentials` | `capset`, `prctl`, `unshare` and others that concern threads |
 //! | `filters`   | the program's own seccomp filters                           |
@@ -50,6 +52,7 @@ mod mappings;
 mod masks;
 mod own_threads;
 mod pinned;
+mod pins;
 mod raw_calls;
 mod reading;
 mod real;
@@ -57,6 +60,7 @@ mod redirect;
 mod spawn;
 mod start;
 mod streams;
+mod thread_end;
 mod threads;
 mod unsupported;
 mod vectors;

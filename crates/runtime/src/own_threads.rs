@@ -73,6 +73,7 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
     if let Some(engine) = start::engine() {
         engine.run_reclaim(|| {
             crate::fork::reap(engine);
+            crate::thread_end::release_gone(engine);
             go_on()
         });
     }

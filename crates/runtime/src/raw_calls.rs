@@ -11,8 +11,9 @@
 
 use crate::credentials;
 use crate::guard::{Arguments, ask};
+use crate::masks;
 use crate::real::{Real, c_result};
-use crate::{descriptors, fork};
+use crate::{descriptors, fork, thread_end};
 use std::ffi::{c_char, c_void};
 
 /// Answers a raw call as the kernel would: a result, or a negative error number.
@@ -26,6 +27,8 @@ fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| crate::later::raw_room(number))
         .or_else(|| descriptors::room_of(number, a, b))
         .or_else(|| fork::room_of(number, a, b))
+        .or_else(|| masks::room_of(number))
+        .or_else(|| thread_end::room_of(number))
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
@@ -50,6 +53,18 @@ extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *cons
     match room_of(number, a, b) {
         Some(_) => answered as *const c_void,
         None => SYSCALL.get(),
+    }
+}
+
+/// Makes a call as the program would, whose pointers may be managed: the kernel's result.
+pub(crate) fn pass_on(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
+    type Call = unsafe extern "C" fn(i64, usize, usize, usize, usize, usize, usize) -> isize;
+    // SAFETY: the C library's `syscall`, which has this signature.
+    let call: Call = unsafe { std::mem::transmute(SYSCALL.get()) };
+    // SAFETY: the program's own call.
+    match unsafe { call(number, a, b, c, d, e, f) } {
+        -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
+        result => result,
     }
 }
 

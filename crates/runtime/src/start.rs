@@ -1,7 +1,8 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
 use crate::{
-    control, faults, fork, growing, guard, heap, library, own_threads, redirect, streams, threads,
+    control, faults, fork, growing, guard, heap, library, masks, own_threads, redirect, streams,
+    threads,
 };
 use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
@@ -82,6 +83,7 @@ extern "C" fn on_load() {
         place::hold(place);
     }
     if state == MANAGED {
+        masks::adopt();
         // The guard last: from here on calls with managed pointers trap.
         control::prepare();
         if let Err(why) = own_threads::start().and_then(|()| install_guard()) {
@@ -132,9 +134,10 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     heap::set_up();
     streams::set_up();
     library::find(config.memory_bytes as usize)?;
-    faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
-    guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    let bus = faults::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
+    let sys = guard::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    masks::remember(bus, sys);
     fork::install()?;
     Ok(true)
 }

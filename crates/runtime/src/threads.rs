@@ -2,12 +2,13 @@
 //! a page can be brought in even when the thread's own stack is managed memory
 //! (a coroutine's, say) or nearly used up.
 
-use crate::guard;
 use crate::library::outside_the_window;
-use crate::masks::INTERNAL;
+use crate::masks::{self, INTERNAL};
 use crate::pinned::Pinned;
+use crate::pins;
 use crate::real::real;
 use crate::start;
+use crate::thread_end;
 use softswap_engine::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
@@ -23,6 +24,8 @@ pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 struct Job {
     start: Start,
     argument: *mut c_void,
+    /// What it believes to block of the engine's signals.
+    believed: signals::Mask,
     /// Whether it is a thread of the engine's.
     is_own: bool,
 }
@@ -31,20 +34,8 @@ struct Job {
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The alternate stack the program believes it has.
-    static BELIEVED: Cell<Option<Believed>> = const { Cell::new(None) };
-    /// Whether this thread has the engine's.
-    static HAS_OURS: Cell<bool> = const { Cell::new(false) };
     /// How often [`take_stack`] has been called.
     static ROUND: Cell<u8> = const { Cell::new(0) };
-}
-
-/// A `stack_t` the program asked for.
-#[derive(Clone, Copy)]
-struct Believed {
-    base: usize,
-    flags: i32,
-    len: usize,
 }
 
 pub(crate) fn adopt_main() -> io::Result<()> {
@@ -54,8 +45,8 @@ pub(crate) fn adopt_main() -> io::Result<()> {
         KEY.store(key + 1, Ordering::Relaxed);
     }
     let base = signals::install_stack()?;
-    HAS_OURS.set(true);
-    guard::keep_pins(base);
+    pins::keep_pins(base);
+    keep_stack(base);
     Ok(())
 }
 
@@ -71,8 +62,10 @@ extern "C" fn take_stack(base: *mut c_void) {
     if round < ROUNDS && keep_stack(base as usize) {
         return;
     }
-    HAS_OURS.set(false);
-    guard::forget_pins();
+    pins::forget_pins();
+    if let Some(engine) = start::engine() {
+        thread_end::prepare(engine);
+    }
     // SAFETY: the value was stored by this thread when the stack was made, and
     // destructors run on the thread's ordinary stack.
     unsafe { signals::remove_stack(base as usize) };
@@ -80,8 +73,7 @@ extern "C" fn take_stack(base: *mut c_void) {
 
 fn give_stack() {
     let Ok(base) = signals::install_stack() else { return };
-    HAS_OURS.set(true);
-    guard::keep_pins(base);
+    pins::keep_pins(base);
     keep_stack(base);
 }
 
@@ -97,9 +89,12 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     give_stack();
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
-    signals::set_mask(signals::block_all() & !unblocked);
+    let given = signals::block_all();
+    signals::set_mask(given & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
-    let Job { start, argument, is_own } = unsafe { job.cast::<Job>().read() };
+    let Job { start, argument, believed, is_own } = unsafe { job.cast::<Job>().read() };
+    // By its maker, or by its attributes.
+    masks::inherit(believed | given);
     // SAFETY: it came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
     let result = start(argument);
@@ -141,7 +136,12 @@ pub unsafe extern "C" fn pthread_create(
     match start::engine() {
         // SAFETY: the caller's promise.
         Some(engine) => unsafe {
-            create(engine, thread, attributes, Job { start, argument, is_own: false })
+            create(
+                engine,
+                thread,
+                attributes,
+                Job { start, argument, believed: masks::believed(), is_own: false },
+            )
         },
         // SAFETY: the caller's promise.
         None => unsafe { really_create()(thread, attributes, start, argument) },
@@ -154,8 +154,9 @@ unsafe fn create(
     engine: &'static Engine,
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    what: Job,
+    mut what: Job,
 ) -> i32 {
+    what.believed = inherited_belief(what.believed, attributes);
     let job = HEAP.allocate(size_of::<Job>(), align_of::<Job>(), false).cast::<Job>();
     if job.is_null() {
         return libc::EAGAIN;
@@ -184,13 +185,36 @@ unsafe fn create(
     result
 }
 
+/// What a new thread believes to block because its maker does: nothing where its
+/// attributes have a mask.
+fn inherited_belief(
+    believed: signals::Mask,
+    attributes: *const libc::pthread_attr_t,
+) -> signals::Mask {
+    type GetMask = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut libc::sigset_t) -> i32;
+    if believed == 0 || attributes.is_null() {
+        return believed;
+    }
+    // SAFETY: a C string; the C library has it from 2.32 on.
+    let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
+    if get.is_null() {
+        return believed;
+    }
+    // SAFETY: the function of that name.
+    let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
+    // SAFETY: all-zero is a valid set to write over.
+    let mut mask = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid attribute object, and a local.
+    if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { believed }
+}
+
 /// Starts a thread of the engine's own through the above: the C library may
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let engine = start::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
-    let job = Job { start, argument, is_own: true };
+    let job = Job { start, argument, believed: 0, is_own: true };
     // SAFETY: a valid C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);
@@ -260,45 +284,4 @@ fn without_managed_stack(
         bytes.add(STACK_ADDRESS_AT).cast::<usize>().write(0);
     }
     Some(copy)
-}
-
-/// # Safety
-/// As `sigaltstack(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> i32 {
-    if start::engine().is_none() || !HAS_OURS.get() {
-        let args = [new as usize, old as usize, 0, 0, 0, 0];
-        // SAFETY: the caller's promise.
-        let result = unsafe { softswap_sys::raw::syscall(libc::SYS_sigaltstack, args) };
-        return crate::real::c_result(result) as i32;
-    }
-    let before = BELIEVED.get();
-    // SAFETY: the caller's pointer is valid or null.
-    if let Some(new) = unsafe { new.as_ref() } {
-        const SMALLEST: usize = 2048;
-        let disables = new.ss_flags & libc::SS_DISABLE != 0;
-        if !disables && new.ss_size < SMALLEST {
-            softswap_sys::raw::set_errno(libc::ENOMEM);
-            return -1;
-        }
-        BELIEVED.set((!disables).then_some(Believed {
-            base: new.ss_sp as usize,
-            flags: new.ss_flags,
-            len: new.ss_size,
-        }));
-    }
-    // SAFETY: likewise.
-    if let Some(old) = unsafe { old.as_mut() } {
-        *old = match before {
-            Some(b) => {
-                libc::stack_t { ss_sp: b.base as *mut c_void, ss_flags: b.flags, ss_size: b.len }
-            }
-            None => libc::stack_t {
-                ss_sp: std::ptr::null_mut(),
-                ss_flags: libc::SS_DISABLE,
-                ss_size: 0,
-            },
-        };
-    }
-    0
 }

@@ -5,10 +5,11 @@
 //! serves the program's earliest allocations, before the engine is up, and what
 //! the C library and the dynamic loader keep for themselves. That is counted.
 
+use crate::futex::Lock;
 use crate::{raw, signals};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address space of the heap; populated as used.
 const RESERVED_BYTES: usize = 4 << 30;
@@ -81,7 +82,7 @@ unsafe impl dlmalloc::Allocator for Arena {
 
 /// The heap; use as `#[global_allocator]` in the runtime.
 pub struct Heap {
-    locked: AtomicBool,
+    locked: Lock,
     /// Bytes that others than the engine have now, and the most they ever had.
     lent: AtomicUsize,
     most_lent: AtomicUsize,
@@ -93,7 +94,7 @@ unsafe impl Sync for Heap {}
 
 /// The one heap.
 pub static HEAP: Heap = Heap {
-    locked: AtomicBool::new(false),
+    locked: Lock::new(),
     lent: AtomicUsize::new(0),
     most_lent: AtomicUsize::new(0),
     inner: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(Arena)),
@@ -114,14 +115,12 @@ impl Heap {
     /// Takes the lock, for fork: the child must not inherit it held by a
     /// thread that it does not have.
     pub fn lock(&self) {
-        while self.locked.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
+        self.locked.lock();
     }
 
     /// Releases what [`Heap::lock`] took.
     pub fn unlock(&self) {
-        self.locked.store(false, Ordering::Release);
+        self.locked.unlock();
     }
 
     /// Whether `address` was allocated here.

@@ -279,6 +279,7 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
+        self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
         let buffer = (buf.as_ptr() as usize, buf.len());
         // SAFETY: `buf` is valid for its length.
@@ -295,6 +296,23 @@ impl SwapFile {
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
+    /// Whether the process may write to the file up to `end_bytes`: beyond the largest
+    /// size of a file (`ulimit -f`) the kernel would send it SIGXFSZ, which is for writes
+    /// of the program's own. Asked each time, because a program may change its limit.
+    ///
+    /// # Errors
+    /// EFBIG.
+    pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+        let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
+        // SAFETY: only asks; the place is valid.
+        unsafe { raw::syscall(libc::SYS_prlimit64, args) };
+        if end_bytes > limit.rlim_cur && !self.is_device {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        Ok(())
+    }
+
     /// Claims storage for a range, so that later writes to it find room.
     ///
     /// Where the file system cannot promise room ahead of time the file is
@@ -303,6 +321,7 @@ impl SwapFile {
     /// # Errors
     /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
         match claim(fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {

@@ -1,7 +1,7 @@
 //! Waiting on a word, without allocation.
 
 use crate::raw;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const WAIT_PRIVATE: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
@@ -50,4 +50,80 @@ pub fn wait_low(word: &AtomicU64, expected: u64) {
 /// Wakes everyone who sleeps in [`wait_low`] on `word`.
 pub fn wake_low(word: &AtomicU64) {
     wake_at(word.as_ptr() as usize, i32::MAX);
+}
+
+/// For who waits for what another thread is about to do and nobody tells of: looks again at
+/// once some `turns`, then sleeps a moment each time. Giving the processor away would not
+/// do, because a thread of higher priority keeps it.
+pub fn relax(turns: &mut u32) {
+    const AT_ONCE: u32 = 1000;
+    const MOMENT_NS: u64 = 20_000;
+    if *turns < AT_ONCE {
+        *turns += 1;
+        std::hint::spin_loop();
+    } else {
+        wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
+    }
+}
+
+/// A lock whose waiters sleep: one of higher priority leaves its processor to the owner. Taken
+/// with signals blocked where a handler may want it, too. A forked child may release what
+/// its parent's thread took before.
+#[derive(Debug, Default)]
+pub struct Lock(AtomicU32);
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+/// Taken, and somebody may sleep.
+const WANTED: u32 = 2;
+
+impl Lock {
+    /// A free lock.
+    #[must_use]
+    pub const fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    /// Takes the lock, after whoever has it.
+    pub fn lock(&self) {
+        if self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        while self.0.swap(WANTED, Ordering::Acquire) != FREE {
+            wait(&self.0, WANTED, None);
+        }
+    }
+
+    /// Releases what [`Lock::lock`] took.
+    pub fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::Release) == WANTED {
+            wake(&self.0, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_has_the_lock() {
+        static LOCK: Lock = Lock::new();
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        const EACH: u64 = 20_000;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        LOCK.lock();
+                        // Not one step: two at a time would lose some.
+                        let seen = COUNT.load(Ordering::Relaxed);
+                        COUNT.store(seen + 1, Ordering::Relaxed);
+                        LOCK.unlock();
+                    }
+                });
+            }
+        });
+        assert_eq!(COUNT.load(Ordering::Relaxed), 4 * EACH);
+    }
 }

@@ -8,7 +8,7 @@
 //! of the process.
 
 use crate::memory::PAGE_SIZE;
-use crate::signals::{self, SIGBUS, SIGSEGV, siginfo_t};
+use crate::signals::{self, Action, SIGBUS, SIGSEGV, siginfo_t};
 use crate::{place, raw};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,7 +63,7 @@ unsafe extern "C" {
 /// The resolver, and the handlers there were before ours.
 struct Installed {
     resolver: Resolver,
-    before: [libc::sigaction; 2],
+    before: [Action; 2],
 }
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
@@ -74,7 +74,7 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// # Errors
 /// `AlreadyExists` when there is a resolver; otherwise the kernel's refusal.
 pub fn install(resolver: Resolver) -> io::Result<()> {
-    let before = [action_of(SIGBUS), action_of(SIGSEGV)];
+    let before = [signals::action_of(SIGBUS)?, signals::action_of(SIGSEGV)?];
     if INSTALLED.set(Installed { resolver, before }).is_err() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
@@ -82,15 +82,7 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
     // that touched the same page would wait for itself.
     signals::install(SIGBUS, on_fault, !0, 0)?;
     // A touch against a range's protection is the kernel's to refuse.
-    signals::install(SIGSEGV, on_fault, !0, 0)
-}
-
-fn action_of(signal: i32) -> libc::sigaction {
-    // SAFETY: all-zero is a valid sigaction.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: no new action, and a valid place for the old one.
-    unsafe { signals::sigaction(signal, std::ptr::null(), &raw mut action) };
-    action
+    signals::install(SIGSEGV, on_fault, !0, 0).map(drop)
 }
 
 extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
@@ -109,8 +101,9 @@ extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_
         }
         let before = &installed.before[usize::from(signal == SIGSEGV)];
         // The instruction is repeated and strikes again, then there.
+        // Refused only for what is no signal.
         // SAFETY: an action that was in force before.
-        unsafe { signals::sigaction(signal, &raw const *before, std::ptr::null_mut()) };
+        let _ = unsafe { signals::change_action(signal, Some(before)) };
         if code <= 0 {
             // Sent, not struck: nothing would repeat it. If that fails the
             // signal is lost, which its sender must reckon with anyway.

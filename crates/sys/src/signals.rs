@@ -16,14 +16,9 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for what else is kept for its thread. Thread-local
 /// variables would come out of the thread's own stack, which may be small.
-pub const ROOM_BYTES: usize = 24 << 10;
+pub const ROOM_BYTES: usize = 36 << 10;
 /// All of a thread's mapping: a guard page, its stack, its room.
 const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
-
-unsafe extern "C" {
-    // The C library's own, which the runtime does not interpose.
-    fn __sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32;
-}
 
 /// A set of signals as the kernel has it: bit n-1 for signal n.
 pub type Mask = u64;
@@ -37,45 +32,94 @@ pub const fn bit(signal: i32) -> Mask {
 /// The signals that must always be deliverable: a blocked synchronous signal kills.
 pub const NEVER_BLOCKED: Mask = bit(SIGBUS) | bit(SIGSYS);
 
-/// Installs the engine's handler for `signal`, on the alternate stack, with
-/// every signal of `mask` blocked while it runs.
-pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<()> {
-    // SAFETY: all-zero is a valid sigaction; the fields set are its own.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | flags;
-    // Not by sigaddset, which leaves out the C library's own signals: thread
-    // cancellation must not unwind out of the engine.
-    // SAFETY: a sigset_t starts with the kernel's 64 bits.
-    unsafe { (&raw mut action.sa_mask).cast::<Mask>().write_unaligned(mask) };
-    // SAFETY: the action is valid; the handler has the SA_SIGINFO signature.
-    if unsafe { __sigaction(signal, &raw const action, std::ptr::null_mut()) } != 0 {
-        return Err(io::Error::last_os_error());
+/// The signals that can be pending or blocked.
+pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// What a signal does, as the kernel has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// `SIG_DFL`, `SIG_IGN` or a function's address.
+    pub handler: usize,
+    /// The kernel's flags.
+    pub flags: u64,
+    /// The way back, which is always ours.
+    pub restorer: usize,
+    /// What is blocked while the handler runs.
+    pub mask: Mask,
+}
+
+/// Says that the action has a way back; x86_64 needs one.
+pub const SA_RESTORER: u64 = 0x0400_0000;
+
+impl Action {
+    /// An action without flags that blocks nothing else.
+    #[must_use]
+    pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
+        Action { handler, flags, restorer: 0, mask }
     }
-    Ok(())
+
+    /// The default.
+    pub const DEFAULT: Action = Action::new(libc::SIG_DFL, 0, 0);
+}
+
+// The way back from a handler. Unwinders and debuggers know it by these very bytes, as
+// the C library's; so no unwind entry may cover it, nor the byte before.
+core::arch::global_asm!(
+    "nop",
+    ".hidden softswap_signal_return",
+    ".globl softswap_signal_return",
+    ".type softswap_signal_return, @function",
+    "softswap_signal_return:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
+    ".byte 0x0f, 0x05",
+    "nop",
+    ".size softswap_signal_return, . - softswap_signal_return",
+);
+
+unsafe extern "C" {
+    fn softswap_signal_return();
+}
+
+/// Changes what a signal does, if there is a new action, and returns what it did before.
+/// By a call of our own: the C library's functions of every name are interposed.
+///
+/// # Safety
+/// The handler is a function for signals, and what it does is sound at any moment.
+pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Action> {
+    let ours = new.map(|action| Action {
+        flags: action.flags | SA_RESTORER,
+        restorer: softswap_signal_return as *const () as usize,
+        ..*action
+    });
+    let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let mut old = Action::DEFAULT;
+    let args = [signal as usize, new, &raw mut old as usize, size_of::<Mask>(), 0, 0];
+    // SAFETY: both places are valid; the handler is the caller's promise.
+    raw::check(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
+    Ok(old)
+}
+
+/// What a signal does.
+pub fn action_of(signal: i32) -> io::Result<Action> {
+    // SAFETY: nothing is changed.
+    unsafe { change_action(signal, None) }
+}
+
+/// Installs the engine's handler for `signal`, on the alternate stack, with
+/// every signal of `mask` blocked while it runs. Returns what there was.
+pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
+    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
+    let action = Action::new(handler as *const () as usize, flags, mask);
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for.
+    unsafe { change_action(signal, Some(&action)) }
 }
 
 /// Sets a signal back to its default action.
 pub fn set_default(signal: i32) {
-    // Handler, flags, restorer, mask, as the kernel has them: SIG_DFL. Not by
-    // the C library: a filter of the program's may forbid its instruction this.
-    let action = [0_usize; 4];
-    let args = [signal as usize, action.as_ptr() as usize, 0, size_of::<Mask>(), 0, 0];
-    // SAFETY: valid action, no old one wanted.
-    unsafe { raw::syscall(libc::SYS_rt_sigaction, args) };
-}
-
-/// The C library's `sigaction`, reached past the runtime's interposition.
-///
-/// # Safety
-/// As `sigaction(2)`.
-pub unsafe fn sigaction(
-    signal: i32,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { __sigaction(signal, new, old) }
+    // Refused only for what is no signal.
+    // SAFETY: no handler is installed.
+    let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
 }
 
 fn procmask(how: i32, mask: Mask) -> Mask {
@@ -107,6 +151,22 @@ pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The mask in force.
+#[must_use]
+pub fn current_mask() -> Mask {
+    procmask(libc::SIG_BLOCK, 0)
+}
+
+/// What waits for this thread to unblock it.
+#[must_use]
+pub fn pending() -> Mask {
+    let mut set: Mask = 0;
+    let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
+    // SAFETY: writes the local set.
+    unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
+    set
+}
+
 /// Gives the calling thread an engine signal stack and returns its address.
 pub fn install_stack() -> io::Result<usize> {
     let len = THREAD_BYTES;
@@ -120,6 +180,12 @@ pub fn install_stack() -> io::Result<usize> {
     unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
     use_stack(base);
     Ok(base)
+}
+
+/// The addresses of the stack that [`install_stack`] made at `base`.
+#[must_use]
+pub fn stack_at(base: usize) -> std::ops::Range<usize> {
+    base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
 /// The room of the thread whose stack [`install_stack`] put at `base`:
@@ -192,7 +258,16 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let (pid, tid) = (raw::current_process() as usize, raw::current_thread() as usize);
+    // SAFETY: the caller's promise.
+    unsafe { send_with(raw::current_thread(), signal, info) }
+}
+
+/// Sends a signal with the given details to a thread of this process.
+///
+/// # Safety
+/// `info` is a valid siginfo_t.
+pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
+    let (pid, tid) = (raw::current_process() as usize, thread as usize);
     // SAFETY: reads `info`; a process may send itself any details.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
@@ -212,4 +287,34 @@ pub fn segv_info(address: usize) -> siginfo_t {
     // 64-bit Linux and for SIGSEGV holds the address.
     unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
     info
+}
+
+/// Details of a queued signal with a value.
+#[must_use]
+pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = libc::SI_QUEUE;
+    // SAFETY: process, user and value start at byte 16 of siginfo_t; the value at 24.
+    unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
+    info
+}
+
+/// The value of a queued signal.
+#[must_use]
+pub fn queued_value(info: &siginfo_t) -> usize {
+    // SAFETY: within siginfo_t, of which every byte is initialised.
+    unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
+}
+
+/// The stack pointer of what a handler has interrupted.
+///
+/// # Safety
+/// `context` is the one a handler was given.
+#[must_use]
+pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the context is a valid ucontext_t.
+    unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
 }

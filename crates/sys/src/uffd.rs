@@ -6,7 +6,7 @@
 use crate::descriptor;
 use crate::hold::Hold;
 use crate::memory::PAGE_SIZE;
-use crate::raw;
+use crate::{futex, raw};
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -279,10 +279,13 @@ impl Uffd {
             mode: u64,
         }
         let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
+        let mut turns = 0;
         loop {
             let range = Range { start: start as u64, len: len as u64 };
             match self.ioctl(IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::hint::spin_loop(),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    futex::relax(&mut turns);
+                }
                 result => return result,
             }
         }
@@ -328,7 +331,7 @@ pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()
 /// (fork, mremap, munmap elsewhere) the kernel answers EAGAIN with a partial
 /// count, 0 or -EAGAIN in the result field; the rest is then tried again.
 fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64)) -> Partial {
-    let mut done = 0;
+    let (mut done, mut turns) = (0, 0);
     loop {
         let (result, count) = attempt(done);
         if count > 0 {
@@ -339,7 +342,7 @@ fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64))
             // Refused or not: all of it is there.
             Err(_) if done == len => None,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                std::hint::spin_loop();
+                futex::relax(&mut turns);
                 continue;
             }
             Err(error) => Some(error),

@@ -450,13 +450,14 @@ impl Window {
         let mut full = 0;
         let frames = &self.frames[frame..frame + count];
         for state in frames {
+            let mut turns = 0;
             while let Err(seen) =
                 state.compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
             {
                 if seen == EMPTY {
                     break;
                 }
-                std::hint::spin_loop();
+                crate::futex::relax(&mut turns);
             }
             full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
         }

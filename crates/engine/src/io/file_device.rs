@@ -275,6 +275,11 @@ impl Device for FileDevice {
     }
 
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
+        if ends.max().is_some_and(|end| self.file.check_limit(end).is_err()) {
+            // Each as far as it may go; the first that may not says so.
+            return pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf));
+        }
         let done = batch(lane, pieces.len(), |ring, results| {
             ring.write_batch(Target::Attached, pieces, results)
         });
@@ -289,6 +294,7 @@ impl Device for FileDevice {
     fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         transfer_whole(Operation::Write, offset, buf.len(), |done| {
             let (at, rest) = (offset + done as u64, &buf[done..]);
+            self.file.check_limit(at + rest.len() as u64)?;
             self.step(
                 lane,
                 |ring| ring.write(Target::Attached, rest, at),

@@ -2,6 +2,7 @@
 
 use super::copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
+use crate::masks;
 use crate::real::real;
 use crate::start;
 use std::ffi::c_char;
@@ -79,6 +80,34 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     copies.put(bytes).cast()
 }
 
+/// A copy of the attributes. A child that is to have its parent's mask gets it by them
+/// where the parent believes to block what the kernel does not.
+///
+/// # Safety
+/// `attributes` is a valid object or null, and there is room for a copy.
+unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
+    let passed_on = masks::mask_to_pass_on();
+    if attributes.is_null() && passed_on.is_none() {
+        return attributes;
+    }
+    // SAFETY: plain data in glibc, for which all-zero is what a new object is.
+    unsafe {
+        let mut copy = match attributes.as_ref() {
+            Some(attributes) => *attributes,
+            None => std::mem::zeroed(),
+        };
+        let mut flags = 0;
+        libc::posix_spawnattr_getflags(&raw const copy, &raw mut flags);
+        let sets_mask = libc::POSIX_SPAWN_SETSIGMASK as i16;
+        if let Some(mask) = passed_on.filter(|_| flags & sets_mask == 0) {
+            libc::posix_spawnattr_setsigmask(&raw mut copy, &raw const mask);
+            libc::posix_spawnattr_setflags(&raw mut copy, flags | sets_mask);
+        }
+        let first = (&raw const copy).cast::<u8>();
+        copies.put(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
+    }
+}
+
 /// # Safety
 /// As `posix_spawn(3)`.
 unsafe fn spawn(
@@ -110,13 +139,7 @@ unsafe fn spawn(
             Some(parsed) => put_actions(&mut copies, parsed),
             None => actions,
         };
-        let attributes = match attributes.cast::<u8>().as_ref() {
-            Some(first) => {
-                let len = size_of::<libc::posix_spawnattr_t>();
-                copies.put(std::slice::from_raw_parts(first, len)).cast()
-            }
-            None => attributes,
-        };
+        let attributes = put_attributes(&mut copies, attributes);
         let mut made = 0;
         let result =
             with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));

@@ -7,7 +7,8 @@ use super::turns::Turns;
 use crate::library::outside_the_window;
 use crate::real::real;
 use crate::start;
-use softswap_sys::{raw, signals};
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action};
 use std::ffi::{c_char, c_void};
 
 /// # Safety
@@ -71,22 +72,21 @@ fn wait_for(pid: libc::pid_t) -> i32 {
 /// for SIGINT and SIGQUIT; the last one puts it back.
 struct Ignoring {
     count: usize,
-    found: [libc::sigaction; 2],
+    found: [Action; 2],
 }
 
 const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-// SAFETY: plain data; all-zero is SIG_DFL.
-const DEFAULT: libc::sigaction = unsafe { std::mem::zeroed() };
-static IGNORING: Turns<Ignoring> = Turns::new(Ignoring { count: 0, found: [DEFAULT; 2] });
+static IGNORING: Turns<Ignoring> = Turns::new(Ignoring { count: 0, found: [Action::DEFAULT; 2] });
 
 /// Ignores both signals; what the program has for them.
-fn begin_ignoring() -> [libc::sigaction; 2] {
+fn begin_ignoring() -> [Action; 2] {
     IGNORING.with(|ignoring| {
         if ignoring.count == 0 {
-            let ignore = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..DEFAULT };
+            let ignore = Action { handler: libc::SIG_IGN, ..Action::DEFAULT };
             for (signal, found) in IGNORED.iter().zip(&mut ignoring.found) {
-                // SAFETY: valid places for both.
-                unsafe { signals::sigaction(*signal, &raw const ignore, found) };
+                // SAFETY: no handler is installed.
+                let before = unsafe { signals::change_action(*signal, Some(&ignore)) };
+                *found = before.unwrap_or(Action::DEFAULT);
             }
         }
         ignoring.count += 1;
@@ -100,7 +100,7 @@ fn end_ignoring() {
         if ignoring.count == 0 {
             for (signal, found) in IGNORED.iter().zip(&ignoring.found) {
                 // SAFETY: what the kernel gave for this signal.
-                unsafe { signals::sigaction(*signal, found, std::ptr::null_mut()) };
+                let _ = unsafe { signals::change_action(*signal, Some(found)) };
             }
         }
     });
@@ -122,7 +122,7 @@ unsafe fn system_by_spawn(command: *const c_char) -> i32 {
         let mut defaults: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut defaults);
         for (signal, action) in IGNORED.iter().zip(&found) {
-            if action.sa_sigaction != libc::SIG_IGN {
+            if action.handler != libc::SIG_IGN {
                 libc::sigaddset(&raw mut defaults, *signal);
             }
         }

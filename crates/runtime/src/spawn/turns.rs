@@ -1,14 +1,20 @@
 //! Values that threads take turns at, also across fork.
 
+use softswap_sys::futex;
 use softswap_sys::signals::{self, NEVER_BLOCKED};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// How long whoever finds the lock taken waits before looking again.
+const WAIT_NS: u64 = 50_000;
 
 /// A value that threads take turns at, with the program's signals blocked: a
 /// handler may start programs too. The lock names the process that has it, so
 /// that a forked child does not wait for a thread it does not have.
 pub(super) struct Turns<T> {
     owner: AtomicI32,
+    /// Always 0: what those wait at who find it taken.
+    waiters: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -17,7 +23,11 @@ unsafe impl<T: Send> Sync for Turns<T> {}
 
 impl<T> Turns<T> {
     pub(super) const fn new(value: T) -> Turns<T> {
-        Turns { owner: AtomicI32::new(0), value: UnsafeCell::new(value) }
+        Turns {
+            owner: AtomicI32::new(0),
+            waiters: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
@@ -32,7 +42,9 @@ impl<T> Turns<T> {
             // Held in the parent when this process was forked off: take it.
             seen = if owner == me { 0 } else { owner };
             if owner == me {
-                std::thread::yield_now();
+                // Not by giving the processor away, which a thread of higher priority does
+                // not do for the owner.
+                futex::wait(&self.waiters, 0, Some(WAIT_NS));
             }
         }
         // SAFETY: the lock is ours.

@@ -1,0 +1,319 @@
+//! Calls that put a mask in force while they wait, and those that wait for a signal.
+//!
+//! A mask goes to the kernel without the engine's signals: a handler that runs meanwhile
+//! may touch what is out. A thread that waits for one of them takes what is held back;
+//! what is sent while it waits the kernel gives to it, or another thread's handler does.
+
+use super::belief::{self, believed, settle};
+use super::{OURS, bits, set_of};
+use crate::real::real;
+use crate::start;
+use libc::{sigset_t, timespec};
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, siginfo_t};
+use std::cell::Cell;
+
+/// A mask for the kernel while a call waits; the thread believes what it asked for until
+/// this is dropped.
+struct While {
+    set: Option<sigset_t>,
+    before: Mask,
+    /// Whether a signal that was held back has struck: the call is interrupted.
+    struck: bool,
+}
+
+impl While {
+    /// # Safety
+    /// `set` is valid or null.
+    unsafe fn new(set: *const sigset_t) -> While {
+        let before = believed();
+        // SAFETY: the caller's promise.
+        let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
+        let Some(wanted) = wanted.filter(|_| start::engine().is_some()) else {
+            // SAFETY: likewise.
+            return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
+        };
+        belief::believe(wanted & OURS);
+        let freed = before & !wanted;
+        let struck = freed != 0 && belief::release(freed);
+        While { set: Some(set_of(wanted & !OURS)), before, struck }
+    }
+
+    fn pointer(&self) -> *const sigset_t {
+        self.set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+    }
+
+    /// Makes the call, unless it is interrupted at once.
+    fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
+        let result = if self.struck {
+            raw::set_errno(libc::EINTR);
+            -1
+        } else {
+            call(self.pointer())
+        };
+        if self.before != believed() {
+            raw::preserving_errno(|| settle(self.before));
+        }
+        result
+    }
+}
+
+/// # Safety
+/// As `sigsuspend(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
+    real!(sigsuspend: fn(*const sigset_t) -> i32);
+    // SAFETY: the caller's promise.
+    unsafe { While::new(set).call(|set| sigsuspend()(set)) }
+}
+
+/// # Safety
+/// As `sigsuspend(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { sigsuspend(set) }
+}
+
+/// As `sigpause(3)`, which takes a mask, or a signal to be unblocked.
+#[unsafe(no_mangle)]
+pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
+    let mask = if is_signal == 0 {
+        Mask::from(mask_or_signal as u32)
+    } else if signals::SIGNALS.contains(&mask_or_signal) {
+        (signals::current_mask() | believed()) & !signals::bit(mask_or_signal)
+    } else {
+        raw::set_errno(libc::EINVAL);
+        return -1;
+    };
+    // SAFETY: a local set.
+    unsafe { sigsuspend(&set_of(mask)) }
+}
+
+/// As BSD's `sigpause(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sigpause(mask: i32) -> i32 {
+    __sigpause(mask, 0)
+}
+
+/// As the X/Open `sigpause(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
+    __sigpause(signal, 1)
+}
+
+/// Defines calls whose last argument is a mask.
+macro_rules! masked {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
+            real!($name: fn($($ty,)* *const sigset_t) -> i32);
+            // SAFETY: the caller's promise.
+            unsafe { While::new(set).call(|set| $name()($($arg,)* set)) }
+        }
+    )*};
+}
+
+type Descriptors = *mut libc::fd_set;
+
+masked! {
+    ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, time: *const timespec);
+    pselect(count: i32, read: Descriptors, write: Descriptors, except: Descriptors, time: *const timespec);
+    epoll_pwait(fd: i32, events: *mut libc::epoll_event, count: i32, timeout: i32);
+    epoll_pwait2(fd: i32, events: *mut libc::epoll_event, count: i32, time: *const timespec);
+}
+
+/// # Safety
+/// As `ppoll(2)`, of an array of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    time: *const timespec,
+    set: *const sigset_t,
+    len: usize,
+) -> i32 {
+    type Fds = *mut libc::pollfd;
+    real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
+    // SAFETY: the caller's promise.
+    unsafe { While::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
+}
+
+const FOR_EVER: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
+thread_local! {
+    /// How long this thread waits for one of the engine's signals. Here, because a handler
+    /// of the engine's that holds such a signal back for it changes that: it then runs
+    /// between a look at what is held and the wait.
+    static TIME: Cell<timespec> = const { Cell::new(NOT_AT_ALL) };
+}
+
+/// This thread is to look again for what is held back before it waits.
+pub(super) fn look_again() {
+    TIME.set(NOT_AT_ALL);
+}
+
+/// What tells a signal of ours from the program's.
+const POKE: usize = 0x50f7_5a9e_0b05;
+
+/// Details of a signal that only makes a waiting thread look for what is held back.
+pub(super) fn poke(signal: i32) -> siginfo_t {
+    signals::queued_info(signal, POKE)
+}
+
+pub(super) fn is_poke(info: &siginfo_t) -> bool {
+    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == POKE
+}
+
+/// Waits for one of the engine's signals, perhaps among others.
+///
+/// # Safety
+/// As `sigtimedwait(2)`.
+unsafe fn wait_for_ours(
+    set: *const sigset_t,
+    wanted: Mask,
+    info: *mut siginfo_t,
+    time: *const timespec,
+    wait: impl Fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32,
+) -> i32 {
+    // SAFETY: the caller's pointer is valid or null.
+    let asked = unsafe { time.as_ref() }.copied();
+    let me = raw::current_thread();
+    loop {
+        TIME.set(asked.unwrap_or(FOR_EVER));
+        belief::kinds(wanted).for_each(|(_, remembered)| remembered.set_waiter(me));
+        // SAFETY: all-zero is a valid value to write over.
+        let mut got: siginfo_t = unsafe { std::mem::zeroed() };
+        let result = match belief::take_held(wanted) {
+            Some((signal, held)) => {
+                got = held;
+                signal
+            }
+            None => wait(set, &raw mut got, TIME.with(Cell::as_ptr)),
+        };
+        belief::kinds(wanted).for_each(|(_, remembered)| remembered.set_waiter(0));
+        let timed_out =
+            result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        let is_poke = result > 0 && is_poke(&got);
+        // The time was taken away, or the signal sent, to have this look again.
+        if is_poke || timed_out && belief::held() & wanted != 0 {
+            continue;
+        }
+        // SAFETY: the caller's pointer is valid or null.
+        if let Some(info) = unsafe { info.as_mut() }.filter(|_| result > 0) {
+            *info = got;
+        }
+        return result;
+    }
+}
+
+/// # Safety
+/// As `sigtimedwait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigtimedwait(
+    set: *const sigset_t,
+    info: *mut siginfo_t,
+    time: *const timespec,
+) -> i32 {
+    real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let wanted = bits(set) & believed();
+        if wanted == 0 || start::engine().is_none() {
+            return sigtimedwait()(set, info, time);
+        }
+        wait_for_ours(set, wanted, info, time, |set, info, time| sigtimedwait()(set, info, time))
+    }
+}
+
+/// # Safety
+/// As `sigwaitinfo(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { sigtimedwait(set, info, std::ptr::null()) }
+}
+
+/// # Safety
+/// As `sigwait(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        loop {
+            let got = sigtimedwait(set, std::ptr::null_mut(), std::ptr::null());
+            if got > 0 {
+                signal.write(got);
+                return 0;
+            }
+            match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) | None => {}
+                Some(error) => return error,
+            }
+        }
+    }
+}
+
+/// Where a call has its mask: the argument that points to it, or to a pointer to it.
+fn place_of_mask(number: i64) -> Option<(usize, bool)> {
+    const SYS_IO_PGETEVENTS: i64 = 333;
+    match number {
+        libc::SYS_rt_sigsuspend => Some((0, false)),
+        libc::SYS_ppoll => Some((3, false)),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Some((4, false)),
+        libc::SYS_pselect6 | SYS_IO_PGETEVENTS => Some((5, true)),
+        _ => None,
+    }
+}
+
+/// The mask of a call that is made by its number, without the engine's signals.
+pub(crate) struct Stripped {
+    mask: Mask,
+    /// A pointer to the mask, and its size.
+    pair: [usize; 2],
+}
+
+impl Stripped {
+    pub(crate) const fn new() -> Stripped {
+        Stripped { mask: 0, pair: [0; 2] }
+    }
+
+    /// Has the call use a mask without the engine's signals, kept here. `read` copies
+    /// what the program's pointers name; where it cannot, the kernel says so, too.
+    pub(crate) fn take_place(
+        &mut self,
+        number: i64,
+        arguments: &mut [usize; 6],
+        read: impl Fn(usize, &mut [u8]) -> bool,
+    ) {
+        let Some((at, is_pair)) = place_of_mask(number) else { return };
+        let mut from = arguments[at];
+        if is_pair {
+            let mut pair = [0; 2 * size_of::<usize>()];
+            if from == 0 || !read(from, &mut pair) {
+                return;
+            }
+            let (first, second) = pair.split_at(size_of::<usize>());
+            let word = |bytes: &[u8]| {
+                bytes.iter().rev().fold(0, |word, byte| word << 8 | usize::from(*byte))
+            };
+            self.pair = [word(first), word(second)];
+            from = self.pair[0];
+        }
+        let mut mask = [0; size_of::<Mask>()];
+        if from == 0 || !read(from, &mut mask) {
+            return;
+        }
+        self.mask = Mask::from_le_bytes(mask) & !OURS;
+        let stripped = &raw const self.mask as usize;
+        if is_pair {
+            self.pair[0] = stripped;
+            arguments[at] = self.pair.as_ptr() as usize;
+        } else {
+            arguments[at] = stripped;
+        }
+    }
+}

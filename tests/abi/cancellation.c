@@ -1,0 +1,409 @@
+/* Calls that end otherwise than by returning: the thread is cancelled, a handler
+ * jumps out of them, or within itself. Their buffers must be free again, and
+ * those of calls that go on must not. */
+#pragma GCC optimize("exceptions") /* scopes are left when a thread is cancelled */
+#include "abi.h"
+#include <poll.h>
+#include <setjmp.h>
+
+#define LEN (1 * MIB)
+#define MANY 300
+#define BUFFER (128 * 1024UL)
+
+static int ends[2];
+static char *data;
+
+static void start(void)
+{
+    MUST(pipe(ends));
+    data = memory(LEN, 1);
+    put_out();
+}
+
+static int cleanups;
+static void clean_up(void *argument)
+{
+    (void)argument;
+    cleanups++;
+}
+
+struct work {
+    char *buffer;
+    int kind;
+};
+
+static long block_in(int kind, char *buffer)
+{
+    struct iovec vectors[2] = {{buffer, 8192}, {buffer + 65536, 8192}};
+    struct pollfd *fds = (void *)buffer;
+    *fds = (struct pollfd){.fd = ends[0], .events = POLLIN};
+    switch (kind) {
+    case 0: return read(ends[0], buffer, BUFFER);
+    case 1: return readv(ends[0], vectors, 2);
+    case 2: return poll(fds, 1, -1);
+    case 3: return ppoll(fds, 1, NULL, NULL);
+    default: return recv(ends[0], buffer, BUFFER, 0);
+    }
+}
+
+static void *blocked_reader(void *argument)
+{
+    struct work *work = argument;
+    pthread_cleanup_push(clean_up, NULL);
+    block_in(work->kind, work->buffer);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+/* Cancels many threads that wait for what never comes, each with a buffer of
+ * its own: all buffers together are more than the budget. */
+static void cancel_many(int kind)
+{
+    static pthread_t threads[MANY];
+    start();
+    if (kind == 4)
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    char *buffers = memory(MANY * BUFFER, 2);
+    int cancelled = 0;
+    for (int i = 0; i < MANY; i++) {
+        struct work work = {buffers + i * BUFFER, kind};
+        pthread_create(threads + i, NULL, blocked_reader, &work);
+        /* Sometimes it waits already, sometimes it does not. */
+        if (i % 8 == 0)
+            usleep(3000);
+        else
+            sched_yield();
+        pthread_cancel(threads[i]);
+        void *result;
+        pthread_join(threads[i], &result);
+        cancelled += result == PTHREAD_CANCELED;
+    }
+    say("cancelled %d", cancelled);
+    put_out();
+    size_t bad = 0;
+    for (int i = 0; i < MANY; i++)
+        bad += wrong(buffers + i * BUFFER + 16, 4096, 0) == 0;
+    say("odd %zu, wrong %zu", bad, wrong(data, LEN, 1));
+}
+
+static void cancelled_in_read(void) { cancel_many(0); }
+static void cancelled_in_poll(void) { cancel_many(2); }
+static void cancelled_in_ppoll(void) { cancel_many(3); }
+static void cancelled_in_recv(void) { cancel_many(4); }
+
+static void cleanups_run(void)
+{
+    start();
+    pthread_t thread;
+    struct work work = {memory(BUFFER, 3), 0};
+    for (int i = 0; i < 5; i++) {
+        pthread_create(&thread, NULL, blocked_reader, &work);
+        usleep(10000);
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+    }
+    say("cleanups %d", cleanups);
+}
+
+static void note_scope(int *value)
+{
+    (void)value;
+    cleanups += 100;
+}
+static void *reader_with_scope(void *argument)
+{
+    int __attribute__((cleanup(note_scope))) scope = 1;
+    read(ends[0], argument, BUFFER);
+    return (void *)(long)scope;
+}
+static void scopes_are_left(void)
+{
+    start();
+    pthread_t thread;
+    pthread_create(&thread, NULL, reader_with_scope, memory(BUFFER, 3));
+    usleep(20000);
+    put_out();
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+    say("cleanups %d", cleanups);
+}
+
+static void *asynchronous(void *argument)
+{
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    volatile char *at = argument;
+    for (size_t i = 0;; i += PAGE)
+        at[i % LEN] = at[i % LEN];
+    return NULL;
+}
+static void asynchronous_cancel_while_pages_come_in(void)
+{
+    start();
+    for (int i = 0; i < 30; i++) {
+        pthread_t thread;
+        void *result;
+        if (i % 10 == 0)
+            put_out();
+        pthread_create(&thread, NULL, asynchronous, data);
+        usleep(500);
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        if (result != PTHREAD_CANCELED)
+            say("not cancelled");
+    }
+    put_out();
+    say("wrong %zu", wrong(data, LEN, 1));
+}
+
+static void *disabled(void *argument)
+{
+    int old;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+    long got = read(ends[0], argument, BUFFER);
+    pthread_setcancelstate(old, NULL);
+    say("read %ld", got);
+    pthread_testcancel();
+    say("not here");
+    return NULL;
+}
+static void disabled_cancel_waits(void)
+{
+    start();
+    pthread_t thread;
+    char *buffer = memory(BUFFER, 4);
+    put_out();
+    pthread_create(&thread, NULL, disabled, buffer);
+    usleep(10000);
+    pthread_cancel(thread);
+    usleep(10000);
+    MUST(write(ends[1], "hello", 5));
+    void *result;
+    pthread_join(thread, &result);
+    say("cancelled %d, %.5s", result == PTHREAD_CANCELED, buffer);
+}
+
+/* ---- jumps ------------------------------------------------------------------ */
+
+static sigjmp_buf out, within;
+static volatile sig_atomic_t inner;
+
+static void jump_out(int signal)
+{
+    (void)signal;
+    siglongjmp(out, 1);
+}
+
+static void interrupt_soon(long us)
+{
+    struct itimerspec when = {.it_value = {0, us * 1000}};
+    static timer_t timer;
+    static int made;
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
+    event._sigev_un._tid = (int)syscall(SYS_gettid);
+    if (!made++)
+        MUST(timer_create(CLOCK_MONOTONIC, &event, &timer));
+    MUST(timer_settime(timer, 0, &when, NULL));
+}
+
+static void jump_out_of(int kind)
+{
+    start();
+    char *buffers = memory(MANY * BUFFER, 2);
+    signal(SIGUSR1, jump_out);
+    volatile int jumped = 0;
+    for (volatile int i = 0; i < MANY; i++) {
+        if (sigsetjmp(out, 1)) {
+            jumped++;
+            continue;
+        }
+        interrupt_soon(300);
+        block_in(kind, buffers + i * BUFFER);
+        say("not here");
+    }
+    say("jumped %d", jumped);
+    put_out();
+    say("wrong %zu", wrong(data, LEN, 1));
+}
+
+static void jumping_out_of_read(void) { jump_out_of(0); }
+static void jumping_out_of_readv(void) { jump_out_of(1); }
+static void jumping_out_of_poll(void) { jump_out_of(2); }
+
+static void jump_within(int signal)
+{
+    (void)signal;
+    for (volatile int i = 0; i < 3; i++)
+        if (!sigsetjmp(within, 1)) {
+            put_out();
+            siglongjmp(within, 1);
+        }
+    inner++;
+    put_out();
+}
+
+static void *feed(void *argument)
+{
+    usleep(*(int *)argument);
+    if (write(ends[1], "0123456789abcdef", 16) != 16)
+        say("write failed");
+    return NULL;
+}
+
+/* The handler jumps within itself while a read waits: what the read waits for
+ * must still find its buffer. */
+static void jump_within_a_handler(int kind)
+{
+    start();
+    if (kind == 4)
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_within};
+    sigaction(SIGUSR1, &action, NULL);
+    char *buffer = memory(BUFFER, 5);
+    int later = 60000;
+    pthread_t feeder;
+    put_out();
+    pthread_create(&feeder, NULL, feed, &later);
+    interrupt_soon(20000);
+    long got = block_in(kind, buffer);
+    pthread_join(feeder, NULL);
+    say("got %ld %.16s, in handlers %d", got, kind == 2 ? "" : buffer, inner > 0);
+    put_out();
+    fill(buffer, 65536 + 8192, 5);
+    say("wrong %zu, %zu", wrong(buffer, BUFFER, 5), wrong(data, LEN, 1));
+}
+
+static void jumping_within_a_handler_of_read(void) { jump_within_a_handler(0); }
+static void jumping_within_a_handler_of_readv(void) { jump_within_a_handler(1); }
+static void jumping_within_a_handler_of_recv(void) { jump_within_a_handler(4); }
+
+static void read_in_handler(int signal)
+{
+    (void)signal;
+    static char *mine;
+    if (!mine)
+        mine = memory(BUFFER, 6);
+    int other[2];
+    MUST(pipe(other));
+    MUST(write(other[1], data, 1000));
+    put_out();
+    long got = read(other[0], mine, BUFFER);
+    say("in the handler: %ld, wrong %zu", got, wrong(mine, 1000, 1));
+    close(other[0]);
+    close(other[1]);
+}
+
+static void reading_in_a_handler_of_read(void)
+{
+    start();
+    struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = read_in_handler};
+    sigaction(SIGUSR1, &action, NULL);
+    char *buffer = memory(BUFFER, 5);
+    int later = 80000;
+    pthread_t feeder;
+    pthread_create(&feeder, NULL, feed, &later);
+    interrupt_soon(20000);
+    long got = read(ends[0], buffer, BUFFER);
+    pthread_join(feeder, NULL);
+    say("got %ld %.16s", got, buffer);
+}
+
+static void jump_out_of_inner(int signal)
+{
+    if (signal == SIGUSR2)
+        siglongjmp(within, 1);
+    char *mine = memory(BUFFER, 7);
+    int other[2];
+    MUST(pipe(other));
+    if (!sigsetjmp(within, 1)) {
+        alarm(0);
+        struct itimerspec when = {.it_value = {0, 5000000}};
+        timer_t timer;
+        struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR2};
+        event._sigev_un._tid = (int)syscall(SYS_gettid);
+        MUST(timer_create(CLOCK_MONOTONIC, &event, &timer));
+        MUST(timer_settime(timer, 0, &when, NULL));
+        read(other[0], mine, BUFFER);
+        say("not here");
+    }
+    put_out();
+    say("left the inner read");
+    close(other[0]);
+    close(other[1]);
+}
+
+/* A read, interrupted by a handler that reads, too, whose read is left by a
+ * jump: the outer one goes on. */
+static void jumping_out_of_an_inner_read(void)
+{
+    start();
+    struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_out_of_inner};
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+    char *buffer = memory(BUFFER, 5);
+    int later = 100000;
+    pthread_t feeder;
+    pthread_create(&feeder, NULL, feed, &later);
+    interrupt_soon(20000);
+    long got = read(ends[0], buffer, BUFFER);
+    pthread_join(feeder, NULL);
+    say("got %ld %.16s", got, buffer);
+    put_out();
+    fill(buffer, 16, 5);
+    say("wrong %zu", wrong(buffer, BUFFER, 5));
+}
+
+static void *exit_in_handler(void *argument)
+{
+    read(ends[0], argument, BUFFER);
+    return NULL;
+}
+static void leave_thread(int signal)
+{
+    (void)signal;
+    pthread_exit((void *)5);
+}
+static void threads_that_exit_in_a_handler_of_read(void)
+{
+    start();
+    signal(SIGUSR1, leave_thread);
+    char *buffers = memory(60 * BUFFER, 2);
+    int left = 0;
+    for (int i = 0; i < 60; i++) {
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, exit_in_handler, buffers + i * BUFFER);
+        usleep(2000);
+        pthread_kill(thread, SIGUSR1);
+        pthread_join(thread, &result);
+        left += result == (void *)5;
+    }
+    say("left %d", left);
+    put_out();
+    say("wrong %zu", wrong(data, LEN, 1));
+}
+
+static void interrupted_calls_end(void)
+{
+    start();
+    struct sigaction action = {.sa_handler = read_in_handler};
+    sigaction(SIGUSR1, &action, NULL);
+    char *buffer = memory(BUFFER, 5);
+    interrupt_soon(10000);
+    RESULT(read(ends[0], buffer, BUFFER));
+    interrupt_soon(10000);
+    RESULT(poll((struct pollfd *)buffer, 0, -1));
+    struct timespec *times = (void *)buffer;
+    times[0] = (struct timespec){5, 0};
+    interrupt_soon(10000);
+    RESULT(nanosleep(times, times + 1));
+    say("left %d", times[1].tv_sec == 4);
+}
+
+ABI_MAIN(CASE(cancelled_in_read), CASE(cancelled_in_poll),
+         CASE(cancelled_in_ppoll), CASE(cancelled_in_recv), CASE(cleanups_run),
+         CASE(scopes_are_left), CASE(asynchronous_cancel_while_pages_come_in),
+         CASE(disabled_cancel_waits), CASE(jumping_out_of_read), CASE(jumping_out_of_readv),
+         CASE(jumping_out_of_poll), CASE(jumping_within_a_handler_of_read),
+         CASE(jumping_within_a_handler_of_readv), CASE(jumping_within_a_handler_of_recv),
+         CASE(reading_in_a_handler_of_read), CASE(jumping_out_of_an_inner_read),
+         CASE(threads_that_exit_in_a_handler_of_read), CASE(interrupted_calls_end))
