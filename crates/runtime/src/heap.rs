@@ -16,7 +16,8 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// The alignment C promises for any object.
+/// The alignment of every block, as the C library has it. mimalloc's blocks of
+/// less than so many bytes have less.
 const NATURAL: usize = 16;
 
 /// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
@@ -84,7 +85,7 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
         return checked(HEAP.allocate(size, NATURAL, false).cast());
     }
     // SAFETY: mi_malloc takes any size.
-    checked(unsafe { mi::mi_malloc(size) })
+    checked(unsafe { mi::mi_malloc(size.max(NATURAL)) })
 }
 
 extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
@@ -93,14 +94,15 @@ extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_vo
         return checked(HEAP.allocate(total, NATURAL, true).cast());
     }
     // SAFETY: mi_zalloc takes any size.
-    checked(unsafe { mi::mi_zalloc(total) })
+    checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) })
 }
 
 extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
-    if !align.is_power_of_two() {
+    // As the C library does it; what is not a power of two is rounded up.
+    let Some(align) = align.checked_next_power_of_two() else {
         set_errno(libc::EINVAL);
         return std::ptr::null_mut();
-    }
+    };
     checked(aligned(align, size, caller))
 }
 
@@ -134,6 +136,12 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
     if old.is_null() {
         return malloc_from(size, caller);
     }
+    if size == 0 {
+        // The C library's answer, which programs know how to tell from a failure.
+        // SAFETY: the caller's live block.
+        unsafe { free(old) };
+        return std::ptr::null_mut();
+    }
     if HEAP.owns(old as usize) {
         // SAFETY: the caller's live block.
         return unsafe { move_to(malloc_from(size, caller), old, size) };
@@ -150,7 +158,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
     }
     // Also when the loader grows a block of the program's: it keeps its home.
     // SAFETY: a live mimalloc block.
-    checked(unsafe { mi::mi_realloc(old, size) })
+    checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
 
 /// Brings what is in `old` to `new`, a block of `size` bytes, unless that is
@@ -196,7 +204,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
         return new as *mut c_void;
     }
     // SAFETY: mi_malloc takes any size; the caller's promise.
-    unsafe { move_to(checked(mi::mi_malloc(size)), old, size) }
+    unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
 /// # Safety

@@ -13,6 +13,7 @@
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `library`   | what the C library and the loader keep for themselves      |
+//! | `redirect`  | the C library's own allocator leads to ours                 |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
@@ -55,6 +56,7 @@ mod pins;
 mod raw_calls;
 mod reading;
 mod real;
+mod redirect;
 mod spawn;
 mod start;
 mod streams;

@@ -1,8 +1,8 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
 use crate::{
-    control, faults, fork, growing, guard, heap, library, masks, own_threads, streams, threads,
-    transfers,
+    control, faults, fork, growing, guard, heap, library, masks, own_threads, redirect, streams,
+    threads, transfers,
 };
 use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
@@ -74,6 +74,9 @@ extern "C" fn on_load() {
         },
     };
     STATE.store(state, Ordering::Release);
+    if let Err(why) = signals::with_all_blocked(redirect::install) {
+        say_not_redirected(&why);
+    }
     if state == PLAIN
         && let Some(place) = place
     {
@@ -87,6 +90,16 @@ extern "C" fn on_load() {
             fail(&why);
         }
     }
+}
+
+fn say_not_redirected(why: &std::io::Error) {
+    raw::write_stderr(
+        format!(
+            "softswap: the C library's code cannot be changed here ({why}): \
+             libraries opened with RTLD_DEEPBIND must not be used\n"
+        )
+        .as_bytes(),
+    );
 }
 
 fn fail(why: &str) -> ! {

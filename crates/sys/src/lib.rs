@@ -34,6 +34,7 @@ pub mod affinity;
 pub mod alloc;
 pub mod child;
 pub mod claim;
+pub mod code;
 pub mod control;
 pub mod descriptor;
 pub mod exemption;
