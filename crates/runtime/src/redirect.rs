@@ -54,11 +54,12 @@ pub(crate) fn install() -> io::Result<()> {
     }
     let jumps: Vec<(usize, usize)> = pairs()
         .into_iter()
-        // SAFETY: a live handle and a valid C string.
         .map(|(name, ours)| {
-            (unsafe { libc::dlsym(library, name.as_ptr()) } as usize, ours as usize)
+            // SAFETY: a live handle and a valid C string.
+            let theirs = unsafe { libc::dlsym(library, name.as_ptr()) };
+            (theirs as usize, ours as usize)
         })
-        // Compilers begin functions there. What was redirected for another name is done.
+        // Compilers let functions begin at such addresses.
         .filter(|(theirs, ours)| *theirs != 0 && theirs != ours && theirs.is_multiple_of(16))
         .collect();
     // SAFETY: functions of the C library's and ours of the same names. They are not
