@@ -132,10 +132,16 @@ fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
     }
 }
 
+/// Whether the program has a filter of its own: then what the engine calls is
+/// what [`exemption`] lists, and it opens no files.
+pub(crate) fn has_own() -> bool {
+    HAS_OWN.load(Ordering::Relaxed)
+}
+
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
     const LINE: &str = "Seccomp_filters:";
-    if HAS_OWN.load(Ordering::Relaxed) {
+    if has_own() {
         return issue(libc::SYS_prctl, arguments);
     }
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -150,7 +156,7 @@ pub(crate) fn mode(arguments: Arguments) -> isize {
 /// engine is about to answer: the result, unless it lets it pass. The kernel is
 /// asked by the same call about no bytes.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
-    if !HAS_OWN.load(Ordering::Relaxed) {
+    if !has_own() {
         return None;
     }
     let passed = match number {

@@ -1,7 +1,7 @@
 //! Reading what the program points to, where that may be nothing: the kernel
 //! reads for us and says so.
 
-use crate::guard::issue;
+use crate::guard::ask;
 use crate::start;
 use softswap_sys::{PAGE_SIZE, raw};
 
@@ -23,7 +23,8 @@ pub(crate) fn read(address: usize, to: &mut [u8]) -> bool {
         let is_mapped = || start::engine().is_some_and(|engine| engine.is_mapped(first, len));
         // By way of the guard, whatever stack this runs on.
         // SAFETY: no byte of the program's changes.
-        let populate = || unsafe { libc::syscall(libc::SYS_madvise, first, len, POPULATE) };
+        let populate =
+            || unsafe { raw::syscall_through_guard(libc::SYS_madvise, [first, len, POPULATE, 0]) };
         if !start::is_managed(address) || !is_mapped() || raw::preserving_errno(populate) != 0 {
             return false;
         }
@@ -42,6 +43,6 @@ fn read_present(address: usize, to: &mut [u8]) -> bool {
     let to = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: len };
     let from = libc::iovec { iov_base: address as *mut _, iov_len: len };
     let (to, from) = (&raw const to as usize, &raw const from as usize);
-    let pid = std::process::id() as usize;
-    issue(libc::SYS_process_vm_readv, [pid, to, 1, from, 1, 0]) == len as isize
+    let pid = raw::current_process() as usize;
+    ask(libc::SYS_process_vm_readv, [pid, to, 1, from, 1, 0]) == len as isize
 }

@@ -31,6 +31,7 @@ pub const MOST_INSTRUCTIONS: usize = 4096;
 
 const TCGETS: u32 = 0x5401;
 const BLKDISCARD: u32 = 0x1277;
+const BLKGETSIZE64: u32 = 0x8008_1272;
 
 /// What the engine calls while it brings pages in and out.
 const NEEDED: &[i64] = &[
@@ -63,14 +64,18 @@ const NEEDED: &[i64] = &[
     libc::SYS_ftruncate,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
+    libc::SYS_fcntl,
+    libc::SYS_lseek,
+    libc::SYS_mremap,
     libc::SYS_getsockopt,
+    libc::SYS_prlimit64,
     libc::SYS_userfaultfd,
     // To say why the program is stopped.
     libc::SYS_write,
     libc::SYS_exit_group,
 ];
 
-/// Of `ioctl` only these: paging, and two questions.
+/// Of `ioctl` only these: paging, and three questions.
 const REQUESTS: &[u32] = &[
     uffd::IOCTL_COPY as u32,
     uffd::IOCTL_ZEROPAGE as u32,
@@ -79,6 +84,7 @@ const REQUESTS: &[u32] = &[
     uffd::IOCTL_REGISTER as u32,
     uffd::IOCTL_API as u32,
     BLKDISCARD,
+    BLKGETSIZE64,
     TCGETS,
 ];
 

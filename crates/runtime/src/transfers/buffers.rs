@@ -12,6 +12,7 @@
 //! a bad pointer just where it would have.
 
 use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
+use crate::filters;
 use crate::guard::ask;
 use crate::pins::Pins;
 use crate::start;
@@ -118,6 +119,10 @@ fn map_memory(len: usize) -> Option<usize> {
 }
 
 fn map_file(len: usize) -> Option<usize> {
+    if filters::has_own() {
+        // It may forbid to open one.
+        return None;
+    }
     DIRECTORIES.get()?.iter().find_map(|directory| file::map_unnamed(directory, len).ok())
 }
 

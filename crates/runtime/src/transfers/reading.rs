@@ -9,6 +9,7 @@ use super::buffers::{Way, managed_bytes, shorten, whole};
 use super::kinds::{Kind, drops_truncated, kind_of};
 use super::pieces::in_pieces;
 use super::vectors::Call;
+use crate::filters;
 use crate::guard::ask;
 use libc::iovec;
 use softswap_engine::engine::Engine;
@@ -70,8 +71,9 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     let position = seek(call.fd(), 0);
     let left = (len as i64 - position as i64).max(0) as usize;
     // What is short comes by one call: the end of a file, or one that says
-    // nothing of its length because it is made while it is read.
-    if position < 0 || left <= most_waiting(engine) {
+    // nothing of its length because it is made while it is read. So does what a
+    // filter of the program's own judges: it may let no other call pass.
+    if position < 0 || filters::has_own() || left <= most_waiting(engine) {
         return in_one(engine, call, originals, most_waiting(engine));
     }
     let wanted = wanted.min(left);
