@@ -597,7 +597,27 @@ static void pseudo_files(void)
     }
 }
 
-ABI_MAIN(CASE(datagram_read), CASE(datagram_recv), CASE(datagram_recv_exact), CASE(datagram_recvfrom),
+/* The kernel writes three fields of a header, and leaves the others alone. */
+static void a_static_header_keeps_its_pointers(void)
+{
+    static struct msghdr header;
+    static struct sockaddr_storage name;
+    static struct iovec vector;
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    vector = (struct iovec){memory(128 << 10, 1), 100};
+    header = (struct msghdr){.msg_name = &name, .msg_namelen = sizeof name,
+                             .msg_iov = &vector, .msg_iovlen = 1};
+    for (int round = 0; round < 2; round++) {
+        put_out();
+        MUST(write(ends[0], "word", 4));
+        RESULT(recvmsg(ends[1], &header, 0));
+        say("name kept: %d, vectors kept: %d", header.msg_name == &name,
+            header.msg_iov == &vector && header.msg_iovlen == 1);
+    }
+}
+
+ABI_MAIN(CASE(a_static_header_keeps_its_pointers), CASE(datagram_read), CASE(datagram_recv), CASE(datagram_recv_exact), CASE(datagram_recvfrom),
          CASE(datagram_readv), CASE(datagram_recvmsg), CASE(datagram_too_long), CASE(datagram_truncated),
          CASE(datagram_message_truncated), CASE(packet_read), CASE(packet_recv), CASE(packet_readv),
          CASE(packet_recvmsg), CASE(packet_truncated), CASE(stream_recv), CASE(stream_read), CASE(peeked),

@@ -22,6 +22,7 @@ use crate::space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::stats::{Stats, Tier};
 use crate::swap::Backing;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
@@ -369,7 +370,7 @@ impl Engine {
     /// The protection of the page at `address`.
     #[must_use]
     pub fn protection(&self, address: usize) -> Protection {
-        self.parts.space.lock().protection(self.page_of(address))
+        signals::with_all_blocked(|| self.parts.space.lock().protection(self.page_of(address)))
     }
 
     /// What lies in a range, in order: (first address, bytes, kind). What is beyond
@@ -382,7 +383,8 @@ impl Engine {
             return Vec::new();
         }
         let range = self.page_of(address)..self.page_of(end - 1) + 1;
-        let segments = mapping::segments(&self.parts, &range).into_iter();
+        let segments = signals::with_all_blocked(|| mapping::segments(&self.parts, &range));
+        let segments = segments.into_iter();
         let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
         segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
     }
@@ -409,8 +411,9 @@ impl Engine {
     /// Whether all of a range may be used in all the ways of `wanted`.
     #[must_use]
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
-        self.pages_of(address, len)
-            .is_ok_and(|range| !self.parts.space.lock().lacks(&range, wanted))
+        self.pages_of(address, len).is_ok_and(|range| {
+            signals::with_all_blocked(|| !self.parts.space.lock().lacks(&range, wanted))
+        })
     }
 
     /// Whether every page of a range is mapped.

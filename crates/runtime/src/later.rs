@@ -52,7 +52,8 @@ extern "C" fn refused_context() -> i32 {
 
 /// Where a function goes on: to its refusal, or to the definition in `real`.
 fn target(real: &Real, library: &[u8], refused: *const c_void) -> *const c_void {
-    let address = real.get();
+    const LIBRARIES: [&CStr; 3] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1"];
+    let Some(address) = real.find().or_else(|| real.find_in(&LIBRARIES)) else { return refused };
     if start::engine().is_some() && file_of(address).is_some_and(|name| contains(name, library)) {
         return refused;
     }

@@ -14,6 +14,31 @@ impl Real {
         Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
+    /// The function's address, if a library that everybody sees has it.
+    pub(crate) fn find(&self) -> Option<*mut c_void> {
+        // SAFETY: a valid C string; RTLD_NEXT asks for the next definition.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    }
+
+    /// The function's address in one of these libraries, if it is loaded: one that
+    /// was opened for its opener alone is not found otherwise.
+    pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
+        libraries.iter().find_map(|library| {
+            // SAFETY: valid C strings; nothing is loaded. The library stays counted
+            // once more, so that what was found stays.
+            unsafe {
+                let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                let found = if handle.is_null() {
+                    std::ptr::null_mut()
+                } else {
+                    libc::dlsym(handle, self.name.as_ptr())
+                };
+                (!found.is_null()).then_some(found)
+            }
+        })
+    }
+
     /// The function's address.
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@ use super::Engine;
 use crate::mapping;
 use crate::page::PageNo;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,7 +70,9 @@ impl Engine {
     /// Whether some page of a range is locked.
     #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| self.parts.space.lock().has_locked(&range))
+        self.pages_of(address, len).is_ok_and(|range| {
+            signals::with_all_blocked(|| self.parts.space.lock().has_locked(&range))
+        })
     }
 
     /// Returns what was locked.

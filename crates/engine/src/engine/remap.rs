@@ -8,6 +8,7 @@ use crate::mapping;
 use crate::page::PageNo;
 use crate::page_in::{self, Access};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
@@ -35,7 +36,8 @@ impl Engine {
     #[must_use]
     pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
-            self.parts.space.is_range_mapped(&range) && self.parts.space.lock().is_alike(&range)
+            self.parts.space.is_range_mapped(&range)
+                && signals::with_all_blocked(|| self.parts.space.lock().is_alike(&range))
         })
     }
 

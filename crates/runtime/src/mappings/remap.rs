@@ -122,7 +122,14 @@ fn lift(request: &Request) -> isize {
 /// A mapping that is not managed moves into the window.
 fn move_inside(engine: &Engine, request: &Request, target: usize, is_foreign: bool) -> isize {
     let lifted = if is_foreign {
-        move_foreign(engine, &Request { target: None, ..*request })
+        move_foreign(
+            engine,
+            &Request {
+                target: None,
+                flags: request.flags & !libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE,
+                ..*request
+            },
+        )
     } else {
         lift(request)
     };

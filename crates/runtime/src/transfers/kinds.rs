@@ -35,7 +35,7 @@ pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
         libc::S_IFREG => Kind::File { len: stat.st_size.max(0) as u64 },
         libc::S_IFBLK => disk(fd),
         libc::S_IFCHR => device(stat.st_rdev, writes),
-        libc::S_IFIFO if !is_in_packets(fd) => Kind::Pipe,
+        libc::S_IFIFO if !is_direct(fd) => Kind::Pipe,
         libc::S_IFSOCK if socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM) => {
             Kind::Stream
         }
@@ -66,8 +66,9 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
     }
 }
 
-/// Whether each write to a pipe is a packet.
-fn is_in_packets(fd: usize) -> bool {
+/// Whether a file is read past the page cache, in whole blocks; of a pipe, whether
+/// each write is a packet.
+pub(super) fn is_direct(fd: usize) -> bool {
     let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
     flags < 0 || flags as i32 & libc::O_DIRECT != 0
 }

@@ -9,6 +9,7 @@ use super::pieces::{Moved, in_pieces};
 use super::reading::{most_waiting, waits_for_all};
 use super::writing::piece_flags;
 use super::{MAX_VECTORS, user};
+use crate::filters;
 use crate::guard::{Arguments, issue};
 use crate::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
@@ -66,10 +67,17 @@ fn hand_back(
 
 /// Tells the program what the kernel has written into the copy of a header.
 fn return_header(original: usize, received: &msghdr) -> Option<isize> {
-    if !user::is_writable(original, size_of::<msghdr>()) {
+    let header = original as *mut msghdr;
+    // Field by field: asking changes a byte of what is asked about, and the name
+    // and the vectors between them are the program's.
+    let fields = [
+        (std::mem::offset_of!(msghdr, msg_namelen), size_of_val(&received.msg_namelen)),
+        (std::mem::offset_of!(msghdr, msg_controllen), size_of_val(&received.msg_controllen)),
+        (std::mem::offset_of!(msghdr, msg_flags), size_of_val(&received.msg_flags)),
+    ];
+    if !fields.iter().all(|(offset, len)| user::is_writable(original + offset, *len)) {
         return Some(-(libc::EFAULT as isize));
     }
-    let header = original as *mut msghdr;
     // SAFETY: the program's own structure, writable just now.
     unsafe {
         (&raw mut (*header).msg_namelen).write_unaligned(received.msg_namelen);
@@ -249,8 +257,8 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let most = engine.pin_limit_bytes();
     if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
         let bytes = managed_bytes(messages.buffers);
-        if bytes <= most
-            && engine.may_pin(bytes)
+        // A filter of the program's own may let no other call pass.
+        if (filters::has_own() || bytes <= most && engine.may_pin(bytes))
             && let Ok(buffers) = Buffers::new(engine, messages.buffers, Way::Out, most)
         {
             let count = messages.headers.len();

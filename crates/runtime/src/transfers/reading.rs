@@ -6,7 +6,7 @@
 //! whole, as by one call.
 
 use super::buffers::{Way, managed_bytes, shorten, whole};
-use super::kinds::{Kind, drops_truncated, kind_of};
+use super::kinds::{Kind, drops_truncated, is_direct, kind_of};
 use super::pieces::in_pieces;
 use super::vectors::Call;
 use crate::filters;
@@ -72,8 +72,9 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     let left = (len as i64 - position as i64).max(0) as usize;
     // What is short comes by one call: the end of a file, or one that says
     // nothing of its length because it is made while it is read. So does what a
-    // filter of the program's own judges: it may let no other call pass.
-    if position < 0 || filters::has_own() || left <= most_waiting(engine) {
+    // filter of the program's own judges: it may let no other call pass. And past
+    // the page cache the kernel takes whole blocks only.
+    if position < 0 || filters::has_own() || is_direct(call.fd()) || left <= most_waiting(engine) {
         return in_one(engine, call, originals, most_waiting(engine));
     }
     let wanted = wanted.min(left);

@@ -7,6 +7,7 @@ use super::buffers::{Way, managed_bytes, whole};
 use super::kinds::{Kind, kind_of};
 use super::pieces::{Step, in_pieces};
 use super::vectors::Call;
+use crate::filters;
 use crate::guard::issue;
 use libc::{iovec, msghdr};
 use softswap_engine::engine::Engine;
@@ -23,6 +24,8 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec]) -> isize 
         (Kind::Pipe | Kind::Endless, _) => {
             in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
         }
+        // A piece is another call, which a filter of the program's own may forbid.
+        (Kind::Stream, _) if filters::has_own() => in_one(most),
         (Kind::Stream, _) => {
             in_pieces(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
         }
