@@ -86,6 +86,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         // With all threads wanted, a thread's number says that it has another one.
         if result == 0 || result > 0 && gives_descriptor {
             HAS_OWN.store(true, Ordering::Relaxed);
+            softswap_sys::hold::stop();
             own_threads::stay_ended();
         }
         result

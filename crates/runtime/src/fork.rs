@@ -118,7 +118,11 @@ extern "C" fn prepare() {
     let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     // One fork at a time has that lock, so a child does not inherit a limit that
     // was raised for another.
+    // Under a filter of the program's own none is asked for: it may kill for that.
     let pipe = with_room(|| {
+        if crate::filters::has_own() {
+            return None;
+        }
         let made = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok();
         made.map(|(read, write)| (move_high(read), move_high(write)))
     });

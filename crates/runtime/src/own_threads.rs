@@ -152,12 +152,34 @@ fn has_them() -> bool {
         && OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+/// Runs `body` with signals blocked, where this thread is not cancelled: waiting
+/// for a thread would be a place for that. By the C library's own signals a
+/// `setuid` reaches all threads, and has a lock meanwhile that starting and ending
+/// one need.
+fn undisturbed<R>(body: impl FnOnce() -> R) -> R {
+    const DISABLE: i32 = 1;
+    let mut before = 0;
+    // SAFETY: changes this thread's own state, put back below.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let mask = signals::block_all();
+    signals::set_mask(!crate::masks::INTERNAL);
+    let result = body();
+    signals::set_mask(mask);
+    // SAFETY: what it was.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
 /// Runs `call` while there are none of them.
 pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     if !has_them() {
         return call();
     }
-    signals::with_all_blocked(|| {
+    undisturbed(|| {
         let mut state = state();
         state.calls += 1;
         if state.calls == 1 {
@@ -165,7 +187,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
         }
     });
     let result = call();
-    signals::with_all_blocked(|| {
+    undisturbed(|| {
         let mut state = state();
         state.calls -= 1;
         state.restarts += 1;

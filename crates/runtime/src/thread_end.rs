@@ -99,6 +99,12 @@ const MOST_ENTRIES: usize = 2048;
 /// Marks entries of mutexes that hand priority on.
 const MARK: usize = 1;
 
+/// Whether the program's memory can be read: all of a few bytes.
+fn can_read(address: usize, len: usize) -> bool {
+    let mut bytes = [0; size_of::<Head>()];
+    crate::reading::read(address, &mut bytes[..len])
+}
+
 /// Keeps what the kernel looks at when this thread ends.
 pub(crate) fn prepare(engine: &Engine) {
     let (mut at, mut len) = (0_usize, 0_usize);
@@ -106,7 +112,7 @@ pub(crate) fn prepare(engine: &Engine) {
     if ask(libc::SYS_get_robust_list, places) < 0 || at == 0 {
         return;
     }
-    if !keep(engine, at, size_of::<Head>()) {
+    if !keep(engine, at, size_of::<Head>()) || !can_read(at, size_of::<Head>()) {
         return;
     }
     // SAFETY: the head that this thread has registered, in memory.
@@ -121,6 +127,10 @@ pub(crate) fn prepare(engine: &Engine) {
     for _ in 0..MOST_ENTRIES {
         let place = entry & !MARK;
         if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
+            break;
+        }
+        // The kernel ends a list that names memory which is gone.
+        if !can_read(place, size_of::<usize>()) {
             break;
         }
         keep_word(entry);

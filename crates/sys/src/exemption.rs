@@ -17,7 +17,10 @@
 //! the kernel's own strict mode lets it pass, too.
 //!
 //! The list has what works on memory that is mapped or on descriptors that are
-//! open, and nothing that opens, sends, starts or names anything.
+//! open. It is no small power: who has taken over the program and jumps to the
+//! engine's instruction can write to an open file, make memory executable, and
+//! enter the engine's rings, whose queues lie in the program's memory. So a
+//! filter holds what the program does by itself, not what is done to it.
 
 use crate::raw;
 use crate::seccomp::{

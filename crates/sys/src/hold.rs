@@ -10,7 +10,7 @@ use crate::memory::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The mapping, or 0 where this kernel lets this process have no rings: then
 /// the file is open as long as its descriptor is.
@@ -39,7 +39,18 @@ impl Drop for Hold {
     }
 }
 
+/// Whether the program may end a process that asks for a ring.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// No further holds: a filter of the program's own may forbid what they take.
+pub fn stop() {
+    FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
 fn map(file: &OwnedFd) -> io::Result<usize> {
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     const PARAMETER_BYTES: usize = 120;
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u8; PARAMETER_BYTES];

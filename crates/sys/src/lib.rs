@@ -41,7 +41,7 @@ pub mod exemption;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
-mod hold;
+pub mod hold;
 pub mod holders;
 pub mod inline;
 pub mod kept;
