@@ -215,6 +215,10 @@ fn programs_start_programs_and_fork() {
     for what in ["fork, child reads: the child ", "fork, both write: the child "] {
         assert!(stdout.contains(what), "{what:?} is missing in\n{stdout}");
     }
+    if stdout.contains("the child was stopped") {
+        let stderr = &report.ended.stderr;
+        assert!(stderr.contains("a forked child cannot write to the swap area"), "{stderr}");
+    }
 }
 
 #[test]
