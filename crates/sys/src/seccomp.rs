@@ -346,7 +346,7 @@ pub(crate) mod tests {
             for argument in 0..6 {
                 for address in [BASE as u64, BASE as u64 + LEN as u64 - 1] {
                     let mut args = [1u64; 6];
-                    args[MMAP_FLAGS as usize] = u64::from(FIXED);
+                    args[MMAP_FLAGS as usize] = libc::MAP_FIXED as u64;
                     if number as i64 == libc::SYS_futex {
                         // The operation that has all the pointers.
                         args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
