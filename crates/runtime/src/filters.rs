@@ -16,10 +16,10 @@
 
 use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
+use crate::reading;
 use crate::start;
 use softswap_engine::engine::Engine;
 use softswap_sys::exemption;
-use softswap_sys::raw;
 use softswap_sys::seccomp::Instruction;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -116,21 +116,7 @@ fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
     if pins.add(from, to.len(), to.len()) < to.len() {
         return false;
     }
-    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
-    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-    let arguments = [raw::current_process() as usize, local, 1, remote, 1, 0];
-    // SAFETY: `local` describes `to`; the kernel checks the other side.
-    match unsafe { raw::syscall(libc::SYS_process_vm_readv, arguments) } {
-        done if done == to.len() as isize => true,
-        error if [-(libc::ENOSYS as isize), -(libc::EPERM as isize)].contains(&error) => {
-            // Containers may forbid it. Without it a pointer that is bad faults.
-            // SAFETY: the program's promise to the call that it makes.
-            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
-            true
-        }
-        _ => false,
-    }
+    reading::read_present(from, to)
 }
 
 /// Whether the program has a filter of its own: then what the engine calls is

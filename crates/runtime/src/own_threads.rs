@@ -165,10 +165,7 @@ fn undisturbed<R>(body: impl FnOnce() -> R) -> R {
     let mut before = 0;
     // SAFETY: changes this thread's own state, put back below.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    let mask = signals::block_all();
-    signals::set_mask(!crate::masks::INTERNAL);
-    let result = body();
-    signals::set_mask(mask);
+    let result = signals::with_blocked(!crate::masks::INTERNAL, body);
     // SAFETY: what it was.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result

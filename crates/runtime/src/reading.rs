@@ -37,12 +37,29 @@ pub(crate) fn can_read(address: usize) -> bool {
     read(address, &mut [0])
 }
 
-/// Reads what is in memory already.
-fn read_present(address: usize, to: &mut [u8]) -> bool {
-    let len = to.len();
-    let to = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: len };
-    let from = libc::iovec { iov_base: address as *mut _, iov_len: len };
-    let (to, from) = (&raw const to as usize, &raw const from as usize);
+/// As many words from an address of the program's; `None` where they cannot be read.
+pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
+    let mut words = [0; N];
+    // SAFETY: the array's own bytes, of which any are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(&words))
+    };
+    read(address, bytes).then_some(words)
+}
+
+/// Reads what is in memory already, managed or not; false where there is nothing.
+pub(crate) fn read_present(from: usize, to: &mut [u8]) -> bool {
+    const FORBIDDEN: [isize; 2] = [-(libc::ENOSYS as isize), -(libc::EPERM as isize)];
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
     let pid = raw::current_process() as usize;
-    ask(libc::SYS_process_vm_readv, [pid, to, 1, from, 1, 0]) == len as isize
+    let result = ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]);
+    if FORBIDDEN.contains(&result) {
+        // By a container, say. Without it a pointer that is bad faults.
+        // SAFETY: the program's promise to the call that it makes.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        return true;
+    }
+    result == to.len() as isize
 }

@@ -45,14 +45,12 @@ impl Real {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: a valid C string; RTLD_NEXT asks for the next definition.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        if found.is_null() {
+        let Some(found) = self.find() else {
             softswap_sys::raw::write_stderr(b"softswap: the C library lacks ");
             softswap_sys::raw::write_stderr(self.name.to_bytes());
             softswap_sys::raw::write_stderr(b"; only glibc programs are supported\n");
             std::process::abort();
-        }
+        };
         self.address.store(found, Ordering::Relaxed);
         found
     }

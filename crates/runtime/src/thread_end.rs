@@ -7,6 +7,7 @@
 
 use crate::guard::{Arguments, ask};
 use crate::raw_calls::{Answer, pass_on};
+use crate::reading;
 use crate::start;
 use softswap_engine::engine::Engine;
 use softswap_sys::futex::Lock;
@@ -84,26 +85,10 @@ pub(crate) fn release_gone(engine: &Engine) {
     });
 }
 
-/// The head of a thread's list: <linux/futex.h>.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Head {
-    next: usize,
-    /// From an entry to its futex word.
-    word_at: isize,
-    pending: usize,
-}
-
 /// So many entries the kernel looks at.
 const MOST_ENTRIES: usize = 2048;
 /// Marks entries of mutexes that hand priority on.
 const MARK: usize = 1;
-
-/// Whether the program's memory can be read: all of a few bytes.
-fn can_read(address: usize, len: usize) -> bool {
-    let mut bytes = [0; size_of::<Head>()];
-    crate::reading::read(address, &mut bytes[..len])
-}
 
 /// Keeps what the kernel looks at when this thread ends.
 pub(crate) fn prepare(engine: &Engine) {
@@ -112,30 +97,28 @@ pub(crate) fn prepare(engine: &Engine) {
     if ask(libc::SYS_get_robust_list, places) < 0 || at == 0 {
         return;
     }
-    if !keep(engine, at, size_of::<Head>()) || !can_read(at, size_of::<Head>()) {
+    // <linux/futex.h>: the first entry, how far a futex word lies from its entry, and
+    // an entry that is just being put in or taken out.
+    const HEAD_BYTES: usize = 3 * size_of::<usize>();
+    if !keep(engine, at, HEAD_BYTES) {
         return;
     }
-    // SAFETY: the head that this thread has registered, in memory.
-    let head = unsafe { (at as *const Head).read() };
+    let Some([mut entry, word_at, pending]) = reading::words(at) else { return };
     let keep_word = |entry: usize| {
-        keep(engine, (entry & !MARK).wrapping_add_signed(head.word_at), size_of::<u32>());
+        keep(engine, (entry & !MARK).wrapping_add(word_at), size_of::<u32>());
     };
-    if head.pending & !MARK != 0 {
-        keep_word(head.pending);
+    if pending & !MARK != 0 {
+        keep_word(pending);
     }
-    let mut entry = head.next;
     for _ in 0..MOST_ENTRIES {
         let place = entry & !MARK;
         if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
             break;
         }
         // The kernel ends a list that names memory which is gone.
-        if !can_read(place, size_of::<usize>()) {
-            break;
-        }
+        let Some([next]) = reading::words(place) else { break };
         keep_word(entry);
-        // SAFETY: an entry of the list, in memory.
-        entry = unsafe { (place as *const usize).read() };
+        entry = next;
     }
     release_gone(engine);
 }

@@ -220,11 +220,10 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
     COUNT.store(found.cast(), Ordering::Relaxed);
     // With signals blocked: the program's signals are the program's. Not the C
     // library's own: a `setuid` under way has a lock that is needed here.
-    let mask = signals::block_all();
-    signals::set_mask(!INTERNAL);
     // SAFETY: a valid out-pointer and a function of the right type.
-    let result = unsafe { create(engine, &raw mut thread, std::ptr::null(), job) };
-    signals::set_mask(mask);
+    let result = signals::with_blocked(!INTERNAL, || unsafe {
+        create(engine, &raw mut thread, std::ptr::null(), job)
+    });
     if result != 0 {
         return Err(io::Error::from_raw_os_error(result));
     }

@@ -145,7 +145,12 @@ pub fn set_mask(mask: Mask) {
 
 /// Runs `body` with all signals blocked.
 pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
-    let saved = block_all();
+    with_blocked(!0, body)
+}
+
+/// Runs `body` with the signals of `mask` blocked, and no others.
+pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
+    let saved = procmask(libc::SIG_SETMASK, mask);
     let result = body();
     set_mask(saved);
     result
