@@ -84,6 +84,18 @@ static long say_success(const char *what, long result)
 }
 #define SUCCESS(call) (errno = 0, say_success(#call, (long)(call)))
 
+/* Says whether memory was mapped, and whether where it was wanted (if anywhere). */
+__attribute__((unused))
+static void *say_place(const char *what, void *got, void *wanted)
+{
+    int error = errno;
+    if (got == MAP_FAILED)
+        say("%s: %s", what, strerrorname_np(error));
+    else
+        say("%s: %s", what, !wanted ? "done" : got == wanted ? "there" : "elsewhere");
+    return got;
+}
+
 /* The setting up of a case: what fails here is no result. */
 __attribute__((unused))
 static long must_(const char *what, long result)
@@ -116,6 +128,26 @@ static size_t wrong(const void *memory, size_t len, unsigned seed)
     size_t count = 0;
     for (size_t at = 0; at < len; at++)
         count += ((const unsigned char *)memory)[at] != pattern(at, seed);
+    return count;
+}
+
+/* Whether memory can be read, by asking the kernel. */
+__attribute__((unused))
+static int is_readable(void *at)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    int can = write(ends[1], at, 1) == 1;
+    close(ends[0]), close(ends[1]);
+    return can;
+}
+
+__attribute__((unused))
+static size_t not_zero(const char *at, size_t len)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++)
+        count += at[i] != 0;
     return count;
 }
 

@@ -11,34 +11,7 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-static void *say_map(const char *what, void *got, void *wanted)
-{
-    int error = errno;
-    if (got == MAP_FAILED)
-        say("%s: %s", what, strerrorname_np(error));
-    else
-        say("%s: %s", what, !wanted ? "done" : got == wanted ? "there" : "elsewhere");
-    return got;
-}
-#define MAP(wanted, ...) (errno = 0, say_map(#__VA_ARGS__, mmap(__VA_ARGS__), wanted))
-
-/* Whether memory can be read, by asking the kernel. */
-static int is_readable(void *at)
-{
-    int ends[2];
-    MUST(pipe(ends));
-    int can = write(ends[1], at, 1) == 1;
-    close(ends[0]), close(ends[1]);
-    return can;
-}
-
-static size_t not_zero(const char *at, size_t len)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < len; i++)
-        count += at[i] != 0;
-    return count;
-}
+#define MAP(wanted, ...) (errno = 0, say_place(#__VA_ARGS__, mmap(__VA_ARGS__), wanted))
 
 static void become_nobody(void)
 {

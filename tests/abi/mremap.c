@@ -5,35 +5,7 @@
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
 #define RW (PROT_READ | PROT_WRITE)
 
-/* Says how mremap went: a result, or that it went where it was to go. */
-static void *say_remap(const char *what, void *got, void *wanted)
-{
-    int error = errno;
-    if (got == MAP_FAILED)
-        say("%s: %s", what, strerrorname_np(error));
-    else
-        say("%s: %s", what, !wanted ? "done" : got == wanted ? "there" : "elsewhere");
-    return got;
-}
-#define REMAP(wanted, ...) (errno = 0, say_remap(#__VA_ARGS__, mremap(__VA_ARGS__), wanted))
-
-/* Whether memory can be read, by asking the kernel. */
-static int is_readable(void *at)
-{
-    int ends[2];
-    MUST(pipe(ends));
-    int can = write(ends[1], at, 1) == 1;
-    close(ends[0]), close(ends[1]);
-    return can;
-}
-
-static size_t not_zero(const char *at, size_t len)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < len; i++)
-        count += at[i] != 0;
-    return count;
-}
+#define REMAP(wanted, ...) (errno = 0, say_place(#__VA_ARGS__, mremap(__VA_ARGS__), wanted))
 
 static char *reserve(size_t len)
 {
