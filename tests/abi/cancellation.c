@@ -292,19 +292,25 @@ static void read_in_handler(int signal)
     close(other[1]);
 }
 
-static void reading_in_a_handler_of_read(void)
+/* Reads what is sent after `later` microseconds; a signal comes long before. */
+static char *read_while_interrupted(int later)
 {
-    start();
-    struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = read_in_handler};
-    sigaction(SIGUSR1, &action, NULL);
     char *buffer = memory(BUFFER, 5);
-    int later = 80000;
     pthread_t feeder;
     pthread_create(&feeder, NULL, feed, &later);
     interrupt_soon(20000);
     long got = read(ends[0], buffer, BUFFER);
     pthread_join(feeder, NULL);
     say("got %ld %.16s", got, buffer);
+    return buffer;
+}
+
+static void reading_in_a_handler_of_read(void)
+{
+    start();
+    struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = read_in_handler};
+    sigaction(SIGUSR1, &action, NULL);
+    read_while_interrupted(80000);
 }
 
 static void jump_out_of_inner(int signal)
@@ -339,14 +345,7 @@ static void jumping_out_of_an_inner_read(void)
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_out_of_inner};
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
-    char *buffer = memory(BUFFER, 5);
-    int later = 100000;
-    pthread_t feeder;
-    pthread_create(&feeder, NULL, feed, &later);
-    interrupt_soon(20000);
-    long got = read(ends[0], buffer, BUFFER);
-    pthread_join(feeder, NULL);
-    say("got %ld %.16s", got, buffer);
+    char *buffer = read_while_interrupted(100000);
     put_out();
     fill(buffer, 16, 5);
     say("wrong %zu", wrong(buffer, BUFFER, 5));
