@@ -330,9 +330,23 @@ impl Window {
         self.uffd.move_pages(to, from, count * PAGE_SIZE)
     }
 
-    /// Copies a present page that the program may read.
+    /// Copies a present page whose writes are caught, whatever its protection is.
     pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
-        self.copy_page(self.address(page, 1), to)
+        let from = self.address(page, 1);
+        if self.copy_page(from, to).is_ok() {
+            return Ok(());
+        }
+        self.take_unreadable(from, to)?;
+        self.put_back(from, to, Writes::Caught);
+        Ok(())
+    }
+
+    /// Puts a page back that was taken from there: `bytes` is all there is of it.
+    fn put_back(&self, at: usize, bytes: &[u8; PAGE_SIZE], writes: Writes) {
+        if self.uffd.copy(at, bytes, writes).pages == 0 {
+            raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
+            std::process::abort();
+        }
     }
 
     /// Moves `count` pages out of the program's reach into the frames from
@@ -361,11 +375,7 @@ impl Window {
             return Err(error);
         }
         if let Err(error) = self.copy_to(frame, &scratch.0) {
-            // It goes back; where even that is refused there is no other copy.
-            if self.uffd.copy(from, &scratch.0, Writes::Allowed).pages == 0 {
-                raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
-                std::process::abort();
-            }
+            self.put_back(from, &scratch.0, Writes::Allowed);
             return Err(error);
         }
         state.store(FULL, Ordering::Release);
@@ -413,6 +423,12 @@ impl Window {
     /// moves to another place, where it can be. What is left behind is
     /// protected as before, and empty.
     fn take_unreadable(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let mut present = [0];
+        uffd::present(from, PAGE_SIZE, &mut present)?;
+        if present[0] & 1 == 0 {
+            // What is not there would read as zeroes elsewhere.
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
         // SAFETY: a page of the window, to which no Rust code refers, goes to an
         // address of the kernel's choice.
