@@ -113,6 +113,9 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
         return None;
     }
     let (uid, pid) = (own_uid(), raw::current_process());
+    if !control::is_own_number(uid) {
+        return None;
+    }
     let listener = dirs.iter().find_map(|dir| Listener::open(dir, uid, pid).ok())?;
     name.path = CString::new(listener.path().as_os_str().as_bytes()).ok();
     Some(listener)

@@ -81,6 +81,26 @@ pub fn fallback(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/softswap-{uid}"))
 }
 
+/// Whether a user number is this process's user's own. In a name space that does not
+/// map that user the kernel tells another one's: a directory of that name would be in
+/// the way of whom it belongs to.
+#[must_use]
+pub fn is_own_number(uid: u32) -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map");
+    map.map_or(true, |map| is_mapped(&map, uid))
+}
+
+/// Lines of: first number inside, first outside, how many.
+fn is_mapped(map: &str, uid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(inside)), Some(Ok(count))) = (numbers.next(), numbers.nth(1)) else {
+            return false;
+        };
+        (inside..inside.saturating_add(count)).contains(&u64::from(uid))
+    })
+}
+
 /// The path of a process's socket.
 #[must_use]
 pub fn socket_path(dir: &Path, pid: u32) -> PathBuf {

@@ -165,3 +165,13 @@ fn a_client_does_not_wait_for_ever_behind_others() {
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
     assert!(!remove_stale(listener.path()), "busy is not gone");
 }
+
+#[test]
+fn a_user_that_a_name_space_does_not_map_has_no_number_of_its_own() {
+    let all = "         0          0 4294967295\n";
+    assert!(is_mapped(all, 0) && is_mapped(all, 65534));
+    let one = "         0       1000          1\n";
+    assert!(is_mapped(one, 0) && !is_mapped(one, 65534));
+    assert!(!is_mapped("", 65534) && !is_mapped("no numbers here\n", 0));
+    assert!(is_own_number(rustix::process::geteuid().as_raw()));
+}
