@@ -18,7 +18,7 @@ use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
 use crate::reading;
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use std::sync::atomic::{AtomicBool, Ordering};

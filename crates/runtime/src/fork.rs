@@ -16,7 +16,7 @@ use crate::pinned::Pinned;
 use crate::real::{Real, c_result, real};
 use crate::start;
 use rustix::fd::OwnedFd;
-use softswap_engine::engine::{AtRest, Engine};
+use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::descriptor::{move_high, release as release_descriptor, with_room};
 use softswap_sys::raw;

@@ -4,8 +4,8 @@
 use super::beside::Beside;
 use super::supervise::Ending;
 use serde::Serialize;
-use softswap_engine::io::poll::samples;
-use softswap_engine::stats::{Counter, Stats, TIERS, Tier};
+use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
+use softswap_engine::store::io::poll::samples;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

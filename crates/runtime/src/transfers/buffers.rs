@@ -17,7 +17,7 @@ use crate::guard::ask;
 use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::{file, signals};
 use std::path::PathBuf;

@@ -29,7 +29,7 @@ pub(crate) use buffers::set_up;
 pub(crate) use interposed::room_of;
 
 use crate::guard::Arguments;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 /// As many vectors as the kernel takes.
 const MAX_VECTORS: usize = 1024;

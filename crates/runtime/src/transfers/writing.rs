@@ -10,7 +10,7 @@ use super::vectors::Call;
 use crate::filters;
 use crate::guard::issue;
 use libc::{iovec, msghdr};
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
     let (bytes, most) = (managed_bytes(originals), engine.pin_limit_bytes());

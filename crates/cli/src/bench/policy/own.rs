@@ -2,12 +2,12 @@
 //! they are, told of what they are told in a program, which is misses.
 
 use super::trace::Trace;
-use softswap_engine::page::{Claim, PageNo, PageTable, Place};
-use softswap_engine::policy::{Clock, PREFETCHED};
-use softswap_engine::readahead;
-use softswap_engine::refault::{FRESH, Weight};
-use softswap_engine::space::Space;
-use softswap_engine::standby::Standby;
+use softswap_engine::base::page::{Claim, PageNo, PageTable, Place};
+use softswap_engine::memory::address_space::Space;
+use softswap_engine::policy::clock::{Clock, PREFETCHED};
+use softswap_engine::policy::prefetch::readahead;
+use softswap_engine::policy::refault::{FRESH, Weight};
+use softswap_engine::store::standby::Standby;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_u64};
 use std::io;

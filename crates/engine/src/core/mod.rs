@@ -1,0 +1,3 @@
+//! The engine's state.
+
+pub mod parts;
