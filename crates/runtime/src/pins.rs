@@ -8,8 +8,8 @@
 
 use crate::start;
 use crate::{faults, guard};
+use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
-use softswap_engine::walks::page_in::FaultError;
 use softswap_sys::{memory, signals};
 use std::cell::Cell;
 use std::ffi::c_void;

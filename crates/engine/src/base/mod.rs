@@ -7,4 +7,8 @@ pub(crate) mod average;
 #[cfg(not(loom))]
 pub(crate) mod likelihood;
 #[cfg(not(loom))]
+pub mod transfer_size;
+#[cfg(not(loom))]
+pub mod access;
+#[cfg(not(loom))]
 pub mod stats;

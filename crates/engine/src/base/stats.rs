@@ -4,7 +4,7 @@
 //! after `kill -9`. Counters are plain relaxed adds: they inform, they never
 //! decide. Latencies go to log-linear buckets: 4 per octave of nanoseconds.
 
-use crate::store::io::poll::samples;
+use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
@@ -287,7 +287,7 @@ impl StopReason {
 pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
 /// Words in the shared statistics area.
-pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + samples::BUCKETS);
+pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + transfer_size::BUCKETS);
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
@@ -362,7 +362,7 @@ impl Stats {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// Records a transfer of an I/O bucket ([`samples::bucket_of`]).
+    /// Records a transfer of an I/O bucket ([`transfer_size::bucket_of`]).
     pub fn record_io(&self, bucket: usize, ns: u64) {
         self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
     }

@@ -7,6 +7,7 @@ use crate::codec::seal::Sealer;
 use crate::codec::{Choice, Packer, Scratch, Selector, Workspaces};
 use crate::memory::address_space::Space;
 use crate::memory::budget::Budget;
+use crate::memory::pinners::Pinners;
 use crate::policy::admission::Passing;
 use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::codec_choice::Density;
@@ -15,9 +16,8 @@ use crate::policy::partition::{Balance, PoolView};
 use crate::policy::prefetch::companions::Companions;
 use crate::policy::prefetch::readahead::Streams;
 use crate::policy::refault::Weight;
+use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::Leaving;
-use crate::steps::batch_unmap::Lifting;
-use crate::steps::swap_cache::Copies;
 use crate::store::bounce::{self, Buffer};
 use crate::store::io::poll::places::Places;
 use crate::store::io::poll::pressure::Pressure;
@@ -78,7 +78,7 @@ pub struct Parts {
     /// Which pages are touched together.
     pub companions: Companions,
     /// What is stored of resident pages.
-    pub copies: Copies,
+    pub copies: StoredCopies,
     /// Compressed pages.
     pub pool: Pool,
     /// The swap areas.
@@ -88,7 +88,7 @@ pub struct Parts {
     /// Whether those that leave need the disk.
     pub leaving: Leaving,
     /// Whether pages may leave together that lie apart.
-    pub lifting: Lifting,
+    pub lifting: Pinners,
     /// What seals pages that leave DRAM.
     pub sealer: Sealer,
     /// The DRAM budget.

@@ -10,6 +10,7 @@ use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::address_space::Space;
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
+use crate::memory::pinners::Pinners;
 use crate::policy::admission::Passing;
 use crate::policy::clock::Clock;
 use crate::policy::codec_choice::Density;
@@ -17,9 +18,8 @@ use crate::policy::grace::Patience;
 use crate::policy::partition::Balance;
 use crate::policy::prefetch::companions::Companions;
 use crate::policy::prefetch::readahead::Streams;
+use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::Leaving;
-use crate::steps::batch_unmap::Lifting;
-use crate::steps::swap_cache::Copies;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
@@ -208,12 +208,12 @@ fn assemble(
         patience: Patience::default(),
         standby: Standby::new(memory / PAGE_SIZE),
         companions: Companions::new(window_pages)?,
-        copies: Copies::new(window_pages)?,
+        copies: StoredCopies::new(window_pages)?,
         pool,
         balance,
         bounce,
         leaving: Leaving::default(),
-        lifting: Lifting::start(),
+        lifting: Pinners::start(),
         sealer,
         budget: Budget::new(memory, fixed),
         claimed_bytes: AtomicUsize::new(0),

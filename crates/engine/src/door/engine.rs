@@ -2,9 +2,11 @@
 //!
 //! Addresses come in here and become page numbers; nothing below knows them.
 
+use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Stats, Tier};
 use crate::codec::Selector;
+use crate::core::errors::FaultError;
 use crate::core::parts::Parts;
 use crate::door::builder;
 pub use crate::door::builder::StartError;
@@ -17,7 +19,7 @@ use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
 use crate::walks::mapping;
-use crate::walks::page_in::{self, Access, FaultError};
+use crate::walks::page_in;
 use crate::walks::pool_upkeep::{self, Recompressor};
 use crate::walks::prefetch;
 use crate::walks::reclaim;

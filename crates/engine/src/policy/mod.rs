@@ -8,5 +8,6 @@ pub mod turnover;
 pub mod partition;
 pub mod codec_choice;
 pub mod admission;
+pub mod stored_copies;
 pub mod write_load;
 pub mod prefetch;

@@ -17,12 +17,7 @@ use crate::core::parts::Parts;
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::pinners::Mappings;
-use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
 
 /// Most pages of a span, and between two victims of one: a fault on one of them waits
 /// for all to be lifted. To claim and protect a page that stays takes some 50 ns, a flush
@@ -35,62 +30,6 @@ const FLUSHES_PER_SPAN: usize = 3;
 
 /// Lifted pages, in the order of their copies.
 pub(crate) type Lifted<'t> = [Victim<'t>; BATCH_PAGES];
-
-/// How often it is looked whether pages may be lifted.
-const LOOK_NS: u64 = 100_000_000;
-
-/// Whether pages may be lifted.
-#[derive(Debug)]
-pub struct Lifting {
-    mappings: Option<Mappings>,
-    /// The engine's own.
-    pinners: usize,
-    is_safe: AtomicBool,
-    next_look_ns: AtomicU64,
-}
-
-impl Lifting {
-    /// Once the engine has all its rings, and the program nothing yet.
-    #[must_use]
-    pub fn start() -> Lifting {
-        let mappings = Mappings::open();
-        let pinners = mappings.as_ref().and_then(Mappings::pinners);
-        Lifting {
-            mappings,
-            pinners: pinners.unwrap_or(0),
-            is_safe: AtomicBool::new(pinners.is_some()),
-            next_look_ns: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether it is time to look again: until somebody has, nothing is lifted.
-    #[must_use]
-    pub fn is_due(&self) -> bool {
-        now_ns() >= self.next_look_ns.load(Acquire)
-    }
-
-    fn is_safe_now(&self) -> bool {
-        !self.is_due() && self.is_safe.load(Relaxed)
-    }
-
-    /// Looks again, if it is time. By background reclaim only.
-    pub fn look(&self) {
-        if !self.is_due() {
-            return;
-        }
-        let now = now_ns();
-        let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
-        self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
-        // Only now: others rely on what was seen.
-        self.next_look_ns.store(now + LOOK_NS, Release);
-    }
-
-    /// In a forked child nobody looks.
-    pub fn stop(&self) {
-        self.is_safe.store(false, Relaxed);
-        self.next_look_ns.store(u64::MAX, Release);
-    }
-}
 
 /// Whether lifting victims is better than moving them: it costs fewer flushes.
 pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
@@ -252,32 +191,5 @@ impl<'s> Span<'s> {
     /// Ends the claims on what lies between.
     fn release(self) {
         self.between[..self.pages].fill_with(|| None);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use softswap_sys::ring::Ring;
-
-    #[test]
-    fn nothing_is_lifted_while_the_program_has_a_ring() {
-        let look = |lifting: &Lifting| {
-            lifting.next_look_ns.store(0, Relaxed);
-            lifting.look();
-            lifting.is_safe.load(Relaxed)
-        };
-        // Other tests of this process may have rings for a while.
-        let lifting = Lifting::start();
-        if lifting.mappings.is_none() {
-            return;
-        }
-        let lifting = Lifting { pinners: usize::MAX, ..lifting };
-        assert!(look(&lifting));
-        let Ok(_ring) = Ring::new(4) else { return };
-        let lifting = Lifting { pinners: 0, ..lifting };
-        assert!(!look(&lifting));
-        lifting.stop();
-        assert!(!lifting.is_safe.load(Relaxed));
     }
 }

@@ -2,25 +2,12 @@
 //! packed them, whatever is chosen now.
 
 use crate::base::stats::Counter;
-use crate::codec::packed_slot::{self, NoPart};
+use crate::codec::packed_slot::{self};
 use crate::codec::{self, Codec, CodecError};
+use crate::core::errors::UnpackError;
 use crate::core::parts::Parts;
 use crate::memory::context::Context;
-use crate::store::pool::{Damaged, Handle};
-
-/// Why a compressed page is not a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UnpackError {
-    /// The pool holds something else than what was stored.
-    #[error("in memory is not what was stored ({0}): memory was overwritten")]
-    Damaged(#[from] Damaged),
-    /// A slot holds what its checksum says, but no such page.
-    #[error("in the swap area is not there ({0}): a bug in softswap")]
-    NoPart(#[from] NoPart),
-    /// What is stored is what was stored, but no page.
-    #[error("cannot be unpacked ({0}): a bug in softswap")]
-    Codec(#[from] CodecError),
-}
+use crate::store::pool::Handle;
 
 /// Unpacks a pool object.
 ///

@@ -7,19 +7,9 @@
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::parts::Parts;
-use crate::walks::page_in::finish;
+use crate::steps::install::{MAX_FRESH_PAGES, finish, zeroes};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Writes;
-
-/// Fresh pages installed at once when touches run ahead. The fault is a small
-/// part of what they cost then.
-const MAX_FRESH_PAGES: usize = 64;
-static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
-
-/// The content of `pages` fresh pages, at most [`MAX_FRESH_PAGES`].
-pub(crate) fn zeroes(pages: usize) -> &'static [u8] {
-    &ZEROES[..pages * PAGE_SIZE]
-}
 
 /// Installs fresh pages behind one just written, as many as there are resident
 /// ones before it: a sequential first touch doubles its stride up to the limit.

@@ -17,7 +17,7 @@ use crate::codec::{Codec, MAX_PACKED_BYTES};
 use crate::core::parts::Parts;
 use crate::memory::context::Context;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
-use crate::walks::pool_upkeep::GROUP_PAGES;
+use crate::steps::relocate::GROUP_PAGES;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside

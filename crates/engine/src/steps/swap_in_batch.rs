@@ -4,20 +4,41 @@
 //! at once, which takes hardly longer than one of them. Where a device serves one
 //! request at a time, only what lies side by side is read together.
 
+use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, SlotCopy};
 use crate::base::stats::Counter;
+use crate::core::errors::FaultError;
 use crate::core::parts::Parts;
 use crate::memory::context::Context;
 use crate::policy::prefetch::companions::Offsets;
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::PIECE_PAGES;
+use crate::policy::stored_copies::Stays;
 use crate::steps::decompress;
+use crate::steps::install;
+use crate::steps::read_slots;
 use crate::steps::readmit;
-use crate::steps::swap_cache::{self, Stays};
-use crate::walks::page_in::{self, Access, FaultError, Wanted};
+use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::ops::Range;
+
+/// What is to come in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The page.
+    pub(crate) page: PageNo,
+    /// What for.
+    pub(crate) access: Access,
+    /// What stays of what is stored of it, for as long as it is not written.
+    pub(crate) stays: Stays,
+    /// How many pages may come from the swap area, it included.
+    pub(crate) window: usize,
+    /// Whether pages beside it are to come that mostly follow it.
+    pub(crate) may_have_companions: bool,
+    /// Whether those that come with it can be relied on to be touched.
+    pub(crate) is_stream: bool,
+}
 
 /// Pages installed together: who waits for the first of many can go on while the
 /// others come.
@@ -160,7 +181,7 @@ impl Gathered {
     }
 
     /// Reads all slots into the first pages of `buffer`. False when that cannot be:
-    /// perhaps only one of them is bad. `waits` is as for [`page_in::read_each`].
+    /// perhaps only one of them is bad. `waits` is as for [`read_slots::read_each`].
     pub(crate) fn read(
         &self,
         parts: &Parts,
@@ -170,7 +191,7 @@ impl Gathered {
     ) -> bool {
         let slots = &self.slots.all[..self.slots.count];
         let buffer = &mut buffer[..slots.len() * PAGE_SIZE];
-        slots.is_empty() || page_in::read_each(parts, context, slots, buffer, waits)
+        slots.is_empty() || read_slots::read_each(parts, context, slots, buffer, waits)
     }
 
     /// How many pages come by reading; none where there is nothing to read. Those that
@@ -207,7 +228,7 @@ impl Gathered {
                     parts.note_streamed(page, claim.before().place());
                 }
                 let copy = swap_cache::arrive(parts, claim.before().place(), stays);
-                page_in::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
+                install::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
             }
             came += done;
             if done < wanted {
@@ -259,14 +280,14 @@ impl Gathered {
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
         let slots = self.slots.all[from..from + run.len()].iter().copied();
         // Slots of one page each: nobody else opens them.
-        let good = page_in::open_run(parts, slots, bytes);
+        let good = read_slots::open_run(parts, slots, bytes);
         if good == 0 {
             return (Stays::Nothing, 0);
         }
         // What holds for the first: one call installs all of them alike.
         let stays = self.stays(parts, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
-        (stays, page_in::install_run(parts, page, bytes, stays.writes()).pages)
+        (stays, install::install_run(parts, page, bytes, stays.writes()).pages)
     }
 
     /// As [`Gathered::install_run`], a page that is next to none, or packed.
@@ -336,7 +357,7 @@ fn bring_alone(
     };
     // What does not match its seal was parked before the slot held this page.
     if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
-        page_in::read_alone(parts, context, slot, &mut buffer)?;
+        read_slots::read_alone(parts, context, slot, &mut buffer)?;
     }
     put(parts, context, (wanted.page, wanted.stays), stored, &buffer)?;
     readmit::neighbours(parts, context, wanted.page, stored, &buffer);
@@ -408,10 +429,10 @@ fn put(
 ) -> Result<(), FaultError> {
     let writes = stays.writes();
     match stored.part() {
-        None => page_in::install(parts, page, copy, writes),
+        None => install::install(parts, page, copy, writes),
         Some(part) => {
             decompress::part(parts, context, copy, part)?;
-            page_in::install(parts, page, &context.page.0, writes)
+            install::install(parts, page, &context.page.0, writes)
         }
     }
 }

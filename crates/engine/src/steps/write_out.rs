@@ -4,27 +4,14 @@
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
 use crate::codec::packed_slot;
+use crate::core::errors::NoSlot;
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::store::io::IoError;
-use crate::store::swap::{AreaFull, SlotBatch};
+use crate::store::swap::SlotBatch;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering;
-
-/// Why a page cannot be written out.
-#[derive(Debug, thiserror::Error)]
-pub enum NoSlot {
-    /// The swap areas are full.
-    #[error(transparent)]
-    Area(#[from] AreaFull),
-    /// The area belongs to the parent.
-    #[error(
-        "a forked child cannot write to the swap area of its parent; give the child its own \
-         by exec, or raise --memory"
-    )]
-    ForkedChild,
-}
 
 /// Which pages of a batch were written.
 #[derive(Clone, Copy, Default)]

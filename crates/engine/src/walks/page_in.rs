@@ -4,88 +4,27 @@
 //! Runs in the thread that touched the page, inside its signal handler: no
 //! allocation, no logging, no lock held over managed memory.
 
-use crate::base::page::{Claim, PageNo, Place, StoredCopy};
-use crate::base::stats::{Counter, StopReason, Tier};
+use crate::base::access::Access;
+use crate::base::page::{Claim, PageNo, Place};
+use crate::base::stats::{Counter, Tier};
 use crate::codec::same_filled;
+use crate::core::errors::FaultError;
 use crate::core::parts::Parts;
 use crate::memory::context::{Context, Contexts};
 use crate::policy::clock::HOT;
 use crate::policy::partition::Stopwatch;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
-use crate::steps::decompress::{self, UnpackError};
+use crate::steps::decompress;
 use crate::steps::fault_around;
-use crate::steps::swap_cache::{self, Stays};
+use crate::steps::install::{finish, install, install_zeroes};
+use crate::steps::swap_cache;
 use crate::steps::swap_in_batch;
-use crate::store::io::IoError;
+use crate::steps::swap_in_batch::Wanted;
 use crate::store::pool::Handle;
 use crate::walks::page_out::frame_of;
-use crate::walks::reclaim::{self, Exhausted};
-use softswap_sys::PAGE_SIZE;
+use crate::walks::reclaim;
 use softswap_sys::raw::current_cpu;
-use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
-use std::io;
-
-/// Why a page cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum FaultError {
-    /// The address does not belong to the program.
-    #[error("the address is not mapped")]
-    NotMapped,
-    /// Another mapping of the program's lies there: its fault is its own.
-    #[error("the address is not managed")]
-    Foreign,
-    /// The swap area could not be read.
-    #[error("a swapped-out page could not be read back: {0}")]
-    Read(#[from] IoError),
-    /// What was read is not what was written.
-    #[error(
-        "the swap area returned wrong data for slot {slot} (it does not match its seal); \
-         the device or file system under it is not to be trusted"
-    )]
-    Corrupt {
-        /// The slot.
-        slot: u64,
-    },
-    /// It is compressed, and not what it was.
-    #[error("a compressed page {0}")]
-    Unpack(#[from] UnpackError),
-    /// No memory can be freed for it.
-    #[error("{0}")]
-    Exhausted(#[from] Exhausted),
-    /// The kernel refused to map it.
-    #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
-    Install(io::Error),
-    /// The page vanished behind the engine's back.
-    #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
-    Lost,
-}
-
-impl FaultError {
-    /// The reason as statistics record it; `None` for what is no failure of
-    /// the engine's.
-    #[must_use]
-    pub fn stop_reason(&self) -> Option<StopReason> {
-        Some(match self {
-            FaultError::NotMapped | FaultError::Foreign => return None,
-            FaultError::Read(_) => StopReason::ReadFailed,
-            FaultError::Corrupt { .. } => StopReason::WrongData,
-            FaultError::Unpack(_) => StopReason::PoolDamaged,
-            FaultError::Exhausted(_) => StopReason::OutOfMemory,
-            FaultError::Install(_) => StopReason::MapRefused,
-            FaultError::Lost => StopReason::PageLost,
-        })
-    }
-}
-
-/// What the toucher was about to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Read.
-    Read,
-    /// Write.
-    Write,
-}
 
 /// Brings a page in, and says from where, or finds that it is there.
 pub fn page_in(
@@ -255,34 +194,6 @@ fn is_there(parts: &Parts, page: PageNo) -> bool {
     matches!(parts.pages.load(page).place(), Place::Resident { .. } | Place::Staged { .. })
 }
 
-pub(crate) fn finish(
-    parts: &Parts,
-    page: PageNo,
-    claim: Claim<'_>,
-    heat: u8,
-    copy: Option<StoredCopy>,
-) {
-    parts.space.add_resident(page, 1);
-    claim.publish(Place::Resident { heat, copy });
-}
-
-/// What is to come in.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
-    /// The page.
-    pub(crate) page: PageNo,
-    /// What for.
-    pub(crate) access: Access,
-    /// What stays of what is stored of it, for as long as it is not written.
-    pub(crate) stays: Stays,
-    /// How many pages may come from the swap area, it included.
-    pub(crate) window: usize,
-    /// Whether pages beside it are to come that mostly follow it.
-    pub(crate) may_have_companions: bool,
-    /// Whether those that come with it can be relied on to be touched.
-    pub(crate) is_stream: bool,
-}
-
 /// Puts a page's content into the program's memory, and that of others that are to
 /// come with it. Those are published; the page itself is the caller's.
 fn install_from(
@@ -295,7 +206,7 @@ fn install_from(
     match place {
         Place::Filled { code } => {
             match same_filled::decode(code) {
-                0 => zeroes(parts, page, access)?,
+                0 => install_zeroes(parts, page, access)?,
                 word => {
                     same_filled::fill(&mut context.page.0, word);
                     install(parts, page, &context.page.0, Writes::Allowed)?;
@@ -318,86 +229,9 @@ fn install_from(
                 Ok(Tier::Disk)
             }
             None => {
-                zeroes(parts, page, access)?;
+                install_zeroes(parts, page, access)?;
                 Ok(Tier::Zero)
             }
         },
     }
-}
-
-fn zeroes(parts: &Parts, page: PageNo, access: Access) -> Result<(), FaultError> {
-    // The shared page of zeroes costs a second fault when it is written.
-    let done = match access {
-        Access::Read => parts.window.install_zero(page, 1),
-        Access::Write => parts.window.install(page, fault_around::zeroes(1), Writes::Allowed),
-    };
-    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
-}
-
-pub(crate) fn install(
-    parts: &Parts,
-    page: PageNo,
-    bytes: &[u8],
-    writes: Writes,
-) -> Result<(), FaultError> {
-    let done = parts.window.install(page, bytes, writes);
-    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
-}
-
-/// Reads the page of one slot, which the calling thread has nothing to do without:
-/// it may poll.
-pub(crate) fn read_alone(
-    parts: &Parts,
-    context: &mut Context,
-    slot: u64,
-    page: &mut [u8],
-) -> Result<(), FaultError> {
-    if let Err(error) = parts.areas.read_page(&mut context.lanes, slot, page) {
-        parts.stats.add(Counter::ReadErrors, 1);
-        return Err(FaultError::Read(error));
-    }
-    count_read(parts, PAGE_SIZE);
-    if parts.open_sealed(slot, page) {
-        return Ok(());
-    }
-    parts.stats.add(Counter::ChecksumErrors, 1);
-    Err(FaultError::Corrupt { slot })
-}
-
-/// Reads one page from each of `slots`, which lie in one area. False when it cannot be
-/// read: that is for whoever cannot do without one of them to find out, and to count.
-pub(crate) fn read_each(
-    parts: &Parts,
-    context: &mut Context,
-    slots: &[u64],
-    buffer: &mut [u8],
-    waits: bool,
-) -> bool {
-    let result = parts.areas.read_each(&mut context.lanes, slots, buffer, waits);
-    if result.is_ok() {
-        count_read(parts, buffer.len());
-    }
-    result.is_ok()
-}
-
-/// Opens the seals of pages read from `slots`, up to the first that is not what it
-/// should be; left to its toucher as in [`read_each`]. Returns how many.
-pub(crate) fn open_run(parts: &Parts, slots: impl Iterator<Item = u64>, bytes: &mut [u8]) -> usize {
-    let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
-    pages.map(|(slot, page)| parts.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
-}
-
-/// Installs pages in one call, or the first alone: one call cannot cross a change
-/// of protection.
-pub(crate) fn install_run(parts: &Parts, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
-    let done = parts.window.install(page, bytes, writes);
-    if done.pages == 0 && bytes.len() > PAGE_SIZE {
-        return parts.window.install(page, &bytes[..PAGE_SIZE], writes);
-    }
-    done
-}
-
-fn count_read(parts: &Parts, bytes: usize) {
-    parts.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
-    parts.stats.add(Counter::BytesRead, bytes as u64);
 }

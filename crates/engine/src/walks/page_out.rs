@@ -12,6 +12,7 @@
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
+use crate::core::errors::NoSlot;
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::{HOT, Victim};
@@ -20,7 +21,7 @@ use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress;
 use crate::steps::swap_cache;
-use crate::steps::write_out::{NoSlot, allocate, write_sealed};
+use crate::steps::write_out::{allocate, write_sealed};
 use crate::store::bounce::Buffer;
 use crate::store::swap::AreaFull;
 use softswap_sys::PAGE_SIZE;

@@ -7,6 +7,7 @@
 //! fault that may never come. Only a stream's window is worth taking others'
 //! room: where background reclaim does not keep up, the thread lends a hand.
 
+use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
 use crate::core::parts::Parts;
@@ -14,10 +15,10 @@ use crate::memory::context::{Context, Contexts};
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::{PIECE_PAGES, Pages, Piece};
 use crate::steps::decompress;
+use crate::steps::install;
 use crate::steps::swap_cache;
 use crate::steps::swap_in_batch::{Gathered, Most};
 use crate::store::pool::Handle;
-use crate::walks::page_in::{self, Access};
 use crate::walks::reclaim::{self, Round};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
@@ -144,12 +145,12 @@ fn install_claimed(
     // What holds for the first: one call installs all of them alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
     let stays = swap_cache::stays(parts, page, place, Access::Read, false);
-    let came = page_in::install_run(parts, page, bytes, stays.writes()).pages;
+    let came = install::install_run(parts, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
             parts.note_streamed(next, claim.before().place());
             let copy = swap_cache::arrive(parts, claim.before().place(), stays);
-            page_in::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
+            install::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
         }
     }
     parts.stats.add(Counter::PagesReadAhead, came as u64);

@@ -8,11 +8,12 @@
 //! (direct reclaim); that is rare and counted.
 
 use crate::base::stats::Counter;
+use crate::core::errors::Exhausted;
+use crate::core::errors::NoSlot;
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
-use crate::steps::write_out::NoSlot;
 use crate::walks::page_out;
 use crate::walks::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::walks::upkeep::Upkeep;
@@ -39,27 +40,6 @@ const PAUSES_TO_RELEASE: u32 = 4;
 /// between two steps of work for the swap areas and the pool.
 const NAP_NS: u64 = 1_000_000_000;
 const PACE_NS: u64 = 5_000_000;
-
-/// Nothing can leave DRAM any more.
-#[derive(Debug, thiserror::Error)]
-pub enum Exhausted {
-    /// The swap area takes no more pages.
-    #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
-    NoSlot(NoSlot),
-    /// What is in DRAM may not leave.
-    #[error(
-        "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB and what \
-         is left ({pages_mib} MiB of pages) may not leave; raise --memory"
-    )]
-    NoVictims {
-        /// The budget.
-        limit_mib: usize,
-        /// What is not pages.
-        other_mib: usize,
-        /// Pages in DRAM.
-        pages_mib: usize,
-    },
-}
 
 /// What a round of reclaim came to.
 pub enum Round {

@@ -4,9 +4,10 @@
 //! is so at its new place, too.
 
 use super::{Engine, Move};
+use crate::base::access::Access;
 use crate::base::page::PageNo;
 use crate::walks::mapping;
-use crate::walks::page_in::{self, Access};
+use crate::walks::page_in;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use softswap_sys::window::Protection;

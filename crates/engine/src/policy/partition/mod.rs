@@ -23,10 +23,10 @@
 //! it costs to read what goes on then, too: as one who rents skis buys them once the rent
 //! has come to their price (ski rental; A. Karlin and others, 1988).
 
+mod tally;
 mod ages;
 mod course;
 mod prices;
-mod tally;
 
 use crate::base::page::Place;
 use crate::policy::refault::Weight;

@@ -9,8 +9,8 @@
 //! thread opens at the start and then owns: no lock is shared between them on
 //! the way to the device, and nothing is allocated once lanes are open.
 
-pub mod file_device;
 pub mod poll;
+pub mod file_device;
 pub mod sim;
 
 pub use file_device::FileDevice;

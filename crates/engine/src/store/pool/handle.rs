@@ -1,10 +1,10 @@
 //! Where one object is.
 
-use super::slab::{LENGTH_BITS, STAMP_BITS};
-
 /// A pool has at most 2^24 slabs: 1 TiB.
 pub(super) const SLAB_BITS: u32 = 24;
 pub(super) const SLOT_BITS: u32 = 10;
+pub(super) const STAMP_BITS: u32 = 10;
+pub(super) const LENGTH_BITS: u32 = 12;
 /// What a tag may be below: two bits in which the caller notes how an object
 /// was packed.
 pub const TAGS: u8 = 1 << TAG_BITS;

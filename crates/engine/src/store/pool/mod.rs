@@ -22,12 +22,12 @@
 //! only when the slab falls into a lower group, becomes empty, or was full.
 
 mod class;
-mod compaction;
+mod list;
+mod handle;
+mod slab;
 mod current;
 mod directory;
-mod handle;
-mod list;
-mod slab;
+mod compaction;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +60,7 @@ const ACCEPT_PERCENT: usize = 90;
 const MOST_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
-const _: () = assert!(MAX_OBJECT_BYTES < 1 << slab::LENGTH_BITS);
+const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
 /// The pool has no slab left and no slot that the object fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

@@ -8,13 +8,11 @@
 //! and content follows: what is packed is not worth much when a bit has flipped.
 
 use super::class::CLASS;
-use super::handle::{Handle, Object, TAG_BITS};
+use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
 use super::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
 use crc32fast::Hasher;
 use softswap_sys::memory::{give_back, populate};
 
-pub(super) const LENGTH_BITS: u32 = 12;
-pub(super) const STAMP_BITS: u32 = 10;
 const STAMP_MASK: u16 = (1 << STAMP_BITS) - 1;
 const NO_SLOT: u16 = u16::MAX;
 const WORD_BYTES: usize = size_of::<u64>();

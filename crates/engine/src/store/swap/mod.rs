@@ -8,16 +8,16 @@
 //! and `header` what its first page says; `open` does that for all areas that
 //! were asked for.
 
-pub mod area;
-pub mod areas;
-pub mod batch;
 pub mod cluster;
-pub mod contents;
-pub mod discard;
 pub mod extent;
-pub mod header;
-pub mod named;
 pub mod slot;
+pub mod discard;
+pub mod header;
+pub mod contents;
+pub mod named;
+pub mod area;
+pub mod batch;
+pub mod areas;
 
 pub use area::{Area, AreaConfig, AreaError, AreaFull, FixedPages, Run};
 pub use areas::{Areas, Backing, Lanes, Layout, MAX_AREAS};

@@ -1,8 +1,8 @@
 //! What reclaim does inside the pool: the oldest pages go on to the swap area,
 //! and what is left in sparse slabs moves together.
 
-mod condense;
 mod recompress;
+mod condense;
 mod shrinker;
 
 pub use condense::condense;
@@ -13,21 +13,19 @@ use crate::base::page::{Claim, PageNo, Place, StoredCopy};
 use crate::base::stats::Counter;
 use crate::codec::MAX_PACKED_BYTES;
 use crate::codec::packed_slot::{MAX_PART_BYTES, Packer};
+use crate::core::errors::NoSlot;
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
+use crate::steps::relocate::GROUP_PAGES;
 use crate::steps::relocate::{Moved, Moves};
 use crate::steps::swap_cache;
-use crate::steps::write_out::{NoSlot, allocate};
+use crate::steps::write_out::allocate;
 use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
 
 /// Pages that go on to the swap area together. Their copies share pages.
 const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
-/// Pages beside each other of which all go when one goes. They left together,
-/// mostly, and in the swap area they are to lie together again: then one read
-/// brings several.
-pub const GROUP_PAGES: usize = 16;
 
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 

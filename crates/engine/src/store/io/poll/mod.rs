@@ -12,12 +12,13 @@
 //! [`Polling::wait`] carries it out. [`places`] is where waiting takes least.
 
 pub mod mode;
-pub mod places;
-pub mod plan;
-pub mod pressure;
 pub mod samples;
+pub mod plan;
+pub mod places;
+pub mod pressure;
 
 use crate::base::stats::{Counter, Stats};
+use crate::base::transfer_size;
 use mode::{Knobs, Mode, Sleep};
 use places::Places;
 use plan::{HALF, Plan, View};
@@ -148,7 +149,7 @@ impl Polling {
 
     /// Records a completed transfer, seen at `now_ns` on `cpu`.
     fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
-        let bucket = samples::bucket_of(is_write, bytes);
+        let bucket = transfer_size::bucket_of(is_write, bytes);
         self.samples.record(cpu, bucket, ns, now_ns);
         self.stats.record_io(bucket, ns);
     }
@@ -195,7 +196,7 @@ impl Polling {
 
     fn view(&self, bytes: usize, now_ns: u64) -> View {
         View {
-            times: self.samples.times(samples::bucket_of(false, bytes)),
+            times: self.samples.times(transfer_size::bucket_of(false, bytes)),
             overshoot_ns: self.overshoot_ns(),
             sleep_share: self.sleep_share.load(Relaxed),
             is_contended: self.pressure.is_contended(now_ns),

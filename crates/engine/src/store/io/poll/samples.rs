@@ -5,31 +5,13 @@
 //! window then says what the window said, one that got none keeps what it knew.
 //! The scheme is that of Linux's block statistics (`blk-stat`).
 
+use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Direction times size: reads at even numbers, writes at odd ones.
-pub const BUCKETS: usize = 16;
 /// How long samples are gathered before they count.
 pub const WINDOW_NS: u64 = 100_000_000;
 /// A longer sample counts as this much, so that sums cannot overflow.
 const MAX_SAMPLE_NS: u64 = 1_000_000_000;
-const SECTOR_BYTES: usize = 512;
-
-/// The bucket of a transfer: sizes by powers of two from 512 bytes to 64 KiB,
-/// larger ones with the largest.
-#[must_use]
-pub fn bucket_of(is_write: bool, bytes: usize) -> usize {
-    let sectors = (bytes / SECTOR_BYTES).max(1);
-    let size = (sectors.ilog2() as usize).min(BUCKETS / 2 - 1);
-    size * 2 + usize::from(is_write)
-}
-
-/// The smallest transfer of a bucket, in bytes, and whether it is a write.
-#[must_use]
-pub fn shape_of(bucket: usize) -> (usize, bool) {
-    (SECTOR_BYTES << (bucket / 2), bucket % 2 == 1)
-}
-
 /// Count in the upper 24 bits, sum of nanoseconds in the lower 40: one word,
 /// so that the two never disagree.
 #[derive(Debug, Default)]
@@ -127,18 +109,6 @@ impl Samples {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn every_size_has_its_bucket() {
-        assert_eq!([bucket_of(false, 0), bucket_of(true, 1)], [0, 1]);
-        assert_eq!([bucket_of(false, 4096), bucket_of(true, 4096)], [6, 7]);
-        assert_eq!([bucket_of(false, 65_536), bucket_of(true, 1 << 30)], [14, 15]);
-        for bucket in 0..BUCKETS {
-            let (bytes, is_write) = shape_of(bucket);
-            assert_eq!(bucket_of(is_write, bytes), bucket);
-            assert_eq!(bucket_of(is_write, 2 * bytes - 1), bucket);
-        }
-    }
 
     #[test]
     fn the_first_use_only_starts_the_statistics() {
