@@ -5,24 +5,24 @@ use crate::base::page::{PageNo, PageTable, Place};
 use crate::base::stats::{Counter, Stats, StopReason};
 use crate::codec::seal::Sealer;
 use crate::codec::{Choice, Packer, Scratch, Selector, Workspaces};
-use crate::memory::address_space::Space;
+use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::pinners::Pinners;
-use crate::policy::admission::Passing;
+use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
-use crate::policy::codec_choice::Density;
-use crate::policy::grace::Patience;
-use crate::policy::partition::{Balance, PoolView};
+use crate::policy::codec_choice::CodecChoice;
+use crate::policy::grace::Grace;
+use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::companions::Companions;
-use crate::policy::prefetch::readahead::Streams;
+use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::refault::Weight;
 use crate::policy::stored_copies::StoredCopies;
-use crate::policy::write_load::Leaving;
+use crate::policy::write_load::WriteLoad;
 use crate::store::bounce::{self, Buffer};
 use crate::store::io::poll::places::Places;
 use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::{Handle, Pool, SLAB_BYTES};
-use crate::store::read_ahead_pages::Parked;
+use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::Areas;
 use crate::store::swap::area::Discarded;
@@ -62,17 +62,17 @@ pub struct Parts {
     /// One entry per page of the window.
     pub pages: PageTable<'static>,
     /// Which pages belong to the program.
-    pub space: Space,
+    pub space: AddressSpace,
     /// Which pages are cold.
     pub clock: Clock,
     /// How much longer those stay that do not pack.
-    pub patience: Patience,
+    pub grace: Grace,
     /// Which pages come back in streams, and which are not for the pool.
-    pub(crate) passing: Passing,
+    pub(crate) admission: Admission,
     /// Which pages are touched one after the other.
-    pub streams: Streams,
+    pub readahead: Readahead,
     /// What they reach next.
-    pub parked: Parked,
+    pub read_ahead_pages: ReadAheadPages,
     /// What has just left.
     pub standby: Standby,
     /// Which pages are touched together.
@@ -86,15 +86,15 @@ pub struct Parts {
     /// I/O buffers.
     pub bounce: bounce::Pools,
     /// Whether those that leave need the disk.
-    pub leaving: Leaving,
+    pub write_load: WriteLoad,
     /// Whether pages may leave together that lie apart.
-    pub lifting: Pinners,
+    pub pinners: Pinners,
     /// What seals pages that leave DRAM.
     pub sealer: Sealer,
     /// The DRAM budget.
     pub budget: Budget,
     /// How much of it the pool gets.
-    pub balance: Balance,
+    pub partition: Partition,
     /// What may be taken of it in a moment: by stores into the pool, each of
     /// which may open a slab, and for transient buffers.
     pub claimed_bytes: AtomicUsize,
@@ -103,7 +103,7 @@ pub struct Parts {
     /// What packs pages; may be changed at any time.
     pub codec: Selector,
     /// Which codec that is, where none was asked for.
-    pub density: Density,
+    pub codec_choice: CodecChoice,
     /// Whether pages of the pool go to the swap area before it is full.
     pub pool_shrinks: AtomicBool,
     /// Whether idle pages of the pool are packed again.
@@ -169,7 +169,7 @@ impl Parts {
         slot: u64,
         fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
     ) {
-        if !self.standby.is_on() || self.passing.comes_in_streams(page) {
+        if !self.standby.is_on() || self.admission.comes_in_streams(page) {
             return;
         }
         let mut room = None;
@@ -383,7 +383,7 @@ impl Parts {
             && let Some(left) = self.clock.distance(page)
         {
             // What is not kept is not had from there, however soon it is back.
-            let left = if self.passing.comes_in_streams(page) { u64::MAX } else { left };
+            let left = if self.admission.comes_in_streams(page) { u64::MAX } else { left };
             self.standby.note_return(left, self.slots_of_others());
         }
         if !matches!(place, Place::Pool { .. } | Place::Packed { .. }) {
@@ -393,17 +393,17 @@ impl Parts {
         match place {
             Place::Pool { .. } => {
                 let (limit_bytes, used_bytes) = (self.pool.limit_bytes(), self.pool.used_bytes());
-                self.balance.found_in_pool(distance, limit_bytes, used_bytes);
+                self.partition.found_in_pool(distance, limit_bytes, used_bytes);
                 if self.chooses_codec() {
-                    self.density.found_in_pool(distance);
+                    self.codec_choice.found_in_pool(distance);
                 }
             }
             _ => {
-                let more = self.balance.turnover().note_found(distance);
+                let more = self.partition.turnover().note_found(distance);
                 let view = self.pool_view();
-                self.balance.found_on_disk(more, view);
+                self.partition.found_on_disk(more, view);
                 if self.chooses_codec() && view.is_full() {
-                    self.density.found_on_disk(more);
+                    self.codec_choice.found_on_disk(more);
                 }
             }
         }
@@ -415,23 +415,23 @@ impl Parts {
             (Place::Pool { .. }, _) => true,
             (Place::Packed { .. }, _) => false,
             (Place::Slot { .. }, Some(left)) => {
-                self.passing.would_hold(left, self.pool.limit_bytes())
+                self.admission.would_hold(left, self.pool.limit_bytes())
             }
             _ => return,
         };
-        self.passing.streamed(page, was_held);
+        self.admission.streamed(page, was_held);
     }
 
     /// Notes that a page that is stored has been waited for.
     pub fn note_waited_for(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
-            self.passing.waited_for(page);
+            self.admission.waited_for(page);
         }
     }
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub fn passes_pool(&self, page: PageNo) -> bool {
-        self.may_write.load(Ordering::Relaxed) && self.passing.passes(page)
+        self.may_write.load(Ordering::Relaxed) && self.admission.passes(page)
     }
 
     fn pool_view(&self) -> PoolView {
@@ -443,14 +443,14 @@ impl Parts {
     /// Gives the pool all that it may take, where nothing can be written. False where it
     /// has that, or its limit does not move.
     pub fn widen_pool(&self) -> bool {
-        let widest = self.balance.widest(self.pool.limit_bytes());
+        let widest = self.partition.widest(self.pool.limit_bytes());
         widest.into_iter().for_each(|limit_bytes| self.pool.set_limit_bytes(limit_bytes));
         widest.is_some()
     }
 
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub fn keep_balance(&self) {
-        self.balance.prices().look(now_ns(), process_cpu_ns);
+        self.partition.prices().look(now_ns(), process_cpu_ns);
         // A forked child has no place but the pool.
         if !self.may_write.load(Ordering::Relaxed) {
             return;
@@ -461,9 +461,9 @@ impl Parts {
             // A damaged header may name any owner.
             (owner < self.window.pages() as u64).then(|| self.clock.distance(owner))?
         };
-        self.balance.step(|| self.pool_view(), distance, set_limit);
+        self.partition.step(|| self.pool_view(), distance, set_limit);
         if self.chooses_codec() {
-            self.density.step(|| self.pool_view(), || self.balance.spared_ns());
+            self.codec_choice.step(|| self.pool_view(), || self.partition.spared_ns());
         }
     }
 
@@ -476,7 +476,7 @@ impl Parts {
     #[must_use]
     pub fn packer(&self) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(self.density.packer()),
+            Choice::Auto => Some(self.codec_choice.packer()),
             Choice::Fixed(packer) => packer,
         }
     }
@@ -484,7 +484,7 @@ impl Parts {
     /// What is to pack the next page beside `packer`, to see what it gains.
     #[must_use]
     pub fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
-        if self.chooses_codec() { self.density.to_try(packer) } else { None }
+        if self.chooses_codec() { self.codec_choice.to_try(packer) } else { None }
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that
@@ -494,7 +494,7 @@ impl Parts {
         if place == Place::Vacant {
             return self.clock.welcome(page);
         }
-        let weight = if is_shared { Weight::EVEN } else { self.balance.weight(place) };
+        let weight = if is_shared { Weight::EVEN } else { self.partition.weight(place) };
         self.clock.welcome_back(page, self.budget.pages(), weight)
     }
 

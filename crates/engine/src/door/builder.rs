@@ -7,26 +7,26 @@ use crate::codec::Selector;
 use crate::codec::seal::{NoKey, Sealer};
 use crate::core::parts::Parts;
 use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
-use crate::memory::address_space::Space;
+use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::memory::pinners::Pinners;
-use crate::policy::admission::Passing;
+use crate::policy::admission::Admission;
 use crate::policy::clock::Clock;
-use crate::policy::codec_choice::Density;
-use crate::policy::grace::Patience;
-use crate::policy::partition::Balance;
+use crate::policy::codec_choice::CodecChoice;
+use crate::policy::grace::Grace;
+use crate::policy::partition::Partition;
 use crate::policy::prefetch::companions::Companions;
-use crate::policy::prefetch::readahead::Streams;
+use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::stored_copies::StoredCopies;
-use crate::policy::write_load::Leaving;
+use crate::policy::write_load::WriteLoad;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::places::Places;
 use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::{Pool, SLAB_BYTES};
-use crate::store::read_ahead_pages::Parked;
+use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
@@ -181,11 +181,11 @@ fn assemble(
 ) -> Result<Parts, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
-    let parked = Parked::new(memory / PAGE_SIZE)?;
+    let read_ahead_pages = ReadAheadPages::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
-        + parked.bytes()
+        + read_ahead_pages.bytes()
         + SMALL_CHANGE_BYTES;
     let least = PoolLimit::LEAST.bytes_of(memory);
     let most = PoolLimit::LARGEST.bytes_of(memory);
@@ -194,32 +194,32 @@ fn assemble(
     // A limit is of whole slabs: it would never get to anything else.
     let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
     let is_auto = config.pool == PoolLimit::Auto;
-    let balance = Balance::new(is_auto, (least, most), memory, usable_processors());
-    pool.set_limit_bytes(balance.limit_of(config.pool.bytes_of(memory)));
+    let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
+    pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let window_pages = window.pages();
     Ok(Parts {
         pages: PageTable::new(reserve_u64(window_pages)?),
-        space: Space::scattered(window_pages as u64)?,
+        space: AddressSpace::scattered(window_pages as u64)?,
         clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
-        streams: Streams::new(memory / PAGE_SIZE),
-        parked,
-        passing: Passing::new(window_pages)?,
-        patience: Patience::default(),
+        readahead: Readahead::new(memory / PAGE_SIZE),
+        read_ahead_pages,
+        admission: Admission::new(window_pages)?,
+        grace: Grace::default(),
         standby: Standby::new(memory / PAGE_SIZE),
         companions: Companions::new(window_pages)?,
         copies: StoredCopies::new(window_pages)?,
         pool,
-        balance,
+        partition,
         bounce,
-        leaving: Leaving::default(),
-        lifting: Pinners::start(),
+        write_load: WriteLoad::default(),
+        pinners: Pinners::start(),
         sealer,
         budget: Budget::new(memory, fixed),
         claimed_bytes: AtomicUsize::new(0),
         stats,
         codec: Selector::new(config.codec),
-        density: Density::new(memory, contexts.count()),
+        codec_choice: CodecChoice::new(memory, contexts.count()),
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
         pressure,

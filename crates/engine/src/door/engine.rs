@@ -79,16 +79,16 @@ impl Engine {
 
     /// Sets what the pool may take of the budget, or lets the engine choose.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
-        let Parts { balance, pool, budget, .. } = &self.parts;
+        let Parts { partition, pool, budget, .. } = &self.parts;
         let asked_bytes = limit.bytes_of(budget.limit_bytes());
         let is_auto = limit == PoolLimit::Auto;
-        balance.set(is_auto, || pool.set_limit_bytes(balance.limit_of(asked_bytes)));
+        partition.set(is_auto, || pool.set_limit_bytes(partition.limit_of(asked_bytes)));
     }
 
     /// What the pool may take of the budget.
     #[must_use]
     pub fn pool_limit(&self) -> PoolLimit {
-        match self.parts.balance.is_on() {
+        match self.parts.partition.is_on() {
             true => PoolLimit::Auto,
             false => PoolLimit::Bytes(self.parts.pool.limit_bytes() as u64),
         }
@@ -465,7 +465,7 @@ impl Engine {
     pub fn wake_background(&self) {
         self.parts.kick.fetch_add(1, std::sync::atomic::Ordering::Release);
         softswap_sys::futex::wake_all(&self.parts.kick);
-        self.parts.streams.wake();
+        self.parts.readahead.wake();
     }
 
     /// Takes up to `pages` pages out now; for tests and benches. Returns how
@@ -473,7 +473,7 @@ impl Engine {
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
         let _ = self.parts.standby.tend();
-        self.parts.lifting.look();
+        self.parts.pinners.look();
         (0..rounds)
             .take_while(|_| {
                 matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
@@ -584,8 +584,8 @@ impl Engine {
         self.parts.may_write.store(false, Relaxed);
         mapping::leave_to_parent(&self.parts, &mut at_rest.layout)?;
         self.parts.widen_pool();
-        self.parts.lifting.stop();
-        self.parts.streams.serve(false);
+        self.parts.pinners.stop();
+        self.parts.readahead.serve(false);
         self.parts.asleep.store(false, Relaxed);
         self.parts.has_background.store(false, Relaxed);
         Ok(())

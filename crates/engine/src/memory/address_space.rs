@@ -35,7 +35,7 @@ const LEAST_ROOM_SHARE: u64 = 1024;
 const MOST_ROOM_SHARE: u64 = 16;
 
 /// The program's address space within the window.
-pub struct Space {
+pub struct AddressSpace {
     /// Where to begin to look in the lower half and in the upper one.
     firsts: [PageNo; 2],
     pages: u64,
@@ -84,24 +84,24 @@ pub enum AtFork {
     Wiped,
 }
 
-impl Space {
+impl AddressSpace {
     /// An empty space of `pages` pages. Each half is filled from its first page on.
-    pub fn new(pages: u64) -> io::Result<Space> {
-        Space::from(pages, [0, pages / 2])
+    pub fn new(pages: u64) -> io::Result<AddressSpace> {
+        AddressSpace::from(pages, [0, pages / 2])
     }
 
     /// An empty space whose halves are filled from a page on that nobody knows
     /// before.
-    pub fn scattered(pages: u64) -> io::Result<Space> {
+    pub fn scattered(pages: u64) -> io::Result<AddressSpace> {
         // So much is left behind it that what fits, fits there.
         let most = (pages / 4) as usize;
         let first = place::below(most) as u64;
         let roomy = place::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
-        Space::from(pages, [first, pages / 2 + roomy])
+        AddressSpace::from(pages, [first, pages / 2 + roomy])
     }
 
-    fn from(pages: u64, firsts: [PageNo; 2]) -> io::Result<Space> {
-        Ok(Space {
+    fn from(pages: u64, firsts: [PageNo; 2]) -> io::Result<AddressSpace> {
+        Ok(AddressSpace {
             firsts,
             pages,
             mapped: reserve_u64((pages as usize).div_ceil(64))?,
@@ -188,7 +188,7 @@ impl Space {
     }
 
     /// Notes that a page of this chunk is about to get an entry. Before
-    /// asking [`Space::is_mapped`], so that an unmap sees one or the other.
+    /// asking [`AddressSpace::is_mapped`], so that an unmap sees one or the other.
     pub fn touch(&self, page: PageNo) {
         let chunk = &self.chunks[(page / CHUNK_PAGES) as usize];
         if chunk.load(Ordering::SeqCst) & TOUCHED != 0 {

@@ -39,7 +39,7 @@ fn steps() -> impl Strategy<Value = Step> {
 /// What a step maps, with its room, if there is a place for it.
 fn place_of(
     step: &Step,
-    space: &Space,
+    space: &AddressSpace,
     layout: &Layout,
     model: &[bool],
 ) -> Option<(Range<PageNo>, Range<PageNo>)> {
@@ -69,7 +69,7 @@ fn place_of(
 proptest! {
     #[test]
     fn the_space_agrees_with_a_list_of_pages(steps in prop::collection::vec(steps(), 1..80)) {
-        let space = Space::new(PAGES).unwrap();
+        let space = AddressSpace::new(PAGES).unwrap();
         let mut model = vec![false; PAGES as usize];
         let mut layout = space.lock();
         for step in steps {
@@ -104,7 +104,7 @@ proptest! {
         from in 0..3000 * CHUNK_PAGES,
         len in 0..3000 * CHUNK_PAGES,
     ) {
-        let space = Space::new(3000 * CHUNK_PAGES).unwrap();
+        let space = AddressSpace::new(3000 * CHUNK_PAGES).unwrap();
         let mut model = vec![0; 3000];
         for (chunk, resident) in touched {
             space.touch(chunk * CHUNK_PAGES + 7);
@@ -126,7 +126,7 @@ proptest! {
 const WINDOW: u64 = 1 << 28;
 const GIB: u64 = 1 << 18;
 
-fn map_roomy(space: &Space, count: u64) -> (Range<PageNo>, Range<PageNo>) {
+fn map_roomy(space: &AddressSpace, count: u64) -> (Range<PageNo>, Range<PageNo>) {
     let mut layout = space.lock();
     let (range, room) = space.find_roomy(&layout, count).unwrap();
     space.add(&mut layout, range.clone());
@@ -134,14 +134,14 @@ fn map_roomy(space: &Space, count: u64) -> (Range<PageNo>, Range<PageNo>) {
     (range, room)
 }
 
-fn unmap(space: &Space, range: Range<PageNo>) {
+fn unmap(space: &AddressSpace, range: Range<PageNo>) {
     space.close(&range);
     space.remove(&mut space.lock(), range);
 }
 
 #[test]
 fn a_place_with_room_is_used_again_when_its_mapping_is_gone() {
-    let space = Space::new(WINDOW).unwrap();
+    let space = AddressSpace::new(WINDOW).unwrap();
     let (first, room) = map_roomy(&space, 300);
     let (second, _) = map_roomy(&space, GIB);
     assert!(room.end - room.start >= GIB && second.start >= room.end);
@@ -152,7 +152,7 @@ fn a_place_with_room_is_used_again_when_its_mapping_is_gone() {
 
 #[test]
 fn what_a_mapping_gives_up_at_its_end_is_its_room() {
-    let space = Space::new(WINDOW).unwrap();
+    let space = AddressSpace::new(WINDOW).unwrap();
     let (range, room) = map_roomy(&space, 600);
     unmap(&space, range.start + 100..range.end);
     let (next, _) = map_roomy(&space, 100);
@@ -163,7 +163,7 @@ fn what_a_mapping_gives_up_at_its_end_is_its_room() {
 
 #[test]
 fn when_all_is_given_away_rooms_are_shared() {
-    let space = Space::new(WINDOW).unwrap();
+    let space = AddressSpace::new(WINDOW).unwrap();
     let mut rooms: Vec<_> = (0..2000).map(|_| map_roomy(&space, 512).1).collect();
     assert!(rooms.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
     let layout = space.lock();
@@ -173,7 +173,7 @@ fn when_all_is_given_away_rooms_are_shared() {
 
 #[test]
 fn protections_are_forgotten_with_the_mapping() {
-    let space = Space::new(PAGES).unwrap();
+    let space = AddressSpace::new(PAGES).unwrap();
     let mut layout = space.lock();
     space.add(&mut layout, 0..10);
     layout.set_protection(2..4, 0);

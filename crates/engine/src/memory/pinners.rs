@@ -70,22 +70,22 @@ mod tests {
 
     #[test]
     fn nothing_is_lifted_while_the_program_has_a_ring() {
-        let look = |pinners_: &Pinners| {
-            pinners_.next_look_ns.store(0, Relaxed);
-            pinners_.look();
-            pinners_.is_safe.load(Relaxed)
+        let look = |found: &Pinners| {
+            found.next_look_ns.store(0, Relaxed);
+            found.look();
+            found.is_safe.load(Relaxed)
         };
         // Other tests of this process may have rings for a while.
-        let pinners_ = Pinners::start();
-        if pinners_.mappings.is_none() {
+        let found = Pinners::start();
+        if found.mappings.is_none() {
             return;
         }
-        let pinners_ = Pinners { pinners: usize::MAX, ..pinners_ };
-        assert!(look(&pinners_));
+        let found = Pinners { pinners: usize::MAX, ..found };
+        assert!(look(&found));
         let Ok(_ring) = Ring::new(4) else { return };
-        let pinners_ = Pinners { pinners: 0, ..pinners_ };
-        assert!(!look(&pinners_));
-        pinners_.stop();
-        assert!(!pinners_.is_safe.load(Relaxed));
+        let found = Pinners { pinners: 0, ..found };
+        assert!(!look(&found));
+        found.stop();
+        assert!(!found.is_safe.load(Relaxed));
     }
 }

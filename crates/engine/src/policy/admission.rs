@@ -46,7 +46,7 @@ const PACKED_BYTES: u64 = 2048;
 
 /// Which pages pass, and what either way takes.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct Admission {
     /// Per chunk: how likely its pages come back in streams, and how likely they are more
     /// than the pool can hold.
     chunks: &'static [AtomicU32],
@@ -69,17 +69,17 @@ pub(crate) struct Passing {
 
 /// One thread reads for a stream; until it is dropped or [`Reading::took`].
 pub(crate) struct Reading<'p> {
-    passing: &'p Passing,
+    admission: &'p Admission,
     among: u64,
 }
 
-impl Passing {
+impl Admission {
     /// For a window of so many pages.
     ///
     /// # Errors
     /// When there is no address space for the table.
-    pub(crate) fn new(pages: usize) -> io::Result<Passing> {
-        Ok(Passing {
+    pub(crate) fn new(pages: usize) -> io::Result<Admission> {
+        Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             refused: AtomicU32::new(0),
             has_passed: AtomicBool::new(false),
@@ -166,7 +166,7 @@ impl Passing {
 
     /// The calling thread begins to read pages of a stream.
     pub(crate) fn read(&self) -> Reading<'_> {
-        Reading { passing: self, among: self.readers.fetch_add(1, Relaxed) + 1 }
+        Reading { admission: self, among: self.readers.fetch_add(1, Relaxed) + 1 }
     }
 
     /// So many pages were written at once.
@@ -211,13 +211,13 @@ impl Reading<'_> {
     /// So many pages took so long. Of what several read at the same time each has its
     /// share of the device: of as many as there were at the beginning.
     pub(crate) fn took(self, pages: usize, ns: u64) {
-        best(&self.passing.read_ns, pages, ns / self.among);
+        best(&self.admission.read_ns, pages, ns / self.among);
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.passing.readers.fetch_sub(1, Relaxed);
+        self.admission.readers.fetch_sub(1, Relaxed);
     }
 }
 
@@ -226,105 +226,105 @@ mod tests {
     use super::*;
 
     /// Packing takes 5 us, to 2 KiB; a page of the disk so many us, either way.
-    fn world(disk_us: u64) -> Passing {
-        let passing = Passing::new(1 << 16).unwrap();
+    fn world(disk_us: u64) -> Admission {
+        let admission = Admission::new(1 << 16).unwrap();
         for _ in 0..1000 {
-            passing.packed(Some(2048), 5_000);
+            admission.packed(Some(2048), 5_000);
         }
-        disk(&passing, disk_us);
-        passing
+        disk(&admission, disk_us);
+        admission
     }
 
-    fn disk(passing: &Passing, us: u64) {
+    fn disk(admission: &Admission, us: u64) {
         for _ in 0..1000 {
-            passing.wrote(32, 32_000 * us);
-            passing.read().took(64, 64_000 * us);
+            admission.wrote(32, 32_000 * us);
+            admission.read().took(64, 64_000 * us);
         }
     }
 
-    fn passing_of(passing: &Passing, pages: usize) -> usize {
-        (0..pages).filter(|_| passing.passes(3) && !passing.is_due(3)).count()
+    fn passing_of(admission: &Admission, pages: usize) -> usize {
+        (0..pages).filter(|_| admission.passes(3) && !admission.is_due(3)).count()
     }
 
     #[test]
     fn what_is_not_known_does_not_count_as_nothing() {
-        let passing = Passing::new(1 << 16).unwrap();
-        (0..100).for_each(|_| passing.streamed(3, false));
-        passing.packed(Some(2048), 5_000);
-        assert_eq!(passing_of(&passing, 640), 0);
-        passing.read().took(64, 64_000);
-        passing.read().took(0, 10);
-        passing.wrote(0, 10);
-        assert_eq!(passing_of(&passing, 640), 0, "nobody has written yet");
-        passing.wrote(32, 32_000);
-        assert!(passing_of(&passing, 640) > 0);
+        let admission = Admission::new(1 << 16).unwrap();
+        (0..100).for_each(|_| admission.streamed(3, false));
+        admission.packed(Some(2048), 5_000);
+        assert_eq!(passing_of(&admission, 640), 0);
+        admission.read().took(64, 64_000);
+        admission.read().took(0, 10);
+        admission.wrote(0, 10);
+        assert_eq!(passing_of(&admission, 640), 0, "nobody has written yet");
+        admission.wrote(32, 32_000);
+        assert!(passing_of(&admission, 640) > 0);
     }
 
     #[test]
     fn pages_of_streams_pass_where_the_disk_is_faster() {
-        let passing = world(2);
-        assert_eq!(passing_of(&passing, 640), 0, "nothing is known yet");
-        (0..100).for_each(|_| passing.streamed(3, true));
-        assert_eq!(passing_of(&passing, 640), 630, "one in 64 is offered to the pool");
-        assert!(!passing.passes(CHUNK_PAGES), "another chunk's pages are its own");
-        (0..10).for_each(|_| passing.waited_for(3));
-        assert_eq!(passing_of(&passing, 640), 0, "others wait for these");
+        let admission = world(2);
+        assert_eq!(passing_of(&admission, 640), 0, "nothing is known yet");
+        (0..100).for_each(|_| admission.streamed(3, true));
+        assert_eq!(passing_of(&admission, 640), 630, "one in 64 is offered to the pool");
+        assert!(!admission.passes(CHUNK_PAGES), "another chunk's pages are its own");
+        (0..10).for_each(|_| admission.waited_for(3));
+        assert_eq!(passing_of(&admission, 640), 0, "others wait for these");
     }
 
     #[test]
     fn what_the_pool_cannot_hold_passes_with_a_slower_disk_too() {
         for (us, held, outgrown) in [(3, true, true), (6, false, true), (12, false, false)] {
-            let passing = world(us);
-            (0..100).for_each(|_| passing.streamed(3, true));
-            assert_eq!(passing_of(&passing, 640) > 0, held, "{us}");
-            (0..100).for_each(|_| passing.streamed(3, false));
-            assert_eq!(passing_of(&passing, 640) > 0, outgrown, "{us}");
+            let admission = world(us);
+            (0..100).for_each(|_| admission.streamed(3, true));
+            assert_eq!(passing_of(&admission, 640) > 0, held, "{us}");
+            (0..100).for_each(|_| admission.streamed(3, false));
+            assert_eq!(passing_of(&admission, 640) > 0, outgrown, "{us}");
         }
     }
 
     #[test]
     fn several_who_read_at_the_same_time_share_the_disk() {
-        let passing = world(3);
-        (0..100).for_each(|_| passing.streamed(3, true));
-        let readers = [passing.read(), passing.read()];
-        (0..1000).for_each(|_| passing.read().took(64, 3 * 64_000 * 3));
-        assert!(passing_of(&passing, 640) > 0);
+        let admission = world(3);
+        (0..100).for_each(|_| admission.streamed(3, true));
+        let readers = [admission.read(), admission.read()];
+        (0..1000).for_each(|_| admission.read().took(64, 3 * 64_000 * 3));
+        assert!(passing_of(&admission, 640) > 0);
         drop(readers);
-        (0..1000).for_each(|_| passing.read().took(64, 3 * 64_000 * 3));
-        assert_eq!(passing_of(&passing, 640), 0);
+        (0..1000).for_each(|_| admission.read().took(64, 3 * 64_000 * 3));
+        assert_eq!(passing_of(&admission, 640), 0);
     }
 
     #[test]
     fn the_pool_would_have_held_what_fits_with_room_to_spare() {
         const POOL: usize = 64 << 20;
-        let passing = world(2);
-        assert!(passing.would_hold(23_000, POOL) && !passing.would_hold(26_000, POOL));
-        (0..1000).for_each(|at| passing.packed((at % 2 == 0).then_some(2048), 5_000));
-        assert!(passing.would_hold(46_000, POOL), "half of them do not pack");
-        assert!(!passing.would_hold(54_000, POOL));
+        let admission = world(2);
+        assert!(admission.would_hold(23_000, POOL) && !admission.would_hold(26_000, POOL));
+        (0..1000).for_each(|at| admission.packed((at % 2 == 0).then_some(2048), 5_000));
+        assert!(admission.would_hold(46_000, POOL), "half of them do not pack");
+        assert!(!admission.would_hold(54_000, POOL));
     }
 
     #[test]
     fn what_is_tried_in_vain_counts_for_those_that_pack() {
-        let passing = world(7);
-        (0..100).for_each(|_| passing.streamed(3, true));
-        assert_eq!(passing_of(&passing, 640), 0);
+        let admission = world(7);
+        (0..100).for_each(|_| admission.streamed(3, true));
+        assert_eq!(passing_of(&admission, 640), 0);
         for _ in 0..1000 {
-            (0..3).for_each(|_| passing.packed(None, 1_500));
-            passing.packed(Some(2048), 5_000);
+            (0..3).for_each(|_| admission.packed(None, 1_500));
+            admission.packed(Some(2048), 5_000);
         }
-        assert!(passing_of(&passing, 640) > 0);
+        assert!(passing_of(&admission, 640) > 0);
     }
 
     #[test]
     fn where_the_disk_takes_nothing_the_pool_is_asked_again() {
-        let passing = world(2);
-        (0..100).for_each(|_| passing.streamed(3, false));
-        passing.note_passed();
-        assert!(passing.refuse(), "they may find a place there");
-        assert!(!passing.refuse(), "but not again and again");
-        assert_eq!(passing_of(&passing, 640), 0);
-        (0..REFUSED_PAGES).for_each(|_| passing.packed(Some(2048), 5_000));
-        assert!(passing.passes(3));
+        let admission = world(2);
+        (0..100).for_each(|_| admission.streamed(3, false));
+        admission.note_passed();
+        assert!(admission.refuse(), "they may find a place there");
+        assert!(!admission.refuse(), "but not again and again");
+        assert_eq!(passing_of(&admission, 640), 0);
+        (0..REFUSED_PAGES).for_each(|_| admission.packed(Some(2048), 5_000));
+        assert!(admission.passes(3));
     }
 }

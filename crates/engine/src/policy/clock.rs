@@ -14,8 +14,8 @@
 //! and the sooner it is over, so that warm pages no longer used cool faster then.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
-use crate::memory::address_space::{CHUNK_PAGES, Space};
-use crate::policy::grace::Patience;
+use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
+use crate::policy::grace::Grace;
 use crate::policy::refault::{FRESH, Refaults, Weight};
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -126,11 +126,11 @@ impl Clock {
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order
     /// except where the hand wraps. Returns how many. Pages known not to pack grow colder
-    /// once in so many `times` that they are met ([`Patience::times`]).
+    /// once in so many `times` that they are met ([`Grace::times`]).
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
-        space: &Space,
+        space: &AddressSpace,
         times: u64,
         victims: &mut [Victim<'t>],
     ) -> usize {
@@ -168,7 +168,7 @@ impl Clock {
             if seen.is_busy() || seen.pins() > 0 {
                 continue;
             }
-            if may_pass_over > 0 && Patience::is_unpacked(seen.place()) && !hand.one_in(times) {
+            if may_pass_over > 0 && Grace::is_unpacked(seen.place()) && !hand.one_in(times) {
                 hand.warm += usize::from(heat > FRESH);
                 may_pass_over -= 1;
                 passed_over = true;
@@ -208,9 +208,9 @@ mod tests {
     use crate::base::page::MAX_HEAT;
     use softswap_sys::memory::reserve_u64;
 
-    fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, Space) {
+    fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, AddressSpace) {
         let pages = PageTable::new(reserve_u64(4096).unwrap());
-        let space = Space::new(4096).unwrap();
+        let space = AddressSpace::new(4096).unwrap();
         space.add(&mut space.lock(), 0..2048);
         for (page, heat) in resident {
             space.touch(*page);
@@ -239,7 +239,7 @@ mod tests {
     fn victims(
         clock: &Clock,
         pages: &PageTable<'static>,
-        space: &Space,
+        space: &AddressSpace,
         want: usize,
     ) -> Vec<PageNo> {
         let mut out = [const { None }; 8];
@@ -317,7 +317,12 @@ mod tests {
     }
 
     /// The page leaves and comes back at once.
-    fn come_back(clock: &Clock, pages: &PageTable<'static>, space: &Space, page: PageNo) -> u8 {
+    fn come_back(
+        clock: &Clock,
+        pages: &PageTable<'static>,
+        space: &AddressSpace,
+        page: PageNo,
+    ) -> u8 {
         clock.note_leaving(page);
         let heat = clock.welcome_back(page, 100, Weight::EVEN);
         space.touch(page);

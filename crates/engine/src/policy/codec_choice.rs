@@ -51,7 +51,7 @@ const MOST_DOUBT: i32 = 8;
 
 /// Which codec packs, and what speaks for the other one.
 #[derive(Debug)]
-pub struct Density {
+pub struct CodecChoice {
     may_be_dense: bool,
     is_dense: AtomicBool,
     /// Whether a packed page was ever found on the disk: until then nothing is gained.
@@ -101,11 +101,11 @@ struct Course {
     gained_ns: f64,
 }
 
-impl Density {
+impl CodecChoice {
     /// For a budget of so many bytes, and so many contexts. LZ4 packs at first.
     #[must_use]
-    pub fn new(budget_bytes: usize, contexts: usize) -> Density {
-        Density {
+    pub fn new(budget_bytes: usize, contexts: usize) -> CodecChoice {
+        CodecChoice {
             may_be_dense: contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             is_dense: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
@@ -305,15 +305,15 @@ mod tests {
     }
 
     /// The dense codec packs twice as dense, and takes 4 us longer, 6 both ways.
-    fn density(budget_bytes: usize) -> Density {
-        let density = Density::new(budget_bytes, 13);
+    fn density(budget_bytes: usize) -> CodecChoice {
+        let density = CodecChoice::new(budget_bytes, 13);
         let (fast, dense) = (Sample { bytes: 1024, ns: 4000 }, Sample { bytes: 512, ns: 8000 });
         (0..LEAST_PROBES).for_each(|_| density.note_tried(Packer::Lz4, fast, dense));
         density
     }
 
     /// One look: so many of its faults were on pages that would have been kept, or lost.
-    fn look(density: &Density, spared: u64) -> Packer {
+    fn look(density: &CodecChoice, spared: u64) -> Packer {
         for at in 0..LOOK_PAGES {
             density.note_packed();
             density.note_pooled();
@@ -328,7 +328,7 @@ mod tests {
         density.packer()
     }
 
-    fn looks_until(density: &Density, packer: Packer, spared: u64) -> Option<usize> {
+    fn looks_until(density: &CodecChoice, packer: Packer, spared: u64) -> Option<usize> {
         (0..2000).find(|_| look(density, spared) == packer)
     }
 
@@ -362,10 +362,10 @@ mod tests {
 
     #[test]
     fn with_little_memory_or_nothing_tried_lz4_packs() {
-        for density in [density(BUDGET / 4), Density::new(BUDGET, 13)] {
+        for density in [density(BUDGET / 4), CodecChoice::new(BUDGET, 13)] {
             assert_eq!(looks_until(&density, DENSE, LOOK_PAGES), None);
         }
-        let (small, large) = (Density::new(BUDGET / 4, 13), Density::new(BUDGET, 13));
+        let (small, large) = (CodecChoice::new(BUDGET / 4, 13), CodecChoice::new(BUDGET, 13));
         small.found_on_disk(0);
         assert!((0..1000).all(|_| small.to_try(Packer::Lz4).is_none() && large.to_try(Packer::Lz4).is_none()));
         large.found_on_disk(u64::MAX);
@@ -375,8 +375,9 @@ mod tests {
     #[test]
     fn one_page_in_64_is_packed_by_the_other_codec_too() {
         let density = density(BUDGET);
-        let tried =
-            |density: &Density| (0..640).filter_map(|_| density.to_try(density.packer())).collect();
+        let tried = |density: &CodecChoice| {
+            (0..640).filter_map(|_| density.to_try(density.packer())).collect()
+        };
         density.found_on_disk(0);
         let tried_fast: Vec<_> = tried(&density);
         assert_eq!(tried_fast, [DENSE; 10]);

@@ -29,7 +29,7 @@ const MARGIN: f64 = 0.25;
 /// is an estimate. By itself in its cache line, which every fault writes to.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Patience {
+pub struct Grace {
     /// Pages that left, and of these those that do not pack.
     left: AtomicU64,
     unpacked_left: AtomicU64,
@@ -39,15 +39,15 @@ pub struct Patience {
     times: AtomicU64,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
+impl Default for Grace {
+    fn default() -> Grace {
         let [left, unpacked_left, paid_ns, paid_for_unpacked_ns] = Default::default();
         let times = AtomicU64::new(1);
-        Patience { left, unpacked_left, paid_ns, paid_for_unpacked_ns, times }
+        Grace { left, unpacked_left, paid_ns, paid_for_unpacked_ns, times }
     }
 }
 
-impl Patience {
+impl Grace {
     /// Whether a page is known not to pack: it has a slot of its own. (Or it belongs to a
     /// stream, and was not asked: then it costs nobody a wait.)
     #[must_use]
@@ -75,7 +75,7 @@ impl Patience {
             _ => return,
         };
         self.paid_ns.fetch_add(ns, Relaxed);
-        if Patience::is_unpacked(place) {
+        if Grace::is_unpacked(place) {
             self.paid_for_unpacked_ns.fetch_add(ns, Relaxed);
         }
     }
@@ -122,7 +122,7 @@ mod tests {
 
     /// Pages leave, half of them such that do not pack, and of either so many in a hundred
     /// come back.
-    fn pass(patience: &Patience, unpacked: u64, others: u64, pages: u64) {
+    fn pass(patience: &Grace, unpacked: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1 };
             let back = |place: Place, tier: Tier| patience.note_back(place, tier, PRICES_NS);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_pack_stay_longer_where_all_are_touched_alike() {
-        let patience = Patience::default();
+        let patience = Grace::default();
         assert_eq!(patience.times(), 1);
         pass(&patience, 50, 50, 20_000);
         assert_eq!(patience.times(), MOST_TIMES);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn pages_that_nobody_touches_again_do_not() {
-        let patience = Patience::default();
+        let patience = Grace::default();
         pass(&patience, 50, 50, 20_000);
         pass(&patience, 5, 50, 20_000);
         assert_eq!(patience.times(), 1);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_shares_a_slot_costs_a_read_too() {
-        let patience = Patience::default();
+        let patience = Grace::default();
         let back = |place, tier| patience.note_back(place, tier, PRICES_NS);
         let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_was_kept_on_standby_costs_no_read() {
-        let patience = Patience::default();
+        let patience = Grace::default();
         for _ in 0..20_000 {
             patience.note_back(Place::Slot { slot: 1 }, Tier::Standby, PRICES_NS);
             patience.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn where_nearly_all_do_not_pack_none_is_passed_over() {
-        let patience = Patience::default();
+        let patience = Grace::default();
         pass(&patience, 50, 50, 20_000);
         for _ in 0..20_000 {
             patience.note_back(Place::Slot { slot: 1 }, Tier::Disk, PRICES_NS);
@@ -205,11 +205,11 @@ mod tests {
     fn a_page_is_known_not_to_pack_by_its_slot() {
         let copy = |place: Place| Place::Resident { heat: 1, copy: place.to_copy() };
         let (own, shared) = (Place::Slot { slot: 7 }, Place::Packed { slot: 7, part: 3 });
-        assert!(Patience::is_unpacked(own) && Patience::is_unpacked(copy(own)));
-        assert!(!Patience::is_unpacked(shared) && !Patience::is_unpacked(copy(shared)));
+        assert!(Grace::is_unpacked(own) && Grace::is_unpacked(copy(own)));
+        assert!(!Grace::is_unpacked(shared) && !Grace::is_unpacked(copy(shared)));
         let pooled = Place::Pool { handle: 0 };
-        assert!(!Patience::is_unpacked(pooled) && !Patience::is_unpacked(copy(pooled)));
+        assert!(!Grace::is_unpacked(pooled) && !Grace::is_unpacked(copy(pooled)));
         let nowhere = Place::Resident { heat: 1, copy: Some(StoredCopy::Nowhere) };
-        assert!(!Patience::is_unpacked(nowhere) && !Patience::is_unpacked(Place::resident(1)));
+        assert!(!Grace::is_unpacked(nowhere) && !Grace::is_unpacked(Place::resident(1)));
     }
 }

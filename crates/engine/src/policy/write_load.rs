@@ -20,18 +20,18 @@ const WEIGHT_SHIFT: u32 = 4;
 
 /// The share of pages that were to go to the disk, of those that left.
 #[derive(Debug)]
-pub struct Leaving {
+pub struct WriteLoad {
     to_disk: AtomicU32,
 }
 
-impl Default for Leaving {
+impl Default for WriteLoad {
     /// Not known: as if all of them needed the disk.
-    fn default() -> Leaving {
-        Leaving { to_disk: AtomicU32::new(WHOLE) }
+    fn default() -> WriteLoad {
+        WriteLoad { to_disk: AtomicU32::new(WHOLE) }
     }
 }
 
-impl Leaving {
+impl WriteLoad {
     /// Notes a batch: of `pages`, `for_disk` were to go to the disk. Batches may
     /// overwrite each other's note: it is an estimate.
     pub fn note(&self, pages: usize, for_disk: usize) {
@@ -58,15 +58,15 @@ impl Leaving {
 mod tests {
     use super::*;
 
-    fn after(batches: usize, for_disk: usize) -> Leaving {
-        let leaving = Leaving::default();
+    fn after(batches: usize, for_disk: usize) -> WriteLoad {
+        let leaving = WriteLoad::default();
         (0..batches).for_each(|_| leaving.note(32, for_disk));
         leaving
     }
 
     #[test]
     fn at_first_the_disk_is_needed() {
-        assert!(!Leaving::default().spares_the_disk());
+        assert!(!WriteLoad::default().spares_the_disk());
     }
 
     #[test]

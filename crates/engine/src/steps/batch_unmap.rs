@@ -34,7 +34,7 @@ pub(crate) type Lifted<'t> = [Victim<'t>; BATCH_PAGES];
 /// Whether lifting victims is better than moving them: it costs fewer flushes.
 pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
     // Without MOVE each page would be copied and dropped as well.
-    !parts.window.uses_move() || (parts.lifting.is_safe_now() && flushes_less(parts, victims))
+    !parts.window.uses_move() || (parts.pinners.is_safe_now() && flushes_less(parts, victims))
 }
 
 /// Whether lifting victims takes fewer flushes than moving each run of them.

@@ -12,7 +12,7 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::parts::Parts;
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
-use crate::policy::grace::Patience;
+use crate::policy::grace::Grace;
 use crate::steps::batch_unmap::Lifted;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
@@ -76,7 +76,7 @@ pub(crate) fn drop_where_they_are<'t>(
         if stored >> at & 1 == 1 {
             let place = leave(parts, page, claim);
             gone.left += 1;
-            gone.unpacked += usize::from(place.is_some_and(Patience::is_unpacked));
+            gone.unpacked += usize::from(place.is_some_and(Grace::is_unpacked));
         } else {
             lifted[gone.lifted] = Some((page, claim));
             gone.lifted += 1;

@@ -25,8 +25,8 @@ pub(crate) fn in_dram(
         }
     }
     let packer = parts.packer()?;
-    if parts.passes_pool(page) && !parts.passing.is_due(page) {
-        parts.passing.note_passed();
+    if parts.passes_pool(page) && !parts.admission.is_due(page) {
+        parts.admission.note_passed();
         parts.stats.add(Counter::PoolPassed, 1);
         return None;
     }
@@ -54,7 +54,7 @@ pub(crate) fn in_dram(
         parts.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };
-    parts.density.note_pooled();
+    parts.codec_choice.note_pooled();
     parts.stats.add(Counter::PagesPooled, 1);
     parts.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
@@ -70,7 +70,7 @@ fn pack<'c>(
 ) -> Option<&'c [u8]> {
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    parts.density.note_packed();
+    parts.codec_choice.note_packed();
     let mut timed = |packer| {
         let start = now_ns();
         let len = codec::compress(packer, content, room, scratch);
@@ -78,7 +78,7 @@ fn pack<'c>(
     };
     let Some(other) = other else {
         let (len, ns) = timed(packer);
-        parts.passing.packed(len, ns);
+        parts.admission.packed(len, ns);
         return len.map(|len| &room[..len]);
     };
     // Twice: what it works in is not at hand the first time.
@@ -87,7 +87,7 @@ fn pack<'c>(
     let by_packer = timed(packer);
     let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
     if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
-        parts.density.note_tried(packer, this, other);
+        parts.codec_choice.note_tried(packer, this, other);
     }
     by_packer.0.map(|len| &room[..len])
 }

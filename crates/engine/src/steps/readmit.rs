@@ -60,12 +60,12 @@ fn may_be(parts: &Parts, context: &Context) -> bool {
     context.may_reclaim
         && parts.may_write.load(Relaxed)
         && !parts.pool_shrinks.load(Relaxed)
-        && !parts.balance.gives_way()
+        && !parts.partition.gives_way()
 }
 
 /// Has some of the pool packed anew, if it can be denser.
 fn want_room(parts: &Parts) {
-    if parts.chooses_codec() && parts.density.want_room() {
+    if parts.chooses_codec() && parts.codec_choice.want_room() {
         // Background reclaim may be asleep at the high mark.
         parts.wake_reclaim();
     }

@@ -86,7 +86,7 @@ pub fn outweigh(parts: &Parts) -> bool {
     // Who cannot write has nothing that goes on.
     parts.may_write.load(Relaxed)
         && (parts.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
-            < parts.balance.turnover().age()
+            < parts.partition.turnover().age()
 }
 
 /// What an arriving page keeps of `place`; what is stored there is freed if that is
@@ -178,7 +178,7 @@ pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
     parts.copies.note(page, parts.clock.comes_soon(page), false);
     count(parts, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     if copy.in_slot().is_none() {
-        parts.density.note_pooled();
+        parts.codec_choice.note_pooled();
     }
     match part_from(parts, copy) {
         Some(place) => place,

@@ -337,7 +337,7 @@ fn companions(parts: &Parts, page: PageNo, may_be: bool) -> Offsets {
     }
     let end = parts.window.pages() as PageNo;
     let is_out = |near| near < end && parts.pages.load(near).place().in_slot().is_some();
-    let out = Offsets::of(page, |near| is_out(near) && !parts.streams.is_marker(near));
+    let out = Offsets::of(page, |near| is_out(near) && !parts.readahead.is_marker(near));
     let along = parts.companions.likely(page, out);
     parts.companions.note(page, out.without(along));
     along
@@ -356,7 +356,7 @@ fn bring_alone(
         parts.die("no bounce buffer is left for a read");
     };
     // What does not match its seal was parked before the slot held this page.
-    if !(parts.parked.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
+    if !(parts.read_ahead_pages.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
         read_slots::read_alone(parts, context, slot, &mut buffer)?;
     }
     put(parts, context, (wanted.page, wanted.stays), stored, &buffer)?;

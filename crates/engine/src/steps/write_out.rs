@@ -100,7 +100,7 @@ fn write(
     let result = parts.areas.write_each(&mut context.lanes, slots, copies);
     match result {
         Ok(()) => {
-            parts.passing.wrote(slots.len(), now_ns() - start);
+            parts.admission.wrote(slots.len(), now_ns() - start);
             parts.stats.add(Counter::PagesWritten, slots.len() as u64);
             parts.stats.add(Counter::BytesWritten, copies.len() as u64);
         }

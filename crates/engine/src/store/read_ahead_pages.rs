@@ -23,23 +23,23 @@ struct Place {
 }
 
 /// What is parked, by slot.
-pub struct Parked {
+pub struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
 }
 
-impl Parked {
+impl ReadAheadPages {
     /// For a budget of so many pages.
     ///
     /// # Errors
     /// When there is no address space.
-    pub fn new(budget_pages: usize) -> io::Result<Parked> {
-        Parked::with_places((budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES))
+    pub fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
+        ReadAheadPages::with_places((budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES))
     }
 
-    fn with_places(places: usize) -> io::Result<Parked> {
+    fn with_places(places: usize) -> io::Result<ReadAheadPages> {
         let pages = reserve_pages(places)?.iter_mut();
         let place = |page| Mutex::new(Place { slot: u64::MAX, page });
-        Ok(Parked { places: pages.map(place).collect() })
+        Ok(ReadAheadPages { places: pages.map(place).collect() })
     }
 
     /// DRAM of all places, in bytes.
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_is_parked_is_had_once_and_only_for_its_slot() {
-        let parked = Parked::with_places(4).unwrap();
+        let parked = ReadAheadPages::with_places(4).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         assert!(!parked.take(7, &mut bytes));
         parked.park(7, &[3; PAGE_SIZE]);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_comes_later_takes_the_place() {
-        let parked = Parked::with_places(1).unwrap();
+        let parked = ReadAheadPages::with_places(1).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         parked.park(1, &[1; PAGE_SIZE]);
         parked.park(2, &[2; PAGE_SIZE]);

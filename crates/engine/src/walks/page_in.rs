@@ -48,7 +48,7 @@ pub fn page_in(
     let tier = bring(parts, &mut context, page, claim, (access, touch))?;
     drop(context);
     parts.note_peaks();
-    let ns = parts.balance.prices().took(tier, &watch);
+    let ns = parts.partition.prices().took(tier, &watch);
     parts.stats.record_fault(tier, ns);
     Ok(Some(tier))
 }
@@ -129,7 +129,7 @@ fn bring(
         },
     };
     let (window, is_stream) =
-        (parts.streams.up_to_marker(page, behind), readahead::is_stream(behind));
+        (parts.readahead.up_to_marker(page, behind), readahead::is_stream(behind));
     let is_in_stream = is_stream || touch == Touch::Early || touch.is_asked_for();
     note_way_back(parts, page, place, is_in_stream);
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
@@ -138,7 +138,7 @@ fn bring(
     let wanted = Wanted { page, access, stays, window, may_have_companions, is_stream };
     match install_from(parts, context, place, wanted) {
         Ok(tier) => {
-            parts.patience.note_back(place, tier, parts.balance.prices().faults_ns());
+            parts.grace.note_back(place, tier, parts.partition.prices().faults_ns());
             let copy = swap_cache::arrive(parts, place, stays);
             finish(parts, page, claim, heat, copy);
             match tier {
@@ -170,8 +170,8 @@ fn reach(parts: &Parts, page: PageNo) -> Touch {
     if is_there(parts, page) {
         return Touch::Alone;
     }
-    let touch = parts.streams.reach(page);
-    if let Some(lost) = parts.streams.go_on(touch, &ahead(parts)) {
+    let touch = parts.readahead.reach(page);
+    if let Some(lost) = parts.readahead.go_on(touch, &ahead(parts)) {
         parts.stats.add(Counter::WindowsReached, 1);
         parts.stats.add(Counter::WindowsLost, lost);
     }
@@ -180,7 +180,7 @@ fn reach(parts: &Parts, page: PageNo) -> Touch {
 
 /// Notes what would be touched next, and has it brought in where touches go on.
 fn expect(parts: &Parts, page: PageNo, touch: Touch) {
-    let lost = parts.streams.expect(page, touch, &ahead(parts));
+    let lost = parts.readahead.expect(page, touch, &ahead(parts));
     if lost > 0 {
         parts.stats.add(Counter::WindowsLost, lost);
     }

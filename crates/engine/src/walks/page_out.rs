@@ -16,7 +16,7 @@ use crate::core::errors::NoSlot;
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::{HOT, Victim};
-use crate::policy::grace::Patience;
+use crate::policy::grace::Grace;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress;
@@ -51,7 +51,7 @@ impl Outcome {
     /// A page is at `place` now.
     fn note(&mut self, place: Place) {
         self.pages_out += 1;
-        self.unpacked += usize::from(Patience::is_unpacked(place));
+        self.unpacked += usize::from(Grace::is_unpacked(place));
     }
 
     /// A page is at `place` now, and what was its memory is in a staging frame.
@@ -79,7 +79,7 @@ impl Staged {
 pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
     let before_ns = thread_cpu_ns();
     let mut victims = [const { None }; BATCH_PAGES];
-    let times = parts.patience.times();
+    let times = parts.grace.times();
     let found = parts.clock.claim_victims(&parts.pages, &parts.space, times, &mut victims);
     let mut outcome = Outcome::default();
     let (protected, writable) = protected_first(&mut victims[..found]);
@@ -95,14 +95,14 @@ pub fn page_out(parts: &Parts, context: &mut Context) -> Outcome {
         drop(parts.wait_for_buffer(1));
     }
     debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
-    parts.leaving.note(found, outcome.for_disk);
+    parts.write_load.note(found, outcome.for_disk);
     let left = outcome.pages_out as u64;
     // Not what was taken out and had to be put back.
     parts.stats.add(Counter::PagesOut, left);
-    parts.patience.note_left(left, outcome.unpacked as u64);
-    parts.balance.turnover().note_left(left);
-    parts.density.note_left(left);
-    parts.balance.prices().left(left, thread_cpu_ns() - before_ns);
+    parts.grace.note_left(left, outcome.unpacked as u64);
+    parts.partition.turnover().note_left(left);
+    parts.codec_choice.note_left(left);
+    parts.partition.prices().left(left, thread_cpu_ns() - before_ns);
     if outcome.pages_out > 0 {
         // Half a success is progress; the limit will be met again.
         outcome.area_full = None;

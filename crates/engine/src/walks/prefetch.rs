@@ -43,16 +43,16 @@ impl Drop for Charge<'_> {
 
 /// The work of one of the threads; returns when `go_on` says no.
 pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
-    parts.streams.serve(true);
+    parts.readahead.serve(true);
     while go_on() {
-        let seen = parts.streams.kick();
-        match parts.streams.take() {
+        let seen = parts.readahead.kick();
+        match parts.readahead.take() {
             // The context anew for each, so that a fork can come in between.
             Some(piece) => bring(parts, &mut contexts.claim_prefetch(thread), piece),
-            None => parts.streams.sleep(seen, NAP_NS),
+            None => parts.readahead.sleep(seen, NAP_NS),
         }
     }
-    parts.streams.serve(false);
+    parts.readahead.serve(false);
 }
 
 /// Brings in all of a piece but its marker: first what is read from the disk, then
@@ -115,13 +115,13 @@ fn from_disk(
     let is_full =
         |page: &PageNo| gathered.count() == most || !gathered.add(parts, *page, most_read);
     let full = wanted().find(is_full);
-    let (reading, start) = (parts.passing.read(), now_ns());
+    let (reading, start) = (parts.admission.read(), now_ns());
     if !gathered.read(parts, context, &mut buffer, false) {
         return None;
     }
     reading.took(gathered.pages_read(), now_ns() - start);
     if let Some((stored, claim)) = parking {
-        parts.parked.park(stored.slot(), gathered.sealed(stored, &mut buffer));
+        parts.read_ahead_pages.park(stored.slot(), gathered.sealed(stored, &mut buffer));
         drop(claim);
     }
     let count = gathered.count();

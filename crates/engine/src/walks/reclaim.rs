@@ -71,7 +71,7 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
     }
     match outcome.area_full.or(area_full) {
         // What was not offered to the pool is, the next time.
-        Some(NoSlot::Area(_)) if parts.passing.refuse() => Round::Progress,
+        Some(NoSlot::Area(_)) if parts.admission.refuse() => Round::Progress,
         Some(NoSlot::Area(_)) if swap_cache::shed(parts, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
     }
@@ -159,17 +159,17 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
 pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
     // Of a handful of pages it would take out what it was just given, for ever.
     let are_many = || parts.budget.pages() >= pinned + LEAST_PAGES;
-    let is_spared = || parts.leaving.spares_the_disk() && !parts.balance.disk_dominates();
+    let is_spared = || parts.write_load.spares_the_disk() && !parts.partition.disk_dominates();
     let other = parts.other_bytes();
     if parts.budget.is_comfortable(other) || !(are_many() && is_spared()) || is_pool_high(parts) {
         return;
     }
     let is_for_others = || {
         parts.has_background.load(Ordering::Relaxed)
-            && parts.balance.prices().leaves_a_processor()
+            && parts.partition.prices().leaves_a_processor()
             && !parts.budget.is_low(other)
     };
-    if parts.lifting.is_due() || is_for_others() {
+    if parts.pinners.is_due() || is_for_others() {
         return parts.wake_reclaim();
     }
     let mut context = contexts.claim(current_cpu());
@@ -209,10 +209,10 @@ pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
     while go_on() {
         let seen = parts.kick.load(Ordering::Acquire);
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        parts.balance.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
+        parts.partition.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(parts, contexts);
-        parts.lifting.look();
-        let condensed = parts.density.take_wish()
+        parts.pinners.look();
+        let condensed = parts.codec_choice.take_wish()
             && pool_upkeep::condense(parts, &mut contexts.claim_background()) > 0;
         if parts.budget.is_comfortable(parts.other_bytes()) {
             let nap_ns = at_ease.step(parts, contexts);

@@ -76,7 +76,7 @@ fn mark_bytes(limit_bytes: usize) -> usize {
 
 /// The balance between the pool and resident pages.
 #[derive(Debug)]
-pub struct Balance {
+pub struct Partition {
     is_on: AtomicBool,
     least_bytes: usize,
     most_bytes: usize,
@@ -90,7 +90,7 @@ pub struct Balance {
     course: Mutex<(Course, Samples)>,
 }
 
-impl Balance {
+impl Partition {
     /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
     /// many processors.
     #[must_use]
@@ -99,8 +99,8 @@ impl Balance {
         (least_bytes, most_bytes): (usize, usize),
         budget_bytes: usize,
         processors: usize,
-    ) -> Balance {
-        Balance {
+    ) -> Partition {
+        Partition {
             is_on: AtomicBool::new(is_on),
             least_bytes,
             most_bytes,
@@ -280,7 +280,7 @@ impl Balance {
 
     fn next(&self, course: &mut Course, view: PoolView) -> Option<usize> {
         let look = Look {
-            balance: self,
+            partition: self,
             view,
             seen: self.tally.take(),
             prices_ns: self.prices.faults_ns(),
@@ -311,7 +311,7 @@ impl Balance {
 
 /// What was seen since the last look, and what it says of each move.
 struct Look<'b> {
-    balance: &'b Balance,
+    partition: &'b Partition,
     view: PoolView,
     seen: Seen,
     /// What a page from the pool costs, and one from the disk.
@@ -321,8 +321,8 @@ struct Look<'b> {
 impl Look<'_> {
     /// How far a move of so many steps goes; `None` where one less comes to the bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
-        let room = self.balance.room(self.view, towards);
-        let step_bytes = self.balance.step_bytes;
+        let room = self.partition.room(self.view, towards);
+        let step_bytes = self.partition.step_bytes;
         ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
     }
 
@@ -345,7 +345,7 @@ impl Look<'_> {
                 let freed_bytes = self.freed_bytes(bytes);
                 let gained_ns = within(&self.seen.resident, self.steps(freed_bytes)) * pool_ns;
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
-                let writing_ns = (passed_on * self.balance.prices.pass_on_ns()) as f64;
+                let writing_ns = (passed_on * self.partition.prices.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
                 // Should it be wrong, it is undone.
@@ -359,17 +359,17 @@ impl Look<'_> {
     /// before long as it is. From another it would stay: a sort that is at work on half of
     /// what it sorts is going to touch the other half, too.
     fn unseen_share_back(&self) -> f64 {
-        if self.view.is_nearly_full() { 0.0 } else { self.balance.share_back() }
+        if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
     }
 
     fn steps(&self, bytes: usize) -> f64 {
-        bytes as f64 / self.balance.step_bytes as f64
+        bytes as f64 / self.partition.step_bytes as f64
     }
 
     /// Faults from the disk that there had been with so many bytes less for the pool: what
     /// was seen, or what as many more had spared; beyond its bound as up to there.
     fn lost_by_pool(&self, bytes: usize) -> f64 {
-        let most = self.balance.room(self.view, Towards::Pool);
+        let most = self.partition.room(self.view, Towards::Pool);
         let more = most.min(bytes);
         let spared = within(&self.seen.pooled, self.steps(more)) * bytes as f64;
         let lost = within(&self.seen.lost, self.steps(bytes));

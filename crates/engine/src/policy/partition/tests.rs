@@ -10,21 +10,21 @@ const STEP: usize = BUDGET / STEPS;
 /// Pages of the pool go on when they are this old, all of them.
 const AGE: u64 = 10_000;
 
-fn balance() -> Balance {
-    let balance = Balance::new(true, (LEAST, MOST), BUDGET, 2);
+fn balance() -> Partition {
+    let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
     balance.turnover.note_age(AGE);
     pass_on(&balance, 4000);
     balance
 }
 
 /// So many pages left, and as many went on.
-fn pass_on(balance: &Balance, pages: u64) {
+fn pass_on(balance: &Partition, pages: u64) {
     balance.turnover.note_left(pages);
     balance.turnover.note_gone(pages);
 }
 
 /// A fault took so long, all of it on a processor.
-fn took(balance: &Balance, tier: Tier, ns: u64) {
+fn took(balance: &Partition, tier: Tier, ns: u64) {
     balance.prices.note(tier, ns, Some(ns));
 }
 
@@ -34,7 +34,7 @@ fn full(limit_bytes: usize) -> PoolView {
 }
 
 /// Found in the pool, and on the disk, at these distances.
-fn look(balance: &Balance, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> usize {
+fn look(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> usize {
     for at in 0..EVENTS as usize {
         if let Some(distance) = pooled.get(at % pooled.len().max(1)) {
             balance.found_in_pool(*distance, pool.limit_bytes, pool.used_bytes);
@@ -50,7 +50,7 @@ fn look(balance: &Balance, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> u
 
 /// How many looks alike it takes until the limit moves, and to where.
 fn until_moved(
-    balance: &Balance,
+    balance: &Partition,
     pool: PoolView,
     pooled: &[u64],
     on_disk: &[u64],
@@ -119,7 +119,7 @@ fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
     let used = |percent| PoolView { used_bytes: MOST / 100 * percent, ..full(MOST) };
     let (roomy, nearly_full) = (used(NEARLY_FULL_PERCENT - 1), used(NEARLY_FULL_PERCENT));
     let looks = |pool: PoolView, gone: u64, found: u64| {
-        let balance = Balance::new(true, (LEAST, MOST), BUDGET, 2);
+        let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
         balance.turnover.note_age(AGE);
         balance.turnover.note_left(1);
         balance.turnover.note_gone(gone);
@@ -171,7 +171,7 @@ fn a_hot_set_that_is_far_from_fitting_gets_all_it_needs_at_once() {
     let pages = |steps: usize| (steps * STEP / PAGE_SIZE) as u64;
     let hot: Vec<u64> = (1..=64).map(|at| pages(4) * at / 64 + 10).collect();
     let old = 10 * pages(16);
-    let balance = Balance::new(true, (LEAST, MOST), BUDGET, 2);
+    let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
     balance.turnover.note_age(old);
     let (_, next) = until_moved(&balance, full(MOST), &hot, &[]).unwrap();
     assert!((MOST - 5 * STEP..=MOST - 4 * STEP).contains(&next), "{next}");
@@ -280,7 +280,7 @@ fn the_disk_dominates_by_time_not_by_number() {
 
 #[test]
 fn what_is_set_stays() {
-    let balance = Balance::new(false, (LEAST, MOST), BUDGET, 2);
+    let balance = Partition::new(false, (LEAST, MOST), BUDGET, 2);
     let moved = |limit| until_moved(&balance, full(limit), &[], &[10]).map(|(_, next)| next);
     assert_eq!(moved(LEAST), None);
     balance.set(true, || {});

@@ -17,7 +17,7 @@
 //! window's marker: it stays out, so that touching it is a fault and tells that
 //! the window has been reached, and the next one, twice as long, can be asked for.
 //! Pages that are there already are passed over: on them no marker would tell.
-//! What is read of it is parked meanwhile ([`Parked`](crate::store::read_ahead_pages)). A marker that is not
+//! What is read of it is parked meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that is not
 //! reached while so many other faults happen costs what was brought in for
 //! nothing, once: touched later, by chance, it is a page like any other. Where that
 //! happens much, windows get shorter ([`Accuracy`]). (The
@@ -102,7 +102,7 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
 
 /// The streams that are followed, and what is asked for on their behalf.
 #[derive(Debug)]
-pub struct Streams {
+pub struct Readahead {
     markers: [AtomicU64; MARKERS],
     /// Pieces asked for and not yet begun, in turn.
     queue: ArrayQueue<u64>,
@@ -125,11 +125,11 @@ pub struct Streams {
     asked: AtomicUsize,
 }
 
-impl Streams {
+impl Readahead {
     /// For a budget of so many pages.
     #[must_use]
-    pub fn new(budget_pages: usize) -> Streams {
-        Streams {
+    pub fn new(budget_pages: usize) -> Readahead {
+        Readahead {
             markers: [const { AtomicU64::new(0) }; MARKERS],
             queue: ArrayQueue::new((budget_pages / QUEUE_SHARE / PIECE_PAGES).clamp(1, MAX_PIECES)),
             faults: AtomicU64::new(0),
@@ -266,7 +266,7 @@ impl Streams {
     }
 
     /// Marks the page that comes next after so many faults of what may be a stream, or
-    /// asks for a window where they are enough. As [`Streams::expect`].
+    /// asks for a window where they are enough. As [`Readahead::expect`].
     fn lead_on(
         &self,
         page: PageNo,

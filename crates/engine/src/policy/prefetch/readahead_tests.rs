@@ -13,8 +13,8 @@ fn table(places: &[Place]) -> PageTable<'static> {
 const RESIDENT: Place = Place::resident(1);
 const END: PageNo = 1000;
 
-fn served() -> Streams {
-    let streams = Streams::new(1 << 20);
+fn served() -> Readahead {
+    let streams = Readahead::new(1 << 20);
     streams.serve(true);
     streams
 }
@@ -29,7 +29,7 @@ fn nearest(window: Window) -> Option<Piece> {
 }
 
 /// All that was asked for.
-fn all(streams: &Streams) -> Vec<Piece> {
+fn all(streams: &Readahead) -> Vec<Piece> {
     std::iter::from_fn(|| streams.take()).collect()
 }
 
@@ -77,11 +77,11 @@ fn only_what_is_in_the_swap_area_and_nobody_has_is_claimed() {
 }
 
 /// A fault on a page that comes in alone, as the walk serves it.
-fn fault(streams: &Streams, page: PageNo, end: PageNo) -> Touch {
+fn fault(streams: &Readahead, page: PageNo, end: PageNo) -> Touch {
     fault_among(streams, page, &Ahead { end, is_there: |_| false })
 }
 
-fn fault_among(streams: &Streams, page: PageNo, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Touch {
+fn fault_among(streams: &Readahead, page: PageNo, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Touch {
     let touch = streams.reach(page);
     if streams.go_on(touch, ahead).is_none() {
         streams.expect(page, touch, ahead);
@@ -213,7 +213,7 @@ fn a_stream_ends_with_the_first_page_or_the_last() {
 
 #[test]
 fn a_window_is_never_longer_than_the_budget_allows() {
-    let streams = Streams::new(20 * BUDGET_SHARE);
+    let streams = Readahead::new(20 * BUDGET_SHARE);
     streams.serve(true);
     let mut touched = window(50, 8, UP);
     let mut lengths = Vec::new();
@@ -229,7 +229,7 @@ fn a_window_is_never_longer_than_the_budget_allows() {
 
 #[test]
 fn streams_side_by_side_have_shorter_windows() {
-    let streams = Streams::new(64 * ALL_SHARE);
+    let streams = Readahead::new(64 * ALL_SHARE);
     streams.serve(true);
     let mut longest = |index: u64| {
         streams.go_on(Touch::Marker(window(index * 100, 64, UP)), &NOTHING_THERE_FAR);
@@ -285,7 +285,7 @@ fn no_page_comes_along_that_is_a_marker_yet_to_be_reached() {
 #[test]
 fn a_full_queue_asks_for_no_more_and_what_is_in_it_comes_in_turn() {
     // Room for four pieces.
-    let streams = Streams::new(4 * PIECE_PAGES * QUEUE_SHARE);
+    let streams = Readahead::new(4 * PIECE_PAGES * QUEUE_SHARE);
     streams.serve(true);
     let at = |index: u64| window(index * 8, 8, UP);
     for index in 0..9 {

@@ -20,7 +20,7 @@ pub fn condense(parts: &Parts, context: &mut Context) -> usize {
     let mut objects = [(0, Handle::default()); OBJECTS];
     let count = parts.pool.oldest(&mut objects);
     let Some((_, first)) = objects[..count].first() else {
-        parts.density.note_condensed(u64::MAX);
+        parts.codec_choice.note_condensed(u64::MAX);
         return 0;
     };
     for object in &objects[..count] {
@@ -28,6 +28,6 @@ pub fn condense(parts: &Parts, context: &mut Context) -> usize {
     }
     // Those that stay are not to be the last of their slab.
     parts.pool.reopen_if_gone_through(first.slab());
-    parts.density.note_condensed(count as u64);
+    parts.codec_choice.note_condensed(count as u64);
     count
 }

@@ -46,8 +46,8 @@ pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot>
     let moves = Moves { slots, moved: &mut moved[..count] };
     let gone = moves.carry_out(parts, context, &mut cluster);
     parts.stats.add(Counter::PagesWrittenBack, gone as u64);
-    parts.balance.turnover().note_gone(gone as u64);
-    parts.balance.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
+    parts.partition.turnover().note_gone(gone as u64);
+    parts.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
     Ok(gone)
 }
 
@@ -78,7 +78,7 @@ fn fill_batch(
                 if moved[count].is_some() {
                     count += 1;
                     let age = parts.clock.distance(page);
-                    age.into_iter().for_each(|age| parts.balance.turnover().note_age(age));
+                    age.into_iter().for_each(|age| parts.partition.turnover().note_age(age));
                 }
             }
             if count == moved.len() || batch.is_full {
