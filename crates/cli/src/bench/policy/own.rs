@@ -3,7 +3,7 @@
 
 use super::trace::Trace;
 use softswap_engine::base::page::{Claim, PageNo, PageTable, Place};
-use softswap_engine::memory::address_space::Space;
+use softswap_engine::memory::address_space::AddressSpace;
 use softswap_engine::policy::clock::{Clock, PREFETCHED};
 use softswap_engine::policy::prefetch::readahead;
 use softswap_engine::policy::refault::{FRESH, Weight};
@@ -33,7 +33,7 @@ pub(super) struct Found {
 /// the process ends, as an engine's do.
 struct Memory {
     pages: PageTable<'static>,
-    space: Space,
+    space: AddressSpace,
     clock: Clock,
     standby: Standby,
     /// Where kept pages are taken to; what they hold does not matter.
@@ -55,7 +55,7 @@ pub(super) fn run(
     grants: Grants,
     reads_ahead: bool,
 ) -> io::Result<Found> {
-    let space = Space::new(trace.pages as u64)?;
+    let space = AddressSpace::new(trace.pages as u64)?;
     space.add(&mut space.lock(), 0..trace.pages as u64);
     let mut memory = Memory {
         pages: PageTable::new(reserve_u64(trace.pages)?),
