@@ -39,7 +39,7 @@ use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
@@ -230,6 +230,7 @@ fn assemble(
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
         has_background: AtomicBool::new(false),
+        stuck_ns: AtomicU64::new(0),
         areas: swap_areas,
         window,
     })

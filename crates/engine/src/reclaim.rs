@@ -18,6 +18,7 @@ use crate::upkeep::Upkeep;
 use crate::write_out::NoSlot;
 use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::signals::{self, Mask};
 use std::sync::atomic::Ordering;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
@@ -59,6 +60,9 @@ pub enum Exhausted {
         /// Pages in DRAM.
         pages_mib: usize,
     },
+    /// Not yet, but the thread is to take a signal first.
+    #[error("a signal is waiting")]
+    Signal,
 }
 
 /// What a round of reclaim came to.
@@ -134,13 +138,23 @@ fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<N
     }
 }
 
-/// Charges `count` pages to the budget, reclaiming if there is no room.
-pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(), Exhausted> {
+/// Batches taken out in vain, because others had the room first, after which signals are
+/// looked for.
+const ROUNDS_BETWEEN_LOOKS: u32 = 8;
+
+/// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
+/// long it ends early when one of the signals `open` is pending.
+pub fn make_room(
+    parts: &Parts,
+    context: &mut Context,
+    count: usize,
+    open: Mask,
+) -> Result<(), Exhausted> {
     if !context.may_reclaim {
         parts.budget.charge(count);
         return Ok(());
     }
-    let mut pauses: u32 = 0;
+    let (mut pauses, mut rounds) = (0_u32, 0_u32);
     let (mut stuck_ns, mut tried_ns) = (0, None);
     loop {
         let other = parts.other_bytes();
@@ -154,9 +168,20 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress => (pauses, stuck_ns, tried_ns) = (0, 0, None),
+            Round::Progress => {
+                (pauses, stuck_ns, tried_ns) = (0, 0, None);
+                parts.stuck_ns.store(0, Ordering::Relaxed);
+                rounds += 1;
+                if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
+                    return Err(Exhausted::Signal);
+                }
+            }
             Round::Stuck(why) => {
                 let now = now_ns();
+                if tried_ns.is_none() {
+                    // A wait that a signal has ended goes on here.
+                    stuck_ns = parts.stuck_ns.swap(0, Ordering::Relaxed);
+                }
                 let before = tried_ns.replace(now).unwrap_or(now);
                 stuck_ns += (now - before).min(LONGEST_TRY_NS);
                 pauses += 1;
@@ -165,6 +190,10 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
                 }
                 if stuck_ns > PATIENCE_NS {
                     return Err(exhausted(parts, why));
+                }
+                if signals::pending() & open != 0 {
+                    parts.stuck_ns.fetch_max(stuck_ns, Ordering::Relaxed);
+                    return Err(Exhausted::Signal);
                 }
                 futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));
             }

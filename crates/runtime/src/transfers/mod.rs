@@ -16,6 +16,7 @@
 //! they read the program's structures as the kernel would ([`user`]).
 
 mod buffers;
+mod filled;
 mod interposed;
 mod kinds;
 mod messages;
@@ -26,6 +27,7 @@ mod vectors;
 mod writing;
 
 pub(crate) use buffers::set_up;
+pub(crate) use filled::Filled;
 pub(crate) use interposed::room_of;
 
 use crate::guard::Arguments;
