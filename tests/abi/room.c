@@ -102,8 +102,8 @@ static long by_send(struct work *work)
 
 static void many_write(void)
 {
-    at_once(12, LEN, 0, by_write);
-    say_files(12, LEN, EACH);
+    at_once(MOST, LEN, 0, by_write);
+    say_files(MOST, LEN, EACH);
 }
 
 static void many_append(void)
@@ -122,6 +122,13 @@ static void many_write_at_a_position(void)
 {
     at_once(12, LEN, 0, by_pwrite);
     say_files(12, LEN, 1);
+}
+
+/* As much as one call pins where the budget is 8 MiB. */
+static void many_write_what_one_may_pin(void)
+{
+    at_once(MOST, MIB, 0, by_write);
+    say_files(MOST, MIB, EACH);
 }
 
 static void many_write_little(void)
@@ -299,7 +306,8 @@ static void signals_meanwhile(void)
 }
 
 ABI_MAIN(CASE(many_write), CASE(many_append), CASE(many_write_vectors),
-         CASE(many_write_at_a_position), CASE(many_write_little), CASE(many_write_under_a_filter),
+         CASE(many_write_at_a_position), CASE(many_write_what_one_may_pin),
+         CASE(many_write_little), CASE(many_write_under_a_filter),
          CASE(many_append_under_a_filter), CASE(many_send_under_a_filter),
          CASE(a_long_write_under_a_filter), CASE(many_read), CASE(many_read_under_a_filter),
          CASE(a_long_read_under_a_filter), CASE(many_populate), CASE(many_wait_for_events),

@@ -26,8 +26,8 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod holding;

@@ -18,6 +18,7 @@ use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
 use crate::reading;
 use crate::start;
+use crate::transfers;
 use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
@@ -82,6 +83,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         None => Program { len: header.len, filter: header.filter },
     };
     arguments[2] = &raw const own as usize;
+    transfers::before_filter();
     own_threads::without(|| {
         let result = issue(number, arguments);
         // With all threads wanted, a thread's number says that it has another one.

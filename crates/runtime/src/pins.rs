@@ -13,8 +13,7 @@
 //! Pages come in with signals blocked, a few at a time: where there are many, or room is
 //! waited for, the program's handlers run in between.
 
-use crate::start;
-use crate::{faults, guard};
+use crate::{faults, guard, start, transfers};
 use softswap_engine::engine::Engine;
 use softswap_engine::engine::holding::{Pinned, Then};
 use softswap_engine::page_in::FaultError;
@@ -44,7 +43,9 @@ struct Range {
     address: usize,
     len: usize,
     /// Pages that are counted as held for it.
-    held: usize,
+    held: u32,
+    /// Which of the spare files is mapped ([`transfers::spare`]); 0: none.
+    spare: u32,
     /// Where on the signal stack the call's frames end; 0 where it is on another.
     call: usize,
 }
@@ -130,8 +131,9 @@ pub(crate) fn become_child(engine: &Engine) {
             }
         }
     });
-    let held = (0..DEPTH.get()).filter_map(range).map(|range| range.get().held);
+    let held = (0..DEPTH.get()).filter_map(range).map(|range| range.get().held as usize);
     engine.inherit_held(held.sum());
+    transfers::spare::forget();
 }
 
 /// This thread has a signal stack, at `base`: its pins are kept beside it.
@@ -207,16 +209,17 @@ fn release_down_to(engine: &Engine, floor: usize) {
         // First forgotten, then given up: a handler in between that jumps out must not
         // give it up a second time.
         DEPTH.set(DEPTH.get() - 1);
-        let Range { address, len, held, .. } = place.take();
+        let Range { address, len, held, spare, .. } = place.take();
         if engine.contains(address) {
             engine.unpin(address, len);
-            engine.let_go(held);
+            engine.let_go(held as usize);
             continue;
         }
         guard::ask(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
         if held > 0 {
-            engine.let_go_memory(held);
+            engine.let_go_memory(held as usize);
         }
+        transfers::spare::give_back(spare);
     }
 }
 
@@ -266,7 +269,7 @@ impl<'e, const N: usize> Pins<'e, N> {
     /// for, a page at least. How much was tried, and how much of that is pinned.
     pub(crate) fn add_some(&mut self, address: usize, most: usize) -> (usize, usize) {
         let page = (PAGE_SIZE - address % PAGE_SIZE).min(most);
-        for len in [most, most / 16] {
+        for len in [most, (most / 16) & !(PAGE_SIZE - 1)] {
             if len > page
                 && let Some(pinned) = self.add_held(address, len)
             {
@@ -335,7 +338,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             signals::set_mask(mask);
             return None;
         }
-        place.set(Range { address, len: 0, held: pages, call: self.call });
+        place.set(Range { address, len: 0, held: pages as u32, spare: 0, call: self.call });
         DEPTH.set(top + 1);
         loop {
             let done = place.get().len;
@@ -345,7 +348,7 @@ impl<'e, const N: usize> Pins<'e, N> {
                 place.set(Range { len: done, ..place.get() });
                 if *then == Then::Missing {
                     let rest = pages - engine.pages_under(address, done);
-                    place.set(Range { held: pages - rest, ..place.get() });
+                    place.set(Range { held: (pages - rest) as u32, ..place.get() });
                     engine.let_go(rest);
                 }
             }
@@ -371,13 +374,13 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Keeps memory that `map_it` maps outside the window until the call ends, however it
-    /// does; `held` bytes of it are counted as held. `None` where other calls hold too much,
+    /// does, and says which spare file lies there; `held` bytes of it are counted as held. `None` where other calls hold too much,
     /// or it cannot be mapped.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
         held: usize,
-        map_it: impl FnOnce() -> Option<usize>,
+        map_it: impl FnOnce() -> Option<(usize, u32)>,
     ) -> Option<usize> {
         let place = range(DEPTH.get()).filter(|_| self.room() > 0)?;
         let (engine, pages) = (self.engine, held.div_ceil(PAGE_SIZE));
@@ -385,13 +388,13 @@ impl<'e, const N: usize> Pins<'e, N> {
             if pages > 0 && !engine.try_hold_memory(pages) {
                 return None;
             }
-            let Some(address) = map_it() else {
+            let Some((address, spare)) = map_it() else {
                 if pages > 0 {
                     engine.let_go_memory(pages);
                 }
                 return None;
             };
-            place.set(Range { address, len, held: pages, call: self.call });
+            place.set(Range { address, len, held: pages as u32, spare, call: self.call });
             DEPTH.set(DEPTH.get() + 1);
             Some(address)
         })

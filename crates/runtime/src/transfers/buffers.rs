@@ -15,7 +15,7 @@
 //! original may not be accessed, of the copy may not be either: so the kernel finds
 //! a bad pointer just where it would have.
 
-use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
+use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES, spare};
 use crate::filters;
 use crate::guard::ask;
 use crate::pins::Pins;
@@ -101,7 +101,7 @@ pub(super) fn room<'p, T: Copy>(
         return Some(&mut few[..count]);
     }
     let len = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
-    let address = pins.keep_mapping(len, 0, || map_memory(len))? as *mut T;
+    let address = pins.keep_mapping(len, 0, || in_memory(len))? as *mut T;
     let first = *few.first()?;
     for index in 0..count {
         // SAFETY: within the mapping just made, which is page-aligned.
@@ -112,7 +112,7 @@ pub(super) fn room<'p, T: Copy>(
     Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
 }
 
-pub(super) fn map_memory(len: usize) -> Option<usize> {
+fn map_memory(len: usize) -> Option<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let address = ask(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
@@ -127,12 +127,25 @@ pub(super) fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-fn map_file(len: usize) -> Option<usize> {
+pub(super) fn in_memory(len: usize) -> Option<(usize, u32)> {
+    map_memory(len).map(|address| (address, 0))
+}
+
+/// A file, and which of the spare ones it is.
+fn map_file(len: usize) -> Option<(usize, u32)> {
     if filters::has_own() {
         // It may forbid to open one.
-        return None;
+        return spare::map(len);
     }
-    DIRECTORIES.get()?.iter().find_map(|directory| file::map_unnamed(directory, len).ok())
+    let mut directories = DIRECTORIES.get()?.iter();
+    directories.find_map(|directory| Some((file::map_unnamed(directory, len).ok()?, 0)))
+}
+
+/// A filter of the program's own is about to be installed: what it may forbid is done now.
+pub(crate) fn before_filter() {
+    if let Some(directories) = DIRECTORIES.get() {
+        spare::open(directories);
+    }
 }
 
 /// Bytes that a copy of a vector takes.
@@ -177,7 +190,8 @@ impl<'e, 'v> Buffers<'e, 'v> {
             if buffers.copy(engine, way) || may_fit && buffers.pin() {
                 return Ok(buffers);
             }
-            if !may_fit || !buffers.pins.may_wait(since) {
+            let may_come = may_fit || filters::has_own() && spare::are_there();
+            if !may_come || !buffers.pins.may_wait(since) {
                 return Err(-(libc::ENOMEM as isize));
             }
         }
@@ -217,17 +231,15 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let managed = self.originals.iter().filter(|vector| is_managed(vector));
         let len = managed.fold(array, |sum, vector| sum + span(vector));
         let pins = &mut self.pins;
-        let mut in_memory = |held| pins.keep_mapping(len, held, || map_memory(len));
-        let base = match way {
-            Way::In(held) => in_memory(held.min(len)),
-            Way::Out if len - array <= IN_MEMORY_BYTES => {
-                in_memory(len).or_else(|| self.pins.keep_mapping(len, 0, || map_file(len)))
-            }
-            Way::Out => {
-                let in_file = pins.keep_mapping(len, 0, || map_file(len));
-                in_file.or_else(|| self.pins.keep_mapping(len, len, || map_memory(len)))
-            }
+        let (held, file_first) = match way {
+            Way::In(held) => (held.min(len), false),
+            Way::Out => (len, len - array > IN_MEMORY_BYTES),
         };
+        let base = [file_first, !file_first].into_iter().find_map(|in_file| match in_file {
+            true if held > 0 => pins.keep_mapping(len, 0, || map_file(len)),
+            true => None,
+            false => pins.keep_mapping(len, held, || in_memory(len)),
+        });
         let Some(base) = base else { return false };
         let mut at = base + array;
         for (index, vector) in self.originals.iter().enumerate() {

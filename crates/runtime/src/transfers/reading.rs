@@ -13,6 +13,7 @@ use crate::filters;
 use crate::guard::ask;
 use libc::iovec;
 use softswap_engine::engine::Engine;
+use softswap_sys::PAGE_SIZE;
 
 /// Most bytes that are pinned for a call that may wait.
 pub(super) fn most_waiting(engine: &Engine) -> usize {
@@ -72,13 +73,15 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     // What is short comes by one call: the end of a file, or one that says
     // nothing of its length because it is made while it is read. So does what a
     // filter of the program's own judges: it may let no other call pass. And past
-    // the page cache the kernel takes whole blocks only.
+    // the page cache the kernel takes whole blocks only, into each vector.
     let bytes = managed_bytes(originals);
     let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
-    if position < 0 || filters::has_own() || is_direct(call.fd()) || left <= most_waiting(engine) {
+    let is_direct = is_direct(call.fd());
+    let is_whole = filters::has_own() || is_direct && originals.len() > 1;
+    if position < 0 || is_whole || left <= most_waiting(engine) {
         return in_one();
     }
-    let wanted = wanted.min(left);
+    let wanted = wanted.min(if is_direct { left.next_multiple_of(PAGE_SIZE) } else { left });
     let end = seek(call.fd(), wanted as isize);
     if end < 0 {
         return in_one();
