@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/time.h>
 
-#define LEN (4 * MIB)
+#define LEN (2 * MIB)
 #define MOST 16
 #define EACH 2
 
@@ -161,8 +161,8 @@ static void many_send_under_a_filter(void)
 static void a_long_write_under_a_filter(void)
 {
     install_filter();
-    at_once(1, 24 * MIB, 0, by_write);
-    say_files(1, 24 * MIB, EACH);
+    at_once(1, 12 * MIB, 0, by_write);
+    say_files(1, 12 * MIB, EACH);
 }
 
 static long by_read(struct work *work)
@@ -187,7 +187,7 @@ static void many_read_under_a_filter(void)
 static void a_long_read_under_a_filter(void)
 {
     install_filter();
-    at_once(1, 24 * MIB, 0, write_and_read);
+    at_once(1, 12 * MIB, 0, write_and_read);
 }
 
 static long by_populating(struct work *work)

@@ -24,6 +24,7 @@ use crate::patience::Patience;
 use crate::policy::Clock;
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::readahead::Streams;
+use crate::reclaim::CalledAway;
 use crate::seal::{NoKey, Sealer};
 use crate::space::Space;
 use crate::standby::Standby;
@@ -39,7 +40,7 @@ use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
@@ -230,7 +231,7 @@ fn assemble(
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
         has_background: AtomicBool::new(false),
-        stuck_ns: AtomicU64::new(0),
+        called_away: CalledAway::default(),
         areas: swap_areas,
         window,
     })

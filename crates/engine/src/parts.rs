@@ -19,6 +19,7 @@ use crate::patience::Patience;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
+use crate::reclaim::CalledAway;
 use crate::refault::Weight;
 use crate::seal::Sealer;
 use crate::space::Space;
@@ -32,7 +33,7 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns, process_cpu_ns};
 use softswap_sys::window::Window;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Waiting longer than this for a buffer is worth a word.
 const LONG_WAIT_NS: u64 = 100_000_000;
@@ -124,8 +125,8 @@ pub struct Parts {
     pub asleep: AtomicBool,
     /// Whether there is a background thread, about: a forked child has none.
     pub has_background: AtomicBool,
-    /// How long somebody has tried in vain to make room whom a signal has called away.
-    pub stuck_ns: AtomicU64,
+    /// Who was called away while room was waited for.
+    pub called_away: CalledAway,
 }
 
 impl Parts {

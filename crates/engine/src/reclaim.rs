@@ -19,7 +19,7 @@ use crate::write_out::NoSlot;
 use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use softswap_sys::signals::{self, Mask};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
@@ -63,6 +63,37 @@ pub enum Exhausted {
     /// Not yet, but the thread is to take a signal first.
     #[error("a signal is waiting")]
     Signal,
+}
+
+/// A wait for room that a signal has ended: it goes on when the touch is repeated, so that
+/// a program with many signals is not kept waiting for ever.
+#[derive(Debug, Default)]
+pub struct CalledAway {
+    /// For how long was tried in vain, and when last; 0: nobody is away.
+    waited_ns: AtomicU64,
+    at_ns: AtomicU64,
+}
+
+impl CalledAway {
+    fn note(&self, waited_ns: u64, now_ns: u64) {
+        self.waited_ns.fetch_max(waited_ns, Ordering::Relaxed);
+        self.at_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// What was noted, for whoever is stuck next.
+    fn go_on(&self, now_ns: u64) -> (u64, u64) {
+        match self.at_ns.swap(0, Ordering::Relaxed) {
+            0 => (0, now_ns),
+            at_ns => (self.waited_ns.swap(0, Ordering::Relaxed), at_ns.min(now_ns)),
+        }
+    }
+
+    fn forget(&self) {
+        if self.at_ns.load(Ordering::Relaxed) > 0 {
+            self.at_ns.store(0, Ordering::Relaxed);
+            self.waited_ns.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What a round of reclaim came to.
@@ -170,7 +201,7 @@ pub fn make_room(
         match round_for_room(parts, context) {
             Round::Progress => {
                 (pauses, stuck_ns, tried_ns) = (0, 0, None);
-                parts.stuck_ns.store(0, Ordering::Relaxed);
+                parts.called_away.forget();
                 rounds += 1;
                 if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
                     return Err(Exhausted::Signal);
@@ -178,11 +209,11 @@ pub fn make_room(
             }
             Round::Stuck(why) => {
                 let now = now_ns();
-                if tried_ns.is_none() {
-                    // A wait that a signal has ended goes on here.
-                    stuck_ns = parts.stuck_ns.swap(0, Ordering::Relaxed);
-                }
-                let before = tried_ns.replace(now).unwrap_or(now);
+                let before = tried_ns.replace(now).unwrap_or_else(|| {
+                    let (waited_ns, at_ns) = parts.called_away.go_on(now);
+                    stuck_ns = waited_ns;
+                    at_ns
+                });
                 stuck_ns += (now - before).min(LONGEST_TRY_NS);
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
@@ -192,7 +223,7 @@ pub fn make_room(
                     return Err(exhausted(parts, why));
                 }
                 if signals::pending() & open != 0 {
-                    parts.stuck_ns.fetch_max(stuck_ns, Ordering::Relaxed);
+                    parts.called_away.note(stuck_ns, now);
                     return Err(Exhausted::Signal);
                 }
                 futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));

@@ -148,6 +148,14 @@ pub(crate) fn before_filter() {
     }
 }
 
+/// How long the program's files may get.
+pub(super) fn file_limit_bytes() -> usize {
+    let mut limit = [u64::MAX; 2];
+    let at = &raw mut limit as usize;
+    ask(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
+    limit[0] as usize
+}
+
 /// Bytes that a copy of a vector takes.
 fn span(vector: &iovec) -> usize {
     (vector.iov_base as usize % PAGE_SIZE + vector.iov_len).next_multiple_of(PAGE_SIZE)

@@ -4,6 +4,7 @@
 //! A file has storage only while a call uses it. The kernel is asked by the engine's
 //! instruction, for what [`softswap_sys::exemption`] lists.
 
+use super::buffers::file_limit_bytes;
 use crate::guard::ask;
 use softswap_sys::{descriptor, file};
 use std::os::fd::IntoRawFd;
@@ -66,10 +67,7 @@ pub(crate) fn are_there() -> bool {
 
 /// Maps `len` bytes of a file that nobody uses; the address, and for [`give_back`] which.
 pub(crate) fn map(len: usize) -> Option<(usize, u32)> {
-    let mut limit = [0_u64; 2];
-    let at = &raw mut limit as usize;
-    ask(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
-    if limit[0] < len as u64 {
+    if file_limit_bytes() < len {
         // Not tried: the kernel would send SIGXFSZ.
         return None;
     }
