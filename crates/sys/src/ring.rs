@@ -11,8 +11,8 @@
 
 use crate::descriptor::move_high;
 use crate::file::errno;
-use crate::kept;
 use crate::futex;
+use crate::kept;
 use crate::raw;
 use crate::segment::StaticRange;
 use io_uring::squeue::Entry;
