@@ -165,6 +165,13 @@ fn is_supervised(config: &Config) -> bool {
 }
 
 fn statistics(config: &Config) -> std::io::Result<Stats> {
+    let stats = find_statistics(config)?;
+    // Where it is refused a child needs what it asks for then.
+    let _ = shared::prepare_private(stats.words());
+    Ok(stats)
+}
+
+fn find_statistics(config: &Config) -> std::io::Result<Stats> {
     // The page is for the process that `softswap run` started, whatever it
     // becomes by exec; those it starts in turn count for themselves.
     if let Some(number) = config.stats_fd {
