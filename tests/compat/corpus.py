@@ -203,7 +203,8 @@ func work(seed uint64) string {
     return fmt.Sprintf("%x", h.Sum(nil))
 }
 func main() {
-    C.free(C.malloc(100)); var all [4]string; var wait sync.WaitGroup
+    C.free(C.malloc(100))
+    var all [4]string; var wait sync.WaitGroup
     for t := range all { wait.Add(1); go func(t int) { all[t] = work(uint64(t)); wait.Done() }(t) }
     wait.Wait(); fmt.Println(all)
 }
@@ -374,7 +375,7 @@ kill -QUIT $(cat pid); wait $server
 """),
     Program("bubblewrap", ["bubblewrap"], "bwrap --version", f"""
 cat >work.py <<'END'{PYTHON}END
-run bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --bind "$PWD" "$PWD" --unshare-pid /usr/bin/python3 work.py
+run bwrap --ro-bind / / --dev /dev --proc /proc --bind /tmp /tmp --bind "${{COMPAT_SWAP%:*}}" "${{COMPAT_SWAP%:*}}" --bind "$PWD" "$PWD" --unshare-pid /usr/bin/python3 work.py
 """),
     Program("unshare", ["util-linux"], "unshare --version", f"""
 cat >work.py <<'END'{PYTHON}END
@@ -432,8 +433,12 @@ run erl -noinput -eval "$(cat work.erl)"
 """),
     Program("Go (with cgo)", ["golang-go", "gcc", "libc6-dev"], "go version", f"""
 cat >work.go <<'END'{GO}END
-HOME=$PWD GOFLAGS=-mod=mod CGO_ENABLED=1 go build -o work work.go && run ./work
-""", unmanaged="all of Go's heap: it maps memory by instructions of its own. The summary says how much it is"),
+HOME=${{HOME:-$PWD}} CGO_ENABLED=1 go build -o work work.go && run ./work
+"""),
+    Program("Go (without cgo)", ["golang-go"], "go version", f"""
+grep -v -e 'C[.]' -e 'import "C"' -e '^/[*]' -e '^[*]/' -e include <<'END' >work.go{GO}END
+HOME=${{HOME:-$PWD}} CGO_ENABLED=0 go build -buildmode=pie -o work work.go && run ./work
+""", unmanaged="all of it: Go maps memory by instructions of its own. The summary says how much it is"),
     Program("make and gcc", ["make", "gcc", "libc6-dev"], "make --version", """
 for n in 1 2 3 4; do perl -e 'my $n = shift; for my $f (1..700) { print "int f${n}_$f(int x) { int s = x; for (int i = 0; i < x; i++) s = s * 31 + (s >> 7) % ($f + 1); return s; }\\n" }' $n >w$n.c; done
 { for n in 1 2 3 4; do for f in 1 99 700; do echo "int f${n}_$f(int);"; done; done; echo '#include <stdio.h>'; echo 'int main(void) { unsigned s = 0;'
