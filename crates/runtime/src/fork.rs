@@ -130,6 +130,7 @@ extern "C" fn prepare() {
     crate::masks::lock_for_fork();
     crate::thread_end::lock_for_fork();
     crate::asynchronous::lock_for_fork();
+    crate::pins::lock_for_fork();
     let at_rest = engine.rest();
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
@@ -145,6 +146,7 @@ fn take() -> Option<Forking> {
     start::engine()?;
     HEAP.unlock();
     crate::asynchronous::unlock_after_fork();
+    crate::pins::unlock_after_fork();
     crate::thread_end::unlock_after_fork();
     crate::masks::unlock_after_fork();
     // SAFETY: see `Slot`.
@@ -180,6 +182,7 @@ extern "C" fn child() {
     start::leave_statistics();
     crate::masks::become_child();
     crate::asynchronous::become_child();
+    crate::pins::become_child(engine);
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {

@@ -16,7 +16,7 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for what else is kept for its thread. Thread-local
 /// variables would come out of the thread's own stack, which may be small.
-pub const ROOM_BYTES: usize = 36 << 10;
+pub const ROOM_BYTES: usize = 48 << 10;
 /// All of a thread's mapping: a guard page, its stack, its room.
 const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
 
