@@ -306,6 +306,20 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
+/// Details of the signal that tells of an asynchronous request.
+#[must_use]
+pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = queued_info(signal, value);
+    info.si_code = libc::SI_ASYNCIO;
+    // SAFETY: process and user, of 32 bits each, start at byte 16 of siginfo_t.
+    unsafe {
+        let details = (&raw mut info).cast::<u32>().add(4);
+        details.write(raw::current_process());
+        details.add(1).write(libc::getuid());
+    }
+    info
+}
+
 /// The value of a queued signal.
 #[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {
