@@ -272,7 +272,7 @@ fn publish_copied(
             claim.publish(Place::resident(HOT));
             return false;
         }
-        std::thread::yield_now();
+        softswap_sys::raw::give_way();
     }
     parts.die("a page that was taken out could neither be kept nor put back");
 }
@@ -448,7 +448,7 @@ fn give_back(parts: &Parts, page: PageNo, content: StagedFrame<'_>, claim: Claim
             }
             Err((frame, _)) => content = frame,
         }
-        std::thread::yield_now();
+        softswap_sys::raw::give_way();
     }
     // The frame is about to be emptied, and it is the only copy.
     parts.die("a page that could not be stored could not be put back either");

@@ -4,6 +4,7 @@
 //! whatever the other side does with the descriptor. It has no name in any
 //! file system and is gone with the last process that holds it.
 
+use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -59,11 +60,11 @@ pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     // SAFETY: the range holds these words alone (their own mapping or a
     // reservation of whole pages), which stay valid words throughout; the
     // child has one thread, so nobody looks in between.
-    unsafe {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        rustix::mm::mmap_anonymous(start as *mut _, len, access, flags)?;
-    }
+    raw::check(unsafe {
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+        raw::syscall(libc::SYS_mmap, [start, len, access, flags, usize::MAX, 0])
+    })?;
     for (word, value) in words.iter().zip(values) {
         word.store(value, Relaxed);
     }
