@@ -5,10 +5,13 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <setjmp.h>
+#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/statfs.h>
 #include <ucontext.h>
+
+extern char **environ;
 
 #define LOAD(offset) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
@@ -1240,6 +1243,30 @@ static void after_exec_killed(void)
     say("wrong: %zu", wrong(at, 4 * MIB, 2));
 }
 
+/* Whoever has to be stopped with a message, and has no standard error any more, is
+ * not ended by a filter for that. */
+static void no_terminal_is_opened_for_a_message(void)
+{
+    if (!getenv("ABI_AGAIN")) {
+        char *argv[] = {"again", "no_terminal_is_opened_for_a_message", NULL};
+        pid_t pid;
+        int status;
+        setenv("ABI_AGAIN", "1", 1);
+        if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
+            must_("posix_spawn", -1);
+        MUST(waitpid(pid, &status, 0));
+        say("by the filter: %d", WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+        return;
+    }
+    unsigned char *at = out(4 * MIB);
+    close(2);
+    MUST(open("/dev/null", O_WRONLY));
+    only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
+    /* Softswap has to stop this. */
+    raw(SYS_close_range, 3, ~0U, 0);
+    _exit(wrong(at, 4 * MIB, 1) != 0);
+}
+
 /* What the C library's functions come to is judged, too. */
 static void no_masks(void)
 {
@@ -1328,6 +1355,7 @@ ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_w
          CASE(pointers_under_a_list),
          CASE(a_program_starts_under_a_list_that_kills),
          CASE(after_exec_killed),
+         CASE(no_terminal_is_opened_for_a_message),
          CASE(no_masks),
          CASE(no_handlers),
          CASE(no_locking),

@@ -113,7 +113,7 @@ const RULES: &[Rule] = &[
     (libc::SYS_mremap, &[(3, In(&[(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32]))]),
     (libc::SYS_munmap, &[]),
     (libc::SYS_mincore, &[]),
-    (libc::SYS_mlock2, &[(2, In(&[0, libc::MLOCK_ONFAULT as u32]))]),
+    (libc::SYS_mlock2, &[(2, In(&[0, libc::MLOCK_ONFAULT]))]),
     (libc::SYS_munlock, &[]),
     // The swap areas.
     (libc::SYS_pread64, &[(0, High)]),

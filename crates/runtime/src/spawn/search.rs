@@ -18,6 +18,9 @@ const LONGEST_NAME: usize = 255;
 /// Of a longer PATH the C library looks at no longer entry.
 const LONGEST_PATH: usize = MOST_NAME_BYTES - 1;
 
+/// What of the room goes by rounding up, and for the shell's further words.
+const ROUNDING_WORDS: usize = 8;
+
 /// What is handed over, outside managed memory.
 struct Program {
     file: &'static [u8],
@@ -50,7 +53,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let room = 2 * (path_room + file_room + argv_room)
         + readable.strings_room(envp)
         + SHELL.count_bytes()
-        + 8 * size_of::<usize>();
+        + ROUNDING_WORDS * size_of::<usize>();
     let Some(mut copies) = Copies::with_room(room) else { return -(libc::E2BIG as isize) };
     // SAFETY: found readable just now, and copied.
     let (file, path) = unsafe {
