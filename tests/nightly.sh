@@ -32,7 +32,7 @@ miri() {
     local leaves=(accuracy average balance control density estimate fill leaving packed patience
         policy prefetch refault settings strides turnover swap::contents swap::discard
         swap::header)
-    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
+    MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }
 

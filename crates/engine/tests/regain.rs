@@ -78,8 +78,9 @@ fn a_pool_that_sends_pages_on_takes_none_back() {
 
 #[test]
 fn slots_whose_pages_are_back_are_free_and_what_is_discarded_is_gone() {
-    // Room for what one round leaves on the disk, and no more.
-    let world = World::new(&Setup { swap_mib: Some(10), ..Setup::default() });
+    // Room for what one round leaves on the disk, and for what the pool refuses while its
+    // own pages are on their way there. Two rounds have no room.
+    let world = World::new(&Setup { swap_mib: Some(14), ..Setup::default() });
     for round in 0..6 {
         let mut contents = sparse(round);
         let memory = world.map_with(&contents);

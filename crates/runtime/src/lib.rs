@@ -13,6 +13,7 @@
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `library`   | what the C library and the loader keep for themselves      |
+//! | `other_malloc` | the same, where the executable has a malloc of its own    |
 //! | `redirect`  | the C library's own allocator leads to ours                 |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
@@ -51,6 +52,7 @@ mod later;
 mod library;
 mod mappings;
 mod masks;
+mod other_malloc;
 mod own_threads;
 mod pinned;
 mod pins;

@@ -1,8 +1,8 @@
 //! Start: settings, engine, background thread, handlers, filter.
 
 use crate::{
-    control, faults, fork, growing, guard, heap, library, masks, own_threads, redirect, streams,
-    threads, transfers,
+    control, faults, fork, growing, guard, heap, library, masks, other_malloc, own_threads,
+    redirect, streams, threads, transfers,
 };
 use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::engine::Engine;
@@ -86,6 +86,9 @@ extern "C" fn on_load() {
         place::hold(place);
     }
     if state == MANAGED {
+        if let Err(why) = other_malloc::install() {
+            fail(&why);
+        }
         masks::adopt();
         // The guard last: from here on calls with managed pointers trap.
         control::prepare();

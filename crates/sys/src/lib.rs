@@ -21,6 +21,7 @@
 //! | [`load`], [`threads`]                          | how many threads want to run; this     |
 //! |                                                | process's own                          |
 //! | [`pinners`]                                    | who else may reach a program's memory  |
+//! | [`linked`], [`code`]                           | what the loader has put together       |
 //! | [`simd`]                                       | comparing a page with wide registers   |
 //! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
 //! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
@@ -49,6 +50,7 @@ pub mod inline;
 pub mod kept;
 pub mod kernel_swap;
 pub mod layout;
+pub mod linked;
 pub mod load;
 pub mod lz4;
 pub mod memory;
