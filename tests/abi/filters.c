@@ -1085,7 +1085,7 @@ static void *works(void *seed)
     for (int round = 0; round < 3; round++) {
         unsigned char *block = malloc(20000);
         fill(block, 20000, round);
-        if ((long)seed == 1)
+        if ((long)seed == 1 && round == 1)
             put_out();
         bad += wrong(at, MIB, (long)seed) + wrong(block, 20000, round);
         free(block);
@@ -1102,7 +1102,7 @@ static void threads_under_a_list(void)
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_exit, SYS_clone, SYS_clone3,
           SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_set_robust_list, SYS_rseq,
           SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_futex, SYS_brk);
-    for (int turn = 0; turn < 3; turn++) {
+    for (int turn = 0; turn < 2; turn++) {
         for (long i = 0; i < 6; i++)
             pthread_create(&threads[i], NULL, works, (void *)(i + 1));
         for (int i = 0; i < 6; i++) {
@@ -1130,7 +1130,7 @@ static void a_list_for_threads_at_work(void)
     pthread_t threads[4];
     size_t bad = 0;
     for (long i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, works_on, (void *)(i + 1));
+        pthread_create(&threads[i], NULL, works_on, (void *)(i + 2));
     struct sock_filter code[] = {
         LOAD(NUMBER), IF(SYS_io_uring_enter, 4, 0), IF(SYS_pwrite64, 3, 0), IF(SYS_pread64, 2, 0),
         IF(SYS_process_vm_readv, 1, 0), RETURN(SECCOMP_RET_ALLOW),
@@ -1139,7 +1139,7 @@ static void a_list_for_threads_at_work(void)
     struct sock_fprog program = {.len = COUNT(code), .filter = code};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     put_out();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
         put_out();
     }
@@ -1177,7 +1177,7 @@ static void forks_under_a_list(void)
     kept = out(4 * MIB);
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
           SYS_set_robust_list, SYS_mmap, SYS_mprotect);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         in_child("child", child_of_a_list);
         fill(kept, 4 * MIB, 1);
         put_out();
