@@ -20,8 +20,10 @@
 use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
 use crate::reading;
+use crate::transfers;
 use crate::{heirs, start};
 use softswap_engine::engine::Engine;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use softswap_sys::signals::{self, Mask};
@@ -69,6 +71,8 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         arguments[2] = 0;
         return issue(number, arguments);
     }
+    // Before the exemption, which says where descriptors lie.
+    transfers::before_filter();
     let program = instructions(engine, &header);
     let code = match program.as_deref().map(exemption::before) {
         Some(None) => return -(libc::ENOMEM as isize),
@@ -126,11 +130,11 @@ fn instructions(engine: &Engine, header: &Program) -> Option<Vec<Instruction>> {
 
 /// Copies memory of the program's, managed or not; false where there is none.
 fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
-    let mut pins = Pins::<1>::new(engine);
-    if pins.add(from, to.len(), to.len()) < to.len() {
-        return false;
-    }
-    reading::read_present(from, to)
+    to.chunks_mut(PAGE_SIZE).enumerate().all(|(index, part)| {
+        let mut pins = Pins::<1>::new(engine);
+        let from = from.wrapping_add(index * PAGE_SIZE);
+        pins.add(from, part.len(), part.len()) == part.len() && reading::read_present(from, part)
+    })
 }
 
 /// Whether the program has a filter of its own, or was started under one: then what
