@@ -24,6 +24,7 @@ use crate::patience::Patience;
 use crate::policy::Clock;
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::readahead::Streams;
+use crate::reclaim::CalledAway;
 use crate::seal::{NoKey, Sealer};
 use crate::space::Space;
 use crate::standby::Standby;
@@ -230,6 +231,7 @@ fn assemble(
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
         has_background: AtomicBool::new(false),
+        called_away: CalledAway::default(),
         areas: swap_areas,
         window,
     })

@@ -22,6 +22,7 @@ use crate::stats::{Counter, StopReason, Tier};
 use crate::unpack::{self, UnpackError};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
+use softswap_sys::signals::Mask;
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 use std::io;
@@ -62,12 +63,19 @@ pub enum FaultError {
 }
 
 impl FaultError {
+    /// Whether the thread is only to take a signal before it tries again.
+    #[must_use]
+    pub fn is_for_a_signal(&self) -> bool {
+        matches!(self, FaultError::Exhausted(Exhausted::Signal))
+    }
+
     /// The reason as statistics record it; `None` for what is no failure of
     /// the engine's.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
             FaultError::NotMapped | FaultError::Foreign => return None,
+            FaultError::Exhausted(Exhausted::Signal) => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,
             FaultError::Unpack(_) => StopReason::PoolDamaged,
@@ -87,12 +95,13 @@ pub enum Access {
     Write,
 }
 
-/// Brings a page in, and says from where, or finds that it is there.
+/// Brings a page in, and says from where, or finds that it is there. A wait for room ends
+/// when one of the signals `open` is pending.
 pub fn page_in(
     parts: &Parts,
     contexts: &Contexts,
     page: PageNo,
-    access: Access,
+    (access, open): (Access, Mask),
 ) -> Result<Option<Tier>, FaultError> {
     let watch = Stopwatch::start();
     // First of all, before anything is waited for: what comes next takes its
@@ -106,7 +115,7 @@ pub fn page_in(
         copies::before_write(parts, page, claim).map_err(FaultError::Install)?;
         return Ok(None);
     }
-    let tier = bring(parts, &mut context, page, claim, (access, touch))?;
+    let tier = bring(parts, &mut context, page, claim, (access, touch, open))?;
     drop(context);
     parts.note_peaks();
     let ns = parts.balance.prices().took(tier, &watch);
@@ -161,7 +170,7 @@ fn bring(
     context: &mut Context,
     page: PageNo,
     claim: Claim<'_>,
-    (access, touch): (Access, Touch),
+    (access, touch, open): (Access, Touch, Mask),
 ) -> Result<Tier, FaultError> {
     let place = claim.before().place();
     // A staged page never left DRAM, so it is charged already.
@@ -175,7 +184,7 @@ fn bring(
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);
     }
-    reclaim::make_room(parts, context, 1)?;
+    reclaim::make_room(parts, context, 1, open)?;
     // Before the copy's fate is decided. Should the page not come after all, it is
     // as if it had come and left.
     parts.note_return(page, place);

@@ -19,6 +19,7 @@ use crate::patience::Patience;
 use crate::policy::{Clock, PREFETCHED};
 use crate::pool::{Handle, Pool, SLAB_BYTES};
 use crate::readahead::Streams;
+use crate::reclaim::CalledAway;
 use crate::refault::Weight;
 use crate::seal::Sealer;
 use crate::space::Space;
@@ -124,6 +125,8 @@ pub struct Parts {
     pub asleep: AtomicBool,
     /// Whether there is a background thread, about: a forked child has none.
     pub has_background: AtomicBool,
+    /// Who was called away while room was waited for.
+    pub called_away: CalledAway,
 }
 
 impl Parts {

@@ -18,7 +18,8 @@ use crate::upkeep::Upkeep;
 use crate::write_out::NoSlot;
 use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
-use std::sync::atomic::Ordering;
+use softswap_sys::signals::{self, Mask};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
@@ -59,6 +60,40 @@ pub enum Exhausted {
         /// Pages in DRAM.
         pages_mib: usize,
     },
+    /// Not yet, but the thread is to take a signal first.
+    #[error("a signal is waiting")]
+    Signal,
+}
+
+/// A wait for room that a signal has ended: it goes on when the touch is repeated, so that
+/// a program with many signals is not kept waiting for ever.
+#[derive(Debug, Default)]
+pub struct CalledAway {
+    /// For how long was tried in vain, and when last; 0: nobody is away.
+    waited_ns: AtomicU64,
+    at_ns: AtomicU64,
+}
+
+impl CalledAway {
+    fn note(&self, waited_ns: u64, now_ns: u64) {
+        self.waited_ns.fetch_max(waited_ns, Ordering::Relaxed);
+        self.at_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// What was noted, for whoever is stuck next.
+    fn go_on(&self, now_ns: u64) -> (u64, u64) {
+        match self.at_ns.swap(0, Ordering::Relaxed) {
+            0 => (0, now_ns),
+            at_ns => (self.waited_ns.swap(0, Ordering::Relaxed), at_ns.min(now_ns)),
+        }
+    }
+
+    fn forget(&self) {
+        if self.at_ns.load(Ordering::Relaxed) > 0 {
+            self.at_ns.store(0, Ordering::Relaxed);
+            self.waited_ns.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What a round of reclaim came to.
@@ -134,13 +169,23 @@ fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<N
     }
 }
 
-/// Charges `count` pages to the budget, reclaiming if there is no room.
-pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(), Exhausted> {
+/// Batches taken out in vain, because others had the room first, after which signals are
+/// looked for.
+const ROUNDS_BETWEEN_LOOKS: u32 = 8;
+
+/// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
+/// long it ends early when one of the signals `open` is pending.
+pub fn make_room(
+    parts: &Parts,
+    context: &mut Context,
+    count: usize,
+    open: Mask,
+) -> Result<(), Exhausted> {
     if !context.may_reclaim {
         parts.budget.charge(count);
         return Ok(());
     }
-    let mut pauses: u32 = 0;
+    let (mut pauses, mut rounds) = (0_u32, 0_u32);
     let (mut stuck_ns, mut tried_ns) = (0, None);
     loop {
         let other = parts.other_bytes();
@@ -154,10 +199,21 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress => (pauses, stuck_ns, tried_ns) = (0, 0, None),
+            Round::Progress => {
+                (pauses, stuck_ns, tried_ns) = (0, 0, None);
+                parts.called_away.forget();
+                rounds += 1;
+                if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
+                    return Err(Exhausted::Signal);
+                }
+            }
             Round::Stuck(why) => {
                 let now = now_ns();
-                let before = tried_ns.replace(now).unwrap_or(now);
+                let before = tried_ns.replace(now).unwrap_or_else(|| {
+                    let (waited_ns, at_ns) = parts.called_away.go_on(now);
+                    stuck_ns = waited_ns;
+                    at_ns
+                });
                 stuck_ns += (now - before).min(LONGEST_TRY_NS);
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
@@ -165,6 +221,10 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
                 }
                 if stuck_ns > PATIENCE_NS {
                     return Err(exhausted(parts, why));
+                }
+                if signals::pending() & open != 0 {
+                    parts.called_away.note(stuck_ns, now);
+                    return Err(Exhausted::Signal);
                 }
                 futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));
             }

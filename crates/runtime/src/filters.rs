@@ -18,7 +18,9 @@ use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
 use crate::reading;
 use crate::start;
+use crate::transfers;
 use softswap_engine::engine::Engine;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +83,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         None => Program { len: header.len, filter: header.filter },
     };
     arguments[2] = &raw const own as usize;
+    transfers::before_filter();
     own_threads::without(|| {
         let result = issue(number, arguments);
         // With all threads wanted, a thread's number says that it has another one.
@@ -112,11 +115,11 @@ fn instructions(engine: &Engine, header: &Program) -> Option<Vec<Instruction>> {
 
 /// Copies memory of the program's, managed or not; false where there is none.
 fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
-    let mut pins = Pins::<1>::new(engine);
-    if pins.add(from, to.len(), to.len()) < to.len() {
-        return false;
-    }
-    reading::read_present(from, to)
+    to.chunks_mut(PAGE_SIZE).enumerate().all(|(index, part)| {
+        let mut pins = Pins::<1>::new(engine);
+        let from = from.wrapping_add(index * PAGE_SIZE);
+        pins.add(from, part.len(), part.len()) == part.len() && reading::read_present(from, part)
+    })
 }
 
 /// Whether the program has a filter of its own: then what the engine calls is

@@ -129,6 +129,8 @@ extern "C" fn prepare() {
     let heap_break = crate::mappings::lock_break();
     crate::masks::lock_for_fork();
     crate::thread_end::lock_for_fork();
+    crate::asynchronous::lock_for_fork();
+    crate::pins::lock_for_fork();
     let at_rest = engine.rest();
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
@@ -143,6 +145,8 @@ extern "C" fn prepare() {
 fn take() -> Option<Forking> {
     start::engine()?;
     HEAP.unlock();
+    crate::asynchronous::unlock_after_fork();
+    crate::pins::unlock_after_fork();
     crate::thread_end::unlock_after_fork();
     crate::masks::unlock_after_fork();
     // SAFETY: see `Slot`.
@@ -179,6 +183,8 @@ extern "C" fn child() {
     }
     start::leave_statistics();
     crate::masks::become_child();
+    crate::asynchronous::become_child();
+    crate::pins::become_child(engine);
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some((read, write)) = forking.pipe {

@@ -18,7 +18,8 @@
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
-//! | `later`     | io_uring and asynchronous I/O: refused                      |
+//! | `later`     | io_uring and the kernel's asynchronous I/O: refused         |
+//! | `asynchronous` | POSIX asynchronous I/O, in threads like the program's     |
 //! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
@@ -38,6 +39,7 @@
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
+mod asynchronous;
 mod control;
 mod credentials;
 mod descriptors;

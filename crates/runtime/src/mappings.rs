@@ -43,9 +43,9 @@ const fn refused(error: i32) -> isize {
     -(error as isize)
 }
 
-/// Brings in as much as may be held at once.
+/// Brings in a range, a few pages at a time: all of it may be more than there is room for.
 fn populate(engine: &Engine, address: usize, len: usize) {
-    let piece = engine.pin_limit_bytes();
+    let piece = 4 * PAGE_SIZE;
     for offset in (0..len).step_by(piece) {
         Pins::<1>::new(engine).add(address + offset, piece.min(len - offset), piece);
     }

@@ -51,6 +51,7 @@ const NEEDED: &[i64] = &[
     libc::SYS_mprotect,
     libc::SYS_process_vm_readv,
     libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigpending,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_tgsigqueueinfo,
     libc::SYS_sigaltstack,

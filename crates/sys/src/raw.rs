@@ -224,12 +224,6 @@ pub fn parent_process() -> i32 {
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
-/// Lets other threads run.
-pub fn give_way() {
-    // SAFETY: takes nothing and changes nothing.
-    unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
-}
-
 /// Monotonic time in nanoseconds, by the vDSO.
 #[must_use]
 pub fn now_ns() -> u64 {

@@ -11,6 +11,7 @@
 
 use crate::descriptor::move_high;
 use crate::file::errno;
+use crate::futex;
 use crate::kept;
 use crate::raw;
 use crate::segment::StaticRange;
@@ -23,8 +24,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// How often a ring that accepts nothing is asked again before it counts as
-/// broken. Between two attempts the processor is yielded.
-const MAX_REFUSALS: u32 = 100_000;
+/// broken. Between two attempts a moment passes.
+const MAX_REFUSALS: u32 = 10_000;
 
 /// Which file a request is for.
 #[derive(Debug, Clone, Copy)]
@@ -352,7 +353,7 @@ impl Ring {
         (load, mut pending): (usize, usize),
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) -> io::Result<()> {
-        let mut refusals = 0;
+        let (mut refusals, mut turns) = (0, 0);
         while pending > 0 {
             match self.uring.submit_and_wait(pending) {
                 Ok(_) => refusals = 0,
@@ -361,7 +362,7 @@ impl Ring {
                     // Out of memory or of completion room for the moment.
                     Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
                         refusals += 1;
-                        raw::give_way();
+                        futex::relax(&mut turns);
                     }
                     _ => {
                         self.abandon(base, load, pending, deliver);
@@ -408,13 +409,14 @@ impl Ring {
     ) {
         self.broken = true;
         let not_taken = self.uring.submission().len();
+        let mut turns = 0;
         loop {
             pending -= self.reap(base, load, deliver);
             if pending <= not_taken {
                 return;
             }
-            // A system call is also where the kernel posts completions.
-            raw::give_way();
+            // In time by a system call: that is also where the kernel posts completions.
+            futex::relax(&mut turns);
         }
     }
 }

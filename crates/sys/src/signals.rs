@@ -16,7 +16,7 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for what else is kept for its thread. Thread-local
 /// variables would come out of the thread's own stack, which may be small.
-pub const ROOM_BYTES: usize = 36 << 10;
+pub const ROOM_BYTES: usize = 48 << 10;
 /// All of a thread's mapping: a guard page, its stack, its room.
 const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
 
@@ -303,6 +303,20 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     info.si_code = libc::SI_QUEUE;
     // SAFETY: process, user and value start at byte 16 of siginfo_t; the value at 24.
     unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
+    info
+}
+
+/// Details of the signal that tells of an asynchronous request.
+#[must_use]
+pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = queued_info(signal, value);
+    info.si_code = libc::SI_ASYNCIO;
+    // SAFETY: process and user, of 32 bits each, start at byte 16 of siginfo_t.
+    unsafe {
+        let details = (&raw mut info).cast::<u32>().add(4);
+        details.write(raw::current_process());
+        details.add(1).write(libc::getuid());
+    }
     info
 }
 

@@ -7,6 +7,7 @@
 use super::{TASK_SIZE, populate, refused};
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::start;
+use crate::transfers::user;
 use softswap_engine::engine::Engine;
 use softswap_engine::space::{AtFork, Kind};
 use softswap_sys::PAGE_SIZE;
@@ -196,11 +197,15 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
     let mut pins = Pins::<1>::new(engine);
     let bytes = count.saturating_mul(size_of::<libc::iovec>());
-    if count > libc::UIO_MAXIOV as usize || pins.add(vectors, bytes, usize::MAX) < bytes {
+    // The kernel says what is wrong with an array that is too long, or cannot be read.
+    if count > libc::UIO_MAXIOV as usize
+        || pins.add(vectors, bytes, usize::MAX) < bytes
+        || !user::is_readable(vectors, bytes)
+    {
         return issue(libc::SYS_process_madvise, arguments);
     }
     let is_managed = (0..count).any(|index| {
-        // SAFETY: the program's array, pinned if managed.
+        // SAFETY: the program's array, readable just now, and pinned if managed.
         let vector = unsafe { (vectors as *const libc::iovec).add(index).read_unaligned() };
         engine.contains(vector.iov_base as usize)
     });
