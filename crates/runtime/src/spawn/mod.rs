@@ -13,4 +13,4 @@ mod search;
 mod shell;
 mod turns;
 
-pub(crate) use exec::answer_exec;
+pub(crate) use exec::{answer_exec, room_of};
