@@ -172,6 +172,8 @@ extern "C" fn parent() {
     unsafe { _IO_list_unlock() };
     drop(forking.pinned);
     signals::set_mask(forking.mask);
+    // What has arrived meanwhile waits; a child has none of it.
+    crate::masks::look();
 }
 
 extern "C" fn child() {

@@ -28,6 +28,7 @@ fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| descriptors::room_of(number, a, b))
         .or_else(|| fork::room_of(number, a, b))
         .or_else(|| masks::room_of(number))
+        .or_else(|| crate::spawn::room_of(number))
         .or_else(|| thread_end::room_of(number))
         .or_else(|| crate::transfers::room_of(number))
 }

@@ -5,6 +5,7 @@ use super::copies::{Copies, Readable, Strings};
 use super::environment::environment;
 use crate::guard::{Arguments, issue};
 use crate::masks;
+use crate::raw_calls::Answer;
 use crate::real::{c_result, real};
 use crate::start;
 use softswap_sys::raw;
@@ -39,6 +40,16 @@ pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     let path_at = usize::from(number == libc::SYS_execveat);
     // SAFETY: the program's own arguments.
     unsafe { exec(number, arguments, path_at) }
+}
+
+/// The answers to raw calls of `exec`.
+pub(crate) fn room_of(number: i64) -> Option<Answer> {
+    start::engine()?;
+    match number {
+        libc::SYS_execve => Some(|arguments| answer_exec(libc::SYS_execve, arguments)),
+        libc::SYS_execveat => Some(|arguments| answer_exec(libc::SYS_execveat, arguments)),
+        _ => None,
+    }
 }
 
 /// # Safety

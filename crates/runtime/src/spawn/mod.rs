@@ -12,4 +12,4 @@ mod posix_spawn;
 mod shell;
 mod turns;
 
-pub(crate) use exec::answer_exec;
+pub(crate) use exec::{answer_exec, room_of};
