@@ -505,6 +505,21 @@ static void mlock_lengths(void)
     RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
 }
 
+/* What may only be written is locked all the same; what may not be touched is not. */
+static void mlock_of_what_cannot_be_read(void)
+{
+    char *at = memory(LEN, 35);
+    MUST(mprotect(at, 32 << 10, PROT_WRITE));
+    MUST(mprotect(at + (64 << 10), 32 << 10, PROT_NONE));
+    put_out();
+    RESULT(mlock(at, 32 << 10));
+    RESULT(mlock(at + (64 << 10), 32 << 10));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(munlock(at, 32 << 10));
+    MUST(mprotect(at, 96 << 10, PROT_READ));
+    say("wrong %zu", wrong(at, LEN, 35));
+}
+
 static void mlock_over_a_hole(void)
 {
     char *at = memory(LEN, 36);
@@ -780,7 +795,7 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),
          CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
          CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory),
-         CASE(mlock_lengths), CASE(mlock_over_a_hole), CASE(mlock2_flags),
+         CASE(mlock_lengths), CASE(mlock_of_what_cannot_be_read), CASE(mlock_over_a_hole), CASE(mlock2_flags),
          CASE(mlock_of_closed_memory), CASE(mlock_within_its_limit),
          CASE(mlock_without_a_limit_to_speak_of), CASE(the_kernel_counts_what_is_locked),
          CASE(munlockall_unlocks), CASE(mlockall_flags), CASE(map_locked), CASE(msync_flags),

@@ -240,7 +240,7 @@ print(digest.hexdigest()); f.write(b"shutdown\\r\\n"); f.flush()
 """
 
 MAKE_GENOME = """
-perl -e 'srand 7; my $g = ""; $g .= join "", map { (qw(A C G T))[rand 4] } 1..100000 for 1..100; print ">g\\n$g\\n";
+perl -e 'srand 7; my $g = ""; $g .= join "", map { (qw(A C G T))[rand 4] } 1..100000 for 1..40; print ">g\\n$g\\n";
     open my $r, ">", "reads.fq"; for (1..20000) { my $s = substr $g, rand(length($g) - 150), 150;
     substr($s, rand 150, 1) = "A"; print $r "\\@r$_\\n$s\\n+\\n", "I" x 150, "\\n" }' >g.fa
 """

@@ -168,7 +168,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     if let Some(result) = transfers::answer(engine, number, arguments) {
         return result;
     }
-    if let Some(room) = credentials::room_of(number) {
+    if let Some(room) = credentials::room_of_trapped(number) {
         return room(arguments);
     }
     match number {

@@ -34,6 +34,69 @@ struct Relocation {
     _addend: i64,
 }
 
+unsafe extern "C" {
+    fn dladdr1(
+        at: *const c_void,
+        about: *mut libc::Dl_info,
+        more: *mut *mut c_void,
+        what: i32,
+    ) -> i32;
+}
+
+/// Whether an address stands for a function that is elsewhere: an executable for a fixed
+/// place has such words of code, and all who ask for the function are told of them.
+fn is_stub(address: usize) -> bool {
+    const SYMBOL: i32 = 1;
+    let mut symbol: *mut c_void = std::ptr::null_mut();
+    // SAFETY: all-zero is a valid description to write over.
+    let mut about = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked about; both are written to.
+    let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
+    // SAFETY: an entry of a table that is loaded, if there is one.
+    let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
+    found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
+}
+
+/// The function that everybody means by a name: 0 where there is none.
+#[must_use]
+pub fn definition(name: &CStr) -> usize {
+    struct Search<'a> {
+        name: &'a CStr,
+        found: usize,
+    }
+    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
+        // SAFETY: as in `Linked::around`; a library's name is a C string that stays, as
+        // does what is loaded already, and stays counted once more.
+        unsafe {
+            let (info, search) = (&*info, &mut *search.cast::<Search>());
+            if info.dlpi_name.is_null() || *info.dlpi_name == 0 {
+                return 0;
+            }
+            let handle = libc::dlopen(info.dlpi_name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if handle.is_null() {
+                return 0;
+            }
+            let found = libc::dlsym(handle, search.name.as_ptr()) as usize;
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            let library = Linked { base: info.dlpi_addr as usize, headers };
+            if library.code_around(found).is_none() {
+                return 0;
+            }
+            search.found = found;
+            1
+        }
+    }
+    // SAFETY: a valid C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
+    if !is_stub(found) {
+        return found;
+    }
+    let mut search = Search { name, found: 0 };
+    // SAFETY: the callback has the right signature and gets the search.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
 impl Linked {
     /// The library whose code `inside` lies in.
     #[must_use]

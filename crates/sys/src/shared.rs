@@ -5,10 +5,10 @@
 //! file system and is gone with the last process that holds it.
 
 use crate::PAGE_SIZE;
+use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -90,14 +90,14 @@ pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     // child has one thread, so nobody looks in between. The spare memory is
     // as long, and nobody's.
     unsafe {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        match rustix::mm::mmap_anonymous(start as *mut _, len, access, flags) {
-            Err(Errno::NOMEM) if spare != 0 => {
-                let flags = MremapFlags::MAYMOVE;
-                rustix::mm::mremap_fixed(spare as *mut _, len, len, flags, start as *mut _)?;
-            }
-            done => drop(done?),
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+        let mapped = raw::syscall(libc::SYS_mmap, [start, len, access, flags, usize::MAX, 0]);
+        if mapped == -(libc::ENOMEM as isize) && spare != 0 {
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+            raw::check(raw::syscall(libc::SYS_mremap, [spare, len, len, flags, start, 0]))?;
+        } else {
+            raw::check(mapped)?;
         }
     }
     PRIVATE.store(start, Relaxed);

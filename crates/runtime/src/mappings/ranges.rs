@@ -272,7 +272,9 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     };
     let mut is_out_of_reach = false;
     let managed = |start, len| {
-        if !engine.allows(start, len, libc::PROT_READ) {
+        // What may only be written is locked, too.
+        let allows = |access| engine.allows(start, len, access);
+        if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
             is_out_of_reach = true;
             return 0;
         }
