@@ -38,9 +38,10 @@ test-faults: ## inject 500 faults of devices, limits and signals under a whole p
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh
 
-test-compat: ## run other people's programs plain and managed; ONLY=redis,zstd picks some
+test-compat: ## run other people's programs plain and managed (hours; ONLY=redis,zstd picks some)
 	$(CARGO) build --release --workspace
-	tests/compat/run.py --bin-dir "$(abspath $(RELEASE))" $(if $(ONLY),--only "$(ONLY)") $(COMPAT_FLAGS)
+	tests/compat/run.py --bin-dir "$(abspath $(RELEASE))" --document docs/compatibility.md \
+	    $(if $(ONLY),--only "$(ONLY)") $(COMPAT_FLAGS)
 
 deny: ## check licences, advisories, duplicates and sources of all crates
 	tests/deny.sh

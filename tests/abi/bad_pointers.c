@@ -136,6 +136,15 @@ static void half_mapped(void *at)
     RESULT(pread(fd, two + MIB, 100, 0));
 }
 
+static void one_advice(void *bad)
+{
+    int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
+    RESULT(process_madvise(self, bad, 1, MADV_COLD, 0));
+    RESULT(process_madvise(self, bad, 3, MADV_WILLNEED, 0));
+    RESULT(syscall(SYS_process_madvise, self, bad, 1, MADV_COLD, 0));
+    close(self);
+}
+
 static void bad_read(void) { each(one_read); }
 static void bad_long_read(void) { each(one_long_read); }
 static void bad_write(void) { each(one_write); }
@@ -151,9 +160,10 @@ static void bad_among_many(void) { each(one_of_many); }
 static void bad_path(void) { each(one_path); }
 static void bad_status(void) { each(one_status); }
 static void bad_exec(void) { each(one_exec); }
+static void bad_advice(void) { each(one_advice); }
 static void half(void) { half_mapped(NULL); }
 
 ABI_MAIN(CASE(bad_read), CASE(bad_long_read), CASE(bad_write), CASE(bad_array), CASE(bad_array_out),
          CASE(bad_vector), CASE(bad_vector_out), CASE(bad_header), CASE(bad_header_out),
          CASE(bad_inner_array), CASE(bad_message_data), CASE(bad_among_many), CASE(bad_path),
-         CASE(bad_status), CASE(bad_exec), CASE(half))
+         CASE(bad_status), CASE(bad_exec), CASE(bad_advice), CASE(half))

@@ -42,6 +42,16 @@ static long block_in(int kind, char *buffer)
     case 1: return readv(ends[0], vectors, 2);
     case 2: return poll(fds, 1, -1);
     case 3: return ppoll(fds, 1, NULL, NULL);
+    case 5: return recvmsg(ends[0], &(struct msghdr){.msg_iov = vectors, .msg_iovlen = 2}, 0);
+    case 6: return preadv2(ends[0], vectors, 2, -1, 0);
+    case 7: /* Until the pipe, or the socket, is full. */
+        while (writev(ends[1], vectors, 2) > 0)
+            ;
+        return 0;
+    case 8:
+        while (sendmsg(ends[1], &(struct msghdr){.msg_iov = vectors, .msg_iovlen = 2}, 0) > 0)
+            ;
+        return 0;
     default: return recv(ends[0], buffer, BUFFER, 0);
     }
 }
@@ -61,7 +71,7 @@ static void cancel_many(int kind)
 {
     static pthread_t threads[MANY];
     start();
-    if (kind == 4)
+    if (kind == 4 || kind == 5 || kind == 8)
         MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
     char *buffers = memory(MANY * BUFFER, 2);
     int cancelled = 0;
@@ -90,6 +100,37 @@ static void cancelled_in_read(void) { cancel_many(0); }
 static void cancelled_in_poll(void) { cancel_many(2); }
 static void cancelled_in_ppoll(void) { cancel_many(3); }
 static void cancelled_in_recv(void) { cancel_many(4); }
+
+/* Their buffers lie behind the pointer that the call is given. */
+static void cancelled_in_readv(void) { cancel_many(1); }
+static void cancelled_in_recvmsg(void) { cancel_many(5); }
+static void cancelled_in_preadv2(void) { cancel_many(6); }
+static void cancelled_in_writev(void) { cancel_many(7); }
+static void cancelled_in_sendmsg(void) { cancel_many(8); }
+
+/* A thread that was cancelled before ends at the next such call, though data is there. */
+static void *reads_once(void *argument)
+{
+    struct iovec vector = {argument, 100};
+    while (!__atomic_load_n(&cleanups, __ATOMIC_ACQUIRE))
+        sched_yield();
+    return (void *)readv(ends[0], &vector, 1);
+}
+static void cancelled_before_readv(void)
+{
+    start();
+    char *buffer = memory(BUFFER, 3);
+    put_out();
+    MUST(write(ends[1], "data", 4));
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, reads_once, buffer);
+    pthread_cancel(thread);
+    __atomic_store_n(&cleanups, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, &result);
+    say("cancelled %d", result == PTHREAD_CANCELED);
+    RESULT(read(ends[0], buffer, 100));
+}
 
 static void cleanups_run(void)
 {
@@ -254,7 +295,7 @@ static void *feed(void *argument)
 static void jump_within_a_handler(int kind)
 {
     start();
-    if (kind == 4)
+    if (kind == 4 || kind == 5 || kind == 8)
         MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_within};
     sigaction(SIGUSR1, &action, NULL);
@@ -399,7 +440,9 @@ static void interrupted_calls_end(void)
 }
 
 ABI_MAIN(CASE(cancelled_in_read), CASE(cancelled_in_poll),
-         CASE(cancelled_in_ppoll), CASE(cancelled_in_recv), CASE(cleanups_run),
+         CASE(cancelled_in_ppoll), CASE(cancelled_in_recv), CASE(cancelled_in_readv),
+         CASE(cancelled_in_recvmsg), CASE(cancelled_in_preadv2), CASE(cancelled_in_writev),
+         CASE(cancelled_in_sendmsg), CASE(cancelled_before_readv), CASE(cleanups_run),
          CASE(scopes_are_left), CASE(asynchronous_cancel_while_pages_come_in),
          CASE(disabled_cancel_waits), CASE(jumping_out_of_read), CASE(jumping_out_of_readv),
          CASE(jumping_out_of_poll), CASE(jumping_within_a_handler_of_read),

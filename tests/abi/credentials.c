@@ -275,6 +275,43 @@ static void groups_by_syscall(void)
     RESULT(syscall(SYS_setgroups, 1, 8));
 }
 
+static void say_groups(void)
+{
+    gid_t now[64];
+    int count = getgroups(64, now);
+    for (int at = 0; at < count && getuid() == 0; at++)
+        say("group %d", (int)now[at]);
+}
+
+/* By the C library, which makes the call in every thread. */
+static void groups_from_memory_that_is_out(void)
+{
+    gid_t *list = memory(64 << 10, 0);
+    for (int at = 0; at < 40; at++)
+        list[at] = 100 + at;
+    for (int round = 0; round < 3; round++) {
+        put_out();
+        RESULT(setgroups(40 - round, list));
+        alike("Groups");
+    }
+    say_groups();
+    RESULT(setgroups(70000, list));
+    RESULT(setgroups(3, (gid_t *)8));
+    munmap(list, 64 << 10);
+    RESULT(setgroups(3, list));
+}
+
+static void groups_of_a_user(void)
+{
+    put_out();
+    RESULT(initgroups("root", 12));
+    say_groups();
+    put_out();
+    RESULT(initgroups("nobody", 13));
+    alike("Groups");
+    say_groups();
+}
+
 static void users_by_other_calls(void)
 {
     RESULT(syscall(SYS_setregid, -1, NOBODY));
@@ -549,7 +586,8 @@ ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
          CASE(dropping_capabilities), CASE(dropping_them_by_syscall),
          CASE(dropping_some_from_the_heap), CASE(capabilities_of_bad_pointers),
          CASE(becoming_nobody), CASE(becoming_nobody_by_syscall), CASE(a_user_for_files),
-         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall), CASE(users_by_other_calls),
+         CASE(a_user_for_files_by_syscall), CASE(groups_by_syscall), CASE(groups_from_memory_that_is_out), CASE(groups_of_a_user),
+         CASE(users_by_other_calls),
          CASE(effective_and_back), CASE(a_user_name_space),
          CASE(a_mount_name_space), CASE(a_host_name_space), CASE(a_network_name_space),
          CASE(an_ipc_name_space), CASE(user_and_mount_name_spaces), CASE(files_of_ones_own),

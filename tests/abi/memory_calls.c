@@ -505,6 +505,21 @@ static void mlock_lengths(void)
     RESULT(madvise(at + PAGE, PAGE, MADV_DONTNEED));
 }
 
+/* What may only be written is locked all the same; what may not be touched is not. */
+static void mlock_of_what_cannot_be_read(void)
+{
+    char *at = memory(LEN, 35);
+    MUST(mprotect(at, 32 << 10, PROT_WRITE));
+    MUST(mprotect(at + (64 << 10), 32 << 10, PROT_NONE));
+    put_out();
+    RESULT(mlock(at, 32 << 10));
+    RESULT(mlock(at + (64 << 10), 32 << 10));
+    RESULT(madvise(at, PAGE, MADV_DONTNEED));
+    RESULT(munlock(at, 32 << 10));
+    MUST(mprotect(at, 96 << 10, PROT_READ));
+    say("wrong %zu", wrong(at, LEN, 35));
+}
+
 static void mlock_over_a_hole(void)
 {
     char *at = memory(LEN, 36);
@@ -722,6 +737,51 @@ static void shmat_over_managed_memory(void)
     syscall(SYS_shmctl, id, 0 /* IPC_RMID */, NULL);
 }
 
+static void the_break_over_locked_memory(void)
+{
+    char *before = sbrk(0);
+    SUCCESS(sbrk(16 * PAGE));
+    memset(before, 7, 16 * PAGE);
+    char *page = (char *)(((uintptr_t)before + PAGE) & ~(PAGE - 1));
+    RESULT(mlock(page + 4 * PAGE, 8 * PAGE));
+    put_out();
+    say("byte %d", page[6 * PAGE]);
+    say("back %d", sbrk(-14 * (long)PAGE) == before + 16 * PAGE);
+    say("now %d", sbrk(0) == before + 2 * PAGE);
+    SUCCESS(sbrk(14 * PAGE));
+    say("byte %d", page[6 * PAGE]);
+    page[6 * PAGE] = 1;
+    put_out();
+    say("byte %d", page[6 * PAGE]);
+    RESULT(brk(before));
+    say("now %d", sbrk(0) == before);
+}
+
+static void the_break_over_closed_memory(void)
+{
+    char *before = sbrk(0);
+    SUCCESS(sbrk(16 * PAGE));
+    char *page = (char *)(((uintptr_t)before + PAGE) & ~(PAGE - 1));
+    RESULT(mprotect(page, 8 * PAGE, PROT_NONE));
+    RESULT(brk(before));
+    SUCCESS(sbrk(16 * PAGE));
+    memset(before, 7, 16 * PAGE);
+    say("byte %d", page[0]);
+}
+
+static void the_break_where_it_cannot_be(void)
+{
+    char *before = sbrk(0);
+    RESULT(brk(NULL));
+    RESULT(brk((void *)PAGE));
+    say("stays %d", sbrk(0) == before);
+    SUCCESS(brk((void *)0x7fffffffe000));
+    RESULT((long)sbrk(PTRDIFF_MAX));
+    say("stays %d", sbrk(0) == before);
+    say("below %d", sbrk(-(long)((uintptr_t)before / 2)) == before);
+    say("stays %d", sbrk(0) == before);
+}
+
 ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out),
          CASE(munmap_lengths), CASE(munmap_of_locked_memory), CASE(mmap_refused),
          CASE(unknown_protection_bits), CASE(fixed_with_a_bad_descriptor),
@@ -735,10 +795,11 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),
          CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),
          CASE(advice_by_a_process_descriptor), CASE(dontneed_of_locked_memory),
-         CASE(mlock_lengths), CASE(mlock_over_a_hole), CASE(mlock2_flags),
+         CASE(mlock_lengths), CASE(mlock_of_what_cannot_be_read), CASE(mlock_over_a_hole), CASE(mlock2_flags),
          CASE(mlock_of_closed_memory), CASE(mlock_within_its_limit),
          CASE(mlock_without_a_limit_to_speak_of), CASE(the_kernel_counts_what_is_locked),
          CASE(munlockall_unlocks), CASE(mlockall_flags), CASE(map_locked), CASE(msync_flags),
          CASE(msync_over_a_hole), CASE(msync_of_locked_memory), CASE(mincore_refused),
          CASE(mincore_into_managed_memory), CASE(mincore_of_what_was_never_touched),
-         CASE(shmat_over_managed_memory))
+         CASE(shmat_over_managed_memory), CASE(the_break_over_locked_memory),
+         CASE(the_break_over_closed_memory), CASE(the_break_where_it_cannot_be))

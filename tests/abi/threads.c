@@ -364,6 +364,7 @@ static void a_mask_in_attributes(void)
 /* What a thread leaves behind when it ends. */
 
 static pthread_key_t keys[100];
+static pthread_barrier_t all_there;
 static long destroyed;
 
 static void destroy(void *value)
@@ -391,6 +392,46 @@ static void keys_of_many_threads(void)
     for (int i = 0; i < 10; i++)
         say_thread("thread", NULL, set_keys, (void *)(long)(i % 5 == 0));
     say("destroyed: %ld", destroyed);
+}
+
+/* A forked child clears the keys of the threads that it does not have: beside those
+ * lies what it needs. */
+static void *keep_keys(void *argument)
+{
+    unsigned char **beside = argument;
+    for (int i = 40; i < 100; i += 30) {
+        fill(beside[i / 30 - 1] = malloc(512), 512, i);
+        pthread_setspecific(keys[i], argument);
+    }
+    pthread_barrier_wait(&all_there);
+    pthread_barrier_wait(&all_there);
+    return NULL;
+}
+
+static void keys_of_others_in_a_child(void)
+{
+    enum { THREADS = 100 };
+    static unsigned char *beside[THREADS][2];
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all_there, NULL, THREADS + 1);
+    for (int i = 0; i < 100; i++)
+        MUST(-(pthread_key_create(&keys[i], NULL) != 0));
+    for (int i = 0; i < THREADS; i++)
+        MUST(-(pthread_create(&threads[i], NULL, keep_keys, beside[i]) != 0));
+    pthread_barrier_wait(&all_there);
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        size_t bad = 0;
+        for (int i = 0; i < THREADS; i++)
+            bad += wrong(beside[i][0], 512, 40) + wrong(beside[i][1], 512, 70);
+        say("child: %zu wrong", bad);
+        _exit(0);
+    }
+    say_end("child", pid);
+    pthread_barrier_wait(&all_there);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
 }
 
 static pthread_key_t again;
@@ -839,7 +880,7 @@ ABI_MAIN(CASE(starts_in_utf8), CASE(starts_in_the_c_locale), CASE(starts_after_e
          CASE(a_stack_of_64_mib), CASE(a_small_stack_is_enough_for_faults), CASE(a_stack_given),
          CASE(its_own_attributes), CASE(processors_in_attributes),
          CASE(processors_in_default_attributes), CASE(a_mask_in_attributes),
-         CASE(keys_of_many_threads), CASE(a_destructor_that_sets_its_key_again),
+         CASE(keys_of_many_threads), CASE(keys_of_others_in_a_child), CASE(a_destructor_that_sets_its_key_again),
          CASE(destructors_of_thread_locals), CASE(thread_locals), CASE(thread_locals_of_a_library),
          CASE(thread_locals_of_many_libraries), CASE(handlers_at_exit), CASE(exit_in_a_thread),
          CASE(main_ends_first), CASE(handlers_of_fork), CASE(streams_in_a_child),

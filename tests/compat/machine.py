@@ -1,5 +1,6 @@
 """Installing what is tested, and running it plain or managed."""
 
+import functools
 import json
 import os
 import shutil
@@ -14,22 +15,71 @@ MIB = 1 << 20
 SMALLEST_BUDGET = 16 * MIB
 
 
+@dataclass
+class Result:
+    """What came of one program, test module or stressor: a row of the table, what went
+    wrong with it under softswap, what is known to, or why it was left out; and what is
+    worth a note."""
+
+    row: list | None = None
+    wrong: str = ""
+    known: str = ""
+    skipped: str = ""
+    note: str = ""
+
+
+def skipped(why):
+    return Result(skipped=why)
+
+
+@functools.cache
+def apt(*words):
+    # Services are started by the tests, and by nobody else.
+    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
+    subprocess.run(["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
+                    *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def install(packages):
     """Installs Debian packages; the names of those that cannot be had."""
     missing = [name for name in packages if not is_installed(name)]
-    if not missing or os.geteuid() != 0 or not shutil.which("apt-get"):
-        return missing
-    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    # Services are started by the tests, and by nobody else.
-    apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0"]
-    quiet = dict(env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    subprocess.run(apt + ["update"], **quiet)
-    for name in missing:
-        subprocess.run(apt + ["install", "--no-install-recommends", name], **quiet)
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        apt("update")
+        for name in missing:
+            apt("install", "--no-install-recommends", name)
     return [name for name in missing if not is_installed(name)]
 
 
+def install_wheels(wheels, environment):
+    """Installs Python packages into an environment of their own, which is kept; the
+    names of those that cannot be had."""
+    python = environment / "bin" / "python3"
+    if not python.exists():
+        subprocess.run(["/usr/bin/python3", "-m", "venv", str(environment)],
+                       stdout=subprocess.DEVNULL, check=False)
+    missing = [name for name in wheels if not has_wheel(python, name)]
+    for name in missing:
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "--only-binary", ":all:", name],
+                       stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
+    return [name for name in missing if not has_wheel(python, name)]
+
+
+def has_wheel(python, name):
+    return python.exists() and wheel_version(python, name) != ""
+
+
+def wheel_version(python, name):
+    look = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+    return subprocess.run([str(python), "-c", look, name], capture_output=True, text=True).stdout.strip()
+
+
+# Tools that people often have from elsewhere.
+COMMANDS = {"golang-go": "go", "cargo": "cargo"}
+
+
 def is_installed(package):
+    if package in COMMANDS and shutil.which(COMMANDS[package]):
+        return True
     query = ["dpkg-query", "-W", "-f", "${db:Status-Status}", package]
     found = subprocess.run(query, capture_output=True, text=True)
     return found.stdout == "installed"
@@ -93,12 +143,13 @@ class Softswap:
 
     def __init__(self, bin_dir, swap_dir):
         self.command = Path(bin_dir).resolve() / "softswap"
-        self.swap_dir = swap_dir
+        # Bounded: a stressor that takes all it can get must not fill the machine's disk.
+        self.swap = f"{swap_dir}:4G"
 
     def wrap(self, command, budget_bytes, report=None):
         more = ["--report", str(report)] if report else []
         return [str(self.command), "run", "--memory", str(budget_bytes), "--reserve", "0",
-                "--swap", str(self.swap_dir), "--quiet", *more, "--", *command]
+                "--swap", self.swap, "--quiet", *more, "--", *command]
 
 
 def read_reports(folder):

@@ -1,15 +1,23 @@
 #!/usr/bin/python3
 """Other people's programs, plain and managed: what passes plain must pass managed.
 
-Prints a table for each part as Markdown, ready for docs/compatibility.md, and
-what went wrong to standard error. `--only redis,test_mmap,vm` picks by name, and
-so does the name of a part: programs, cpython, stress.
+Writes what came of each to a file of results, and from all that it holds the
+tables of docs/compatibility.md. What cannot be installed, or fails plain, is
+printed as skipped. Exit status 0 only where something passed and nothing
+differs. `--only redis,test_mmap,vm` picks by name, and so does the name of a
+part: programs, cpython, stress.
 """
 
 import argparse
+import fcntl
+import json
+import os
+import platform
 import shutil
+import signal
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 
 import cpython
@@ -17,23 +25,110 @@ import programs
 import stress
 from machine import Softswap
 
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+
+
+def parts(options):
+    """Name and names of each part, and what examines one of them."""
+    by_name = {program.name: program for program in programs.PROGRAMS}
+    return [
+        ("programs", list(by_name),
+         lambda name, *where: programs.examine(by_name[name], *where, options.rounds)),
+        ("cpython", cpython.MODULES, cpython.examine),
+        ("stress", stress.names(),
+         lambda name, *where: stress.examine(name, *where, options.seconds)),
+    ]
+
+
+def say(*words, sep=" "):
+    print(*words, file=sys.stderr, flush=True, sep=sep)
+
+
+class Results:
+    """What is known of each, in a file that several runs may write at once."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self):
+        try:
+            return json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return {}
+
+    def add(self, part, name, result):
+        with open(f"{self.path}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = self.read()
+            known.setdefault(part, {})[name] = {"row": result.row, "skipped": result.skipped}
+            self.path.write_text(json.dumps(known, indent=1))
+
 
 def table(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def parts(options):
-    """Name, title, heading, and the examinations of each part."""
-    by_name = {program.name: program for program in programs.PROGRAMS}
-    return [
-        ("programs", "Programs", programs.HEAD, list(by_name),
-         lambda name, *where: programs.examine(by_name[name], *where)),
-        ("cpython", "CPython's own tests, at 64 MiB", cpython.HEAD, cpython.MODULES,
-         cpython.examine),
-        ("stress", "stress-ng with --verify, at 128 MiB", stress.HEAD, stress.names(),
-         lambda name, *where: stress.examine(name, *where, options.seconds)),
-    ]
+def tables(known, options):
+    """The results as Markdown."""
+    def of(part, names):
+        found = known.get(part, {})
+        rows = {name: found[name]["row"] for name in names if found.get(name, {}).get("row")}
+        return rows, [name for name in names if found.get(name, {}).get("skipped")]
+
+    def left_out(names):
+        return f"\n\nNot run, as they cannot be installed or fail plain: {', '.join(names)}." if names else ""
+
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
+    (program_rows, no_programs), (module_rows, no_modules), (stress_rows, no_stress) = (
+        of(part, names) for part, names, _ in parts(options))
+    return "\n\n".join([
+        f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
+        "### Programs",
+        table(programs.HEAD, program_rows.values()) + left_out(no_programs),
+        f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
+        table(cpython.HEAD, module_rows.values()) + left_out(no_modules),
+        f"### stress-ng with --verify, at {stress.BUDGET >> 20} MiB",
+        table(stress.HEAD, stress.summary(stress_rows, no_stress))])
+
+
+def write_document(path, text):
+    """Puts the tables between the two markers of a document."""
+    document = path.read_text()
+    before, rest = document.split(BEGIN)
+    after = rest.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def examine_all(options, results, folder):
+    softswap = Softswap(options.bin_dir, options.swap)
+    wanted = {name.strip() for name in options.only.split(",") if name.strip()}
+    passed, failures, left_out, differs, known = 0, [], [], [], set()
+    for part, names, examine in parts(options):
+        known |= {part, *names}
+        for name in names:
+            if wanted and not wanted & {part, name}:
+                continue
+            say(f"-- {name}")
+            result = examine(name, softswap, folder)
+            results.add(part, name, result)
+            if result.note:
+                say(f"note: {name}: {result.note}")
+            if result.skipped:
+                left_out.append(f"skipped: {name}: {result.skipped}")
+                say(left_out[-1])
+                continue
+            say(" | ".join(result.row))
+            if result.wrong:
+                failures.append(f"{name}: {result.wrong}")
+                say(f"FAILED: {failures[-1]}")
+            elif result.known:
+                differs.append(f"known: {name}: {result.known}")
+            else:
+                passed += 1
+    failures += [f"{name}: there is no such program, test or stressor" for name in wanted - known]
+    return passed, failures, differs, left_out
 
 
 def main():
@@ -42,42 +137,27 @@ def main():
     parser.add_argument("--swap", default="/var/tmp", help="the swap directory")
     parser.add_argument("--only", default="", help="names of programs, tests, stressors or parts")
     parser.add_argument("--seconds", type=int, default=10, help="how long each stressor runs")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each program, plain and managed in turns")
     parser.add_argument("--work", default="/var/tmp", help="where files are made")
+    parser.add_argument("--results", default="target/compat/results.json", help="what is known of each")
+    parser.add_argument("--document", type=Path, help="the document that the tables go into")
     options = parser.parse_args()
-    wanted = {name.strip() for name in options.only.split(",") if name.strip()}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    results = Results(options.results)
     folder = Path(tempfile.mkdtemp(prefix="softswap-compat-", dir=options.work))
     folder.chmod(0o755)
-    softswap = Softswap(options.bin_dir, options.swap)
-    passed, failures, skipped = 0, [], []
-    known = set()
     try:
-        for part, title, head, names, examine in parts(options):
-            rows = []
-            known |= {part, *names}
-            for name in names:
-                if wanted and not wanted & {part, name}:
-                    continue
-                print(f"-- {name}", file=sys.stderr, flush=True)
-                row, wrong = examine(name, softswap, folder)
-                if row:
-                    rows.append(row)
-                    print(" | ".join(row), file=sys.stderr, flush=True)
-                if wrong is None:
-                    passed += 1
-                elif wrong.startswith("skipped: "):
-                    skipped.append(wrong)
-                    print(wrong, file=sys.stderr, flush=True)
-                else:
-                    failures.append(wrong)
-                    print(f"FAILED: {wrong}", file=sys.stderr, flush=True)
-            if rows:
-                print(f"\n### {title}\n\n{table(head, rows)}", flush=True)
+        passed, failures, differs, left_out = examine_all(options, results, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for name in wanted - known:
-        failures.append(f"{name}: there is no such program, test or stressor")
-    print("", *skipped, *(f"failed: {failure}" for failure in failures), sep="\n", file=sys.stderr)
-    print(f"{passed} passed, {len(failures)} failed, {len(skipped)} skipped", file=sys.stderr)
+    text = tables(results.read(), options)
+    if options.document:
+        write_document(options.document, text)
+    else:
+        print(text)
+    say("", *left_out, *differs, *(f"failed: {failure}" for failure in failures), sep="\n")
+    say(f"{passed} passed, {len(failures)} failed, {len(differs)} known to differ, "
+        f"{len(left_out)} skipped")
     return 1 if failures or not passed else 0
 
 

@@ -332,6 +332,28 @@ fn sudden_death_leaves_nothing_behind() {
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
+/// The longest that a program's signals were kept from it until it was stopped because there
+/// is no room, in milliseconds.
+fn longest_without_signals(kind: &str) -> u64 {
+    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
+    let mut place = swap.path().as_os_str().to_os_string();
+    place.push(":16M");
+    let swapped = Swapped::within("16M").option("--swap").option(place);
+    let report = swapped.run(compiled("stall"), &[kind]);
+    let (stdout, stderr) = (report.ended.stdout_text(), &report.ended.stderr);
+    assert!(stderr.contains("softswap: stopping the program"), "{stderr}");
+    let longest = stdout.trim().strip_suffix(" ms").and_then(|line| line.rsplit(' ').next());
+    longest.and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{stdout} {stderr}"))
+}
+
+#[test]
+fn signals_come_while_room_for_a_page_is_waited_for() {
+    for kind in ["touch", "call"] {
+        let longest = longest_without_signals(kind);
+        assert!(longest < 1000, "{longest} ms without a signal ({kind})");
+    }
+}
+
 #[test]
 fn a_full_swap_stops_the_program_and_says_so() {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");

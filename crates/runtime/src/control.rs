@@ -9,7 +9,7 @@ use crate::{descriptors, own_threads, start};
 use softswap_engine::door::control::{self as protocol, MAX_REQUEST_BYTES};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::control::{self, Listener, Peer};
-use softswap_sys::{raw, signals};
+use softswap_sys::{futex, raw, signals};
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -53,13 +53,13 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// that does not answer. Without a system call that is given an address: this
 /// may be a managed stack, with all signals blocked.
 fn name_within(ns: u64) -> Option<MutexGuard<'static, Name>> {
-    let until = raw::now_ns() + ns;
+    let (until, mut turns) = (raw::now_ns() + ns, 0);
     loop {
         match NAME.try_lock() {
             Ok(name) => return Some(name),
             Err(TryLockError::Poisoned(name)) => return Some(name.into_inner()),
             Err(TryLockError::WouldBlock) if raw::now_ns() > until => return None,
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Err(TryLockError::WouldBlock) => futex::relax(&mut turns),
         }
     }
 }

@@ -9,9 +9,9 @@
 
 use crate::guard::{Arguments, issue_pinned};
 use crate::own_threads;
-use crate::raw_calls::Answer;
+use crate::raw_calls::{Answer, is_our_own};
 use crate::real::{c_result, real};
-use crate::{filters, start};
+use crate::{filters, reading, start};
 use std::ffi::c_void;
 
 const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
@@ -77,6 +77,34 @@ pub(crate) fn room_of(number: i64) -> Option<Answer> {
     })
 }
 
+/// The answer to one that trapped. Of those that the C library makes in all threads, ours
+/// too, only `setgroups` points to memory: where it was not found below, each thread
+/// makes it for itself, as none can wait for another to end then.
+pub(crate) fn room_of_trapped(number: i64) -> Option<Answer> {
+    if number == libc::SYS_setgroups { None } else { room_of(number) }
+}
+
+/// `setgroups(2)`. The C library makes the call in each thread, out of a handler that can
+/// come at any moment: nothing can be brought in there. So it gets a list that never leaves.
+///
+/// # Safety
+/// As `setgroups(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
+    real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
+    /// The kernel reads no longer ones.
+    const MOST: usize = 65536;
+    if !start::is_managed(list as usize) {
+        // SAFETY: the caller's promise.
+        return unsafe { setgroups()(count, list) };
+    }
+    let mut copy = vec![0; count.min(MOST) * size_of::<libc::gid_t>()];
+    let can_be_read = reading::read(list as usize, &mut copy);
+    let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
+    // SAFETY: as long as the count says, if the kernel reads it at all.
+    unsafe { setgroups()(count, list) }
+}
+
 /// `prctl(2)`. Further arguments are only passed where the option has some;
 /// reading their registers otherwise is harmless.
 ///
@@ -88,6 +116,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP);
     if start::engine().is_some() && (own || concerns_threads(option as usize)) {
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
+    }
+    // The allocator in this library would name its memory, for nobody.
+    if option == libc::PR_SET_VMA && is_our_own(d) {
+        return 0;
     }
     // SAFETY: the caller's promise.
     unsafe { prctl()(option, a, b, c, d) }

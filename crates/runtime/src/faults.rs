@@ -11,7 +11,8 @@ use std::ffi::c_void;
 use std::io;
 
 /// Everything is blocked while a page comes in: a handler of the program's
-/// that touched the same page would wait for itself.
+/// that touched the same page would wait for itself. Where room for it has to be
+/// waited for, the handler returns when a signal is pending, and the touch is repeated.
 const WHILE_HANDLING: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {
@@ -28,8 +29,12 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             // SAFETY: `context` is what the kernel gave this handler.
             let writes = unsafe { signals::fault_is_write(context) };
             let access = if writes { Access::Write } else { Access::Read };
-            match bring_in(address, access) {
+            // SAFETY: likewise.
+            let blocked = unsafe { *signals::interrupted_mask(context) };
+            match bring_in(address, access, !blocked) {
                 Ok(()) => return,
+                // The program's handler runs now, and then the touch is repeated.
+                Err(error) if error.is_for_a_signal() => return,
                 // A file mapping's own fault, beyond the file's end say.
                 Err(FaultError::Foreign) => {}
                 Err(error) => {
@@ -43,10 +48,11 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
     });
 }
 
-/// Brings in the page at a managed address. With signals blocked.
-pub(crate) fn bring_in(address: usize, access: Access) -> Result<(), FaultError> {
+/// Brings in the page at a managed address. With signals blocked: of those the program
+/// wants the ones in `open`, and a wait for room is not to keep it from them.
+fn bring_in(address: usize, access: Access, open: Mask) -> Result<(), FaultError> {
     match start::engine() {
-        Some(engine) => engine.fault(address, access),
+        Some(engine) => engine.fault_until(address, access, open),
         None => Err(FaultError::NotMapped),
     }
 }

@@ -16,7 +16,7 @@ use crate::pins;
 use crate::real::kernel_error;
 use crate::spawn;
 use crate::start;
-use crate::transfers;
+use crate::transfers::{self, Filled};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
@@ -168,7 +168,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     if let Some(result) = transfers::answer(engine, number, arguments) {
         return result;
     }
-    if let Some(room) = credentials::room_of(number) {
+    if let Some(room) = credentials::room_of_trapped(number) {
         return room(arguments);
     }
     match number {
@@ -204,34 +204,40 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
 }
 
 /// A call with structures, arrays and strings: pin them all, issue, unpin. All or
-/// nothing: what the kernel finds missing it would call a bad pointer.
+/// nothing: what the kernel finds missing it would call a bad pointer. Of what is more
+/// than all calls together may hold as much as that: no call fills it.
 fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let mut room = masks::Stripped::new();
     masks::strip(number, &mut arguments, &mut room);
     let mut pins = Pins::<12>::new(engine);
-    let most = engine.pin_total_bytes();
+    let mut filled = None;
     for (index, pointee) in syscall_table::pointers(number) {
         let address = arguments[*index as usize];
-        match *pointee {
-            Pointee::Bytes(len) => {
-                pins.add(address, arguments[len as usize], most);
-            }
+        let len = match *pointee {
+            Pointee::Bytes(len) => arguments[len as usize],
             Pointee::BytesPlus(len, extra) => {
-                let len = arguments[len as usize].saturating_add(extra as usize);
-                pins.add(address, len, most);
+                arguments[len as usize].saturating_add(extra as usize)
             }
-            Pointee::Array(count, size) => {
-                let len = arguments[count as usize].saturating_mul(size as usize);
-                pins.add(address, len, most);
+            Pointee::Array(count, size) => arguments[count as usize].saturating_mul(size as usize),
+            Pointee::Struct(len) => len as usize,
+            Pointee::Text => {
+                pins.add_text(address);
+                continue;
             }
-            Pointee::Struct(len) => {
-                pins.add(address, len as usize, most);
-            }
-            Pointee::Text => pins.add_text(address),
-            _ => {}
+            _ => continue,
+        };
+        if pins.add_in_full(address, len) {
+            continue;
+        }
+        filled = Filled::new(&mut pins, (number, *index), address, len);
+        match &filled {
+            Some(filled) => arguments[*index as usize] = filled.address(),
+            None if pins.add_in_turn(address, len) => {}
+            None => return -(libc::ENOMEM as isize),
         }
     }
-    issue(number, arguments)
+    let result = issue(number, arguments);
+    filled.map_or(result, |filled| filled.hand_back(result))
 }
 
 /// The kernel's result for an engine operation.

@@ -139,7 +139,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
     if size == 0 {
         // The C library's answer, which programs know how to tell from a failure.
         // SAFETY: the caller's live block.
-        unsafe { free(old) };
+        unsafe { release(old) };
         return std::ptr::null_mut();
     }
     if HEAP.owns(old as usize) {
@@ -170,9 +170,9 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     if !new.is_null() {
         // SAFETY: both blocks are live and distinct, at least this long.
         unsafe {
-            let len = malloc_usable_size(old).min(size);
+            let len = usable(old).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
-            free(old);
+            release(old);
         }
     }
     new
@@ -211,6 +211,16 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
 /// As `free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { release(pointer) };
+}
+
+/// `free`, which by that name may be another one: the program's.
+///
+/// # Safety
+/// As `free(3)`.
+#[inline(always)]
+unsafe fn release(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
         // SAFETY: it came from there; the caller gives it up.
         unsafe { release_outside(pointer) };
@@ -268,6 +278,13 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As `malloc_usable_size(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { usable(pointer) }
+}
+
+/// # Safety
+/// As `malloc_usable_size(3)`.
+unsafe fn usable(pointer: *mut c_void) -> usize {
     if pointer.is_null() {
         0
     } else if HEAP.owns(pointer as usize) {

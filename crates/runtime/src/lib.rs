@@ -13,11 +13,13 @@
 //! | `guard`     | SIGSYS: bring the buffers in, re-issue the call             |
 //! | `heap`      | `malloc` and its relatives                                  |
 //! | `library`   | what the C library and the loader keep for themselves      |
+//! | `other_malloc` | the same, where the executable has a malloc of its own    |
 //! | `redirect`  | the C library's own allocator leads to ours                 |
 //! | `growing`   | large blocks that `realloc` lets grow where they are         |
 //! | `mappings`  | `mmap` and its relatives, `brk`                             |
 //! | `transfers` | calls that move data: `read`, `writev`, `sendmsg` and so on  |
-//! | `later`     | io_uring and asynchronous I/O: refused                      |
+//! | `later`     | io_uring and the kernel's asynchronous I/O: refused         |
+//! | `asynchronous` | POSIX asynchronous I/O, in threads like the program's     |
 //! | `pins`      | what guarded calls keep in memory, and when that ends       |
 //! | `masks`     | `sigaction`, `sigprocmask` and their relatives              |
 //! | `threads`   | `pthread_create`: a signal stack for every thread           |
@@ -37,6 +39,7 @@
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
+mod asynchronous;
 mod control;
 mod credentials;
 mod descriptors;
@@ -46,10 +49,12 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod heirs;
 mod later;
 mod library;
 mod mappings;
 mod masks;
+mod other_malloc;
 mod own_threads;
 mod pinned;
 mod pins;

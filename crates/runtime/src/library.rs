@@ -18,6 +18,7 @@
 
 use crate::real::Real;
 use softswap_sys::alloc::HEAP;
+use softswap_sys::linked::Linked;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,9 +41,10 @@ impl Code {
 
     /// Makes this the code that `inside` lies in, if it is part of a library.
     fn find(&self, inside: usize) -> bool {
-        let Some((start, len)) = code_around(inside) else { return false };
-        self.start.store(start, Ordering::Relaxed);
-        self.len.store(len, Ordering::Relaxed);
+        let code = Linked::around(inside).and_then(|library| library.code_around(inside));
+        let Some(code) = code else { return false };
+        self.start.store(code.start, Ordering::Relaxed);
+        self.len.store(code.len(), Ordering::Relaxed);
         true
     }
 }
@@ -64,12 +66,26 @@ const BLOCK_BYTES: u64 = 1 << 10;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
+static IN_LOADER: Real = Real::new(c"__tls_get_addr");
+static IN_LIBRARY: Real = Real::new(c"setlocale");
+static IN_THREADS: Real = Real::new(c"pthread_create");
+/// Before glibc 2.34 this is another library's, too, which frees what the loader gave.
+static IN_OPENER: Real = Real::new(c"dlerror");
+
+/// The dynamic loader.
+pub(crate) fn loader() -> Option<Linked> {
+    Linked::around(IN_LOADER.get() as usize)
+}
+
+/// The C library, and what belongs to it.
+pub(crate) fn libraries() -> impl Iterator<Item = Linked> {
+    let parts = [&IN_LIBRARY, &IN_THREADS, &IN_OPENER];
+    parts.into_iter().filter_map(|part| Linked::around(part.get() as usize))
+}
+
 /// Finds the code of the C library and of the loader, each by a function that is
 /// known to lie in it, for a budget of so many bytes.
 pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
-    static IN_LOADER: Real = Real::new(c"__tls_get_addr");
-    static IN_LIBRARY: Real = Real::new(c"setlocale");
-    static IN_THREADS: Real = Real::new(c"pthread_create");
     if !LOADER.find(IN_LOADER.get() as usize) || !LIBRARY.find(IN_LIBRARY.get() as usize) {
         return Err("cannot find the C library's code; only glibc programs are supported");
     }
@@ -79,33 +95,6 @@ pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     }
     LIMIT.store(budget_bytes / SHARE, Ordering::Relaxed);
     Ok(())
-}
-
-/// The executable segment around an address: where it starts, and its length.
-fn code_around(inside: usize) -> Option<(usize, usize)> {
-    struct Search {
-        inside: usize,
-        found: Option<(usize, usize)>,
-    }
-    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
-        // SAFETY: the loader's description of one library, and the search that
-        // `dl_iterate_phdr` was given below.
-        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        // SAFETY: the library's program headers, as many as it says.
-        let headers =
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        let code = headers
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
-        search.found = code
-            .map(|header| ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize))
-            .find(|(start, len)| search.inside.wrapping_sub(*start) < *len);
-        i32::from(search.found.is_some())
-    }
-    let mut search = Search { inside, found: None };
-    // SAFETY: the callback has the right signature and gets the search.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
 }
 
 /// A place in the C library's code that allocates (the low half of its address), and
@@ -213,6 +202,27 @@ outside! {
     pthread_getattr_np(thread: libc::pthread_t, attributes: *mut libc::pthread_attr_t) -> i32;
     pthread_setattr_default_np(attributes: *const libc::pthread_attr_t) -> i32;
 }
+
+/// Values of a thread's keys beyond these lie in blocks of their own, which the child of
+/// another thread clears before it is one: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
+const KEYS_IN_THREAD: u32 = 32;
+
+/// Defines functions that set the value of a thread's key.
+macro_rules! set_key {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(key: u32, value: *const c_void) -> i32 {
+            crate::real::real!($name: fn(u32, *const c_void) -> i32);
+            // SAFETY: the caller's promise.
+            let set = || unsafe { $name()(key, value) };
+            if key < KEYS_IN_THREAD { set() } else { outside_the_window(set) }
+        }
+    )*};
+}
+
+set_key!(pthread_setspecific tss_set);
 
 #[cfg(test)]
 mod tests {

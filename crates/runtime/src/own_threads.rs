@@ -72,7 +72,7 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap");
     if let Some(engine) = start::engine() {
         engine.run_reclaim(|| {
-            crate::fork::reap(engine);
+            crate::heirs::reap(engine);
             crate::thread_end::release_gone(engine);
             go_on()
         });
@@ -97,7 +97,7 @@ extern "C" fn control(_index: *mut c_void) -> *mut c_void {
 extern "C" fn run(index: *mut c_void) -> *mut c_void {
     let at = index.addr();
     NUMBERS[at].store(softswap_sys::raw::current_thread(), Ordering::Release);
-    work_of(at)(index);
+    crate::other_malloc::kept_out(|| work_of(at)(index));
     RUNNING[at].store(0, Ordering::Release);
     futex::wake_all(&RUNNING[at]);
     std::ptr::null_mut()

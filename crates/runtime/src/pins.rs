@@ -1,17 +1,26 @@
 //! What guarded calls keep in memory, or map for themselves, and when that ends.
 //!
+//! What is pinned, or copied into memory, is counted before it is taken
+//! ([`softswap_engine::door::engine::holding`]): all calls together hold a share of the budget.
+//!
 //! A call pins what the kernel is given, for as long as it runs. It may end in other ways
 //! than by returning: a handler of the program's jumps out of it, an exception leaves it,
-//! its thread is cancelled. So the pins are not in the call's own frame but in a table of
-//! the thread's, innermost last, each with the place of its call on the signal stack:
-//! whoever jumps, or pins the next time, gives up those whose calls are no more.
+//! its thread is cancelled, a child is forked meanwhile. So the pins are not in the call's
+//! own frame but in a table of the thread's, innermost last, each with the place of its
+//! call on the signal stack: whoever jumps, or pins the next time, gives up those whose
+//! calls are no more. A child gives up those of the threads that it does not have.
+//!
+//! Pages come in with signals blocked, a few at a time: where there are many, or room is
+//! waited for, the program's handlers run in between.
 
-use crate::start;
-use crate::{faults, guard};
+use crate::{faults, guard, start, transfers};
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
-use softswap_sys::{memory, signals};
-use std::cell::Cell;
+use softswap_engine::door::engine::holding::{Pinned, Then};
+use softswap_sys::futex::Lock;
+use softswap_sys::raw::now_ns;
+use softswap_sys::{PAGE_SIZE, memory, signals};
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 
 /// Longest path the kernel takes, with its zero byte.
@@ -21,11 +30,22 @@ const TEXT_BYTES: usize = 4096;
 /// vectors as there can be, and a handler's calls on top of it.
 const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
 
-/// What a call has pinned.
-#[derive(Clone, Copy)]
+/// A call may hold so many pages of one buffer whatever others hold: structures, paths,
+/// as many vectors as there can be.
+const FEW_PAGES: usize = 5;
+
+/// How long at most a call waits until others let go.
+const MOST_WAIT_NS: u64 = 4_000_000_000;
+
+/// What a call has pinned, or mapped.
+#[derive(Clone, Copy, Default)]
 struct Range {
     address: usize,
     len: usize,
+    /// Pages that are counted as held for it.
+    held: u32,
+    /// Which of the spare files is mapped ([`transfers::spare`]); 0: none.
+    spare: u32,
     /// Where on the signal stack the call's frames end; 0 where it is on another.
     call: usize,
 }
@@ -57,10 +77,71 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
+/// The tables of all threads that have a signal stack.
+struct Tables {
+    lock: Lock,
+    at: UnsafeCell<Vec<*const Cell<Range>>>,
+}
+
+// SAFETY: `at` is only touched under `lock`, and what it names by its own thread, or in a
+// forked child, which has one.
+unsafe impl Sync for Tables {}
+
+static TABLES: Tables = Tables { lock: Lock::new(), at: UnsafeCell::new(Vec::new()) };
+
+impl Tables {
+    fn with<R>(&self, body: impl FnOnce(&mut Vec<*const Cell<Range>>) -> R) -> R {
+        signals::with_all_blocked(|| {
+            self.lock.lock();
+            // SAFETY: the lock is held.
+            let result = body(unsafe { &mut *self.at.get() });
+            self.lock.unlock();
+            result
+        })
+    }
+}
+
+/// Keeps other threads from holding the lock while this one forks.
+pub(crate) fn lock_for_fork() {
+    TABLES.lock.lock();
+}
+
+/// Ends what [`lock_for_fork`] began.
+pub(crate) fn unlock_after_fork() {
+    TABLES.lock.unlock();
+}
+
+/// In a forked child: what calls of its parent's other threads hold is given up.
+pub(crate) fn become_child(engine: &Engine) {
+    let own = PINNED.get();
+    TABLES.with(|tables| {
+        for table in std::mem::replace(tables, Vec::from_iter((!own.is_null()).then_some(own))) {
+            // What is given up is emptied, so the first empty one is the end.
+            for index in (0..MAX_RANGES).take_while(|_| table != own) {
+                // SAFETY: a thread's table, of which this is a copy that nobody else has.
+                let range = unsafe { &*table.add(index) }.take();
+                if range.held == 0 && range.len == 0 {
+                    break;
+                }
+                if engine.contains(range.address) {
+                    engine.unpin(range.address, range.len);
+                } else {
+                    guard::ask(libc::SYS_munmap, [range.address, range.len, 0, 0, 0, 0]);
+                }
+            }
+        }
+    });
+    let held = (0..DEPTH.get()).filter_map(range).map(|range| range.get().held as usize);
+    engine.inherit_held(held.sum());
+    transfers::spare::forget();
+}
+
 /// This thread has a signal stack, at `base`: its pins are kept beside it.
 pub(crate) fn keep_pins(base: usize) {
     STACK.set(base);
-    PINNED.set(signals::room(base) as *const Cell<Range>);
+    let table = signals::room(base) as *const Cell<Range>;
+    PINNED.set(table);
+    TABLES.with(|tables| tables.push(table));
 }
 
 /// Gives up this thread's pins: it ends, perhaps out of a guarded call.
@@ -69,7 +150,8 @@ pub(crate) fn forget_pins() {
         release_down_to(engine, 0);
     }
     STACK.set(0);
-    PINNED.set(std::ptr::null());
+    let table = PINNED.replace(std::ptr::null());
+    TABLES.with(|tables| tables.retain(|other| *other != table));
 }
 
 /// Whether this thread has a signal stack of the engine's.
@@ -122,16 +204,22 @@ fn release_while(is_dead: impl Fn(&Range) -> bool) {
 
 fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
-        && let Some(Range { address, len, .. }) = top()
+        && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
     {
-        // First forgotten, then unpinned: a handler in between that jumps out
-        // must not unpin a second time.
+        // First forgotten, then given up: a handler in between that jumps out must not
+        // give it up a second time.
         DEPTH.set(DEPTH.get() - 1);
+        let Range { address, len, held, spare, .. } = place.take();
         if engine.contains(address) {
             engine.unpin(address, len);
-        } else {
-            guard::ask(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
+            engine.let_go(held as usize);
+            continue;
         }
+        guard::ask(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
+        if held > 0 {
+            engine.let_go_memory(held as usize);
+        }
+        transfers::spare::give_back(spare);
     }
 }
 
@@ -157,32 +245,126 @@ impl<'e, const N: usize> Pins<'e, N> {
         Pins { engine, floor: DEPTH.get(), call }
     }
 
-    /// Brings in and pins up to `most` bytes of a buffer, if it is managed.
-    /// Returns how many of its bytes the kernel may now touch.
+    /// Brings in and pins up to `most` bytes of a buffer, if it is managed; less where other
+    /// calls hold what there is. Returns how many of its bytes the kernel may now touch.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
-        self.add_allowed(address, len, most, libc::PROT_NONE)
-    }
-
-    /// The same, but nothing where not all of it may be accessed as `wanted` says.
-    fn add_allowed(&mut self, address: usize, len: usize, most: usize, wanted: i32) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
         }
-        let top = DEPTH.get();
-        let Some(range) = range(top).filter(|_| top - self.floor < N) else { return 0 };
-        let pinned = signals::with_all_blocked(|| {
-            let may_be =
-                wanted == libc::PROT_NONE || self.engine.allowed_bytes(address, len, wanted) == len;
-            if may_be { self.engine.pin(address, len, most) } else { Ok(0) }
-        });
-        match pinned {
-            Ok(pinned) => {
-                range.set(Range { address, len: pinned, call: self.call });
-                DEPTH.set(top + 1);
-                pinned
-            }
-            Err(error) => stop(address, &error),
+        let few = FEW_PAGES * PAGE_SIZE - address % PAGE_SIZE;
+        let most = len.min(most);
+        if most > few
+            && let Some(pinned) = self.add_held(address, most)
+        {
+            return pinned;
         }
+        self.pin(address, most.min(few), |engine, pages| {
+            engine.hold(pages);
+            true
+        })
+        .unwrap_or(0)
+    }
+
+    /// Pins as much of the first `most` bytes of a managed buffer as other calls leave room
+    /// for, a page at least. How much was tried, and how much of that is pinned.
+    pub(crate) fn add_some(&mut self, address: usize, most: usize) -> (usize, usize) {
+        let page = (PAGE_SIZE - address % PAGE_SIZE).min(most);
+        for len in [most, (most / 16) & !(PAGE_SIZE - 1)] {
+            if len > page
+                && let Some(pinned) = self.add_held(address, len)
+            {
+                return (len, pinned);
+            }
+        }
+        (page, self.add(address, page, page))
+    }
+
+    /// Pins a managed buffer; how many of its bytes the kernel may now touch. `None` where
+    /// other calls hold too much for all of it.
+    pub(crate) fn add_held(&mut self, address: usize, len: usize) -> Option<usize> {
+        self.pin(address, len, Engine::try_hold)
+    }
+
+    /// Brings in and pins a buffer, if it is managed: as much of it as all calls together
+    /// may hold, or nothing where others hold too much. Whether it could be.
+    pub(crate) fn add_in_full(&mut self, address: usize, len: usize) -> bool {
+        if len == 0 || !self.engine.contains(address) {
+            return true;
+        }
+        let len = len.min(self.engine.hold_limit_bytes().saturating_sub(PAGE_SIZE));
+        if len <= FEW_PAGES * PAGE_SIZE - address % PAGE_SIZE {
+            self.add(address, len, len);
+            return true;
+        }
+        self.add_held(address, len).is_some()
+    }
+
+    /// The same, but waits for others.
+    pub(crate) fn add_in_turn(&mut self, address: usize, len: usize) -> bool {
+        let since = now_ns();
+        loop {
+            if self.add_in_full(address, len) {
+                return true;
+            }
+            if !self.may_wait(since) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until others let go of what they hold; whether to try again, until `since_ns`
+    /// is long ago.
+    pub(crate) fn may_wait(&self, since_ns: u64) -> bool {
+        let may = now_ns() - since_ns < MOST_WAIT_NS;
+        if may {
+            self.engine.await_letting_go();
+        }
+        may
+    }
+
+    /// Pins a buffer after its pages are held by `hold`; how many bytes of it. `None` where
+    /// they cannot be, or there is no room to note it.
+    fn pin(
+        &mut self,
+        address: usize,
+        len: usize,
+        hold: impl FnOnce(&Engine, usize) -> bool,
+    ) -> Option<usize> {
+        let (engine, top) = (self.engine, DEPTH.get());
+        let place = range(top).filter(|_| top - self.floor < N)?;
+        let pages = engine.pages_under(address, len);
+        let mut mask = signals::block_all();
+        if !hold(engine, pages) {
+            signals::set_mask(mask);
+            return None;
+        }
+        place.set(Range { address, len: 0, held: pages as u32, spare: 0, call: self.call });
+        DEPTH.set(top + 1);
+        loop {
+            let done = place.get().len;
+            let next = engine.pin_until(address + done, len - done, !mask);
+            if let Ok(Pinned { bytes, then }) = &next {
+                let done = done + bytes;
+                place.set(Range { len: done, ..place.get() });
+                if *then == Then::Missing {
+                    let rest = pages - engine.pages_under(address, done);
+                    place.set(Range { held: (pages - rest) as u32, ..place.get() });
+                    engine.let_go(rest);
+                }
+            }
+            signals::set_mask(mask);
+            match next {
+                Ok(Pinned { then: Then::Signal, .. }) => mask = signals::block_all(),
+                Ok(_) => break,
+                Err(error) => stop(address, &error),
+            }
+        }
+        let pinned = place.get();
+        if pinned.held == 0 {
+            // Nothing to keep: an empty range ends the table.
+            DEPTH.set(top);
+        }
+        Some(pinned.len)
     }
 
     /// How many more ranges there is room for.
@@ -191,20 +373,41 @@ impl<'e, const N: usize> Pins<'e, N> {
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
 
-    /// Keeps memory that `map_it` maps outside the window until the call ends,
-    /// however it does.
+    /// Keeps memory that `map_it` maps outside the window until the call ends, however it
+    /// does, and says which spare file lies there; `held` bytes of it are counted as held. `None` where other calls hold too much,
+    /// or it cannot be mapped.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
-        map_it: impl FnOnce() -> Option<usize>,
+        held: usize,
+        map_it: impl FnOnce() -> Option<(usize, u32)>,
     ) -> Option<usize> {
-        let range = range(DEPTH.get()).filter(|_| self.room() > 0)?;
+        let place = range(DEPTH.get()).filter(|_| self.room() > 0)?;
+        let (engine, pages) = (self.engine, held.div_ceil(PAGE_SIZE));
         signals::with_all_blocked(|| {
-            let address = map_it()?;
-            range.set(Range { address, len, call: self.call });
+            if pages > 0 && !engine.try_hold_memory(pages) {
+                return None;
+            }
+            let Some((address, spare)) = map_it() else {
+                if pages > 0 {
+                    engine.let_go_memory(pages);
+                }
+                return None;
+            };
+            place.set(Range { address, len, held: pages as u32, spare, call: self.call });
             DEPTH.set(DEPTH.get() + 1);
             Some(address)
         })
+    }
+
+    /// Gives up what was kept since `mark` of [`Pins::mark`].
+    pub(crate) fn back_to(&mut self, mark: usize) {
+        release_down_to(self.engine, mark);
+    }
+
+    /// How much is kept now.
+    pub(crate) fn mark(&self) -> usize {
+        DEPTH.get()
     }
 
     /// Pins a string as far as its zero byte.
@@ -212,8 +415,11 @@ impl<'e, const N: usize> Pins<'e, N> {
         let mut done = 0;
         while done < TEXT_BYTES {
             let at = address + done;
-            let len = softswap_sys::PAGE_SIZE - at % softswap_sys::PAGE_SIZE;
-            if !self.engine.contains(at) || self.add_allowed(at, len, len, libc::PROT_READ) < len {
+            let len = PAGE_SIZE - at % PAGE_SIZE;
+            let allowed = || {
+                signals::with_all_blocked(|| self.engine.allowed_bytes(at, len, libc::PROT_READ))
+            };
+            if !self.engine.contains(at) || allowed() < len || self.add(at, len, len) < len {
                 return;
             }
             // SAFETY: these bytes are mapped, may be read, and are pinned.

@@ -28,6 +28,7 @@ fn room_of(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| descriptors::room_of(number, a, b))
         .or_else(|| fork::room_of(number, a, b))
         .or_else(|| masks::room_of(number))
+        .or_else(|| crate::spawn::room_of(number))
         .or_else(|| thread_end::room_of(number))
         .or_else(|| crate::transfers::room_of(number))
 }
@@ -40,9 +41,9 @@ unsafe extern "C" {
     static etext: c_char;
 }
 
-/// Whether this library itself makes the call: the standard library's locks in
-/// it and what enters its rings. Those are the engine's calls.
-fn is_our_own(caller: usize) -> bool {
+/// Whether an address is in this library. If it makes a call itself (the standard
+/// library's locks in it, what enters its rings), that is the engine's.
+pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }
 

@@ -10,6 +10,7 @@
 
 use crate::heap;
 use softswap_sys::code;
+use softswap_sys::linked::{self, Linked};
 use std::ffi::{CStr, c_void};
 use std::io;
 
@@ -31,11 +32,12 @@ fn pairs() -> [(&'static CStr, *const c_void); 11] {
     ]
 }
 
-/// Whether `malloc` is ours for the program: an executable may have its own.
+/// Whether `malloc` is ours for the program: an executable may have its own. Told by
+/// where it lies, because that name is the program's here, too.
 pub(crate) fn is_ours() -> bool {
-    // SAFETY: a valid C string.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    found.cast_const() == heap::malloc as *const c_void
+    let found = linked::definition(c"malloc");
+    let own = Linked::around(is_ours as *const () as usize);
+    own.is_some_and(|own| own.code_around(found).is_some())
 }
 
 /// Leads the C library's allocator to ours. Before the program begins.

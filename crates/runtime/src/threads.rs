@@ -46,7 +46,9 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     }
     let base = signals::install_stack()?;
     pins::keep_pins(base);
-    keep_stack(base);
+    if keep_stack(base) {
+        masks::enter();
+    }
     Ok(())
 }
 
@@ -62,6 +64,7 @@ extern "C" fn take_stack(base: *mut c_void) {
     if round < ROUNDS && keep_stack(base as usize) {
         return;
     }
+    masks::leave();
     pins::forget_pins();
     if let Some(engine) = start::engine() {
         thread_end::prepare(engine);
@@ -71,10 +74,11 @@ extern "C" fn take_stack(base: *mut c_void) {
     unsafe { signals::remove_stack(base as usize) };
 }
 
-fn give_stack() {
-    let Ok(base) = signals::install_stack() else { return };
+/// Gives this thread its stack. Whether it is taken away when the thread ends.
+fn give_stack() -> bool {
+    let Ok(base) = signals::install_stack() else { return false };
     pins::keep_pins(base);
-    keep_stack(base);
+    keep_stack(base)
 }
 
 /// Has this thread's stack taken away when it ends.
@@ -86,7 +90,7 @@ fn keep_stack(base: usize) -> bool {
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
-    give_stack();
+    let ends_here = give_stack();
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
     let given = signals::block_all();
@@ -95,6 +99,11 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     let Job { start, argument, believed, is_own } = unsafe { job.cast::<Job>().read() };
     // By its maker, or by its attributes.
     masks::inherit(believed | given);
+    if is_own {
+        masks::be_engines();
+    } else if ends_here {
+        masks::enter();
+    }
     // SAFETY: it came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };
     let result = start(argument);

@@ -29,34 +29,6 @@ unsafe fn wants_thread(event: *const libc::sigevent) -> bool {
         && unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
 }
 
-/// Defines the calls of POSIX asynchronous I/O: ENOSYS while there is an engine.
-macro_rules! asynchronous {
-    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        /// # Safety
-        /// As the C library's function of the same name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
-            real!($name: fn($($ty),*) -> i32);
-            if start::engine().is_some() {
-                return refuse(libc::ENOSYS);
-            }
-            // SAFETY: the caller's promise.
-            unsafe { $name()($($arg),*) }
-        }
-    )*};
-}
-
-asynchronous! {
-    aio_read(request: *mut c_void);
-    aio_read64(request: *mut c_void);
-    aio_write(request: *mut c_void);
-    aio_write64(request: *mut c_void);
-    aio_fsync(operation: i32, request: *mut c_void);
-    aio_fsync64(operation: i32, request: *mut c_void);
-    lio_listio(mode: i32, list: *const *mut c_void, count: i32, event: *mut libc::sigevent);
-    lio_listio64(mode: i32, list: *const *mut c_void, count: i32, event: *mut libc::sigevent);
-}
-
 /// # Safety
 /// As `timer_create(2)`.
 #[unsafe(no_mangle)]

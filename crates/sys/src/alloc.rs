@@ -41,6 +41,7 @@ fn start() -> usize {
             let base = base as usize;
             NEXT.store(base, Ordering::Relaxed);
             END.store(base + len, Ordering::Relaxed);
+            crate::memory::leave_out_of_dumps(base, len);
             START.store(base, Ordering::Release);
             return base;
         }
@@ -50,6 +51,23 @@ fn start() -> usize {
 
 static END: AtomicUsize = AtomicUsize::new(0);
 
+/// Core files have what is in use, since debuggers look for the loader's list of
+/// libraries there, and so much behind it.
+const DUMPED_BYTES: usize = 4 << 20;
+static DUMPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Has core files contain the heap up to `end`. Under the heap's lock.
+fn dump_up_to(end: usize) {
+    let from = DUMPED.load(Ordering::Relaxed).max(START.load(Ordering::Relaxed));
+    if end > from {
+        let to = (end + DUMPED_BYTES).min(END.load(Ordering::Relaxed));
+        DUMPED.store(to, Ordering::Relaxed);
+        let args = [from, to - from, libc::MADV_DODUMP as usize, 0, 0, 0];
+        // SAFETY: the heap's own pages; changes nothing but what a dump has.
+        unsafe { raw::syscall(libc::SYS_madvise, args) };
+    }
+}
+
 // SAFETY: `alloc` hands out disjoint ranges of one private mapping that is
 // never unmapped; nothing is taken back, so the other answers are "no".
 unsafe impl dlmalloc::Allocator for Arena {
@@ -58,7 +76,9 @@ unsafe impl dlmalloc::Allocator for Arena {
         if start() == 0 || NEXT.load(Ordering::Relaxed) + size > END.load(Ordering::Relaxed) {
             return (std::ptr::null_mut(), 0, 0);
         }
-        (NEXT.fetch_add(size, Ordering::Relaxed) as *mut u8, size, 0)
+        let at = NEXT.fetch_add(size, Ordering::Relaxed);
+        dump_up_to(at + size);
+        (at as *mut u8, size, 0)
     }
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
         std::ptr::null_mut()

@@ -11,6 +11,7 @@
 //! handler.
 
 use crate::descriptor::move_high;
+use crate::exemption;
 use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
 use crate::raw;
@@ -367,6 +368,9 @@ impl SwapFile {
         if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
         }
+        if exemption::is_in_force() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let fd = self.for_changing()?;
         let range = [offset_bytes, length_bytes];
         let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
@@ -466,18 +470,27 @@ pub fn map_unnamed(directory: &Path, len: usize) -> io::Result<usize> {
         // Not tried: the kernel would send SIGXFSZ.
         return Err(Errno::FBIG.into());
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::open(directory, flags, Mode::empty())?;
-    let file = open_unnamed(&parent, false)?;
-    if is_in_memory(rustix::fs::fstatfs(&file)?.f_type) {
-        return Err(Errno::NOSPC.into());
-    }
+    let file = open_for_copies(directory)?;
     // Storage at once: a page without any would be refused when it is touched.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let args = [0, len, prot, libc::MAP_SHARED as usize, file.as_raw_fd() as usize, 0];
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
     raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+/// Opens a file without a name, and without storage.
+///
+/// # Errors
+/// Where that cannot be, or it would lie in DRAM.
+pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(directory, flags, Mode::empty())?;
+    let file = open_unnamed(&parent, false)?;
+    if is_in_memory(rustix::fs::fstatfs(&file)?.f_type) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(file)
 }
 
 fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {

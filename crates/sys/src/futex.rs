@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const WAIT_PRIVATE: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
 
-fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) {
+fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     let time = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -15,7 +15,7 @@ fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) {
     // SAFETY: the caller passes the address of a live 4-byte aligned atomic;
     // `time` outlives the call. Any result just means "look again".
     unsafe {
-        raw::syscall(libc::SYS_futex, [address, WAIT_PRIVATE, expected as usize, time_ptr, 0, 0]);
+        raw::syscall(libc::SYS_futex, [address, WAIT_PRIVATE, expected as usize, time_ptr, 0, 0])
     }
 }
 
@@ -29,6 +29,19 @@ fn wake_at(address: usize, count: i32) {
 /// Sleeps while `word` holds `expected`; may return early for no reason.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait_at(word.as_ptr() as usize, expected, timeout_ns);
+}
+
+/// Sleeps for the program while `word` holds `expected`: the error is what its call may
+/// end by, EINTR or ETIMEDOUT, or EAGAIN where `word` held something else.
+pub fn wait_for_program(
+    word: &AtomicU32,
+    expected: u32,
+    timeout_ns: Option<u64>,
+) -> Result<(), i32> {
+    match wait_at(word.as_ptr() as usize, expected, timeout_ns) {
+        0.. => Ok(()),
+        error => Err(-error as i32),
+    }
 }
 
 /// Wakes everyone who sleeps on `word`.

@@ -14,12 +14,14 @@
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
+//! | [`heirloom`]                                   | whether forked children are there yet  |
 //! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
 //! | [`load`], [`threads`]                          | how many threads want to run; this     |
 //! |                                                | process's own                          |
 //! | [`pinners`]                                    | who else may reach a program's memory  |
+//! | [`linked`], [`code`]                           | what the loader has put together       |
 //! | [`simd`]                                       | comparing a page with wide registers   |
 //! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
 //! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
@@ -41,12 +43,14 @@ pub mod exemption;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
+pub mod heirloom;
 pub mod hold;
 pub mod holders;
 pub mod inline;
 pub mod kept;
 pub mod kernel_swap;
 pub mod layout;
+pub mod linked;
 pub mod load;
 pub mod lz4;
 pub mod memory;

@@ -106,6 +106,16 @@ pub fn give_back(bytes: &mut [u8]) {
     }
 }
 
+/// Tables and buffers of so many bytes are of no use in a core file, which would be as
+/// long as what is reserved for them.
+const LARGE_BYTES: usize = 4 << 20;
+
+/// Leaves whole pages of the engine's out of core files.
+pub(crate) fn leave_out_of_dumps(start: usize, len: usize) {
+    // SAFETY: changes nothing but what a dump has; a kernel that refuses dumps more.
+    unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
+}
+
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     // SAFETY: a new private anonymous mapping at an address of the kernel's
     // choice overlaps nothing.
@@ -119,5 +129,8 @@ fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     unsafe {
         raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
     };
+    if len >= LARGE_BYTES {
+        leave_out_of_dumps(base, len);
+    }
     Ok(base as *mut u8)
 }

@@ -10,7 +10,9 @@
 //! that borrows buffers must not return earlier, whatever fails meanwhile.
 
 use crate::descriptor::move_high;
+use crate::exemption;
 use crate::file::errno;
+use crate::futex;
 use crate::kept;
 use crate::raw;
 use crate::segment::StaticRange;
@@ -23,8 +25,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// How often a ring that accepts nothing is asked again before it counts as
-/// broken. Between two attempts the processor is yielded.
-const MAX_REFUSALS: u32 = 100_000;
+/// broken. Between two attempts a moment passes.
+const MAX_REFUSALS: u32 = 10_000;
 
 /// Which file a request is for.
 #[derive(Debug, Clone, Copy)]
@@ -149,11 +151,12 @@ impl Ring {
         self.uring.submitter().register_files(&[file.as_raw_fd()])
     }
 
-    /// False once the ring failed as such, rather than one of its requests,
-    /// and in a forked child. It serves no more requests then.
+    /// False once the ring failed as such, rather than one of its requests, in a
+    /// forked child, and under a filter of the program's own. It serves no more
+    /// requests then.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && raw::current_process() == self.process
+        !self.broken && !exemption::is_in_force() && raw::current_process() == self.process
     }
 
     /// Takes the ring out of use, as a failure of its own would.
@@ -352,7 +355,7 @@ impl Ring {
         (load, mut pending): (usize, usize),
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) -> io::Result<()> {
-        let mut refusals = 0;
+        let (mut refusals, mut turns) = (0, 0);
         while pending > 0 {
             match self.uring.submit_and_wait(pending) {
                 Ok(_) => refusals = 0,
@@ -361,7 +364,7 @@ impl Ring {
                     // Out of memory or of completion room for the moment.
                     Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
                         refusals += 1;
-                        raw::give_way();
+                        futex::relax(&mut turns);
                     }
                     _ => {
                         self.abandon(base, load, pending, deliver);
@@ -408,13 +411,14 @@ impl Ring {
     ) {
         self.broken = true;
         let not_taken = self.uring.submission().len();
+        let mut turns = 0;
         loop {
             pending -= self.reap(base, load, deliver);
             if pending <= not_taken {
                 return;
             }
-            // A system call is also where the kernel posts completions.
-            raw::give_way();
+            // In time by a system call: that is also where the kernel posts completions.
+            futex::relax(&mut turns);
         }
     }
 }
@@ -565,6 +569,9 @@ fn build(entries: u32) -> io::Result<IoUring> {
 fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
     // Where in the 120 bytes of the parameters the flags are.
     const FLAGS_AT: usize = 2;
+    if exemption::is_in_force() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     const PARAMETER_WORDS: usize = size_of::<Parameters>() / size_of::<u32>();
     let mut words = [0u32; PARAMETER_WORDS];
     words[FLAGS_AT] = flags;

@@ -1,6 +1,7 @@
 //! Signals: the handlers through which faults and guarded calls arrive, the
 //! stacks they run on, and the masks that must never contain them.
 
+use crate::exemption;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use std::io;
@@ -16,7 +17,7 @@ pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for what else is kept for its thread. Thread-local
 /// variables would come out of the thread's own stack, which may be small.
-pub const ROOM_BYTES: usize = 36 << 10;
+pub const ROOM_BYTES: usize = 48 << 10;
 /// All of a thread's mapping: a guard page, its stack, its room.
 const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
 
@@ -263,6 +264,13 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
+    if exemption::is_in_force() {
+        let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
+        // SAFETY: reads `info`; a thread may send itself any details.
+        if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
+            return Ok(());
+        }
+    }
     // SAFETY: the caller's promise.
     unsafe { send_with(raw::current_thread(), signal, info) }
 }
@@ -272,7 +280,11 @@ pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> 
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let (pid, tid) = (raw::current_process() as usize, thread as usize);
+    let (pid, tid) = (raw::current_process(), thread as usize);
+    if !exemption::may_signal(pid) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let pid = pid as usize;
     // SAFETY: reads `info`; a process may send itself any details.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
@@ -303,6 +315,20 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     info.si_code = libc::SI_QUEUE;
     // SAFETY: process, user and value start at byte 16 of siginfo_t; the value at 24.
     unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
+    info
+}
+
+/// Details of the signal that tells of an asynchronous request.
+#[must_use]
+pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = queued_info(signal, value);
+    info.si_code = libc::SI_ASYNCIO;
+    // SAFETY: process and user, of 32 bits each, start at byte 16 of siginfo_t.
+    unsafe {
+        let details = (&raw mut info).cast::<u32>().add(4);
+        details.write(raw::current_process());
+        details.add(1).write(libc::getuid());
+    }
     info
 }
 

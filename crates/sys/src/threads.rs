@@ -1,5 +1,6 @@
 //! Threads of this process, by the kernel's numbers.
 
+use crate::futex;
 use crate::raw;
 use crate::signals::{SIGSYS, siginfo_t};
 
@@ -42,7 +43,8 @@ pub fn wait_until_gone(thread: i32) {
         // SAFETY: signal 0 is never delivered.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
+    let mut turns = 0;
     while thread != 0 && still_there() {
-        std::thread::yield_now();
+        futex::relax(&mut turns);
     }
 }

@@ -73,7 +73,10 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     // Renamed into place: another test executable may be running the old one.
     let fresh = dir.join(format!("{executable}.{}", std::process::id()));
     let source = source_dir.join(format!("{name}.c"));
+    // Some programs are for a fixed place.
+    let place: &[&str] = if name.ends_with("_fixed") { &["-fno-pie", "-no-pie"] } else { &[] };
     let compiler = Command::new("gcc")
+        .args(place)
         .args(["-O2", "-pthread", "-o"])
         .args([&fresh, &source])
         .args(["-ldl", "-lrt"])

@@ -44,12 +44,19 @@ pub enum FaultError {
 }
 
 impl FaultError {
+    /// Whether the thread is only to take a signal before it tries again.
+    #[must_use]
+    pub fn is_for_a_signal(&self) -> bool {
+        matches!(self, FaultError::Exhausted(Exhausted::Signal))
+    }
+
     /// The reason as statistics record it; `None` for what is no failure of
     /// the engine's.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
             FaultError::NotMapped | FaultError::Foreign => return None,
+            FaultError::Exhausted(Exhausted::Signal) => return None,
             FaultError::Read(_) => StopReason::ReadFailed,
             FaultError::Corrupt { .. } => StopReason::WrongData,
             FaultError::Unpack(_) => StopReason::PoolDamaged,
@@ -93,6 +100,9 @@ pub enum Exhausted {
         /// Pages in DRAM.
         pages_mib: usize,
     },
+    /// Not yet, but the thread is to take a signal first.
+    #[error("a signal is waiting")]
+    Signal,
 }
 
 /// Why a page cannot be written out.

@@ -7,6 +7,7 @@ use crate::codec::seal::Sealer;
 use crate::codec::{Choice, Packer, Scratch, Selector, Workspaces};
 use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
+use crate::memory::interrupted_wait::InterruptedWait;
 use crate::memory::pinners::Pinners;
 use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
@@ -124,6 +125,8 @@ pub struct Parts {
     pub asleep: AtomicBool,
     /// Whether there is a background thread, about: a forked child has none.
     pub has_background: AtomicBool,
+    /// Who was called away while room was waited for.
+    pub interrupted_wait: InterruptedWait,
 }
 
 impl Parts {

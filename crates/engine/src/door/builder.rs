@@ -10,6 +10,7 @@ use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
+use crate::memory::interrupted_wait::InterruptedWait;
 use crate::memory::pinners::Pinners;
 use crate::policy::admission::Admission;
 use crate::policy::clock::Clock;
@@ -230,6 +231,7 @@ fn assemble(
         kick: AtomicU32::new(0),
         asleep: AtomicBool::new(false),
         has_background: AtomicBool::new(false),
+        interrupted_wait: InterruptedWait::default(),
         areas: swap_areas,
         window,
     })

@@ -24,14 +24,15 @@ use crate::walks::pool_upkeep::{self, Recompressor};
 use crate::walks::prefetch;
 use crate::walks::reclaim;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
+use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub mod holding;
 mod locking;
 pub mod remap;
 
@@ -55,8 +56,8 @@ pub struct Engine {
     contexts: Contexts,
     /// Held while pages are moved from one mapping to another.
     moves: Mutex<()>,
-    /// Pages pinned now, a page pinned twice counted twice.
-    pinned: AtomicUsize,
+    /// What calls to the kernel keep from leaving.
+    held: holding::Held,
 }
 
 /// The engine at rest: no walk is under way, nothing is half-way. For fork.
@@ -74,7 +75,7 @@ impl Engine {
         stats: Stats,
     ) -> Result<Engine, StartError> {
         let (parts, contexts) = builder::build(config, storage, stats)?;
-        Ok(Engine { parts, contexts, moves: Mutex::new(()), pinned: AtomicUsize::new(0) })
+        Ok(Engine { parts, contexts, moves: Mutex::new(()), held: holding::Held::default() })
     }
 
     /// Sets what the pool may take of the budget, or lets the engine choose.
@@ -196,9 +197,21 @@ impl Engine {
 
     /// Brings in the page at `address`, which the program has touched.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        let from = page_in::page_in(&self.parts, &self.contexts, self.page_of(address), access)?;
+        self.fault_until(address, access, 0)
+    }
+
+    /// As [`Engine::fault`], but a wait for room ends without the page when one of the
+    /// signals `open` is pending: the thread is to take it, and then to touch again.
+    pub fn fault_until(
+        &self,
+        address: usize,
+        access: Access,
+        open: Mask,
+    ) -> Result<(), FaultError> {
+        let page = self.page_of(address);
+        let from = page_in::page_in(&self.parts, &self.contexts, page, (access, open))?;
         if from.is_some() {
-            reclaim::keep_room(&self.parts, &self.contexts, self.pinned.load(Relaxed));
+            reclaim::keep_room(&self.parts, &self.contexts, self.held.pages());
         }
         // Only here, with signals blocked and nothing held: no handler of the program's
         // sees the thread bound to a processor.
@@ -206,81 +219,6 @@ impl Engine {
             self.parts.steer();
         }
         Ok(())
-    }
-
-    /// Brings in and pins the pages of a buffer, up to `most` bytes of it.
-    /// Returns how many bytes from its start are pinned: less than asked for
-    /// when the rest is not mapped.
-    pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
-        let len = len.min(most);
-        let mut done = 0;
-        while done < len && self.contains(address + done) {
-            match self.pin_page(self.page_of(address + done)) {
-                Ok(true) => done += PAGE_SIZE - (address + done) % PAGE_SIZE,
-                Ok(false) => break,
-                Err(error) => {
-                    self.unpin(address, done);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(done.min(len))
-    }
-
-    /// Brings a page in and pins it; false when it is not the engine's.
-    fn pin_page(&self, page: PageNo) -> Result<bool, FaultError> {
-        while !self.parts.pages.try_pin(page) {
-            match page_in::page_in(&self.parts, &self.contexts, page, Access::Write) {
-                Ok(_) => {}
-                // The kernel says what is wrong, or brings it in by itself.
-                Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        self.pinned.fetch_add(1, Relaxed);
-        Ok(true)
-    }
-
-    /// Pins the page at a managed address if it is resident; whether it was.
-    #[must_use]
-    pub fn pin_resident(&self, address: usize) -> bool {
-        let pinned = self.parts.pages.try_pin(self.page_of(address));
-        if pinned {
-            self.pinned.fetch_add(1, Relaxed);
-        }
-        pinned
-    }
-
-    /// Takes back what [`Engine::pin`] pinned.
-    pub fn unpin(&self, address: usize, len: usize) {
-        if len == 0 {
-            return;
-        }
-        for page in self.page_of(address)..=self.page_of(address + len - 1) {
-            self.parts.pages.unpin(page);
-            self.pinned.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// How much one system call may pin: an eighth of the budget, within bounds.
-    #[must_use]
-    pub fn pin_limit_bytes(&self) -> usize {
-        (self.parts.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20) & !(PAGE_SIZE - 1)
-    }
-
-    /// How much all system calls together may pin: a quarter of the budget.
-    #[must_use]
-    pub fn pin_total_bytes(&self) -> usize {
-        (self.parts.budget.limit_bytes() / 4) & !(PAGE_SIZE - 1)
-    }
-
-    /// Whether a call may pin `bytes` more beside those that are under way. A
-    /// page's worth it may while they have less than half of the budget: a copy
-    /// of it elsewhere would take as much.
-    #[must_use]
-    pub fn may_pin(&self, bytes: usize) -> bool {
-        let (pinned, most) = (self.pinned.load(Relaxed) * PAGE_SIZE, self.pin_total_bytes());
-        pinned.saturating_add(bytes) <= most || (bytes <= PAGE_SIZE && pinned <= 2 * most)
     }
 
     /// How many bytes from `address` on may be accessed as `wanted` says, up to
@@ -539,10 +477,30 @@ impl Engine {
         self.parts.window.inherit(&self.managed_ranges(at_rest), true)
     }
 
-    /// In the parent after fork: slots that exist now are not reused until
-    /// [`Engine::child_gone`], because the child reads them too.
-    pub fn child_made(&self, at_rest: &AtRest<'_>) {
-        self.parts.areas.freeze();
+    /// Runs `body`, after which the engine makes do with few system calls, while no
+    /// other thread has anything under way.
+    pub fn make_do(&self, body: impl FnOnce()) {
+        let at_rest = self.rest();
+        body();
+        // It takes a call that reads a process's memory by its number.
+        self.parts.pinners.stop();
+        drop(at_rest);
+        self.end_fork();
+    }
+
+    /// Whether a child that is forked now has pages in slots of this process's: a
+    /// process that is one itself has none of its own.
+    #[must_use]
+    pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
+        self.parts.may_write.load(Relaxed) && self.parts.areas.used_slots() > 0
+    }
+
+    /// In the parent after fork. Where the child reads slots, those that exist now
+    /// are not reused until [`Engine::child_gone`].
+    pub fn child_made(&self, at_rest: &AtRest<'_>, reads_slots: bool) {
+        if reads_slots {
+            self.parts.areas.freeze();
+        }
         // Refused only where it was refused before: then nothing is inherited.
         let _ = self.parts.window.inherit(&self.managed_ranges(at_rest), false);
     }
@@ -561,7 +519,7 @@ impl Engine {
         managed
     }
 
-    /// Ends one [`Engine::child_made`].
+    /// Ends one [`Engine::child_made`] of a child that reads slots.
     pub fn child_gone(&self) {
         self.parts.areas.thaw();
     }

@@ -4,3 +4,4 @@ pub mod address_space;
 pub mod budget;
 pub mod context;
 pub mod pinners;
+pub mod interrupted_wait;

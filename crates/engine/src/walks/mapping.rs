@@ -103,9 +103,7 @@ pub fn reserve(parts: &Parts, count: u64) -> Option<PageNo> {
 
 /// Unmaps `range` but keeps it from other mappings.
 pub fn retract(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
-    let _layout = parts.space.lock();
-    parts.space.close(&range);
-    drop_content(parts, range)
+    clear(parts, &mut parts.space.lock(), &range)
 }
 
 /// Has the kernel lock `range` into memory, and notes that it is, unless more than

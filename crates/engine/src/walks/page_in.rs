@@ -24,14 +24,16 @@ use crate::store::pool::Handle;
 use crate::walks::page_out::frame_of;
 use crate::walks::reclaim;
 use softswap_sys::raw::current_cpu;
+use softswap_sys::signals::Mask;
 use softswap_sys::window::Writes;
 
-/// Brings a page in, and says from where, or finds that it is there.
+/// Brings a page in, and says from where, or finds that it is there. A wait for room ends
+/// when one of the signals `open` is pending.
 pub fn page_in(
     parts: &Parts,
     contexts: &Contexts,
     page: PageNo,
-    access: Access,
+    (access, open): (Access, Mask),
 ) -> Result<Option<Tier>, FaultError> {
     let watch = Stopwatch::start();
     // First of all, before anything is waited for: what comes next takes its
@@ -45,7 +47,7 @@ pub fn page_in(
         swap_cache::before_write(parts, page, claim).map_err(FaultError::Install)?;
         return Ok(None);
     }
-    let tier = bring(parts, &mut context, page, claim, (access, touch))?;
+    let tier = bring(parts, &mut context, page, claim, (access, touch, open))?;
     drop(context);
     parts.note_peaks();
     let ns = parts.partition.prices().took(tier, &watch);
@@ -100,7 +102,7 @@ fn bring(
     context: &mut Context,
     page: PageNo,
     claim: Claim<'_>,
-    (access, touch): (Access, Touch),
+    (access, touch, open): (Access, Touch, Mask),
 ) -> Result<Tier, FaultError> {
     let place = claim.before().place();
     // A staged page never left DRAM, so it is charged already.
@@ -114,7 +116,7 @@ fn bring(
     if place == Place::Vacant && !parts.space.is_mapped(page) {
         return Err(FaultError::NotMapped);
     }
-    reclaim::make_room(parts, context, 1)?;
+    reclaim::make_room(parts, context, 1, open)?;
     // Before the copy's fate is decided. Should the page not come after all, it is
     // as if it had come and left.
     parts.note_return(page, place);

@@ -25,6 +25,7 @@ use crate::steps::write_out::{allocate, write_sealed};
 use crate::store::bounce::Buffer;
 use crate::store::swap::AreaFull;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
@@ -263,6 +264,7 @@ fn publish_copied(
     content: &[u8; PAGE_SIZE],
 ) -> bool {
     let frame = context.first_frame + frame;
+    let mut turns = 0;
     for _ in 0..GIVE_BACK_TRIES {
         if parts.window.fill_frame(frame, content).is_ok() {
             claim.publish(Place::Staged { frame: frame as u32 });
@@ -273,7 +275,7 @@ fn publish_copied(
             claim.publish(Place::resident(HOT));
             return false;
         }
-        std::thread::yield_now();
+        futex::relax(&mut turns);
     }
     parts.die("a page that was taken out could neither be kept nor put back");
 }
@@ -439,7 +441,7 @@ pub fn frame_of(parts: &Parts, frame: u32) -> StagedFrame<'_> {
 
 /// Gives a staged page back to the program: it has nowhere to go.
 fn give_back(parts: &Parts, page: PageNo, content: StagedFrame<'_>, claim: Claim<'_>) {
-    let mut content = content;
+    let (mut content, mut turns) = (content, 0);
     for _ in 0..GIVE_BACK_TRIES {
         match content.give_back(page) {
             Ok(()) => {
@@ -449,7 +451,7 @@ fn give_back(parts: &Parts, page: PageNo, content: StagedFrame<'_>, claim: Claim
             }
             Err((frame, _)) => content = frame,
         }
-        std::thread::yield_now();
+        futex::relax(&mut turns);
     }
     // The frame is about to be emptied, and it is the only copy.
     parts.die("a page that could not be stored could not be put back either");

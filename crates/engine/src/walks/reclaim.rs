@@ -19,6 +19,7 @@ use crate::walks::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::walks::upkeep::Upkeep;
 use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use softswap_sys::signals::{self, Mask};
 use std::sync::atomic::Ordering;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
@@ -114,13 +115,23 @@ fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<N
     }
 }
 
-/// Charges `count` pages to the budget, reclaiming if there is no room.
-pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(), Exhausted> {
+/// Batches taken out in vain, because others had the room first, after which signals are
+/// looked for.
+const ROUNDS_BETWEEN_LOOKS: u32 = 8;
+
+/// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
+/// long it ends early when one of the signals `open` is pending.
+pub fn make_room(
+    parts: &Parts,
+    context: &mut Context,
+    count: usize,
+    open: Mask,
+) -> Result<(), Exhausted> {
     if !context.may_reclaim {
         parts.budget.charge(count);
         return Ok(());
     }
-    let mut pauses: u32 = 0;
+    let (mut pauses, mut rounds) = (0_u32, 0_u32);
     let (mut stuck_ns, mut tried_ns) = (0, None);
     loop {
         let other = parts.other_bytes();
@@ -134,10 +145,21 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
         parts.wake_reclaim();
         parts.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(parts, context) {
-            Round::Progress => (pauses, stuck_ns, tried_ns) = (0, 0, None),
+            Round::Progress => {
+                (pauses, stuck_ns, tried_ns) = (0, 0, None);
+                parts.interrupted_wait.forget();
+                rounds += 1;
+                if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
+                    return Err(Exhausted::Signal);
+                }
+            }
             Round::Stuck(why) => {
                 let now = now_ns();
-                let before = tried_ns.replace(now).unwrap_or(now);
+                let before = tried_ns.replace(now).unwrap_or_else(|| {
+                    let (waited_ns, at_ns) = parts.interrupted_wait.go_on(now);
+                    stuck_ns = waited_ns;
+                    at_ns
+                });
                 stuck_ns += (now - before).min(LONGEST_TRY_NS);
                 pauses += 1;
                 if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
@@ -145,6 +167,10 @@ pub fn make_room(parts: &Parts, context: &mut Context, count: usize) -> Result<(
                 }
                 if stuck_ns > PATIENCE_NS {
                     return Err(exhausted(parts, why));
+                }
+                if signals::pending() & open != 0 {
+                    parts.interrupted_wait.note(stuck_ns, now);
+                    return Err(Exhausted::Signal);
                 }
                 futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));
             }

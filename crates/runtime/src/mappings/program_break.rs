@@ -34,7 +34,11 @@ fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> 
             *at = Break { start, end: start };
         }
         let (before, after) = (at.end, target(&at)?);
-        if after < at.start || after > at.start + HEAP_BYTES.min(engine.window().1 / 8) {
+        if after < at.start {
+            // The kernel leaves the break where it is, and the C library takes that for done.
+            return Some(before);
+        }
+        if after > at.start + HEAP_BYTES.min(engine.window().1 / 8) {
             return None;
         }
         let (have, want) = (before.next_multiple_of(PAGE_SIZE), after.next_multiple_of(PAGE_SIZE));
@@ -52,15 +56,33 @@ fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> 
 /// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { change_by(delta) }
+}
+
+/// # Safety
+/// As `sbrk(2)`.
+unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(engine) = start::engine() else {
-        crate::real::real!(sbrk: fn(isize) -> *mut c_void);
+        // Not by the other name, which may be the program's here.
+        crate::real::real!(__sbrk: fn(isize) -> *mut c_void);
         // SAFETY: the caller's promise.
-        return unsafe { sbrk()(delta) };
+        return unsafe { __sbrk()(delta) };
     };
     match move_break(engine, |at| at.end.checked_add_signed(delta)) {
         Some(before) => before as *mut c_void,
         None => c_result(-(libc::ENOMEM as isize)) as *mut c_void,
     }
+}
+
+/// The name by which allocators call it that have a `sbrk` of their own.
+///
+/// # Safety
+/// As `sbrk(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { change_by(delta) }
 }
 
 /// # Safety

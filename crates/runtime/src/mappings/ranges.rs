@@ -7,6 +7,7 @@
 use super::{TASK_SIZE, populate, refused};
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::start;
+use crate::transfers::user;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::memory::address_space::{AtFork, Kind};
 use softswap_sys::PAGE_SIZE;
@@ -168,8 +169,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
             if !engine.allows(address, len, wanted) {
                 return refused(libc::EINVAL);
             }
-            populate(engine, address, len);
-            0
+            if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
         }
         libc::MADV_DONTFORK => at_fork(AtFork::Withheld, true),
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
@@ -196,11 +196,15 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
     let mut pins = Pins::<1>::new(engine);
     let bytes = count.saturating_mul(size_of::<libc::iovec>());
-    if count > libc::UIO_MAXIOV as usize || pins.add(vectors, bytes, usize::MAX) < bytes {
+    // The kernel says what is wrong with an array that is too long, or cannot be read.
+    if count > libc::UIO_MAXIOV as usize
+        || pins.add(vectors, bytes, usize::MAX) < bytes
+        || !user::is_readable(vectors, bytes)
+    {
         return issue(libc::SYS_process_madvise, arguments);
     }
     let is_managed = (0..count).any(|index| {
-        // SAFETY: the program's array, pinned if managed.
+        // SAFETY: the program's array, readable just now, and pinned if managed.
         let vector = unsafe { (vectors as *const libc::iovec).add(index).read_unaligned() };
         engine.contains(vector.iov_base as usize)
     });
@@ -268,9 +272,15 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     };
     let mut is_out_of_reach = false;
     let managed = |start, len| {
-        if !engine.allows(start, len, libc::PROT_READ) {
+        // What may only be written is locked, too.
+        let allows = |access| engine.allows(start, len, access);
+        if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
             is_out_of_reach = true;
             return 0;
+        }
+        if len <= engine.lock_limit_bytes() {
+            // While signals come; what is left to do then is little.
+            populate(engine, start, len);
         }
         result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
     };

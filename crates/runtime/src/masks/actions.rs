@@ -2,13 +2,12 @@
 
 use super::belief::{self, is_borrowing};
 use super::entry;
-use super::{INTERNAL, OURS, bits, set_bits, stacks, waiting};
+use super::{INTERNAL, OURS, bits, pending, set_bits, stacks, waiting};
 use crate::real::c_result;
-use crate::start;
+use crate::{filters, start};
 use libc::sigaction as CAction;
 use softswap_engine::base::stats::Counter;
 use softswap_sys::futex::Lock;
-use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGBUS, SIGSYS, siginfo_t};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -19,51 +18,42 @@ const KNOWN_FLAGS: u64 = 0xdc00_0807 | SA_RESTORER;
 /// What the kernel takes out of every mask.
 const NEVER_MASKED: Mask = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);
 
-/// What the program asked for one of the engine's signals, and what is held back of it.
+/// What the program asked for one of the engine's signals.
 pub(super) struct Remembered {
     lock: Lock,
-    state: UnsafeCell<State>,
+    action: UnsafeCell<Action>,
 }
 
-struct State {
-    action: Action,
-    /// Held back for whoever unblocks it first.
-    held: Option<siginfo_t>,
-    /// Held back for one thread.
-    held_for: Option<(i32, siginfo_t)>,
-    /// A thread that waits for it; 0: none.
-    waiter: i32,
-}
-
-// SAFETY: `state` is only touched under `lock`.
+// SAFETY: `action` is only touched under `lock`.
 unsafe impl Sync for Remembered {}
 
 impl Remembered {
     const fn new() -> Remembered {
-        let state = State { action: Action::DEFAULT, held: None, held_for: None, waiter: 0 };
-        Remembered { lock: Lock::new(), state: UnsafeCell::new(state) }
+        Remembered { lock: Lock::new(), action: UnsafeCell::new(Action::DEFAULT) }
     }
 
-    fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, body: impl FnOnce(&mut Action) -> R) -> R {
         signals::with_all_blocked(|| {
-            self.lock.lock();
+            // Who forks has it already.
+            let has_lock = pending::is_forking();
+            if !has_lock {
+                self.lock.lock();
+            }
             // SAFETY: the lock is held.
-            let result = body(unsafe { &mut *self.state.get() });
-            self.lock.unlock();
+            let result = body(unsafe { &mut *self.action.get() });
+            if !has_lock {
+                self.lock.unlock();
+            }
             result
         })
     }
 
     fn change(&self, new: Option<Action>) -> Action {
-        self.with(|state| {
-            let before = state.action;
+        self.with(|action| {
+            let before = *action;
             if let Some(new) = new {
-                state.action =
+                *action =
                     Action::new(new.handler, new.flags & KNOWN_FLAGS, new.mask & !NEVER_MASKED);
-                if new.handler == libc::SIG_IGN {
-                    state.held = None;
-                    state.held_for = None;
-                }
             }
             before
         })
@@ -71,56 +61,18 @@ impl Remembered {
 
     /// What a handler of the program's is called with now.
     fn take_action(&self) -> Action {
-        self.with(|state| {
-            let action = state.action;
+        self.with(|now| {
+            let action = *now;
             if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
-                state.action.handler = libc::SIG_DFL;
+                now.handler = libc::SIG_DFL;
             }
             action
         })
     }
 
-    /// Keeps a sent signal until it is unblocked, and lets know who waits for it.
-    fn hold(&self, signal: i32, info: &siginfo_t) {
-        let me = raw::current_thread();
-        self.with(|state| {
-            if info.si_code == libc::SI_TKILL {
-                state.held_for.get_or_insert((me, *info));
-                return;
-            }
-            state.held.get_or_insert(*info);
-            if state.waiter != 0 && state.waiter != me {
-                let poke = waiting::poke(signal);
-                // Who is gone need not know.
-                // SAFETY: details made for this.
-                let _ = unsafe { signals::send_with(state.waiter, signal, &raw const poke) };
-            }
-        });
-    }
-
-    pub(super) fn take_held(&self) -> Option<siginfo_t> {
-        let me = raw::current_thread();
-        self.with(|state| {
-            let mine = state.held_for.take_if(|(thread, _)| *thread == me);
-            mine.map(|(_, info)| info).or_else(|| state.held.take())
-        })
-    }
-
-    pub(super) fn holds_for_me(&self) -> bool {
-        let me = raw::current_thread();
-        self.with(|state| {
-            state.held.is_some() || state.held_for.is_some_and(|(thread, _)| thread == me)
-        })
-    }
-
     /// Whether the program ignores it.
     pub(super) fn is_ignored(&self) -> bool {
-        self.with(|state| state.action.handler == libc::SIG_IGN)
-    }
-
-    /// Notes who waits for the signal.
-    pub(super) fn set_waiter(&self, thread: i32) {
-        self.with(|state| state.waiter = thread);
+        self.with(|action| action.handler == libc::SIG_IGN)
     }
 }
 
@@ -129,14 +81,21 @@ pub(super) static ON_SIGSYS: Remembered = Remembered::new();
 
 /// Keeps other threads from holding these locks while this one forks.
 pub(crate) fn lock_for_fork() {
-    ON_SIGBUS.lock.lock();
-    ON_SIGSYS.lock.lock();
+    // One that arrives in between would find a lock taken, and nobody to give it back.
+    signals::with_all_blocked(|| {
+        ON_SIGBUS.lock.lock();
+        ON_SIGSYS.lock.lock();
+        pending::lock_for_fork();
+    });
 }
 
 /// Ends what [`lock_for_fork`] began.
 pub(crate) fn unlock_after_fork() {
-    ON_SIGBUS.lock.unlock();
-    ON_SIGSYS.lock.unlock();
+    signals::with_all_blocked(|| {
+        pending::unlock_after_fork();
+        ON_SIGBUS.lock.unlock();
+        ON_SIGSYS.lock.unlock();
+    });
 }
 
 /// An action of the program's for a signal that the kernel has [`entry`] for.
@@ -187,11 +146,20 @@ fn is_function(handler: usize) -> bool {
 /// # Safety
 /// As `sigaction(2)`: the handler is a function.
 pub(super) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, i32> {
+    if let Some(refused) =
+        filters::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
+    {
+        return Err(-refused as i32);
+    }
     if let Some(remembered) = remembered(signal) {
         // The child of a vfork has handlers of its own, but this memory is its parent's.
         let new = new.filter(|_| !is_borrowing());
         let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
-        return Ok(remembered.change(new));
+        let before = remembered.change(new);
+        if new.is_some_and(|new| new.handler == libc::SIG_IGN) {
+            pending::forget(signal);
+        }
+        return Ok(before);
     }
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
     let asked = ASKED.get(signal as usize).filter(|_| start::engine().is_some());
@@ -261,13 +229,13 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     // SAFETY: the handler's own details.
     let details = unsafe { &*info };
     if waiting::is_poke(details) {
-        waiting::look_again();
+        waiting::look(signal);
         return;
     }
     let was_sent = details.si_code <= 0;
     let is_blocked = belief::believed() & signals::bit(signal) != 0;
-    if was_sent && is_blocked {
-        remembered.hold(signal, details);
+    if was_sent && (is_blocked || pending::takes_nothing()) {
+        pending::hold(signal, details);
         waiting::look_again();
         return;
     }

@@ -1,10 +1,7 @@
-//! What a thread believes to block of the engine's signals, and what is held back for it.
-//!
-//! A signal that somebody sends while it is believed to be blocked waits here, as it would
-//! in the kernel: one of each kind.
+//! What a thread believes to block of the engine's signals.
 
-use super::OURS;
-use super::actions::{ON_SIGBUS, ON_SIGSYS, Remembered};
+use super::{OURS, pending};
+use crate::guard::issue;
 use crate::start;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSYS, siginfo_t};
@@ -12,10 +9,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 thread_local! {
-    /// Which of the engine's signals this thread believes it has blocked.
-    static BELIEVED: Cell<Mask> = const { Cell::new(0) };
-    /// The same for the child of a `vfork`, which has this thread's memory until it
-    /// calls exec: its process number, 0 for none.
+    /// What the child of a `vfork`, which has this thread's memory until it
+    /// calls exec, believes: its process number, 0 for none.
     static CHILDS: Cell<(i32, Mask)> = const { Cell::new((0, 0)) };
 }
 
@@ -32,6 +27,7 @@ pub(crate) fn become_child() {
     let me = current_pid();
     OWN_PID.store(me, Ordering::Relaxed);
     let _ = LOADED_PID.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
+    pending::become_child();
 }
 
 /// Whether this process was forked off, and so has most likely one thread.
@@ -49,7 +45,7 @@ pub(super) fn is_borrowing() -> bool {
 /// Which of the engine's signals this thread believes it has blocked.
 pub(crate) fn believed() -> Mask {
     let (child, mask) = CHILDS.get();
-    if child != 0 && child == current_pid() { mask } else { BELIEVED.get() }
+    if child != 0 && child == current_pid() { mask } else { pending::believed() }
 }
 
 /// From now on this thread believes to block these.
@@ -60,21 +56,21 @@ pub(super) fn believe(mask: Mask) {
     if is_borrowing() {
         CHILDS.set((current_pid(), mask));
     } else {
-        BELIEVED.set(mask);
+        pending::believe(mask);
         CHILDS.set((0, 0));
     }
 }
 
 /// A new thread believes what its maker did, or what its attributes say.
 pub(crate) fn inherit(mask: Mask) {
-    BELIEVED.set(mask & OURS);
+    pending::believe(mask & OURS);
 }
 
 /// Takes the engine's signals out of the mask in force: what there was is believed.
 pub(super) fn adopt_mask() {
     let mask = signals::current_mask();
     if mask & OURS != 0 {
-        BELIEVED.set(mask & OURS);
+        pending::believe(mask & OURS);
         signals::set_mask(mask & !OURS);
     }
 }
@@ -89,8 +85,8 @@ pub(super) fn settle(mask: Mask) {
 /// Lets held signals strike this thread. True if there were any.
 pub(super) fn release(of: Mask) -> bool {
     let mut any = false;
-    for (signal, remembered) in kinds(of) {
-        while let Some(info) = remembered.take_held() {
+    for signal in kinds(of) {
+        while let Some(info) = pending::take(signal) {
             any = true;
             // SAFETY: what a handler was given for this signal.
             let _ = unsafe { signals::raise_with(signal, &raw const info) };
@@ -100,25 +96,18 @@ pub(super) fn release(of: Mask) -> bool {
 }
 
 /// The engine's signals that a mask names.
-pub(super) fn kinds(of: Mask) -> impl Iterator<Item = (i32, &'static Remembered)> {
-    [(SIGBUS, &ON_SIGBUS), (SIGSYS, &ON_SIGSYS)]
-        .into_iter()
-        .filter(move |(signal, _)| of & signals::bit(*signal) != 0)
+pub(super) fn kinds(of: Mask) -> impl Iterator<Item = i32> {
+    [SIGBUS, SIGSYS].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
 }
 
 /// What is held back for this thread.
 pub(super) fn held() -> Mask {
-    if start::engine().is_none() {
-        return 0;
-    }
-    kinds(OURS)
-        .filter(|(_, remembered)| remembered.holds_for_me())
-        .fold(0, |mask, (signal, _)| mask | signals::bit(signal))
+    if start::engine().is_some() { pending::held() } else { 0 }
 }
 
 /// Takes a held signal that a thread waits for.
 pub(super) fn take_held(of: Mask) -> Option<(i32, siginfo_t)> {
-    kinds(of).find_map(|(signal, remembered)| Some((signal, remembered.take_held()?)))
+    kinds(of).find_map(|signal| Some((signal, pending::take(signal)?)))
 }
 
 /// How a mask changes by a set.
@@ -139,8 +128,8 @@ pub(super) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
     let args = [how as usize, at, &raw mut before as usize, size_of::<Mask>(), 0, 0];
     let believed = believed();
-    // SAFETY: pointers to locals.
-    let result = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+    // The program's call, which its own filters judge.
+    let result = issue(libc::SYS_rt_sigprocmask, args);
     if result < 0 {
         return Err(-result as i32);
     }

@@ -26,6 +26,10 @@ pub(crate) fn as_believed<R>(exec: impl FnOnce() -> R) -> R {
     }
     let mask = signals::current_mask();
     signals::set_mask(mask | believed);
+    // Now it waits in the kernel. The child of a `vfork` has nothing of its parent's.
+    if !belief::is_borrowing() {
+        belief::release(believed);
+    }
     let ignore = Action::new(libc::SIG_IGN, 0, 0);
     let before = ours.map(|(signal, ignored)| {
         // SAFETY: no handler is installed.

@@ -10,7 +10,8 @@
 //! |-----------|------------------------------------------------------------------|
 //! | `actions` | what a signal does: `sigaction` and all that is made of it       |
 //! | `entry`   | the handler that the kernel has for every handler of the program's |
-//! | `belief`  | what a thread believes to block, and what is held back meanwhile |
+//! | `belief`  | what a thread believes to block                                  |
+//! | `pending` | what is held back meanwhile, and who takes it                    |
 //! | `calls`   | `sigprocmask` and all that is made of it                         |
 //! | `waiting` | calls that put a mask in force while they wait, or wait for a signal |
 //! | `jumps`   | masks that are kept with a place to jump to                      |
@@ -27,6 +28,7 @@ mod by_number;
 mod calls;
 mod entry;
 mod jumps;
+mod pending;
 mod stacks;
 mod waiting;
 
@@ -56,6 +58,27 @@ pub(crate) fn remember(bus: Action, sys: Action) {
 pub(crate) fn adopt() {
     belief::adopt_mask();
     actions::adopt();
+}
+
+/// This thread is the program's, and can be told of signals; it believes what it is to.
+pub(crate) fn enter() {
+    pending::enter();
+    look();
+}
+
+/// Takes what was sent meanwhile.
+pub(crate) fn look() {
+    belief::release(OURS & !belief::believed());
+}
+
+/// This thread ends.
+pub(crate) fn leave() {
+    pending::leave();
+}
+
+/// This thread is the engine's.
+pub(crate) fn be_engines() {
+    pending::be_engines();
 }
 
 /// The kernel's part of a C library set.

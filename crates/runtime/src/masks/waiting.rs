@@ -5,7 +5,7 @@
 //! what is sent while it waits the kernel gives to it, or another thread's handler does.
 
 use super::belief::{self, believed, settle};
-use super::{OURS, bits, set_of};
+use super::{OURS, bits, pending, set_of};
 use crate::real::real;
 use crate::start;
 use libc::{sigset_t, timespec};
@@ -156,6 +156,17 @@ pub(super) fn look_again() {
     TIME.set(NOT_AT_ALL);
 }
 
+/// This thread was told that a signal is held which it takes.
+pub(super) fn look(signal: i32) {
+    look_again();
+    let bit = signals::bit(signal);
+    if believed() & bit == 0 && !pending::takes_nothing() {
+        belief::release(bit);
+    } else if !pending::is_waiting_for(signal) {
+        pending::pass_on(signal);
+    }
+}
+
 /// What tells a signal of ours from the program's.
 const POKE: usize = 0x50f7_5a9e_0b05;
 
@@ -181,10 +192,9 @@ unsafe fn wait_for_ours(
 ) -> i32 {
     // SAFETY: the caller's pointer is valid or null.
     let asked = unsafe { time.as_ref() }.copied();
-    let me = raw::current_thread();
     loop {
         TIME.set(asked.unwrap_or(FOR_EVER));
-        belief::kinds(wanted).for_each(|(_, remembered)| remembered.set_waiter(me));
+        pending::wait_for(wanted);
         // SAFETY: all-zero is a valid value to write over.
         let mut got: siginfo_t = unsafe { std::mem::zeroed() };
         let result = match belief::take_held(wanted) {
@@ -194,9 +204,9 @@ unsafe fn wait_for_ours(
             }
             None => wait(set, &raw mut got, TIME.with(Cell::as_ptr)),
         };
-        belief::kinds(wanted).for_each(|(_, remembered)| remembered.set_waiter(0));
         let timed_out =
             result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        raw::preserving_errno(|| pending::wait_for(0));
         let is_poke = result > 0 && is_poke(&got);
         // The time was taken away, or the signal sent, to have this look again.
         if is_poke || timed_out && belief::held() & wanted != 0 {

@@ -9,7 +9,8 @@ mod copies;
 mod environment;
 mod exec;
 mod posix_spawn;
+mod search;
 mod shell;
 mod turns;
 
-pub(crate) use exec::answer_exec;
+pub(crate) use exec::{answer_exec, room_of};

@@ -7,11 +7,15 @@
 //! brings in by itself; a little of it, or all where no directory has room, into
 //! memory.
 //!
+//! What is pinned, and what of a copy in memory is more than the kernel's own buffers
+//! would hold, is counted first ([`crate::pins`]). Who is refused waits for others, and
+//! has no memory (ENOMEM) where that takes too long, or it would never do.
+//!
 //! A copy begins at the same place in its page as the original, and what of the
 //! original may not be accessed, of the copy may not be either: so the kernel finds
 //! a bad pointer just where it would have.
 
-use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES};
+use super::{END_OF_MEMORY, MAX_TRANSFER_BYTES, spare};
 use crate::filters;
 use crate::guard::ask;
 use crate::pins::Pins;
@@ -19,6 +23,7 @@ use crate::start;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::now_ns;
 use softswap_sys::{file, signals};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -44,9 +49,13 @@ pub(crate) fn set_up(directories: impl Iterator<Item = PathBuf>) {
 /// Which way the data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    In,
+    /// In: so many bytes at most arrive that lie in no buffer of the kernel's now.
+    In(usize),
     Out,
 }
+
+/// In, of what the kernel has in buffers of its own by then.
+pub(super) const RECEIVED: Way = Way::In(0);
 
 fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && start::is_managed(vector.iov_base as usize)
@@ -92,7 +101,7 @@ pub(super) fn room<'p, T: Copy>(
         return Some(&mut few[..count]);
     }
     let len = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
-    let address = pins.keep_mapping(len, || map_memory(len))? as *mut T;
+    let address = pins.keep_mapping(len, 0, || in_memory(len))? as *mut T;
     let first = *few.first()?;
     for index in 0..count {
         // SAFETY: within the mapping just made, which is page-aligned.
@@ -118,12 +127,33 @@ fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-fn map_file(len: usize) -> Option<usize> {
+pub(super) fn in_memory(len: usize) -> Option<(usize, u32)> {
+    map_memory(len).map(|address| (address, 0))
+}
+
+/// A file, and which of the spare ones it is.
+fn map_file(len: usize) -> Option<(usize, u32)> {
     if filters::has_own() {
         // It may forbid to open one.
-        return None;
+        return spare::map(len);
     }
-    DIRECTORIES.get()?.iter().find_map(|directory| file::map_unnamed(directory, len).ok())
+    let mut directories = DIRECTORIES.get()?.iter();
+    directories.find_map(|directory| Some((file::map_unnamed(directory, len).ok()?, 0)))
+}
+
+/// A filter of the program's own is about to be installed: what it may forbid is done now.
+pub(crate) fn before_filter() {
+    if let Some(directories) = DIRECTORIES.get() {
+        spare::open(directories);
+    }
+}
+
+/// How long the program's files may get.
+pub(super) fn file_limit_bytes() -> usize {
+    let mut limit = [u64::MAX; 2];
+    let at = &raw mut limit as usize;
+    ask(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
+    limit[0] as usize
 }
 
 /// Bytes that a copy of a vector takes.
@@ -141,23 +171,38 @@ pub(super) struct Buffers<'e, 'v> {
 }
 
 impl<'e, 'v> Buffers<'e, 'v> {
-    /// Pins up to `most` bytes, if other calls leave room for them, or copies. The
-    /// kernel's error where there is no room for copies either.
+    /// Pins up to `most` bytes, if other calls leave room for them.
+    pub(super) fn pinned(
+        engine: &'e Engine,
+        originals: &'v [iovec],
+        most: usize,
+    ) -> Option<Buffers<'e, 'v>> {
+        let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
+        (managed_bytes(originals) <= most && buffers.pin()).then_some(buffers)
+    }
+
+    /// The same, or copies. The kernel's error where there is no room for copies either.
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
         way: Way,
         most: usize,
     ) -> Result<Buffers<'e, 'v>, isize> {
-        let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
-        let bytes = managed_bytes(originals);
-        if bytes <= most && engine.may_pin(bytes) && buffers.pin()
-            || buffers.copy(engine, way)
-            || bytes <= engine.pin_total_bytes() && buffers.pin()
-        {
+        if let Some(buffers) = Buffers::pinned(engine, originals, most) {
             return Ok(buffers);
         }
-        Err(-(libc::ENOMEM as isize))
+        let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
+        let (since, most) = (now_ns(), engine.hold_limit_bytes());
+        let may_fit = managed_bytes(originals) <= most;
+        loop {
+            if buffers.copy(engine, way) || may_fit && buffers.pin() {
+                return Ok(buffers);
+            }
+            let may_come = may_fit || filters::has_own() && spare::are_there();
+            if !may_come || !buffers.pins.may_wait(since) {
+                return Err(-(libc::ENOMEM as isize));
+            }
+        }
     }
 
     /// What the kernel is to be given.
@@ -165,14 +210,26 @@ impl<'e, 'v> Buffers<'e, 'v> {
         self.copies
     }
 
-    /// Pins what is managed. What is not mapped stays as it is: the kernel says so.
+    /// Pins what is managed, all of it or nothing. What is not mapped stays as it is: the
+    /// kernel says so.
     fn pin(&mut self) -> bool {
         let managed = || self.originals.iter().filter(|vector| is_managed(vector));
         if managed().count() > self.pins.room() {
             return false;
         }
+        let mark = self.pins.mark();
         for vector in managed() {
-            self.pins.add(vector.iov_base as usize, vector.iov_len, usize::MAX);
+            let (base, len) = (vector.iov_base as usize, vector.iov_len);
+            // A page a copy of which elsewhere would take as much.
+            let is_alone = self.originals.len() == 1 && len <= PAGE_SIZE;
+            let pinned = self.pins.add_held(base, len);
+            if pinned.is_none() && !is_alone {
+                self.pins.back_to(mark);
+                return false;
+            }
+            if pinned.is_none() {
+                self.pins.add(base, len, len);
+            }
         }
         true
     }
@@ -181,9 +238,17 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let array = size_of_val(self.originals).next_multiple_of(PAGE_SIZE);
         let managed = self.originals.iter().filter(|vector| is_managed(vector));
         let len = managed.fold(array, |sum, vector| sum + span(vector));
-        let in_file = way == Way::Out && len - array > IN_MEMORY_BYTES;
-        let map_it = || in_file.then(|| map_file(len)).flatten().or_else(|| map_memory(len));
-        let Some(base) = self.pins.keep_mapping(len, map_it) else { return false };
+        let pins = &mut self.pins;
+        let (held, file_first) = match way {
+            Way::In(held) => (held.min(len), false),
+            Way::Out => (len, len - array > IN_MEMORY_BYTES),
+        };
+        let base = [file_first, !file_first].into_iter().find_map(|in_file| match in_file {
+            true if held > 0 => pins.keep_mapping(len, 0, || map_file(len)),
+            true => None,
+            false => pins.keep_mapping(len, held, || in_memory(len)),
+        });
+        let Some(base) = base else { return false };
         let mut at = base + array;
         for (index, vector) in self.originals.iter().enumerate() {
             let mut copied = *vector;
@@ -224,7 +289,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
 
 /// Makes the copy of a vector in the room at `at`; its address.
 fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
-    let wanted = if way == Way::In { libc::PROT_WRITE } else { libc::PROT_READ };
+    let wanted = if way == Way::Out { libc::PROT_READ } else { libc::PROT_WRITE };
     let (base, len) = (vector.iov_base as usize, vector.iov_len);
     let allowed = signals::with_all_blocked(|| engine.allowed_bytes(base, len, wanted));
     let address = at + base % PAGE_SIZE;
@@ -256,7 +321,7 @@ pub(super) fn whole(
         Err(error) => return error,
     };
     let result = go(buffers.vectors());
-    if way == Way::In && result > 0 {
+    if way != Way::Out && result > 0 {
         buffers.hand_back(0, originals.len(), result as usize);
     }
     result

@@ -62,6 +62,28 @@ fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
     if call_hides(number, arguments) { answer(engine, number, arguments) } else { None }
 }
 
+unsafe extern "C" {
+    fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
+}
+
+/// As [`hidden`], for a function at which a thread may be cancelled: while the call is made
+/// it can be at any moment, as the C library has it. What it holds is given up when the
+/// thread ends ([`crate::pins`]).
+fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
+    const ASYNCHRONOUS: i32 = 1;
+    let engine = start::engine()?;
+    if !call_hides(number, arguments) {
+        return None;
+    }
+    let mut before = 0;
+    // SAFETY: a kind that there is, and a local.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    let result = answer(engine, number, arguments);
+    // SAFETY: likewise; the kind that it was.
+    unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
+    result
+}
+
 /// Answers raw calls of these numbers.
 macro_rules! rooms {
     ($($number:ident)*) => {
@@ -118,7 +140,11 @@ fn plain(
 ) -> Option<isize> {
     let count = usize::try_from(count).ok().filter(|count| *count > 0)?;
     let [d, e, f] = rest;
-    hidden(number, [fd as usize, vectors as usize, count, d, e, f]).map(c_result)
+    let arguments = [fd as usize, vectors as usize, count, d, e, f];
+    let is_between_processes =
+        matches!(number, libc::SYS_process_vm_readv | libc::SYS_process_vm_writev);
+    let answer = if is_between_processes { hidden } else { hidden_until_cancelled };
+    answer(number, arguments).map(c_result)
 }
 
 /// Defines the positioned calls, which differ in name and number only.
@@ -235,7 +261,7 @@ between_processes! {
 pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) -> isize {
     real!(sendmsg: fn(i32, *const msghdr, i32) -> isize);
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
-    match hidden(libc::SYS_sendmsg, arguments) {
+    match hidden_until_cancelled(libc::SYS_sendmsg, arguments) {
         Some(result) => c_result(result),
         // SAFETY: the caller's promise.
         None => unsafe { sendmsg()(fd, message, flags) },
@@ -248,7 +274,7 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) ->
 pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> isize {
     real!(recvmsg: fn(i32, *mut msghdr, i32) -> isize);
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
-    match hidden(libc::SYS_recvmsg, arguments) {
+    match hidden_until_cancelled(libc::SYS_recvmsg, arguments) {
         Some(result) => c_result(result),
         // SAFETY: the caller's promise.
         None => unsafe { recvmsg()(fd, message, flags) },
@@ -261,7 +287,7 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> i
 pub unsafe extern "C" fn sendmmsg(fd: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> i32 {
     real!(sendmmsg: fn(i32, *mut mmsghdr, u32, i32) -> i32);
     let arguments = [fd as usize, messages as usize, count as usize, flags as usize, 0, 0];
-    match hidden(libc::SYS_sendmmsg, arguments) {
+    match hidden_until_cancelled(libc::SYS_sendmmsg, arguments) {
         Some(result) => c_result(result) as i32,
         // SAFETY: the caller's promise.
         None => unsafe { sendmmsg()(fd, messages, count, flags) },
@@ -281,7 +307,7 @@ pub unsafe extern "C" fn recvmmsg(
     real!(recvmmsg: fn(i32, *mut mmsghdr, u32, i32, *mut libc::timespec) -> i32);
     let arguments =
         [fd as usize, messages as usize, count as usize, flags as usize, time as usize, 0];
-    match hidden(libc::SYS_recvmmsg, arguments) {
+    match hidden_until_cancelled(libc::SYS_recvmmsg, arguments) {
         Some(result) => c_result(result) as i32,
         // SAFETY: the caller's promise.
         None => unsafe { recvmmsg()(fd, messages, count, flags, time) },

@@ -3,7 +3,7 @@
 //! A message is its data, an address and control data: buffers all of them, and
 //! treated alike. They are listed one message after the other, the data first.
 
-use super::buffers::{Buffers, EMPTY, FEW, MOST_RANGES, Way, cut, managed_bytes, room};
+use super::buffers::{Buffers, EMPTY, FEW, MOST_RANGES, RECEIVED, Way, cut, room};
 use super::kinds::{Kind, drops_truncated, kind_of};
 use super::pieces::{Moved, in_pieces};
 use super::reading::{most_waiting, waits_for_all};
@@ -101,8 +101,9 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
     if !list_buffers(&message, list) {
         return refused();
     }
-    let (bytes, most) = (managed_bytes(list), engine.pin_limit_bytes());
-    if (bytes > most || !engine.may_pin(bytes)) && kind_of(fd, true) == Kind::Stream {
+    let most = engine.call_limit_bytes();
+    let pinned = Buffers::pinned(engine, list, most);
+    if pinned.is_none() && kind_of(fd, true) == Kind::Stream {
         let (data, others) = list.split_at(count - OTHERS);
         for other in others {
             pins.add(other.iov_base as usize, other.iov_len, usize::MAX);
@@ -116,7 +117,7 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
             go(&message, piece_flags(flags, step)).into()
         });
     }
-    match Buffers::new(engine, list, Way::Out, most) {
+    match pinned.map_or_else(|| Buffers::new(engine, list, Way::Out, most), Ok) {
         Ok(buffers) => {
             name(&mut message, buffers.vectors());
             go(&message, flags)
@@ -139,13 +140,13 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     if !list_buffers(&message, list) {
         return refused();
     }
-    let (bytes, most) = (managed_bytes(list), most_waiting(engine));
-    let is_long = bytes > most || !engine.may_pin(bytes);
-    if is_long && waits_for_all(flags) && kind_of(fd, false) == Kind::Stream {
+    let most = most_waiting(engine);
+    let pinned = Buffers::pinned(engine, list, most);
+    if pinned.is_none() && waits_for_all(flags) && kind_of(fd, false) == Kind::Stream {
         let (data, others) = list.split_at(count - OTHERS);
         return receive_all_of(engine, message, data, others, original, go);
     }
-    let buffers = match Buffers::new(engine, list, Way::In, most) {
+    let buffers = match pinned.map_or_else(|| Buffers::new(engine, list, RECEIVED, most), Ok) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };
@@ -254,13 +255,16 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
     let mut pins = Pins::<MOST_RANGES>::new(engine);
     let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
-    let most = engine.pin_limit_bytes();
+    let most = engine.call_limit_bytes();
     if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
-        let bytes = managed_bytes(messages.buffers);
         // A filter of the program's own may let no other call pass.
-        if (filters::has_own() || bytes <= most && engine.may_pin(bytes))
-            && let Ok(buffers) = Buffers::new(engine, messages.buffers, Way::Out, most)
-        {
+        let buffers = match Buffers::pinned(engine, messages.buffers, most) {
+            None if filters::has_own() => {
+                Buffers::new(engine, messages.buffers, Way::Out, most).ok()
+            }
+            buffers => buffers,
+        };
+        if let Some(buffers) = buffers {
             let count = messages.headers.len();
             for index in 0..count {
                 let Some((first, end)) = places(messages.headers).nth(index) else { break };
@@ -318,7 +322,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
         return issue(libc::SYS_recvmmsg, arguments);
     };
     pins.add(arguments[4], size_of::<timespec>(), usize::MAX);
-    let buffers = match Buffers::new(engine, list, Way::In, most_waiting(engine)) {
+    let buffers = match Buffers::new(engine, list, RECEIVED, most_waiting(engine)) {
         Ok(buffers) => buffers,
         Err(error) => return error,
     };

@@ -16,16 +16,19 @@
 //! they read the program's structures as the kernel would ([`user`]).
 
 mod buffers;
+mod filled;
 mod interposed;
 mod kinds;
 mod messages;
 mod pieces;
 mod reading;
+pub(crate) mod spare;
 pub(crate) mod user;
 mod vectors;
 mod writing;
 
-pub(crate) use buffers::set_up;
+pub(crate) use buffers::{before_filter, set_up};
+pub(crate) use filled::Filled;
 pub(crate) use interposed::room_of;
 
 use crate::guard::Arguments;

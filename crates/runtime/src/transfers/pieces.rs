@@ -5,7 +5,6 @@ use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
-use softswap_sys::PAGE_SIZE;
 
 /// Where a piece lies in its transfer.
 #[derive(Debug, Clone, Copy)]
@@ -28,13 +27,6 @@ impl From<isize> for Moved {
     }
 }
 
-/// Most bytes of a piece while other calls pin what they do.
-fn piece_bytes(engine: &Engine) -> usize {
-    let most = engine.pin_limit_bytes();
-    [most, most / 16].into_iter().find(|bytes| engine.may_pin(*bytes)).unwrap_or(PAGE_SIZE)
-        & !(PAGE_SIZE - 1)
-}
-
 /// Moves buffers piece by piece, until one is not moved whole. The bytes moved, or
 /// the error of the first piece.
 pub(super) fn in_pieces(
@@ -51,7 +43,7 @@ pub(super) fn in_pieces(
     let mut total = 0_usize;
     loop {
         let mut pins = Pins::new(engine);
-        let (count, bytes) = place.take(&mut pins, vectors, piece_bytes(engine));
+        let (count, bytes) = place.take(&mut pins, vectors, engine.call_limit_bytes());
         let step = Step { done: total, is_last: place.is_at_end() };
         let moved = go(&vectors[..count], step);
         drop(pins);
@@ -78,8 +70,8 @@ impl Place<'_> {
         self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>() <= self.skip
     }
 
-    /// Names the next piece in `vectors` and pins it: `most` managed bytes. How
-    /// many vectors, and bytes.
+    /// Names the next piece in `vectors` and pins it: `most` managed bytes, or as many as
+    /// other calls leave room for. How many vectors, and bytes.
     fn take(
         &mut self,
         pins: &mut Pins<'_, MOST_RANGES>,
@@ -95,11 +87,11 @@ impl Place<'_> {
                 if left == 0 || pins.room() == 0 {
                     break;
                 }
-                let asked = wanted.min(left);
-                let pinned = pins.add(base, asked, asked);
+                let (asked, pinned) = pins.add_some(base, wanted.min(left));
                 // Where less could be pinned the kernel finds a bad pointer.
                 len = if pinned == asked { asked } else { wanted };
-                left -= asked;
+                // Where others leave no more the piece ends here.
+                left = if asked < wanted { 0 } else { left - asked };
             }
             vectors[count] = iovec { iov_base: base as *mut _, iov_len: len };
             count += 1;

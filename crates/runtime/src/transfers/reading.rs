@@ -5,7 +5,7 @@
 //! the position over it in one step: of two readers each gets a part of its own,
 //! whole, as by one call.
 
-use super::buffers::{Way, managed_bytes, shorten, whole};
+use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
 use super::kinds::{Kind, drops_truncated, is_direct, kind_of};
 use super::pieces::in_pieces;
 use super::vectors::Call;
@@ -13,16 +13,16 @@ use crate::filters;
 use crate::guard::ask;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
 
 /// Most bytes that are pinned for a call that may wait.
 pub(super) fn most_waiting(engine: &Engine) -> usize {
-    (engine.pin_limit_bytes() / 4).max(64 << 10)
+    (engine.call_limit_bytes() / 4).max(64 << 10)
 }
 
 pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
-    let (bytes, most) = (managed_bytes(originals), most_waiting(engine));
-    if bytes <= most && engine.may_pin(bytes) {
-        return in_one(engine, call, originals, most);
+    if let Some(buffers) = Buffers::pinned(engine, originals, most_waiting(engine)) {
+        return call.go(buffers.vectors());
     }
     if call.number == libc::SYS_getrandom {
         return in_pieces(engine, originals, |vectors, _| call.go(vectors).into());
@@ -38,7 +38,7 @@ pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isi
         (Kind::Stream, _) if waits_for_all(call.flags()) => {
             in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
         }
-        _ => in_one(engine, call, originals, most),
+        _ => in_one(engine, call, originals, RECEIVED),
     }
 }
 
@@ -48,9 +48,9 @@ pub(super) fn waits_for_all(flags: usize) -> bool {
     flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0
 }
 
-fn in_one(engine: &Engine, call: &Call, originals: &[iovec], most: usize) -> isize {
+fn in_one(engine: &Engine, call: &Call, originals: &[iovec], way: Way) -> isize {
     let mut dropped = 0;
-    let result = whole(engine, originals, Way::In, most, |vectors| {
+    let result = whole(engine, originals, way, most_waiting(engine), |vectors| {
         let result = call.go(vectors);
         let truncates = call.flags() & libc::MSG_TRUNC as usize != 0;
         if truncates && drops_truncated(call.fd()) {
@@ -73,14 +73,18 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     // What is short comes by one call: the end of a file, or one that says
     // nothing of its length because it is made while it is read. So does what a
     // filter of the program's own judges: it may let no other call pass. And past
-    // the page cache the kernel takes whole blocks only.
-    if position < 0 || filters::has_own() || is_direct(call.fd()) || left <= most_waiting(engine) {
-        return in_one(engine, call, originals, most_waiting(engine));
+    // the page cache the kernel takes whole blocks only, into each vector.
+    let bytes = managed_bytes(originals);
+    let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
+    let is_direct = is_direct(call.fd());
+    let is_whole = filters::has_own() || is_direct && originals.len() > 1;
+    if position < 0 || is_whole || left <= most_waiting(engine) {
+        return in_one();
     }
-    let wanted = wanted.min(left);
+    let wanted = wanted.min(if is_direct { left.next_multiple_of(PAGE_SIZE) } else { left });
     let end = seek(call.fd(), wanted as isize);
     if end < 0 {
-        return in_one(engine, call, originals, most_waiting(engine));
+        return in_one();
     }
     let start = end as usize - wanted;
     shorten(originals, wanted);

@@ -3,7 +3,7 @@
 //! So is a record that is appended to a file, or written at a position that others
 //! share, a packet, what a terminal is given. A stream takes pieces, and a disk.
 
-use super::buffers::{Way, managed_bytes, whole};
+use super::buffers::{Buffers, Way, file_limit_bytes, shorten, whole};
 use super::kinds::{Kind, kind_of};
 use super::pieces::{Step, in_pieces};
 use super::vectors::Call;
@@ -12,13 +12,19 @@ use crate::guard::issue;
 use libc::{iovec, msghdr};
 use softswap_engine::door::engine::Engine;
 
-pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
-    let (bytes, most) = (managed_bytes(originals), engine.pin_limit_bytes());
-    let in_one = |most| whole(engine, originals, Way::Out, most, |vectors| call.go(vectors));
-    if bytes <= most && engine.may_pin(bytes) {
-        return in_one(most);
+pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
+    let most = engine.call_limit_bytes();
+    if let Some(buffers) = Buffers::pinned(engine, originals, most) {
+        return call.go(buffers.vectors());
     }
-    match (kind_of(call.fd(), true), call.position()) {
+    let kind = kind_of(call.fd(), true);
+    if matches!(kind, Kind::File { .. }) {
+        // No file gets longer. A byte there is, so that the kernel says so where it is.
+        shorten(originals, file_limit_bytes().max(1));
+    }
+    let originals = &*originals;
+    let in_one = |most| whole(engine, originals, Way::Out, most, |vectors| call.go(vectors));
+    match (kind, call.position()) {
         // It does not look, and so it does not fault.
         (Kind::Sink, _) => call.go(originals),
         (Kind::Pipe | Kind::Endless, _) => {
@@ -35,7 +41,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec]) -> isize 
         (Kind::Disk { .. }, None) => {
             in_pieces(engine, originals, |vectors, _| call.go(vectors).into())
         }
-        (Kind::File { .. }, _) => in_one(engine.pin_total_bytes()),
+        (Kind::File { .. }, _) => in_one(engine.hold_limit_bytes()),
         (Kind::Whole, _) => in_one(most),
     }
 }

@@ -8,7 +8,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Of the budget at most so many a part is locked: all else has to live in the rest.
 const SHARE: usize = 4;
@@ -21,23 +20,29 @@ impl Engine {
     }
 
     /// Brings a range in and keeps it, within the kernel's limits and
-    /// [`Engine::lock_limit_bytes`]: beyond that ENOMEM, and nothing is locked.
+    /// [`Engine::lock_limit_bytes`]: beyond that ENOMEM; where a page cannot be had EAGAIN.
+    /// Then nothing is locked that was not before.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
-        const ENOMEM: i32 = 12;
+        const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
         let most = self.lock_limit_bytes() / PAGE_SIZE;
-        for part in mapping::lock(&self.parts, range, most as u64)? {
-            let (start, len) = self.bytes_of(&part);
-            match self.pin(start, len, usize::MAX) {
-                // Not as a system call's pages, which are to be few at a time.
-                Ok(pinned) => drop(self.pinned.fetch_sub(pinned.div_ceil(PAGE_SIZE), Relaxed)),
-                Err(_) => {
-                    mapping::unlock(&self.parts, &part)?;
-                    return Err(io::Error::from_raw_os_error(ENOMEM));
-                }
+        let new = mapping::lock(&self.parts, range, most as u64)?;
+        let mut failed = None;
+        for part in &new {
+            let (start, len) = self.bytes_of(part);
+            // Not held as a system call's pages are, which are to be few at a time.
+            if failed.is_none() && self.pin(start, len, len).is_err() {
+                failed = Some(part.start);
             }
         }
-        Ok(())
+        let Some(failed) = failed else { return Ok(()) };
+        for part in &new {
+            for were in mapping::unlock(&self.parts, part)? {
+                // Those before the one that failed are pinned.
+                were.filter(|_| part.start < failed).for_each(|page| self.parts.pages.unpin(page));
+            }
+        }
+        Err(io::Error::from_raw_os_error(EAGAIN))
     }
 
     /// Drops the content of a range, and locks again what was locked of it.

@@ -170,7 +170,7 @@ impl Engine {
     fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
         let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
         mapping::transfer(&self.parts, from, to, |page| {
-            page_in::page_in(&self.parts, &self.contexts, page, Access::Read)
+            page_in::page_in(&self.parts, &self.contexts, page, (Access::Read, 0))
                 .map(drop)
                 .map_err(|_| error(EIO))
         })

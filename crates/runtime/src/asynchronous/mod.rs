@@ -1,0 +1,319 @@
+//! POSIX asynchronous I/O, in threads that can bring pages in.
+//!
+//! The C library's own helpers start inside it, past our `pthread_create`, with
+//! SIGBUS and SIGSYS blocked: one that meets managed memory that is out is killed
+//! on the spot. So requests are done here, by threads that are like the program's:
+//! at most twenty, each with one request at a time. Those about one
+//! descriptor are done one after the other, by priority and then in their order.
+//!
+//! What became of a request stands in its control block, where the C library's
+//! `aio_error` and `aio_return` read it. From the moment in which it no longer
+//! says EINPROGRESS the block is the program's, and is not looked at again.
+
+mod outcome;
+mod queue;
+
+pub(crate) use queue::{become_child, lock_for_fork, unlock_after_fork};
+
+use crate::real::real;
+use crate::start;
+use libc::{c_void, timespec};
+use outcome::{DONE, finish, notify};
+use queue::{QUEUE, submit};
+use softswap_sys::futex;
+use softswap_sys::raw::{self, set_errno};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+const MOST_PRIORITY: i32 = 20;
+
+/// `struct aiocb`, with what is glibc's own in it.
+#[repr(C)]
+pub struct ControlBlock {
+    fd: i32,
+    opcode: i32,
+    priority: i32,
+    buffer: *mut c_void,
+    bytes: usize,
+    event: Event,
+    internal: [usize; 2],
+    error: AtomicI32,
+    result: isize,
+    offset: i64,
+    reserved: [u8; 32],
+}
+
+/// `struct sigevent`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Event {
+    value: usize,
+    signal: i32,
+    notify: i32,
+    /// What a thread is to call, and the attributes that it gets.
+    function: usize,
+    attributes: usize,
+    padding: [usize; 4],
+}
+
+const _: () = assert!(size_of::<ControlBlock>() == size_of::<libc::aiocb>());
+const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
+const _: () = assert!(
+    std::mem::offset_of!(ControlBlock, offset) == std::mem::offset_of!(libc::aiocb, aio_offset)
+);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Operation {
+    Read,
+    Write,
+    Sync,
+    DataSync,
+    /// One that there is not: it fails when its turn comes.
+    Unknown,
+}
+
+impl Operation {
+    fn of(opcode: i32) -> Operation {
+        match opcode {
+            libc::LIO_READ => Operation::Read,
+            libc::LIO_WRITE => Operation::Write,
+            _ => Operation::Unknown,
+        }
+    }
+}
+
+/// Requests that were made together.
+struct List {
+    left: AtomicUsize,
+    has_failed: AtomicBool,
+    /// What happens when all are done.
+    event: Option<Event>,
+}
+
+/// A copy of what the control block said.
+struct Request {
+    block: *const ControlBlock,
+    operation: Operation,
+    fd: i32,
+    buffer: usize,
+    bytes: usize,
+    offset: i64,
+    priority: i32,
+    event: Event,
+    list: Option<Arc<List>>,
+}
+
+/// -1 and `errno`, as C has it.
+fn fail(error: i32) -> i32 {
+    set_errno(error);
+    -1
+}
+
+/// # Safety
+/// As for [`submit`].
+unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
+    // SAFETY: the caller's promise.
+    match unsafe { submit(block, operation, None) } {
+        Ok(()) => 0,
+        Err(error) => fail(error),
+    }
+}
+
+/// # Safety
+/// As `aio_fsync(3)`.
+unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
+    let operation = match operation {
+        libc::O_SYNC => Operation::Sync,
+        libc::O_DSYNC => Operation::DataSync,
+        _ => return fail(libc::EINVAL),
+    };
+    // SAFETY: the caller's promise; any descriptor may be named.
+    unsafe {
+        if libc::fcntl((*block).fd, libc::F_GETFL) == -1 {
+            return fail(libc::EBADF);
+        }
+        submit_one(block, operation)
+    }
+}
+
+/// # Safety
+/// A valid control block, or null.
+unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { block.as_ref() }
+        .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
+}
+
+/// # Safety
+/// As `aio_suspend(3)`.
+unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
+    let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
+    // SAFETY: the caller's promise.
+    let time = unsafe { time.as_ref() };
+    let end = time.map(|time| {
+        raw::now_ns().saturating_add(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    });
+    loop {
+        let seen = DONE.load(Ordering::Acquire);
+        // SAFETY: the caller's promise.
+        let blocks = (0..count).map(|at| unsafe { *list.add(at) }).filter(|block| !block.is_null());
+        // SAFETY: likewise.
+        let (busy, done) = blocks.fold((0, 0), |(busy, done), block| unsafe {
+            if is_in_progress(block) { (busy + 1, done) } else { (busy, done + 1) }
+        });
+        if done > 0 || busy == 0 {
+            return 0;
+        }
+        let left = end.map(|end| end.saturating_sub(raw::now_ns()));
+        match futex::wait_for_program(&DONE, seen, left) {
+            Err(libc::EINTR) => return fail(libc::EINTR),
+            Err(libc::ETIMEDOUT) => return fail(libc::EAGAIN),
+            _ => {}
+        }
+    }
+}
+
+/// # Safety
+/// As `aio_cancel(3)`.
+unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
+    // SAFETY: any descriptor may be named; the block is valid or null.
+    unsafe {
+        if libc::fcntl(fd, libc::F_GETFL) == -1 {
+            return fail(libc::EBADF);
+        }
+        if !block.is_null() {
+            if (*block).fd != fd {
+                return fail(libc::EINVAL);
+            }
+            if !is_in_progress(block) {
+                return libc::AIO_ALLDONE;
+            }
+        }
+    }
+    let is_meant = |request: &Request| {
+        request.fd == fd && (block.is_null() || std::ptr::eq(request.block, block))
+    };
+    let (cancelled, is_busy) = QUEUE.with(|state| {
+        let cancelled: Vec<_> = state.waiting.extract_if(.., |request| is_meant(request)).collect();
+        (cancelled, state.busy.contains(&fd))
+    });
+    let some = !cancelled.is_empty();
+    for request in cancelled {
+        finish(request, Err(libc::ECANCELED));
+    }
+    match (some, is_busy) {
+        (true, false) => libc::AIO_CANCELED,
+        // One that was named is the one that is being done.
+        (true, true) if !block.is_null() => libc::AIO_CANCELED,
+        (_, true) => libc::AIO_NOTCANCELED,
+        (false, false) => libc::AIO_ALLDONE,
+    }
+}
+
+/// Whether all of a list were done before a signal came.
+fn wait_for(list: &List) -> bool {
+    loop {
+        let seen = DONE.load(Ordering::Acquire);
+        if list.left.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        if futex::wait_for_program(&DONE, seen, None) == Err(libc::EINTR) {
+            return false;
+        }
+    }
+}
+
+/// # Safety
+/// As `lio_listio(3)`.
+unsafe fn submit_all(
+    mode: i32,
+    blocks: *const *mut ControlBlock,
+    count: i32,
+    event: *const Event,
+) -> i32 {
+    let waits = mode == libc::LIO_WAIT;
+    if !waits && mode != libc::LIO_NOWAIT {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise, here and below.
+    let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
+    // One more than there are, until all are on their way.
+    let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
+    let list = Arc::new(List { left, has_failed, event });
+    let mut refused = None;
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: as above.
+        let block = unsafe { *blocks.add(at) };
+        // SAFETY: as above.
+        let Some(opcode) = (unsafe { block.as_ref() }).map(|block| block.opcode) else { continue };
+        if opcode == libc::LIO_NOP {
+            continue;
+        }
+        list.left.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        if let Err(error) = unsafe { submit(block, Operation::of(opcode), Some(list.clone())) } {
+            list.left.fetch_sub(1, Ordering::Relaxed);
+            refused = Some(error);
+        }
+    }
+    if list.left.fetch_sub(1, Ordering::AcqRel) == 1
+        && let Some(event) = &list.event
+    {
+        notify(event);
+    }
+    if waits && !wait_for(&list) {
+        return fail(libc::EINTR);
+    }
+    match refused {
+        Some(error) => fail(error),
+        None if waits && list.has_failed.load(Ordering::Relaxed) => fail(libc::EIO),
+        None => 0,
+    }
+}
+
+/// Defines the calls under both their names: by the C library where there is no engine.
+macro_rules! calls {
+    ($($name:ident, $other:ident = $body:path, ($($arg:ident: $ty:ty),*);)*) => {$(
+        calls! { @one $name, $body, ($($arg: $ty),*) }
+        calls! { @one $other, $body, ($($arg: $ty),*) }
+    )*};
+    (@one $name:ident, $body:path, ($($arg:ident: $ty:ty),*)) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
+            real!($name: fn($($ty),*) -> i32);
+            if start::engine().is_some() {
+                // SAFETY: the caller's promise.
+                return unsafe { $body($($arg),*) };
+            }
+            // SAFETY: the caller's promise.
+            unsafe { $name()($($arg),*) }
+        }
+    };
+}
+
+/// # Safety
+/// As `aio_read(3)`.
+unsafe fn read(block: *mut ControlBlock) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { submit_one(block, Operation::Read) }
+}
+
+/// # Safety
+/// As `aio_write(3)`.
+unsafe fn write(block: *mut ControlBlock) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { submit_one(block, Operation::Write) }
+}
+
+calls! {
+    aio_read, aio_read64 = read, (block: *mut ControlBlock);
+    aio_write, aio_write64 = write, (block: *mut ControlBlock);
+    aio_fsync, aio_fsync64 = sync, (operation: i32, block: *mut ControlBlock);
+    aio_suspend, aio_suspend64 = suspend,
+        (list: *const *const ControlBlock, count: i32, time: *const timespec);
+    aio_cancel, aio_cancel64 = cancel, (fd: i32, block: *const ControlBlock);
+    lio_listio, lio_listio64 = submit_all,
+        (mode: i32, blocks: *const *mut ControlBlock, count: i32, event: *const Event);
+}

@@ -1,0 +1,489 @@
+/* What waits while it is blocked: one of each kind for the process and for each
+ * thread, taken by whoever does not block it or waits for it, gone in a forked child,
+ * still there after exec. */
+#include "abi.h"
+#include <spawn.h>
+
+#define KINDS 3
+static const int kinds[KINDS] = {SIGUSR1, SIGBUS, SIGSYS};
+extern char **environ;
+
+static __thread int calls[65], codes[65], values[65];
+static volatile int all_calls;
+
+static void note(int signal, siginfo_t *info, void *context)
+{
+    (void)context;
+    calls[signal]++;
+    codes[signal] = codes[signal] * 10 + (info->si_code == SI_TKILL ? 1 : info->si_code == SI_USER ? 2 : 3);
+    values[signal] = info->si_code == SI_QUEUE ? info->si_value.sival_int : 0;
+    __atomic_fetch_add(&all_calls, 1, __ATOMIC_SEQ_CST);
+}
+
+static void handle_all(void)
+{
+    struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO};
+    for (int i = 0; i < KINDS; i++)
+        sigaction(kinds[i], &action, NULL);
+}
+
+static sigset_t set_of_all(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < KINDS; i++)
+        sigaddset(&set, kinds[i]);
+    return set;
+}
+
+static void block_all(int how)
+{
+    sigset_t set = set_of_all();
+    pthread_sigmask(how, &set, NULL);
+}
+
+static void say_calls(const char *what)
+{
+    char line[400] = "";
+    for (int i = 0; i < KINDS; i++) {
+        int s = kinds[i];
+        snprintf(line + strlen(line), sizeof line - strlen(line), " %s %d (%d, %d)", sigabbrev_np(s),
+                 calls[s], codes[s], values[s]);
+        calls[s] = codes[s] = values[s] = 0;
+    }
+    say("%s:%s", what, line);
+}
+
+static void say_pending(const char *what)
+{
+    sigset_t set;
+    char line[400] = "";
+    sigpending(&set);
+    for (int i = 0; i < KINDS; i++)
+        if (sigismember(&set, kinds[i]))
+            snprintf(line + strlen(line), sizeof line - strlen(line), " %s", sigabbrev_np(kinds[i]));
+    say("%s:%s", what, *line ? line : " none");
+}
+
+static void send_all(void)
+{
+    for (int i = 0; i < KINDS; i++)
+        kill(getpid(), kinds[i]);
+}
+
+static void raise_all(void)
+{
+    for (int i = 0; i < KINDS; i++)
+        raise(kinds[i]);
+}
+
+/* Waits for what comes soon. */
+static void wait_for_calls(int count)
+{
+    for (int i = 0; i < 5000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
+        usleep(1000);
+}
+
+static void begin(void)
+{
+    handle_all();
+    put_out();
+}
+
+static void process_and_thread(void)
+{
+    begin();
+    block_all(SIG_BLOCK);
+    raise_all(), raise_all();
+    send_all(), send_all();
+    say_pending("blocked");
+    say_calls("blocked");
+    block_all(SIG_UNBLOCK);
+    say_pending("unblocked");
+    say_calls("unblocked");
+}
+
+static void values_are_kept(void)
+{
+    begin();
+    block_all(SIG_BLOCK);
+    for (int i = 0; i < KINDS; i++)
+        sigqueue(getpid(), kinds[i], (union sigval){.sival_int = 4711 + i});
+    say_pending("blocked");
+    block_all(SIG_UNBLOCK);
+    say_calls("unblocked");
+}
+
+static pthread_barrier_t meet;
+
+static void *blocked_thread(void *name)
+{
+    block_all(SIG_BLOCK);
+    pthread_barrier_wait(&meet);
+    pthread_barrier_wait(&meet);
+    for (int i = 0; i < 4; i++) {
+        if (i == (long)name) {
+            char text[20];
+            sprintf(text, "thread %d", i);
+            say_pending(text);
+            block_all(SIG_UNBLOCK);
+            say_calls(text);
+        }
+        pthread_barrier_wait(&meet);
+    }
+    return NULL;
+}
+
+static void each_thread_has_its_own(void)
+{
+    pthread_t threads[4];
+    begin();
+    pthread_barrier_init(&meet, NULL, 5);
+    for (long i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
+    pthread_barrier_wait(&meet);
+    /* Two signals for two of them, one for one, none for one. */
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < KINDS; k++)
+            pthread_kill(threads[i], kinds[k]);
+    pthread_kill(threads[3], SIGBUS);
+    say_pending("main");
+    for (int i = 0; i < 5; i++)
+        pthread_barrier_wait(&meet);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    say_calls("main");
+}
+
+static void ignoring_forgets_what_threads_have(void)
+{
+    pthread_t threads[4];
+    begin();
+    pthread_barrier_init(&meet, NULL, 5);
+    for (long i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, blocked_thread, (void *)i);
+    pthread_barrier_wait(&meet);
+    block_all(SIG_BLOCK);
+    for (int k = 0; k < KINDS; k++)
+        pthread_kill(threads[1], kinds[k]);
+    usleep(50000);
+    for (int k = 0; k < KINDS; k++)
+        signal(kinds[k], SIG_IGN);
+    handle_all();
+    for (int i = 0; i < 5; i++)
+        pthread_barrier_wait(&meet);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void *open_thread(void *argument)
+{
+    (void)argument;
+    block_all(SIG_UNBLOCK);
+    pthread_barrier_wait(&meet);
+    wait_for_calls(3);
+    say_calls("the thread that does not block");
+    return NULL;
+}
+
+static void another_thread_takes_it(void)
+{
+    pthread_t thread;
+    begin();
+    block_all(SIG_BLOCK);
+    pthread_barrier_init(&meet, NULL, 2);
+    pthread_create(&thread, NULL, open_thread, NULL);
+    pthread_barrier_wait(&meet);
+    send_all();
+    pthread_join(thread, NULL);
+    say_pending("main");
+    block_all(SIG_UNBLOCK);
+    say_calls("main");
+}
+
+static void *opening_thread(void *argument)
+{
+    (void)argument;
+    say_pending("thread");
+    block_all(SIG_UNBLOCK);
+    say_calls("thread");
+    return NULL;
+}
+
+static void the_first_to_unblock_takes_it(void)
+{
+    pthread_t thread;
+    begin();
+    block_all(SIG_BLOCK);
+    send_all();
+    raise_all();
+    pthread_create(&thread, NULL, opening_thread, NULL);
+    pthread_join(thread, NULL);
+    block_all(SIG_UNBLOCK);
+    say_calls("main");
+}
+
+static void *waiting_thread(void *argument)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, (long)argument);
+    pthread_barrier_wait(&meet);
+    siginfo_t info;
+    int got = sigwaitinfo(&set, &info);
+    say("%s: %d, sent %d", sigabbrev_np((long)argument), got == (long)argument, info.si_code == SI_USER);
+    return NULL;
+}
+
+static void who_waits_takes_it(void)
+{
+    begin();
+    block_all(SIG_BLOCK);
+    for (int i = 0; i < KINDS; i++) {
+        pthread_t thread;
+        pthread_barrier_init(&meet, NULL, 2);
+        pthread_create(&thread, NULL, waiting_thread, (void *)(long)kinds[i]);
+        pthread_barrier_wait(&meet);
+        usleep(i ? 20000 : 0);
+        kill(getpid(), kinds[i]);
+        pthread_join(thread, NULL);
+    }
+    say_pending("main");
+    block_all(SIG_UNBLOCK);
+    say_calls("main");
+}
+
+static void *ending_thread(void *argument)
+{
+    pthread_barrier_wait(&meet);
+    pthread_barrier_wait(&meet);
+    return argument;
+}
+
+static void a_thread_that_ends_leaves_it(void)
+{
+    pthread_t threads[3];
+    begin();
+    block_all(SIG_BLOCK);
+    pthread_barrier_init(&meet, NULL, 4);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, ending_thread, NULL);
+    pthread_barrier_wait(&meet);
+    send_all();
+    for (int i = 0; i < KINDS; i++)
+        pthread_kill(threads[1], kinds[i]);
+    pthread_barrier_wait(&meet);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    say_pending("main");
+    block_all(SIG_UNBLOCK);
+    say_calls("main");
+}
+
+static pthread_t first_thread;
+
+static void *remaining_thread(void *argument)
+{
+    void *result;
+    pthread_join(first_thread, &result);
+    if (argument)
+        block_all(SIG_BLOCK);
+    for (int round = 0; round < 3; round++) {
+        send_all();
+        wait_for_calls(argument ? 0 : 3 * (round + 1));
+        usleep(argument ? 5000 : 0);
+        say_pending("after main has ended");
+        say_calls("after main has ended");
+    }
+    block_all(SIG_UNBLOCK);
+    say_calls("unblocked");
+    exit(0);
+}
+
+static void begin_without_main(void *argument)
+{
+    pthread_t thread;
+    begin();
+    first_thread = pthread_self();
+    pthread_create(&thread, NULL, remaining_thread, argument);
+    pthread_exit(NULL);
+}
+
+static void without_the_first_thread(void) { begin_without_main(NULL); }
+static void without_the_first_thread_blocked(void) { begin_without_main(&meet); }
+
+static void *strike(void *argument)
+{
+    void *result;
+    pthread_join(first_thread, &result);
+    kill(getpid(), *(int *)argument);
+    sleep(5);
+    return NULL;
+}
+
+static void default_actions_without_the_first_thread(void)
+{
+    put_out();
+    for (int i = 0; i < KINDS; i++) {
+        pid_t pid = MUST(fork());
+        if (pid == 0) {
+            pthread_t thread;
+            first_thread = pthread_self();
+            pthread_create(&thread, NULL, strike, (void *)&kinds[i]);
+            pthread_exit(NULL);
+        }
+        say_end(sigabbrev_np(kinds[i]), pid);
+    }
+}
+
+static void a_child_has_nothing_pending(void)
+{
+    begin();
+    block_all(SIG_BLOCK);
+    send_all();
+    raise_all();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        say_pending("child");
+        block_all(SIG_UNBLOCK);
+        say_calls("child");
+        block_all(SIG_BLOCK);
+        raise_all();
+        say_pending("child");
+        block_all(SIG_UNBLOCK);
+        say_calls("child");
+        _exit(0);
+    }
+    say_end("child", pid);
+    say_pending("parent");
+    block_all(SIG_UNBLOCK);
+    say_calls("parent");
+}
+
+/* What the others begin by exec; nothing is pending where it is run by itself. */
+static void after_exec(void)
+{
+    say_pending("after exec");
+    handle_all();
+    say_calls("after exec");
+    block_all(SIG_UNBLOCK);
+    say_calls("after exec, unblocked");
+}
+
+static char path[4096];
+static char *arguments[] = {path, "after_exec", NULL};
+
+static void prepare_exec(void)
+{
+    MUST(readlink("/proc/self/exe", path, sizeof path - 1));
+    begin();
+    block_all(SIG_BLOCK);
+    send_all();
+}
+
+static void exec_keeps_it(void)
+{
+    prepare_exec();
+    RESULT(execv("/no/such/program", arguments));
+    say_pending("exec failed");
+    execv(path, arguments);
+}
+
+static void raw_exec_keeps_it(void)
+{
+    prepare_exec();
+    syscall(SYS_execve, path, arguments, environ);
+}
+
+static void *exec_here(void *argument)
+{
+    raise_all();
+    execvp(path, arguments);
+    return argument;
+}
+
+static void exec_in_a_thread_keeps_its_own(void)
+{
+    pthread_t thread;
+    MUST(readlink("/proc/self/exe", path, sizeof path - 1));
+    begin();
+    block_all(SIG_BLOCK);
+    pthread_create(&thread, NULL, exec_here, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void a_program_that_is_spawned_has_nothing_pending(void)
+{
+    prepare_exec();
+    pid_t pid;
+    int error = posix_spawn(&pid, path, NULL, NULL, arguments, environ);
+    say_end("spawned", pid);
+    say("%d", error);
+    pid = vfork();
+    if (pid == 0) {
+        execv(path, arguments);
+        _exit(1);
+    }
+    say_end("vforked", pid);
+    say_pending("parent");
+    block_all(SIG_UNBLOCK);
+    say_calls("parent");
+}
+
+static volatile int enough;
+
+static void *strike_always(void *argument)
+{
+    while (!enough) {
+        for (int i = 0; i < KINDS; i++) {
+            kill(getpid(), kinds[i]);
+            pthread_kill(*(pthread_t *)argument, kinds[i]);
+        }
+        usleep(50);
+    }
+    return NULL;
+}
+
+static void signals_while_it_forks(void)
+{
+    pthread_t thread, self = pthread_self();
+    begin();
+    pthread_create(&thread, NULL, strike_always, &self);
+    int good = 0;
+    for (int i = 0; i < 60; i++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(7);
+        while (waitpid(pid, &status, 0) != pid)
+            ;
+        good += WIFEXITED(status) && WEXITSTATUS(status) == 7;
+    }
+    enough = 1;
+    pthread_join(thread, NULL);
+    say("%d, struck %d", good, all_calls > 0);
+}
+
+static void signals_to_the_process_again_and_again(void)
+{
+    begin();
+    int good = 0;
+    for (int i = 1; i <= 200; i++) {
+        int s = kinds[i % KINDS];
+        kill(getpid(), s);
+        wait_for_calls(i);
+        good += calls[s] == 1;
+        calls[s] = 0;
+    }
+    say("%d of 200 in the first thread, %d in all", good, all_calls);
+}
+
+ABI_MAIN(CASE(process_and_thread), CASE(values_are_kept), CASE(each_thread_has_its_own),
+         CASE(ignoring_forgets_what_threads_have), CASE(another_thread_takes_it),
+         CASE(the_first_to_unblock_takes_it), CASE(who_waits_takes_it),
+         CASE(a_thread_that_ends_leaves_it), CASE(without_the_first_thread),
+         CASE(without_the_first_thread_blocked), CASE(default_actions_without_the_first_thread),
+         CASE(a_child_has_nothing_pending), CASE(after_exec), CASE(exec_keeps_it),
+         CASE(raw_exec_keeps_it), CASE(exec_in_a_thread_keeps_its_own),
+         CASE(a_program_that_is_spawned_has_nothing_pending), CASE(signals_while_it_forks),
+         CASE(signals_to_the_process_again_and_again))
