@@ -480,7 +480,7 @@ mariadb-install-db --no-defaults --datadir="$PWD/data" --auth-root-authenticatio
 run mariadbd --no-defaults --datadir="$PWD/data" --tmpdir="$PWD/tmp" --socket="$PWD/s" --skip-networking --innodb-buffer-pool-size=128M $who >log 2>&1 &
 until mariadb -S "$PWD/s" -u root -e 'select 1' >/dev/null 2>&1; do sleep 0.3; kill -0 $! || {{ tail -5 log >&2; exit 9; }}; done
 mariadb -S "$PWD/s" -u root -N <work.sql
-mariadb-admin -S "$PWD/s" -u root shutdown; wait $!
+mariadb -S "$PWD/s" -u root -e shutdown; wait $!
 """),
     Program("memcached", ["memcached"], "memcached --version", f"""
 chmod 777 .; cat >load.py <<'END'{MEMCACHED_LOAD}END
