@@ -5,10 +5,13 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <setjmp.h>
+#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/statfs.h>
 #include <ucontext.h>
+
+extern char **environ;
 
 #define LOAD(offset) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
@@ -304,7 +307,7 @@ static void filters_that_are_none(void)
 
 static void a_long_filter(void)
 {
-    enum { LONG = 4000 };
+    enum { LONG = 3800 };
     struct sock_filter *code = malloc(LONG * sizeof *code);
     for (int i = 0; i < LONG; i++)
         code[i] = (struct sock_filter)LOAD(NUMBER);
@@ -903,6 +906,418 @@ static void what_is_denied_is_not_done(void)
     say("%d %d", ends[0], ends[1]);
 }
 
+/* --- the engine's instruction, for somebody who has found it */
+
+typedef long (*any_call)(long, long, long, long, long, long, long);
+static any_call gate;
+
+/* A page of code that belongs to no file: there is none in a plain run. */
+static void find_gate(void)
+{
+    char line[512], access[8], path[64];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long start, end, inode;
+        int fields = sscanf(line, "%lx-%lx %7s %*x %*s %lu %63s", &start, &end, access, &inode, path);
+        if (fields == 4 && inode == 0 && !strcmp(access, "r-xp") && end - start == PAGE)
+            gate = (any_call)start;
+    }
+    if (maps)
+        fclose(maps);
+}
+
+/* As somebody would who jumps there; in a plain run a call like any other. */
+static long by_gate(long number, long a, long b, long c, long d, long e)
+{
+    if (gate)
+        return gate(number, a, b, c, d, e, 0);
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = 0;
+    __asm__ volatile("syscall" : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#define TRY(what, number, a, b, c, d, e)                                                \
+    say("%s: %ld", what, by_gate(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e)))
+
+/* A child that waits, and goes with its parent. */
+static pid_t victim(void)
+{
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            pause();
+    }
+    return pid;
+}
+
+static void strict(void)
+{
+    ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group);
+}
+
+static void the_gate_enters_no_rings(void)
+{
+    unsigned char *at = out(4 * MIB);
+    find_gate();
+    strict();
+    int entered = 0;
+    for (int fd = 3; fd < 1100; fd++)
+        entered += by_gate(SYS_io_uring_enter, fd, 0, 0, 0, 0) != -EPERM;
+    say("%d can be entered", entered);
+    TRY("set up", SYS_io_uring_setup, 1, 0, 0, 0, 0);
+    TRY("register", SYS_io_uring_register, 1, 0, 0, 0, 0);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+}
+
+static void the_gate_kills_for_rings(void)
+{
+    find_gate();
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group);
+    by_gate(SYS_io_uring_enter, 77, 0, 0, 0, 0);
+    say("here still");
+}
+
+static void reach_for(pid_t pid, int pidfd)
+{
+    char there[8] = "there", here[8] = "";
+    struct iovec from = {there, 6}, to = {here, 6};
+    struct rlimit limit;
+    cpu_set_t set;
+    siginfo_t info = {.si_signo = SIGTERM, .si_code = SI_QUEUE};
+    TRY("tgkill", SYS_tgkill, pid, pid, SIGTERM, 0, 0);
+    TRY("tkill", SYS_tkill, pid, SIGTERM, 0, 0, 0);
+    TRY("kill", SYS_kill, pid, SIGTERM, 0, 0, 0);
+    TRY("queued", SYS_rt_sigqueueinfo, pid, SIGTERM, &info, 0, 0);
+    TRY("queued for a thread", SYS_rt_tgsigqueueinfo, pid, pid, SIGTERM, &info, 0);
+    TRY("by its descriptor", SYS_pidfd_send_signal, pidfd, SIGTERM, &info, 0, 0);
+    TRY("reading", SYS_process_vm_readv, pid, &to, 1, &from, 1);
+    TRY("writing", SYS_process_vm_writev, pid, &to, 1, &from, 1);
+    TRY("advice", SYS_process_madvise, pidfd, &from, 1, MADV_COLD, 0);
+    TRY("limits", SYS_prlimit64, pid, RLIMIT_NOFILE, 0, &limit, 0);
+    TRY("processors", SYS_sched_getaffinity, pid, sizeof set, &set, 0, 0);
+    TRY("binding", SYS_sched_setaffinity, pid, sizeof set, &set, 0, 0);
+    TRY("robust list", SYS_get_robust_list, pid, &from, &to, 0, 0);
+    say("read: %s", here);
+}
+
+static void the_gate_reaches_no_other_process(void)
+{
+    pid_t pid = victim();
+    int pidfd = syscall(SYS_pidfd_open, pid, 0);
+    find_gate();
+    ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group, SYS_wait4);
+    reach_for(pid, pidfd);
+    RESULT(waitpid(pid, NULL, WNOHANG));
+}
+
+static pid_t parent;
+static int parents_pidfd;
+
+static void reach_for_parent(void)
+{
+    reach_for(parent, parents_pidfd);
+}
+
+static void nor_from_a_child(void)
+{
+    parent = getpid();
+    parents_pidfd = syscall(SYS_pidfd_open, parent, 0);
+    find_gate();
+    ALLOW(SECCOMP_RET_ERRNO | EPERM, SYS_write, SYS_exit_group, SYS_wait4, SYS_clone);
+    in_child("child", reach_for_parent);
+}
+
+static void the_gate_makes_no_code(void)
+{
+    int fd = MUST(open("/proc/self/exe", O_RDONLY));
+    char *at = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    find_gate();
+    strict();
+    TRY("new", SYS_mmap, 0, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    TRY("of a file", SYS_mmap, 0, PAGE, PROT_READ, MAP_PRIVATE, fd);
+    TRY("run", SYS_mprotect, at, PAGE, PROT_READ | PROT_EXEC, 0, 0);
+    TRY("run and write", SYS_mprotect, at, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 0);
+    TRY("moving", SYS_mremap, at, PAGE, 2 * PAGE, MREMAP_MAYMOVE, 0);
+    TRY("advice", SYS_madvise, at, PAGE, MADV_FREE, 0, 0);
+    TRY("advice that wipes", SYS_madvise, at, PAGE, MADV_WIPEONFORK, 0, 0);
+    TRY("faults of the kernel's", SYS_userfaultfd, 0, 0, 0, 0, 0);
+}
+
+static void the_gate_changes_no_files(void)
+{
+    int fd = scratch_file(O_RDWR);
+    char text[] = "text";
+    struct rlimit few = {64, 64};
+    MUST(pwrite(fd, "file", 4, 0));
+    find_gate();
+    strict();
+    TRY("pwrite", SYS_pwrite64, fd, text, 4, 0, 0);
+    TRY("pread", SYS_pread64, fd, text, 4, 0, 0);
+    TRY("ftruncate", SYS_ftruncate, fd, 0, 0, 0, 0);
+    TRY("fallocate", SYS_fallocate, fd, 0, 0, 4096, 0);
+    TRY("lseek", SYS_lseek, fd, 2, SEEK_SET, 0, 0);
+    TRY("from here", SYS_lseek, fd, 2, SEEK_CUR, 0, 0);
+    TRY("flags", SYS_fcntl, fd, F_SETFL, O_APPEND, 0, 0);
+    TRY("owner", SYS_fcntl, fd, F_SETOWN, 1, 0, 0);
+    TRY("lease", SYS_fcntl, fd, F_SETLEASE, F_RDLCK, 0, 0);
+    TRY("a byte for the terminal", SYS_ioctl, fd, 0x5412, text, 0, 0);
+    TRY("discard", SYS_ioctl, fd, 0x1277, text, 0, 0);
+    TRY("open", SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY, 0, 0);
+    TRY("run", SYS_execve, "/bin/true", 0, 0, 0, 0);
+    TRY("limit", SYS_prlimit64, 0, RLIMIT_NOFILE, &few, 0, 0);
+    TRY("errors of a socket", SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, text, 0);
+    TRY("segments", SYS_shmctl, 0, 0, 0, 0, 0);
+    TRY("another's turn", SYS_futex, text, 5, 1, 1, 0);
+    say("%s", text);
+}
+
+/* --- long lives under a list */
+
+static void *works(void *seed)
+{
+    size_t bad = 0;
+    unsigned char *at = memory(MIB, (long)seed);
+    for (int round = 0; round < 3; round++) {
+        unsigned char *block = malloc(20000);
+        fill(block, 20000, round);
+        if ((long)seed == 1 && round == 1)
+            put_out();
+        bad += wrong(at, MIB, (long)seed) + wrong(block, 20000, round);
+        free(block);
+    }
+    munmap(at, MIB);
+    return (void *)bad;
+}
+
+static void threads_under_a_list(void)
+{
+    pthread_t threads[6];
+    unsigned char *at = out(4 * MIB);
+    size_t bad = 0;
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_exit, SYS_clone, SYS_clone3,
+          SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_set_robust_list, SYS_rseq,
+          SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_futex, SYS_brk);
+    for (int turn = 0; turn < 2; turn++) {
+        for (long i = 0; i < 6; i++)
+            pthread_create(&threads[i], NULL, works, (void *)(i + 1));
+        for (int i = 0; i < 6; i++) {
+            void *result;
+            pthread_join(threads[i], &result);
+            bad += (size_t)result;
+        }
+    }
+    say("wrong: %zu, %zu", bad, wrong(at, 4 * MIB, 1));
+}
+
+/* Threads there are already are in the middle of everything. */
+static volatile int enough;
+
+static void *works_on(void *seed)
+{
+    size_t bad = 0;
+    while (!enough)
+        bad += (size_t)works(seed);
+    return (void *)bad;
+}
+
+static void a_list_for_threads_at_work(void)
+{
+    pthread_t threads[4];
+    size_t bad = 0;
+    for (long i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, works_on, (void *)(i + 2));
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_io_uring_enter, 4, 0), IF(SYS_pwrite64, 3, 0), IF(SYS_pread64, 2, 0),
+        IF(SYS_process_vm_readv, 1, 0), RETURN(SECCOMP_RET_ALLOW),
+        RETURN(SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {.len = COUNT(code), .filter = code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    put_out();
+    for (int i = 0; i < 2; i++) {
+        RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+        put_out();
+    }
+    enough = 1;
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        bad += (size_t)result;
+    }
+    say("wrong: %zu", bad);
+}
+
+static void child_of_a_list(void)
+{
+    size_t bad = wrong(kept, 4 * MIB, 1);
+    fill(kept, 2 * MIB, 2);
+    put_out();
+    bad += wrong(kept, 2 * MIB, 2);
+    mprotect(kept, MIB, PROT_NONE);
+    put_out();
+    mprotect(kept, MIB, PROT_READ | PROT_WRITE);
+    say("wrong: %zu", bad + wrong(kept, 2 * MIB, 2));
+}
+
+static void child_with_a_child(void)
+{
+    child_of_a_list();
+    fill(kept, 4 * MIB, 1);
+    in_child("its child", child_of_a_list);
+    say("wrong: %zu", wrong(kept, 4 * MIB, 1));
+}
+
+static void forks_under_a_list(void)
+{
+    kept = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
+          SYS_set_robust_list, SYS_mmap, SYS_mprotect);
+    for (int i = 0; i < 2; i++) {
+        in_child("child", child_of_a_list);
+        fill(kept, 4 * MIB, 1);
+        put_out();
+    }
+    in_child("child", child_with_a_child);
+    say("wrong: %zu", wrong(kept, 4 * MIB, 1));
+}
+
+static void bad_touch(void)
+{
+    volatile char *gone = memory(MIB, 1);
+    munmap((void *)gone, MIB);
+    say("%d", *gone);
+}
+
+/* A fault of its own ends a child as it would without. */
+static void a_child_of_a_list_touches_what_is_not_there(void)
+{
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
+          SYS_set_robust_list, SYS_mmap, SYS_munmap, SYS_rt_sigaction);
+    in_child("child", bad_touch);
+}
+
+static void bad_pointers_in_a_child(void)
+{
+    struct iovec *parts = (struct iovec *)kept;
+    parts[0] = (struct iovec){kept, 0};
+    put_out();
+    RESULT(writev(1, parts, 1));
+    struct iovec *volatile bad = (void *)8;
+    RESULT(writev(1, bad, 1));
+    munmap(kept, MIB);
+    RESULT(writev(1, parts, 1));
+}
+
+static void pointers_under_a_list(void)
+{
+    kept = out(4 * MIB);
+    ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_clone, SYS_wait4,
+          SYS_set_robust_list, SYS_mmap, SYS_munmap, SYS_writev);
+    in_child("child", bad_pointers_in_a_child);
+}
+
+/* A program may be started under a list of what is forbidden. */
+static void a_program_starts_under_a_list_that_kills(void)
+{
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_io_uring_setup, 7, 0), IF(SYS_io_uring_enter, 6, 0),
+        IF(SYS_io_uring_register, 5, 0), IF(SYS_process_vm_readv, 4, 0), IF(SYS_tgkill, 3, 0),
+        IF(SYS_pwrite64, 2, 0), IF(SYS_socket, 1, 0), RETURN(SECCOMP_RET_ALLOW),
+        RETURN(SECCOMP_RET_KILL_PROCESS),
+    };
+    MUST(install(code, COUNT(code)));
+    execl("/proc/self/exe", "filters", "after_exec_killed", (char *)NULL);
+}
+
+static void after_exec_killed(void)
+{
+    unsigned char *at = out(4 * MIB);
+    say("wrong: %zu", wrong(at, 4 * MIB, 1));
+    fill(at, 4 * MIB, 2);
+    put_out();
+    say("wrong: %zu", wrong(at, 4 * MIB, 2));
+}
+
+/* Whoever has to be stopped with a message, and has no standard error any more, is
+ * not ended by a filter for that. */
+static void no_terminal_is_opened_for_a_message(void)
+{
+    if (!getenv("ABI_AGAIN")) {
+        char *argv[] = {"again", "no_terminal_is_opened_for_a_message", NULL};
+        pid_t pid;
+        int status;
+        setenv("ABI_AGAIN", "1", 1);
+        if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
+            must_("posix_spawn", -1);
+        MUST(waitpid(pid, &status, 0));
+        say("by the filter: %d", WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+        return;
+    }
+    unsigned char *at = out(4 * MIB);
+    close(2);
+    MUST(open("/dev/null", O_WRONLY));
+    only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
+    /* Softswap has to stop this. */
+    raw(SYS_close_range, 3, ~0U, 0);
+    _exit(wrong(at, 4 * MIB, 1) != 0);
+}
+
+/* What the C library's functions come to is judged, too. */
+static void no_masks(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    unsigned char *at = out(2 * MIB);
+    only(SYS_rt_sigprocmask, SECCOMP_RET_ERRNO | EMLINK);
+    RESULT(sigprocmask(SIG_BLOCK, &set, NULL));
+    say("%d", pthread_sigmask(SIG_BLOCK, &set, NULL));
+    say("wrong: %zu", wrong(at, 2 * MIB, 1));
+}
+
+static void no_handlers(void)
+{
+    struct sigaction action = {.sa_handler = plain_handler};
+    unsigned char *at = out(2 * MIB);
+    stack_t stack = {.ss_sp = at, .ss_size = 65536};
+    struct sock_filter code[] = {
+        LOAD(NUMBER), IF(SYS_sigaltstack, 3, 0), IF(SYS_rt_sigaction, 0, 3), LOAD(ARGUMENT(0)),
+        IF(SIGUSR1, 0, 1), RETURN(SECCOMP_RET_ERRNO | EMLINK), RETURN(SECCOMP_RET_ALLOW),
+    };
+    MUST(install(code, COUNT(code)));
+    RESULT(sigaction(SIGUSR1, &action, NULL));
+    RESULT(sigaction(SIGUSR2, &action, NULL));
+    RESULT(sigaltstack(&stack, NULL));
+    say("wrong: %zu", wrong(at, 2 * MIB, 1));
+}
+
+static void no_locking(void)
+{
+    unsigned char *at = out(MIB);
+    only(SYS_mlock, SECCOMP_RET_ERRNO | EMLINK);
+    RESULT(mlock(at, PAGE));
+    RESULT(mlock2(at, PAGE, MLOCK_ONFAULT));
+    only(SYS_mlock2, SECCOMP_RET_ERRNO | EXDEV);
+    RESULT(mlock2(at, PAGE, MLOCK_ONFAULT));
+    RESULT(munlock(at, PAGE));
+    only(SYS_munlock, SECCOMP_RET_ERRNO | EDOM);
+    RESULT(munlock(at, PAGE));
+}
+
+static void locking_in_the_other_way(void)
+{
+    unsigned char *at = out(MIB);
+    only(SYS_mlock2, SECCOMP_RET_KILL_PROCESS);
+    RESULT(mlock(at, PAGE));
+    RESULT(munlock(at, PAGE));
+    say("wrong: %zu", wrong(at, MIB, 1));
+}
+
 ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_with_errors),
          CASE(a_list_that_traps), CASE(going_out_under_a_list), CASE(an_allocator_under_a_list),
          CASE(a_list_checks_its_arguments), CASE(reading_and_writing_under_a_list),
@@ -926,4 +1341,22 @@ ABI_MAIN(CASE(a_list_that_kills), CASE(a_list_that_kills_threads), CASE(a_list_w
          CASE(a_thread_with_another_one_cannot_follow), CASE(a_child_sees_its_memory),
          CASE(after_exec), CASE(a_program_starts_with_it), CASE(a_program_starts_with_many),
          CASE(a_child_starts_a_program_with_it), CASE(memory_under_many_filters),
-         CASE(a_supervisor), CASE(signals_under_a_list), CASE(what_is_denied_is_not_done))
+         CASE(a_supervisor), CASE(signals_under_a_list), CASE(what_is_denied_is_not_done),
+         CASE(the_gate_enters_no_rings),
+         CASE(the_gate_kills_for_rings),
+         CASE(the_gate_reaches_no_other_process),
+         CASE(nor_from_a_child),
+         CASE(the_gate_makes_no_code),
+         CASE(the_gate_changes_no_files),
+         CASE(threads_under_a_list),
+         CASE(a_list_for_threads_at_work),
+         CASE(forks_under_a_list),
+         CASE(a_child_of_a_list_touches_what_is_not_there),
+         CASE(pointers_under_a_list),
+         CASE(a_program_starts_under_a_list_that_kills),
+         CASE(after_exec_killed),
+         CASE(no_terminal_is_opened_for_a_message),
+         CASE(no_masks),
+         CASE(no_handlers),
+         CASE(no_locking),
+         CASE(locking_in_the_other_way))

@@ -356,6 +356,34 @@ static void as_leaves_what_is_there(void)
     say("wrong: %zu", wrong(data, 4 * MIB, 7));
 }
 
+/* Within what it may map the program has nearly nothing: a managed one has more mapped than
+ * that, and maps no more. Its children have all that it has. */
+static void as_lowered_before_forking(void)
+{
+    unsigned char *at = memory(4 * MIB, 3);
+    put_out();
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_AS, &limit));
+    limit.rlim_cur = limit.rlim_max = 1UL << 30;
+    MUST(setrlimit(RLIMIT_AS, &limit));
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            say("wrong %zu", wrong(at, 4 * MIB, 3));
+            at[0]++;
+            pid_t second = fork();
+            if (second == 0) {
+                say("wrong %zu", wrong(at, 4 * MIB, 3));
+                _exit(4);
+            }
+            say_end("child's child", second);
+            _exit(3);
+        }
+        say_end("child", pid);
+    }
+    say("wrong %zu", wrong(at, 4 * MIB, 3));
+}
+
 ABI_MAIN(
     CASE(shown_by_getrlimit), CASE(shown_by_prlimit), CASE(shown_by_the_raw_call),
     CASE(shown_in_proc), CASE(shown_of_itself_by_number), CASE(shown_into_memory_that_is_out),
@@ -370,4 +398,4 @@ ABI_MAIN(
     CASE(nproc_forbids_more), CASE(core_of_none),
     CASE(cpu_time_runs_out), CASE(sigpending_fills_up), CASE(stack_ends_at_its_limit),
     
-    CASE(as_leaves_what_is_there))
+    CASE(as_leaves_what_is_there), CASE(as_lowered_before_forking))

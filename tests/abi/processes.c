@@ -633,6 +633,261 @@ static void a_fork_that_the_limit_refuses(void)
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
+static void set_path(const char *path)
+{
+    char *text = malloc(strlen(path) + 6);
+    sprintf(text, "PATH=%s", path);
+    putenv(text);
+}
+
+static void block_faults(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGBUS);
+    sigaddset(&set, SIGSYS);
+    sigaddset(&set, SIGSEGV);
+    MUST(sigprocmask(SIG_BLOCK, &set, NULL));
+}
+
+/* What a mask says about faults holds for what the program does. */
+static void a_search_along_a_path_that_is_out(void)
+{
+    char *argv[] = {"true", NULL}, *envp[] = {NULL};
+    set_path("/nowhere:/usr/bin:/bin");
+    block_faults();
+    put_out();
+    execvpe("true", argv, envp);
+    say("here still");
+}
+
+static void a_search_in_a_child(void)
+{
+    set_path("/nowhere:/usr/bin:/bin");
+    char *argv[] = {"echo", strdup("found"), NULL}, *envp[] = {NULL};
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        block_faults();
+        put_out();
+        execvpe("echo", argv, envp);
+        _exit(1);
+    }
+    say_end("child", pid);
+}
+
+static void a_spawn_along_a_path_that_is_out(void)
+{
+    pid_t pid;
+    char *argv[] = {"true", NULL}, *envp[] = {NULL};
+    set_path("/nowhere:/usr/bin:/bin");
+    block_faults();
+    put_out();
+    say("%d", posix_spawnp(&pid, "true", NULL, NULL, argv, envp));
+    say_end("child", pid);
+}
+
+static void file_of(const char *path, const char *text, mode_t mode)
+{
+    int fd = MUST(open(path, O_WRONLY | O_CREAT, 0700));
+    MUST(write(fd, text, strlen(text)));
+    MUST(fchmod(fd, mode));
+    MUST(close(fd));
+}
+
+static void a_search_says_why_it_fails(void)
+{
+    char long_name[400];
+    char *argv[] = {"x", NULL};
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = 0;
+    MUST(mkdir("some", 0755));
+    MUST(mkdir("other", 0755));
+    file_of("some/plain", "x", 0644);
+    file_of("plain", "x", 0644);
+    set_path("some:plain:other");
+    RESULT(execvp("plain", argv));
+    RESULT(execvp("nothing", argv));
+    RESULT(execvp("", argv));
+    RESULT(execvp(long_name, argv));
+    RESULT(execvp("./plain", argv));
+    RESULT(execvp("some/nothing", argv));
+    RESULT(execvp("plain/below", argv));
+    set_path("plain");
+    RESULT(execvp("below", argv));
+    set_path("");
+    RESULT(execvp("nothing", argv));
+    RESULT(execvp("plain", argv));
+    set_path(":other:");
+    RESULT(execvp("plain", argv));
+}
+
+static void a_search_finds(const char *path, const char *file)
+{
+    char *argv[] = {"name", strdup("one"), strdup("two"), NULL};
+    char *envp[] = {strdup("WHAT=this"), NULL};
+    set_path(path);
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        execvpe(file, argv, envp);
+        say("%s", strerrorname_np(errno));
+        _exit(1);
+    }
+    say_end(file, pid);
+}
+
+/* The first that can be run; a shell reads what is no program. */
+static void a_search_finds_programs_and_scripts(void)
+{
+    MUST(mkdir("some", 0755));
+    MUST(mkdir("other", 0755));
+    file_of("some/script", "echo no, no", 0644);
+    file_of("other/script", "echo $0 $# $1 $2 $WHAT\nexit 7\n", 0755);
+    file_of("other/first", "#!/bin/sh\necho $0 $# $1 $WHAT\n", 0755);
+    file_of("here", "echo $0 $#\n", 0755);
+    a_search_finds("nowhere:some:other", "script");
+    a_search_finds("some:other", "first");
+    a_search_finds("some:", "here");
+    a_search_finds(":some", "here");
+    a_search_finds("some", "./here");
+    a_search_finds("some", "other/script");
+    unsetenv("PATH");
+    char *argv[] = {"true", NULL};
+    RESULT(execvp("no-such-program", argv));
+}
+
+/* --- while a thread forks, the others find nothing of it */
+
+static volatile int forked_enough;
+
+static void *forks(void *at)
+{
+    size_t bad = 0;
+    for (int i = 0; i < 40; i++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(((char *)at)[0] != (char)pattern(0, 7));
+        bad += waitpid(pid, &status, 0) != pid || status != 0;
+    }
+    forked_enough = 1;
+    return (void *)bad;
+}
+
+static pthread_t forking(char *at)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, forks, at);
+    return thread;
+}
+
+static void forked(pthread_t thread)
+{
+    void *bad;
+    pthread_join(thread, &bad);
+    say("bad children: %zu", (size_t)bad);
+}
+
+static void descriptors_while_a_thread_forks(void)
+{
+    char *at = swapped(7);
+    int lowest = MUST(dup(1));
+    close(lowest);
+    pthread_t thread = forking(at);
+    size_t others = 0, closed = 0;
+    while (!forked_enough) {
+        others += dup(1) != lowest;
+        close(lowest);
+        closed += close(lowest) == 0;
+    }
+    forked(thread);
+    say("%zu others, %zu closed", others, closed);
+}
+
+static void the_limit_while_a_thread_forks(void)
+{
+    struct rlimit before, now;
+    MUST(getrlimit(RLIMIT_NOFILE, &before));
+    before.rlim_cur = 200;
+    MUST(setrlimit(RLIMIT_NOFILE, &before));
+    pthread_t thread = forking(swapped(7));
+    size_t others = 0;
+    while (!forked_enough) {
+        MUST(getrlimit(RLIMIT_NOFILE, &now));
+        others += now.rlim_cur != before.rlim_cur || now.rlim_max != before.rlim_max;
+    }
+    forked(thread);
+    say("%zu others", others);
+}
+
+static long own_call(long number, long a, long b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+/* What does not compress, so that it goes to the swap area. */
+static void fill_at_random(char *at, uint64_t word)
+{
+    for (size_t i = 0; i < LEN; i += sizeof word) {
+        word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+        memcpy(at + i, &word, sizeof word);
+    }
+}
+
+/* Nothing that is open says whether a child is there: it may close all of it. */
+static void a_child_that_closes_pipes_keeps_its_memory(void)
+{
+    volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char *at = swapped(7);
+    fill_at_random(at, 4711);
+    unsigned long sum = checksum(at, LEN);
+    put_out();
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        for (int fd = 100; fd < 5000; fd++) {
+            char path[64], what[64] = "";
+            sprintf(path, "/proc/self/fd/%d", fd);
+            if (readlink(path, what, sizeof what - 1) > 0 && !strncmp(what, "pipe:", 5))
+                own_call(SYS_close, fd, 0, 0);
+        }
+        *stage = 1;
+        while (*stage != 2)
+            usleep(1000);
+        say("child: the same %d", checksum(at, LEN) == sum);
+        _exit(0);
+    }
+    while (*stage != 1)
+        usleep(1000);
+    for (int i = 0; i < 6; i++) {
+        fill_at_random(at, 8 + i);
+        sum = checksum(at, LEN);
+        put_out();
+    }
+    *stage = 2;
+    say_end("child", pid);
+    say("parent: the same %d", checksum(at, LEN) == sum);
+}
+
+/* One after another: what they leave is used again. */
+static void many_children_one_after_another(void)
+{
+    char *at = swapped(7);
+    size_t bad = 0;
+    for (int i = 0; i < 30; i++) {
+        int status;
+        pid_t pid = MUST(fork());
+        if (pid == 0)
+            _exit(wrong(at, LEN, 7 + i) != 0);
+        fill(at, LEN, 8 + i);
+        bad += waitpid(pid, &status, 0) != pid || status != 0;
+    }
+    say("bad: %zu, wrong: %zu", bad, wrong(at, LEN, 37));
+}
+
 ABI_MAIN(CASE(fork_copies_memory),
          CASE(underscore_fork_copies_memory),
          CASE(a_raw_fork_copies_memory),
@@ -675,4 +930,13 @@ ABI_MAIN(CASE(fork_copies_memory),
          CASE(spawn_over_numbers),
          CASE(a_child_frees_and_allocates),
          CASE(standard_streams_after_a_fork),
-         CASE(a_fork_that_the_limit_refuses))
+         CASE(a_fork_that_the_limit_refuses),
+         CASE(a_search_along_a_path_that_is_out),
+         CASE(a_search_in_a_child),
+         CASE(a_spawn_along_a_path_that_is_out),
+         CASE(a_search_says_why_it_fails),
+         CASE(a_search_finds_programs_and_scripts),
+         CASE(descriptors_while_a_thread_forks),
+         CASE(the_limit_while_a_thread_forks),
+         CASE(a_child_that_closes_pipes_keeps_its_memory),
+         CASE(many_children_one_after_another))

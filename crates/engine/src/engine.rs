@@ -475,10 +475,30 @@ impl Engine {
         self.parts.window.inherit(&self.managed_ranges(at_rest), true)
     }
 
-    /// In the parent after fork: slots that exist now are not reused until
-    /// [`Engine::child_gone`], because the child reads them too.
-    pub fn child_made(&self, at_rest: &AtRest<'_>) {
-        self.parts.areas.freeze();
+    /// Runs `body`, after which the engine makes do with few system calls, while no
+    /// other thread has anything under way.
+    pub fn make_do(&self, body: impl FnOnce()) {
+        let at_rest = self.rest();
+        body();
+        // It takes a call that reads a process's memory by its number.
+        self.parts.lifting.stop();
+        drop(at_rest);
+        self.end_fork();
+    }
+
+    /// Whether a child that is forked now has pages in slots of this process's: a
+    /// process that is one itself has none of its own.
+    #[must_use]
+    pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
+        self.parts.may_write.load(Relaxed) && self.parts.areas.used_slots() > 0
+    }
+
+    /// In the parent after fork. Where the child reads slots, those that exist now
+    /// are not reused until [`Engine::child_gone`].
+    pub fn child_made(&self, at_rest: &AtRest<'_>, reads_slots: bool) {
+        if reads_slots {
+            self.parts.areas.freeze();
+        }
         // Refused only where it was refused before: then nothing is inherited.
         let _ = self.parts.window.inherit(&self.managed_ranges(at_rest), false);
     }
@@ -497,7 +517,7 @@ impl Engine {
         managed
     }
 
-    /// Ends one [`Engine::child_made`].
+    /// Ends one [`Engine::child_made`] of a child that reads slots.
     pub fn child_gone(&self) {
         self.parts.areas.thaw();
     }

@@ -148,7 +148,8 @@ fn what_was_never_published_is_free_again_although_a_child_lives() {
     // What is to go cannot be read, so nothing comes of the slots that are taken.
     world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
     let at_rest = world.engine.rest();
-    world.engine.child_made(&at_rest);
+    assert!(world.engine.leaves_slots(&at_rest));
+    world.engine.child_made(&at_rest, true);
     drop(at_rest);
     world.engine.end_fork();
     world.engine.note_peaks();

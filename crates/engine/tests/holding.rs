@@ -103,6 +103,27 @@ fn exhaust(world: &World) {
 }
 
 #[test]
+fn what_cannot_be_locked_whole_is_not_locked_at_all() {
+    let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
+    let engine = &*world.engine;
+    let memory = world.map(8);
+    write_all(memory.part(0, 4 * PAGE_SIZE), &random(4));
+    let at = |page: usize| memory.address() + page * PAGE_SIZE;
+    engine.lock_range(at(2), PAGE_SIZE).unwrap();
+    // The others may still leave, so they are kept for now.
+    engine.pin(at(0), 4 * PAGE_SIZE, usize::MAX).unwrap();
+    exhaust(&world);
+    let error = engine.lock_range(at(0), memory.len()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+    let locked: Vec<_> = (0..8).map(|page| engine.has_locked(at(page), PAGE_SIZE)).collect();
+    assert_eq!(locked, [false, false, true, false, false, false, false, false]);
+    // What was locked before is pinned once, beside the pin of this test.
+    engine.unpin(at(0), 4 * PAGE_SIZE);
+    engine.reclaim_now(1000);
+    assert_eq!(world.resident(memory), 1, "pins were left, or taken that are another's");
+}
+
+#[test]
 fn who_waits_for_room_is_called_away_by_a_signal_and_not_for_ever() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
     let memory = world.map(8);

@@ -9,7 +9,7 @@
 
 use crate::guard::{Arguments, issue_pinned};
 use crate::own_threads;
-use crate::raw_calls::Answer;
+use crate::raw_calls::{Answer, is_our_own};
 use crate::real::{c_result, real};
 use crate::{filters, reading, start};
 use std::ffi::c_void;
@@ -116,6 +116,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP);
     if start::engine().is_some() && (own || concerns_threads(option as usize)) {
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
+    }
+    // The allocator in this library would name its memory, for nobody.
+    if option == libc::PR_SET_VMA && is_our_own(d) {
+        return 0;
     }
     // SAFETY: the caller's promise.
     unsafe { prctl()(option, a, b, c, d) }

@@ -7,7 +7,10 @@
 //! ([`crate::guard`]).
 //!
 //! The engine's own threads have ended when it is installed, and do not start
-//! again: what a thread's start and end take the filter may kill for.
+//! again: what a thread's start and end take the filter may kill for. Its rings are
+//! given up while nothing is under way in them, and pages come and go by plain reads
+//! and writes. A program that is started under such a filter has none of these from
+//! the beginning.
 //!
 //! Two things are not shown to it. What the allocator's calls about managed
 //! memory come to (`mmap`, `munmap`, `madvise`, `brk`) never reaches the
@@ -17,20 +20,17 @@
 use crate::guard::{self, Arguments, Pins, issue, issue_pinned};
 use crate::own_threads;
 use crate::reading;
-use crate::start;
 use crate::transfers;
+use crate::{heirs, start};
 use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
-use std::sync::atomic::{AtomicBool, Ordering};
+use softswap_sys::signals::{self, Mask};
 
 const SET_MODE_FILTER: usize = 1;
 const MODE_FILTER: usize = 2;
 const FLAG_NEW_LISTENER: usize = 1 << 3;
-
-/// Whether the program has one that it installed in this process.
-static HAS_OWN: AtomicBool = AtomicBool::new(false);
 
 /// As the kernel has it: `struct sock_fprog`.
 #[repr(C)]
@@ -71,6 +71,8 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         arguments[2] = 0;
         return issue(number, arguments);
     }
+    // Before the exemption, which says where descriptors lie.
+    transfers::before_filter();
     let program = instructions(engine, &header);
     let code = match program.as_deref().map(exemption::before) {
         Some(None) => return -(libc::ENOMEM as isize),
@@ -83,16 +85,29 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         None => Program { len: header.len, filter: header.filter },
     };
     arguments[2] = &raw const own as usize;
-    transfers::before_filter();
     own_threads::without(|| {
+        let is_first = get_ready(engine);
         let result = issue(number, arguments);
         // With all threads wanted, a thread's number says that it has another one.
         if result == 0 || result > 0 && gives_descriptor {
-            HAS_OWN.store(true, Ordering::Relaxed);
-            softswap_sys::hold::stop();
             own_threads::stay_ended();
+        } else if is_first {
+            exemption::undo();
         }
         result
+    })
+}
+
+/// From now on the engine calls only what filters let pass. True if it was not so
+/// before.
+fn get_ready(engine: &Engine) -> bool {
+    signals::with_all_blocked(|| {
+        if !has_own() {
+            heirs::lock().provide();
+        }
+        let mut is_first = false;
+        engine.make_do(|| is_first = exemption::begin());
+        is_first
     })
 }
 
@@ -122,10 +137,10 @@ fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
     })
 }
 
-/// Whether the program has a filter of its own: then what the engine calls is
-/// what [`exemption`] lists, and it opens no files.
+/// Whether the program has a filter of its own, or was started under one: then what
+/// the engine calls is what [`exemption`] lists, and it opens no files.
 pub(crate) fn has_own() -> bool {
-    HAS_OWN.load(Ordering::Relaxed)
+    exemption::is_in_force()
 }
 
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
@@ -142,20 +157,37 @@ pub(crate) fn mode(arguments: Arguments) -> isize {
     }
 }
 
-/// What the program's filter says to a call about managed memory that the
-/// engine is about to answer: the result, unless it lets it pass. The kernel is
-/// asked by the same call about no bytes.
+/// What the program's filter says to a call that the engine is about to answer, or to
+/// make by its own instruction: the result, unless it lets it pass. The kernel is asked
+/// by the same call about nothing.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
     if !has_own() {
         return None;
     }
+    let mut about_nothing = arguments;
     let passed = match number {
-        libc::SYS_mprotect | libc::SYS_pkey_mprotect => 0,
-        libc::SYS_mremap => -(libc::EINVAL as isize),
+        libc::SYS_mprotect
+        | libc::SYS_pkey_mprotect
+        | libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_munlock => {
+            about_nothing[1] = 0;
+            0
+        }
+        libc::SYS_mremap => {
+            about_nothing[1] = 0;
+            -(libc::EINVAL as isize)
+        }
+        libc::SYS_rt_sigaction => {
+            about_nothing = [arguments[0], 0, 0, size_of::<Mask>(), 0, 0];
+            0
+        }
+        libc::SYS_sigaltstack => {
+            about_nothing = [0; 6];
+            0
+        }
         _ => return None,
     };
-    let mut about_nothing = arguments;
-    about_nothing[1] = 0;
     let result = guard::issue(number, about_nothing);
     (result != passed).then_some(result)
 }

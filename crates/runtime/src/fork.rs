@@ -4,37 +4,36 @@
 //! is out would read as zeroes there, silently. So the engine is brought to
 //! rest before, and in the child userfaultfd is opened again before any of the
 //! program's code runs. The child reads its parent's swap area, whose slots
-//! the parent keeps until the child is gone or has called exec; it has no
-//! area of its own yet, so what it changes stays in DRAM or in the pool.
+//! the parent keeps until the child is gone or has called exec ([`heirs`]); it
+//! has no area of its own yet, so what it changes stays in DRAM or in the pool.
+//!
+//! Fork opens no descriptor in the parent and changes no limit: other threads of
+//! the program's run on, and start programs meanwhile.
 //!
 //! A child is forked by `fork`, by `_Fork`, by a raw call made through the C
 //! library, or by `clone` without CLONE_VM, on a stack of its own.
 
 use crate::guard::{Arguments, issue};
+use crate::heirs::{self, Heir, Heirs};
 use crate::library::outside_the_window;
 use crate::pinned::Pinned;
 use crate::real::{Real, c_result, real};
 use crate::start;
-use rustix::fd::OwnedFd;
 use softswap_engine::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
-use softswap_sys::descriptor::{move_high, release as release_descriptor, with_room};
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Children that still read this process's slots: a pipe's read end each, at
-/// its end when the child has exited or called exec.
-static CHILDREN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
 /// What the fork under way holds, from `prepare` to `parent` or `child`.
 struct Forking {
     at_rest: AtRest<'static>,
-    children: MutexGuard<'static, Vec<OwnedFd>>,
-    pipe: Option<(OwnedFd, OwnedFd)>,
+    heirs: MutexGuard<'static, Heirs>,
+    /// `None` where the child reads none of this process's slots.
+    heir: Option<Heir>,
     heap_break: MutexGuard<'static, crate::mappings::Break>,
     mask: Mask,
     /// Pages the C library touches between fork and our handler.
@@ -115,17 +114,11 @@ extern "C" fn prepare() {
     // SAFETY: released in `parent`, made new in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
-    let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
-    // One fork at a time has that lock, so a child does not inherit a limit that
-    // was raised for another.
-    // Under a filter of the program's own none is asked for: it may kill for that.
-    let pipe = with_room(|| {
-        if crate::filters::has_own() {
-            return None;
-        }
-        let made = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok();
-        made.map(|(read, write)| (move_high(read), move_high(write)))
-    });
+    let mut heirs = heirs::lock();
+    if crate::filters::has_own() {
+        // No thread does it now and then.
+        heirs.reap(engine);
+    }
     let heap_break = crate::mappings::lock_break();
     crate::masks::lock_for_fork();
     crate::thread_end::lock_for_fork();
@@ -135,7 +128,8 @@ extern "C" fn prepare() {
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
     let _ = engine.before_fork(&at_rest);
-    let forking = Forking { at_rest, children, pipe, heap_break, mask, pinned };
+    let heir = engine.leaves_slots(&at_rest).then(|| heirs.make());
+    let forking = Forking { at_rest, heirs, heir, heap_break, mask, pinned };
     // SAFETY: see `Slot`.
     unsafe { *FORKING.0.get() = Some(forking) };
     // Last: nothing is allocated or freed until after the fork.
@@ -155,17 +149,13 @@ fn take() -> Option<Forking> {
 
 extern "C" fn parent() {
     let (Some(engine), Some(mut forking)) = (start::engine(), take()) else { return };
-    // Also when fork has failed: then the pipe's end shows at once.
-    if let Some((read, write)) = forking.pipe {
-        engine.child_made(&forking.at_rest);
-        release_descriptor(write);
-        forking.children.push(read);
-    } else {
-        // Without a pipe nobody can tell when the child is gone: keep for good.
-        engine.child_made(&forking.at_rest);
+    engine.child_made(&forking.at_rest, forking.heir.is_some());
+    // Also when fork has failed: then it shows that nobody is there.
+    if let Some(heir) = forking.heir {
+        forking.heirs.made(heir);
     }
     drop(forking.heap_break);
-    drop(forking.children);
+    drop(forking.heirs);
     drop(forking.at_rest);
     engine.end_fork();
     // SAFETY: taken in `prepare` by this thread.
@@ -187,14 +177,12 @@ extern "C" fn child() {
     crate::pins::become_child(engine);
     drop(forking.heap_break);
     drop(forking.at_rest);
-    if let Some((read, write)) = forking.pipe {
-        release_descriptor(read);
-        // Open until this process is gone: that is its only purpose.
-        std::mem::forget(write);
+    if let Some(heir) = forking.heir {
+        heir.keep();
     }
     // The parent's other children are not ours to wait for.
-    forking.children.drain(..).for_each(release_descriptor);
-    drop(forking.children);
+    forking.heirs.forget();
+    drop(forking.heirs);
     engine.end_fork();
     // SAFETY: the child has one thread, and nobody else has the lock.
     unsafe { _IO_list_resetlock() };
@@ -460,24 +448,4 @@ fn pin_streams(engine: &'static Engine) -> Pinned<'static> {
         }
     }
     pinned
-}
-
-/// Gives back the slots kept for children that are gone. Called now and then.
-pub(crate) fn reap(engine: &Engine) {
-    let Ok(mut children) = CHILDREN.try_lock() else { return };
-    let mut index = 0;
-    while index < children.len() {
-        if is_at_end(&children[index]) {
-            release_descriptor(children.swap_remove(index));
-            engine.child_gone();
-        } else {
-            index += 1;
-        }
-    }
-}
-
-fn is_at_end(pipe: &OwnedFd) -> bool {
-    let mut fds = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
 }

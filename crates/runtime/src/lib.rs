@@ -49,6 +49,7 @@ mod fork;
 mod growing;
 mod guard;
 mod heap;
+mod heirs;
 mod later;
 mod library;
 mod mappings;

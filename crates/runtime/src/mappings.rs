@@ -26,10 +26,11 @@ mod ranges;
 mod remap;
 
 use crate::filters;
-use crate::guard::{Arguments, Pins, issue, result_of};
+use crate::guard::{Arguments, issue, result_of};
 use crate::real::c_result;
 use crate::start;
 use softswap_engine::engine::Engine;
+use softswap_engine::engine::holding::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;
@@ -43,12 +44,25 @@ const fn refused(error: i32) -> isize {
     -(error as isize)
 }
 
-/// Brings in a range, a few pages at a time: all of it may be more than there is room for.
-fn populate(engine: &Engine, address: usize, len: usize) {
-    let piece = 4 * PAGE_SIZE;
-    for offset in (0..len).step_by(piece) {
-        Pins::<1>::new(engine).add(address + offset, piece.min(len - offset), piece);
+/// Brings in a range, a few pages at a time: all of it may be more than there is room for,
+/// and the program's signals come in between. Whether all of it came.
+fn populate(engine: &Engine, address: usize, len: usize) -> bool {
+    const PIECE_BYTES: usize = 16 * PAGE_SIZE;
+    let mut done = 0;
+    while done < len {
+        let (at, piece) = (address + done, PIECE_BYTES.min(len - done));
+        let mask = signals::block_all();
+        let pinned = engine.pin_until(at, piece, !mask);
+        if let Ok(pinned) = &pinned {
+            engine.unpin(at, pinned.bytes);
+        }
+        signals::set_mask(mask);
+        match pinned {
+            Ok(Pinned { bytes, then: Then::Done | Then::Signal }) => done += bytes,
+            _ => return false,
+        }
     }
+    true
 }
 
 fn unmap(engine: &Engine, address: usize, len: usize) -> isize {

@@ -72,7 +72,7 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap");
     if let Some(engine) = start::engine() {
         engine.run_reclaim(|| {
-            crate::fork::reap(engine);
+            crate::heirs::reap(engine);
             crate::thread_end::release_gone(engine);
             go_on()
         });

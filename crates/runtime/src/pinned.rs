@@ -5,8 +5,6 @@ use softswap_engine::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw;
 
-const POPULATE: usize = libc::MADV_POPULATE_WRITE as usize;
-
 /// Ranges that stay resident until this is dropped.
 pub(crate) struct Pinned<'e> {
     engine: &'e Engine,
@@ -33,10 +31,7 @@ impl<'e> Pinned<'e> {
             let at = address + done;
             while !self.engine.pin_resident(at) {
                 let page = at & !(PAGE_SIZE - 1);
-                // SAFETY: no byte of the program's changes.
-                unsafe {
-                    raw::syscall_through_guard(libc::SYS_madvise, [page, PAGE_SIZE, POPULATE, 0])
-                };
+                raw::ask_for_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE);
             }
             done += PAGE_SIZE - at % PAGE_SIZE;
         }

@@ -41,9 +41,9 @@ unsafe extern "C" {
     static etext: c_char;
 }
 
-/// Whether this library itself makes the call: the standard library's locks in
-/// it and what enters its rings. Those are the engine's calls.
-fn is_our_own(caller: usize) -> bool {
+/// Whether an address is in this library. If it makes a call itself (the standard
+/// library's locks in it, what enters its rings), that is the engine's.
+pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }
 

@@ -9,7 +9,7 @@ use softswap_engine::engine::Engine;
 use softswap_engine::stats::{STATS_WORDS, Stats};
 use softswap_engine::swap::open::{OpenError, open};
 use softswap_sys::descriptor::with_room;
-use softswap_sys::{kept, memory, place, raw, seccomp, shared, signals};
+use softswap_sys::{exemption, kept, memory, place, raw, seccomp, shared, signals};
 use std::ffi::CString;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
@@ -63,6 +63,9 @@ extern "C" fn on_load() {
     let place = place_of_tree(&lookup);
     if let Some(place) = place {
         place::inherit(place);
+        // Before anything that filters of an earlier program's do not let pass.
+        place::settle(place);
+        exemption::look();
     }
     let state = match Config::from_env(lookup) {
         None => PLAIN,
@@ -89,7 +92,9 @@ extern "C" fn on_load() {
         masks::adopt();
         // The guard last: from here on calls with managed pointers trap.
         control::prepare();
-        if let Err(why) = own_threads::start().and_then(|()| install_guard()) {
+        // Under a filter of an earlier program's there are none.
+        let started = if exemption::is_in_force() { Ok(()) } else { own_threads::start() };
+        if let Err(why) = started.and_then(|()| install_guard()) {
             fail(&why);
         }
     }
@@ -130,6 +135,9 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     }
     let engine = Engine::start(config, backing, stats).map_err(|e| e.to_string())?;
     growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
+    if exemption::is_in_force() {
+        engine.make_do(|| ());
+    }
     ENGINE.get_or_init(|| engine);
     transfers::set_up(config.areas.iter().map(|area| area.path.clone()));
     if !config.manage_children {
@@ -165,6 +173,13 @@ fn is_supervised(config: &Config) -> bool {
 }
 
 fn statistics(config: &Config) -> std::io::Result<Stats> {
+    let stats = find_statistics(config)?;
+    // Where it is refused a child needs what it asks for then.
+    let _ = shared::prepare_private(stats.words());
+    Ok(stats)
+}
+
+fn find_statistics(config: &Config) -> std::io::Result<Stats> {
     // The page is for the process that `softswap run` started, whatever it
     // becomes by exec; those it starts in turn count for themselves.
     if let Some(number) = config.stats_fd {

@@ -8,12 +8,13 @@
 //! needed, because fork copies the table up to the highest number in use.
 //! Where there is no room above, they lie high below the limit.
 
+use crate::exemption;
 use crate::kept;
 use crate::raw;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Numbers from here on make each fork slower than the program would expect.
 const FARTHEST: u64 = 4096;
@@ -25,8 +26,8 @@ const FEW: u64 = 256;
 const SHARE: u64 = 4;
 const UNLIMITED: u64 = 1 << 20;
 
-/// The thread that has raised the limit; 0 while nobody has.
-static RAISED_BY: AtomicI32 = AtomicI32::new(0);
+/// How many have raised the limit, one inside the other.
+static RAISED: AtomicU32 = AtomicU32::new(0);
 /// The soft limit meanwhile, as the program knows it.
 static SOFT_BEFORE: AtomicI32 = AtomicI32::new(0);
 
@@ -71,28 +72,32 @@ impl Drop for Raised {
         if self.raised > self.before && limits().0 == self.raised {
             set_soft(self.before);
         }
-        RAISED_BY.store(0, Ordering::Release);
     }
 }
 
 /// Runs `body`, in which descriptors can be opened even where the program has
-/// as many as it may have, if the hard limit has room for more. One thread at a
-/// time; within `body` it may be called again.
+/// as many as it may have, if the hard limit has room for more. Within `body` it
+/// may be called again.
+///
+/// The limit is the process's, and so is what [`move_high`] leaves at low numbers
+/// for a moment. So descriptors of the engine's are made only while no thread of
+/// the program's runs: at its start, and in a child just forked. Under a filter of
+/// the program's own the limit is left alone.
 pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
-    let me = raw::current_thread();
-    if RAISED_BY.load(Ordering::Relaxed) == me {
-        return body();
-    }
-    while RAISED_BY.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        rustix::thread::sched_yield();
+    if RAISED.fetch_add(1, Ordering::AcqRel) > 0 {
+        let result = body();
+        RAISED.fetch_sub(1, Ordering::AcqRel);
+        return result;
     }
     let (soft, hard) = limits();
     let wanted = hard.min(soft.saturating_add(ABOVE));
-    let above = soft <= FARTHEST && soft < wanted && set_soft(wanted);
+    let may_raise = soft <= FARTHEST && soft < wanted && !exemption::is_in_force();
+    let above = may_raise && set_soft(wanted);
     let raised = Raised { before: soft, raised: if above { wanted } else { soft } };
     SOFT_BEFORE.store(if above { soft as i32 } else { 0 }, Ordering::Relaxed);
     let result = body();
     drop(raised);
+    RAISED.fetch_sub(1, Ordering::AcqRel);
     result
 }
 
@@ -106,9 +111,30 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
         let floors = if soft > 0 { [soft; 3] } else { floors_below(limits().0) };
         floors.into_iter().find_map(|floor| duplicate(&fd, floor))
     });
-    let fd = moved.unwrap_or(fd);
+    let fd = match moved {
+        Some(moved) => {
+            close(fd);
+            moved
+        }
+        None => fd,
+    };
     kept::keep(fd.as_raw_fd());
     fd
+}
+
+/// Closes a descriptor by the engine's instruction: the C library's are the
+/// program's, which its own filters judge.
+fn close(fd: OwnedFd) {
+    // SAFETY: takes no pointers; owned here, and forgotten.
+    unsafe { raw::syscall(libc::SYS_close, [fd.into_raw_fd() as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The lowest number under which the engine's descriptors may lie: those that it
+/// has, and those of programs that this one becomes.
+#[must_use]
+pub(crate) fn first_high() -> u32 {
+    let [below, ..] = floors_below(limits().0);
+    below.min(kept::lowest()).max(0) as u32
 }
 
 /// Where to look for free numbers below a limit: far up first.
@@ -188,5 +214,5 @@ impl Drop for KeptFile {
 /// Closes a descriptor that was kept.
 pub fn release(fd: OwnedFd) {
     kept::forget(fd.as_raw_fd());
-    drop(fd);
+    close(fd);
 }

@@ -11,6 +11,7 @@
 //! handler.
 
 use crate::descriptor::move_high;
+use crate::exemption;
 use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
 use crate::raw;
@@ -366,6 +367,9 @@ impl SwapFile {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
+        }
+        if exemption::is_in_force() {
+            return Err(Errno::OPNOTSUPP.into());
         }
         let fd = self.for_changing()?;
         let range = [offset_bytes, length_bytes];

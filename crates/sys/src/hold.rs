@@ -6,11 +6,12 @@
 //! a file held this way is open as long as the mapping is there, under no
 //! number at all.
 
+use crate::exemption;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The mapping, or 0 where this kernel lets this process have no rings: then
 /// the file is open as long as its descriptor is.
@@ -39,16 +40,9 @@ impl Drop for Hold {
     }
 }
 
-/// Whether the program may end a process that asks for a ring.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
-
-/// No further holds: a filter of the program's own may forbid what they take.
-pub fn stop() {
-    FORBIDDEN.store(true, Ordering::Relaxed);
-}
-
 fn map(file: &OwnedFd) -> io::Result<usize> {
-    if FORBIDDEN.load(Ordering::Relaxed) {
+    // A filter of the program's own may be deadly for what asks for a ring.
+    if exemption::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     const PARAMETER_BYTES: usize = 120;

@@ -30,6 +30,11 @@ pub fn keep(fd: i32) {
     }
 }
 
+/// The lowest number that was ever kept.
+pub(crate) fn lowest() -> i32 {
+    LOWEST.load(Ordering::Acquire)
+}
+
 fn used() -> &'static [AtomicI32] {
     &KEPT[..USED.load(Ordering::Acquire)]
 }

@@ -14,6 +14,7 @@
 //! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
 //! |                                                | and leave it                           |
 //! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
+//! | [`heirloom`]                                   | whether forked children are there yet  |
 //! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
 //! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
 //! | [`control`]                                    | the socket for `stat` and `ctl`        |
@@ -42,6 +43,7 @@ pub mod exemption;
 pub mod fiemap;
 pub mod file;
 pub mod futex;
+pub mod heirloom;
 pub mod hold;
 pub mod holders;
 pub mod inline;

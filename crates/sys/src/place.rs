@@ -130,6 +130,11 @@ pub(crate) fn wanted() -> Place {
     INHERITED.get().copied().unwrap_or_else(Place::choose)
 }
 
+/// Makes calls from that place's gate from now on, unless something lies there.
+pub fn settle(place: Place) {
+    raw::settle_gate(place.gate);
+}
+
 /// Where [`hold`] holds the window's range; 0 for nowhere.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 

@@ -15,8 +15,9 @@
 //! What is left to somebody who has taken over a program: whoever can jump to
 //! any address can jump there. They gain no more than system calls that a
 //! program without a filter may make anyway; with one of its own, the engine's
-//! instruction is good for the few calls that the exemption lists. Nothing in
-//! front of the instruction could change that: one jumps behind it.
+//! instruction is good for the calls that the exemption lists, with the arguments
+//! that it lists. Nothing in front of the instruction could change that: one
+//! jumps behind it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -140,6 +141,20 @@ pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
         );
     }
     result
+}
+
+/// The calling thread as a descriptor of a process (Linux 6.14).
+pub(crate) const PIDFD_SELF: i32 = -10000;
+
+/// Marks, in an argument that the kernel does not look at, the call by which
+/// pages are asked for: filters of the program's own let it pass.
+pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
+
+/// Has pages of the program's brought in (`MADV_POPULATE_READ` or `_WRITE`), by
+/// way of the guard where they are managed: so whatever stack this runs on.
+pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
+    // SAFETY: no byte changes.
+    unsafe { syscall_through_guard(libc::SYS_madvise, [address, len, advice as usize, ASKING]) }
 }
 
 /// Copies the calling code to `address` and uses it there from then on; false
@@ -296,11 +311,15 @@ pub fn settle_stderr() {
 }
 
 /// Writes a message to the standard error that there was at the start, or, if
-/// that has gone, to the terminal; whole or as far as the kernel takes it.
+/// that has gone, to the terminal; whole or as far as the kernel takes it. Under a
+/// filter of the program's own no terminal is opened: that may be deadly.
 pub fn write_stderr(text: &[u8]) {
     let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
     if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
         return write_to(2, text);
+    }
+    if crate::exemption::is_in_force() {
+        return;
     }
     let path = c"/dev/tty".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;

@@ -10,6 +10,7 @@
 //! that borrows buffers must not return earlier, whatever fails meanwhile.
 
 use crate::descriptor::move_high;
+use crate::exemption;
 use crate::file::errno;
 use crate::futex;
 use crate::kept;
@@ -150,11 +151,12 @@ impl Ring {
         self.uring.submitter().register_files(&[file.as_raw_fd()])
     }
 
-    /// False once the ring failed as such, rather than one of its requests,
-    /// and in a forked child. It serves no more requests then.
+    /// False once the ring failed as such, rather than one of its requests, in a
+    /// forked child, and under a filter of the program's own. It serves no more
+    /// requests then.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && raw::current_process() == self.process
+        !self.broken && !exemption::is_in_force() && raw::current_process() == self.process
     }
 
     /// Takes the ring out of use, as a failure of its own would.
@@ -567,6 +569,9 @@ fn build(entries: u32) -> io::Result<IoUring> {
 fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
     // Where in the 120 bytes of the parameters the flags are.
     const FLAGS_AT: usize = 2;
+    if exemption::is_in_force() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     const PARAMETER_WORDS: usize = size_of::<Parameters>() / size_of::<u32>();
     let mut words = [0u32; PARAMETER_WORDS];
     words[FLAGS_AT] = flags;

@@ -25,12 +25,12 @@ pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
-const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub(crate) const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
-const ERRNO: u32 = 0x0005_0000;
+pub(crate) const ERRNO: u32 = 0x0005_0000;
 
 /// Where `mmap` has its flags, and those that make its address binding.
 const MMAP_FLAGS: u32 = 3;
@@ -314,6 +314,17 @@ pub(crate) mod tests {
 
     /// Interprets the few instructions the filter is made of.
     pub(crate) fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
+        verdict_within(program, number, ip, args, 64)
+    }
+
+    /// The same, with so many steps at most.
+    pub(crate) fn verdict_within(
+        program: &[Instruction],
+        number: i64,
+        ip: u64,
+        args: [u64; 6],
+        most: usize,
+    ) -> u32 {
         let mut data = vec![number as u32, ARCH_X86_64, ip as u32, (ip >> 32) as u32];
         data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
         let (mut pc, mut acc, mut steps) = (0, 0, 0);
@@ -321,7 +332,7 @@ pub(crate) mod tests {
             let i = program[pc];
             pc += 1;
             steps += 1;
-            assert!(steps < 64, "the filter is too long on this path");
+            assert!(steps < most, "the filter is too long on this path");
             let jump = |taken: bool| usize::from(if taken { i.if_true } else { i.if_false });
             match i.code {
                 LOAD => acc = data[i.value as usize / 4],

@@ -6,6 +6,7 @@
 //! those who have used it.
 
 use crate::PAGE_SIZE;
+use crate::raw;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -48,8 +49,9 @@ impl Pages {
 
     /// Keeps them in DRAM; whether the limits allow that.
     fn lock(&self) -> bool {
+        let args = [self.start as usize, self.len, 0, 0, 0, 0];
         // SAFETY: whole pages that are mapped as long as `self` is.
-        unsafe { rustix::mm::mlock(self.start.cast(), self.len).is_ok() }
+        unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
     }
 }
 

@@ -4,11 +4,13 @@
 //! whatever the other side does with the descriptor. It has no name in any
 //! file system and is gone with the last process that holds it.
 
+use crate::PAGE_SIZE;
+use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Makes `words` shared words of zero; the descriptor is close-on-exec.
 pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
@@ -48,22 +50,57 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
+/// Memory for [`make_private`] where the kernel maps no more: more than the limit on address
+/// space (RLIMIT_AS) allows is mapped then, but what is there may be moved. 0: none.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+/// Where words lie that are private already: what a child's child has is its own anyway.
+static PRIVATE: AtomicUsize = AtomicUsize::new(0);
+
+/// The whole pages in which words lie: the first address, and how many bytes.
+fn pages_of(words: &[AtomicU64]) -> (usize, usize) {
+    let start = words.as_ptr() as usize & !(PAGE_SIZE - 1);
+    let end = words.as_ptr() as usize + size_of_val(words);
+    (start, (end - start).next_multiple_of(PAGE_SIZE))
+}
+
+/// Makes sure that [`make_private`] can be done in a forked child, whatever limits there are
+/// by then. For one set of words in a process.
+pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
+    let (_, len) = pages_of(words);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE)?
+    };
+    SPARE.store(base as usize, Relaxed);
+    Ok(())
+}
+
 /// Replaces words made by [`create`] by a private copy at the same place: for
 /// a forked child, whose counts are not its parent's.
 pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
-    use std::sync::atomic::Ordering::Relaxed;
+    let (start, len) = pages_of(words);
+    if PRIVATE.load(Relaxed) == start {
+        return Ok(());
+    }
     let values: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
-    let start = words.as_ptr() as usize & !(crate::PAGE_SIZE - 1);
-    let len =
-        (words.as_ptr() as usize + size_of_val(words) - start).next_multiple_of(crate::PAGE_SIZE);
+    let spare = SPARE.swap(0, Relaxed);
     // SAFETY: the range holds these words alone (their own mapping or a
     // reservation of whole pages), which stay valid words throughout; the
-    // child has one thread, so nobody looks in between.
+    // child has one thread, so nobody looks in between. The spare memory is
+    // as long, and nobody's.
     unsafe {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        rustix::mm::mmap_anonymous(start as *mut _, len, access, flags)?;
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+        let mapped = raw::syscall(libc::SYS_mmap, [start, len, access, flags, usize::MAX, 0]);
+        if mapped == -(libc::ENOMEM as isize) && spare != 0 {
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+            raw::check(raw::syscall(libc::SYS_mremap, [spare, len, len, flags, start, 0]))?;
+        } else {
+            raw::check(mapped)?;
+        }
     }
+    PRIVATE.store(start, Relaxed);
     for (word, value) in words.iter().zip(values) {
         word.store(value, Relaxed);
     }
@@ -73,7 +110,6 @@ pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn both_sides_see_the_same_words() {
@@ -88,6 +124,7 @@ mod tests {
         let (fd, ours) = create(700).unwrap();
         let theirs = open(&fd, 700).unwrap();
         ours[3].store(7, Relaxed);
+        prepare_private(ours).unwrap();
         make_private(ours).unwrap();
         assert_eq!(ours[3].load(Relaxed), 7);
         ours[3].store(8, Relaxed);

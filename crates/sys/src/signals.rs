@@ -1,6 +1,7 @@
 //! Signals: the handlers through which faults and guarded calls arrive, the
 //! stacks they run on, and the masks that must never contain them.
 
+use crate::exemption;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use std::io;
@@ -263,6 +264,13 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
+    if exemption::is_in_force() {
+        let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
+        // SAFETY: reads `info`; a thread may send itself any details.
+        if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
+            return Ok(());
+        }
+    }
     // SAFETY: the caller's promise.
     unsafe { send_with(raw::current_thread(), signal, info) }
 }
@@ -272,7 +280,11 @@ pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> 
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    let (pid, tid) = (raw::current_process() as usize, thread as usize);
+    let (pid, tid) = (raw::current_process(), thread as usize);
+    if !exemption::may_signal(pid) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let pid = pid as usize;
     // SAFETY: reads `info`; a process may send itself any details.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])

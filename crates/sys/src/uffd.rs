@@ -20,6 +20,8 @@ pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
 pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
+/// How it is opened for faults from user mode.
+pub(crate) const OPEN_FLAGS: usize = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const WRITEPROTECT_ON: u64 = 1;
@@ -74,10 +76,10 @@ struct Range {
 }
 
 fn open(privilege: Privilege) -> io::Result<OwnedFd> {
-    let mut flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    if privilege == Privilege::UserModeOnly {
-        flags |= USER_MODE_ONLY;
-    }
+    let flags = match privilege {
+        Privilege::UserModeOnly => OPEN_FLAGS,
+        Privilege::KernelToo => OPEN_FLAGS & !USER_MODE_ONLY,
+    };
     // SAFETY: userfaultfd takes flags only and returns a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
     // SAFETY: the descriptor is fresh and owned by nobody else.

@@ -11,6 +11,7 @@
 //! one. Staging frames are the exception: a full frame is read through
 //! [`StagedFrame`], which owns it while it lives.
 
+use crate::exemption;
 use crate::memory::{PAGE_SIZE, Page};
 use crate::place::{self, Place};
 use crate::raw;
@@ -258,11 +259,10 @@ impl Window {
     }
 
     fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
-        // The calling thread by a number of its own (Linux 6.14): a descriptor
-        // would name the parent in a forked child.
-        const PIDFD_SELF: isize = -10000;
+        // By a number of its own (Linux 6.14): a descriptor would name the parent
+        // in a forked child.
         let advice = libc::MADV_DONTNEED as usize;
-        let args = [PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
+        let args = [raw::PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
         // SAFETY: `runs` lie in the window, to which no Rust code refers.
         raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
     }
@@ -400,6 +400,9 @@ impl Window {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
         // A process may always ask this about itself, whoever it runs as.
+        if exemption::is_in_force() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
         // SAFETY: `local` describes `to`, a page we may write; the remote side

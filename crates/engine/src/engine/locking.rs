@@ -20,10 +20,10 @@ impl Engine {
     }
 
     /// Brings a range in and keeps it, within the kernel's limits and
-    /// [`Engine::lock_limit_bytes`]: beyond that ENOMEM, and where a page cannot be had.
+    /// [`Engine::lock_limit_bytes`]: beyond that ENOMEM; where a page cannot be had EAGAIN.
     /// Then nothing is locked that was not before.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
-        const ENOMEM: i32 = 12;
+        const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
         let most = self.lock_limit_bytes() / PAGE_SIZE;
         let new = mapping::lock(&self.parts, range, most as u64)?;
@@ -42,7 +42,7 @@ impl Engine {
                 were.filter(|_| part.start < failed).for_each(|page| self.parts.pages.unpin(page));
             }
         }
-        Err(io::Error::from_raw_os_error(ENOMEM))
+        Err(io::Error::from_raw_os_error(EAGAIN))
     }
 
     /// Drops the content of a range, and locks again what was locked of it.

@@ -169,8 +169,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
             if !engine.allows(address, len, wanted) {
                 return refused(libc::EINVAL);
             }
-            populate(engine, address, len);
-            0
+            if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
         }
         libc::MADV_DONTFORK => at_fork(AtFork::Withheld, true),
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
@@ -278,6 +277,10 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
         if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
             is_out_of_reach = true;
             return 0;
+        }
+        if len <= engine.lock_limit_bytes() {
+            // While signals come; what is left to do then is little.
+            populate(engine, start, len);
         }
         result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
     };

@@ -4,7 +4,7 @@ use super::belief::{self, is_borrowing};
 use super::entry;
 use super::{INTERNAL, OURS, bits, pending, set_bits, stacks, waiting};
 use crate::real::c_result;
-use crate::start;
+use crate::{filters, start};
 use libc::sigaction as CAction;
 use softswap_engine::stats::Counter;
 use softswap_sys::futex::Lock;
@@ -146,6 +146,11 @@ fn is_function(handler: usize) -> bool {
 /// # Safety
 /// As `sigaction(2)`: the handler is a function.
 pub(super) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, i32> {
+    if let Some(refused) =
+        filters::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
+    {
+        return Err(-refused as i32);
+    }
     if let Some(remembered) = remembered(signal) {
         // The child of a vfork has handlers of its own, but this memory is its parent's.
         let new = new.filter(|_| !is_borrowing());

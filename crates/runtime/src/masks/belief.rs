@@ -1,6 +1,7 @@
 //! What a thread believes to block of the engine's signals.
 
 use super::{OURS, pending};
+use crate::guard::issue;
 use crate::start;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSYS, siginfo_t};
@@ -127,8 +128,8 @@ pub(super) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
     let args = [how as usize, at, &raw mut before as usize, size_of::<Mask>(), 0, 0];
     let believed = believed();
-    // SAFETY: pointers to locals.
-    let result = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+    // The program's call, which its own filters judge.
+    let result = issue(libc::SYS_rt_sigprocmask, args);
     if result < 0 {
         return Err(-result as i32);
     }

@@ -2,6 +2,7 @@
 //! for every thread. What the program sets is remembered, and told as the kernel would.
 
 use super::by_number::{read, write};
+use crate::filters;
 use crate::guard::Arguments;
 use crate::pins;
 use crate::real::c_result;
@@ -45,7 +46,11 @@ fn is_there(address: usize) -> bool {
     address < HANDLER.get() && pins::is_on_signal_stack(address)
 }
 
-fn answer([new, old, ..]: Arguments) -> isize {
+fn answer(arguments: Arguments) -> isize {
+    if let Some(refused) = filters::refusal(libc::SYS_sigaltstack, arguments) {
+        return refused;
+    }
+    let [new, old, ..] = arguments;
     let local = 0_u8;
     let is_on = is_there(&raw const local as usize);
     let new = match read(new, DISABLED) {

@@ -3,6 +3,7 @@
 
 use super::copies::{Copies, Readable, Strings};
 use super::environment::environment;
+use super::search;
 use crate::guard::{Arguments, issue};
 use crate::masks;
 use crate::raw_calls::Answer;
@@ -10,6 +11,15 @@ use crate::real::{c_result, real};
 use crate::start;
 use softswap_sys::raw;
 use std::ffi::c_char;
+
+/// Issues the call itself, with what it is given outside managed memory.
+///
+/// # Safety
+/// As the call.
+pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
+    // SAFETY: the caller's promise.
+    masks::as_believed(|| unsafe { raw::syscall(number, arguments) })
+}
 
 /// Issues execve or execveat with everything copied out of managed memory.
 /// The kernel's result; returns only on failure.
@@ -31,7 +41,7 @@ unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
         arguments[path_at] = copies.put_text(path) as usize;
         arguments[path_at + 1] = copies.put_strings(argv) as usize;
         arguments[path_at + 2] = copies.put_strings(envp) as usize;
-        masks::as_believed(|| raw::syscall(number, arguments))
+        issue_exec(number, arguments)
     }
 }
 
@@ -88,23 +98,12 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
-    // The search is the C library's; what it hands to the kernel must lie
-    // outside managed memory before.
     // SAFETY: the caller's promise.
     unsafe {
         if start::engine().is_none() {
             return execvpe()(file, argv, envp);
         }
-        let mut readable = Readable::new();
-        let room =
-            readable.text_room(file) + readable.strings_room(argv) + readable.strings_room(envp);
-        let Some(mut copies) = Copies::with_room(room) else {
-            return c_result(-(libc::E2BIG as isize)) as i32;
-        };
-        let file = copies.put_text(file);
-        let argv = copies.put_strings(argv);
-        let envp = copies.put_strings(envp);
-        masks::as_believed(|| execvpe()(file, argv, envp))
+        c_result(search::exec(file, argv, envp)) as i32
     }
 }
 

@@ -9,6 +9,7 @@ mod copies;
 mod environment;
 mod exec;
 mod posix_spawn;
+mod search;
 mod shell;
 mod turns;
 

@@ -6,6 +6,7 @@
 //! the calling thread's own stack needs no asking.
 
 use crate::guard::ask;
+use crate::reading::kernel_reads;
 use crate::start;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -73,15 +74,6 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
         || all_pages(address, len, |at, len| {
             engine_allows(at, len, libc::PROT_WRITE).unwrap_or_else(|| kernel_writes(at))
         })
-}
-
-/// Whether the kernel can read from the page of an address: it reads a signal set
-/// there, and then refuses what it is asked to do with it.
-fn kernel_reads(address: usize) -> bool {
-    const NOTHING: usize = usize::MAX;
-    let word = address & !(size_of::<u64>() - 1);
-    let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-    ask(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
 }
 
 /// Whether the kernel can write a byte: whether the page of this frame is in
