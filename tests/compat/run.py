@@ -61,13 +61,25 @@ class Results:
         with open(f"{self.path}.lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = self.read()
-            known.setdefault(part, {})[name] = {"row": result.row, "skipped": result.skipped}
+            known.setdefault(part, {})[name] = {
+                "row": result.row, "skipped": result.skipped, "runs": result.runs,
+                "load": os.getloadavg()[1]}
             self.path.write_text(json.dumps(known, indent=1))
 
 
 def table(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def least_runs(known):
+    return min((entry.get("runs", 1) for entry in known.get("programs", {}).values()
+                if entry["row"]), default=0)
+
+
+def mean_load(known):
+    loads = [entry["load"] for entry in known.get("programs", {}).values() if "load" in entry]
+    return sum(loads) / max(len(loads), 1)
 
 
 def tables(known, options):
@@ -86,6 +98,8 @@ def tables(known, options):
     return "\n\n".join([
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
+        f"Slowdown: the median of {least_runs(known)} runs each way, in turns, with {mean_load(known):.0f} "
+        "processes that wanted the processors on average.",
         table(programs.HEAD, program_rows.values()) + left_out(no_programs),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
         table(cpython.HEAD, module_rows.values()) + left_out(no_modules),
