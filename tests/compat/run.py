@@ -62,8 +62,7 @@ class Results:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = self.read()
             known.setdefault(part, {})[name] = {
-                "row": result.row, "skipped": result.skipped, "runs": result.runs,
-                "load": os.getloadavg()[1]}
+                "row": result.row, "skipped": result.skipped, "runs": result.runs}
             self.path.write_text(json.dumps(known, indent=1))
 
 
@@ -72,14 +71,11 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def least_runs(known):
-    return min((entry.get("runs", 1) for entry in known.get("programs", {}).values()
-                if entry["row"]), default=0)
-
-
-def mean_load(known):
-    loads = [entry["load"] for entry in known.get("programs", {}).values() if "load" in entry]
-    return sum(loads) / max(len(loads), 1)
+def how_often(known):
+    """What the slowdowns are of."""
+    programs_known = known.get("programs", {}).values()
+    runs = min((entry.get("runs", 1) for entry in programs_known if entry["row"]), default=1)
+    return f"medians of {runs} runs each way, in turns" if runs > 1 else "of one run each way"
 
 
 def tables(known, options):
@@ -98,8 +94,7 @@ def tables(known, options):
     return "\n\n".join([
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
-        f"Slowdown: the median of {least_runs(known)} runs each way, in turns, with {mean_load(known):.0f} "
-        "processes that wanted the processors on average.",
+        f"Slowdown: {how_often(known)}, on a machine that did other work, too.",
         table(programs.HEAD, program_rows.values()) + left_out(no_programs),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
         table(cpython.HEAD, module_rows.values()) + left_out(no_modules),

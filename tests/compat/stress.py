@@ -113,4 +113,4 @@ def summary(rows, left_out):
     return lines
 
 
-HEAD = ["stressors", "hold", "do not hold managed", "not run: they do not hold plain, either"]
+HEAD = ["stressors", "hold", "do not hold managed", "left out: they do not hold plain, either"]
