@@ -257,7 +257,8 @@ create database w; use w;
 create table t (i int primary key, h char(32), pad varchar(200), key (h)) engine=innodb charset=latin1;
 insert into t select seq, md5(seq), repeat(md5(seq * 7), 3) from seq_1_to_150000;
 select count(*), md5(sum(crc32(concat(h, pad)))) from t;
-select a.h, b.i from t a join t b on a.h = convert(md5(b.i + 1) using latin1) order by a.h limit 5;
+set join_cache_level = 0;
+select a.h, b.i from t b straight_join t a force index (h) on a.h = convert(md5(b.i + 1) using latin1) order by a.h limit 5;
 set sort_buffer_size = 100000000; select md5(group_concat(h)) from (select h from t order by pad desc limit 20) x;
 """
 
