@@ -1,8 +1,8 @@
 //! What is read from files and devices that are to be swap areas.
 
 use crate::numbers;
-use softswap_engine::swap::contents::recognise;
-use softswap_engine::swap::header::{HEADER_OFFSET, Header, label_field};
+use softswap_engine::store::swap::contents::recognise;
+use softswap_engine::store::swap::header::{HEADER_OFFSET, Header, label_field};
 use softswap_sys::fiemap::{self, FileExtent};
 use softswap_sys::{PAGE_SIZE, layout};
 

@@ -3,9 +3,9 @@
 use crate::text;
 use softswap_cli::parsers;
 use softswap_engine::codec::Choice;
-use softswap_engine::config::{Config, PoolLimit};
-use softswap_engine::io::poll::mode::Mode;
-use softswap_engine::swap::Discard;
+use softswap_engine::door::config::{Config, PoolLimit};
+use softswap_engine::store::io::poll::mode::Mode;
+use softswap_engine::store::swap::Discard;
 use std::collections::HashMap;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! Whatever a slot gives back, a packed page's parts lie within it, one after
 //! the other, and adding to it never overwrites what is there.
 
-use softswap_engine::packed::{self, MAX_PARTS, Packer};
+use softswap_engine::codec::packed_slot::{self, MAX_PARTS, Packer};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -19,7 +19,7 @@ pub(crate) fn run(input: &[u8]) {
     let page = page_of(input);
     let mut end = page.as_ptr() as usize;
     for number in 0..=u8::MAX {
-        let Ok((tag, bytes)) = packed::part(&page, number) else { continue };
+        let Ok((tag, bytes)) = packed_slot::part(&page, number) else { continue };
         assert!(usize::from(number) < MAX_PARTS && tag < 16 && !bytes.is_empty());
         assert!(bytes.as_ptr() as usize >= end, "part {number} begins in another");
         end = bytes.as_ptr_range().end as usize;
@@ -36,6 +36,6 @@ pub(crate) fn run(input: &[u8]) {
         }
     }
     for (number, expected) in (0..).zip(&added) {
-        assert_eq!(packed::part(&page, number), Ok(*expected));
+        assert_eq!(packed_slot::part(&page, number), Ok(*expected));
     }
 }

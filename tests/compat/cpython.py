@@ -20,8 +20,10 @@ BUDGET = 64 * MIB
 LEFT_OUT = ["*VSOCK*"]
 # It does nothing unless it may use the network, of which it takes the loopback.
 USES = {"test_socketserver": ["-u", "network"]}
-# Seconds for a module: the machine may be busy, and some take minutes plain.
+# Seconds for a module plain: the machine may be busy, and some take minutes. Managed it
+# has at least a quarter of that, and so many times what it took plain.
 LIMIT = 1200
+TIMES = 6
 REPEATS = 2
 MODULES = """
     test_mmap test_subprocess test_threading test_signal test_fork1 test_wait3 test_wait4
@@ -42,11 +44,11 @@ def python_with(module):
     return next(has, None)
 
 
-def outcomes(module, softswap, folder, managed, names=()):
+def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
     """What became of each test of a module, or of those named, and of the whole."""
     work = Path(tempfile.mkdtemp(dir=folder))
     results = work / "results.xml"
-    command = [python_with(module), "-W", "ignore", "-m", "test", "--timeout", str(LIMIT - 60),
+    command = [python_with(module), "-W", "ignore", "-m", "test", "--timeout", str(limit - 30),
                "--junit-xml", str(results), module]
     for pattern in LEFT_OUT:
         command[-1:-1] = ["--ignore", pattern]
@@ -57,7 +59,7 @@ def outcomes(module, softswap, folder, managed, names=()):
         command[-1:-1] = ["--matchfile", str(chosen)]
     if managed:
         command = softswap.wrap(command, BUDGET)
-    outcome = run(command, cwd=work, limit=LIMIT)
+    outcome = run(command, cwd=work, limit=limit)
     tests = {}
     try:
         tree = ElementTree.parse(results)
@@ -84,17 +86,18 @@ def examine(module, softswap, folder):
         return skipped(f"{', '.join(missing)} cannot be installed")
     if python_with(module) is None:
         return skipped("no Python here has it")
-    plain, before = outcomes(module, softswap, folder, managed=False)
+    plain, before = outcomes(module, softswap, folder, False)
     good = [name for name, verdict in before.items() if verdict == "passed"]
     if not good:
         return skipped(f"nothing of it runs without softswap: {plain.ended}: {last_lines(plain)}")
-    managed, after = outcomes(module, softswap, folder, managed=True)
+    limit = int(max(LIMIT / 4, TIMES * plain.seconds))
+    managed, after = outcomes(module, softswap, folder, True, limit)
     first = worse = without(after, good)
     for _ in range(REPEATS):
         if worse:
             # What fails plain now is no sign of anything either.
-            alone = outcomes(module, softswap, folder, managed=False, names=worse)[1]
-            again = outcomes(module, softswap, folder, managed=True, names=worse)[1]
+            alone = outcomes(module, softswap, folder, False, limit, worse)[1]
+            again = outcomes(module, softswap, folder, True, limit, worse)[1]
             worse = without(again, [name for name in worse if alone.get(name) == "passed"])
     row = [module, str(len(good)), str(len(good) - len(worse)),
            "-" if not worse else f"**{len(worse)}**",

@@ -26,6 +26,8 @@ class Result:
     known: str = ""
     skipped: str = ""
     note: str = ""
+    # How often it ran, each way.
+    runs: int = 1
 
 
 def skipped(why):

@@ -99,7 +99,7 @@ def examine(program, softswap, folder, rounds):
     same = "**no**" if wrong else "yes" if has_left else "yes, all in DRAM"
     row = [program.name, version_of(program), f"{show_bytes(budget)} ({100 * budget / peak:.0f} %)",
            same, "-" if wrong else f"{slowdown:.1f} x", program.unmanaged]
-    return Result(row=row, wrong=wrong)
+    return Result(row=row, wrong=wrong, runs=rounds)
 
 
 HEAD = ["program", "version", "budget (share of its peak)", "same answer", "slowdown",

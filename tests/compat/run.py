@@ -61,13 +61,21 @@ class Results:
         with open(f"{self.path}.lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = self.read()
-            known.setdefault(part, {})[name] = {"row": result.row, "skipped": result.skipped}
+            known.setdefault(part, {})[name] = {
+                "row": result.row, "skipped": result.skipped, "runs": result.runs}
             self.path.write_text(json.dumps(known, indent=1))
 
 
 def table(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def how_often(known):
+    """What the slowdowns are of."""
+    programs_known = known.get("programs", {}).values()
+    runs = min((entry.get("runs", 1) for entry in programs_known if entry["row"]), default=1)
+    return f"medians of {runs} runs each way, in turns" if runs > 1 else "of one run each way"
 
 
 def tables(known, options):
@@ -86,6 +94,7 @@ def tables(known, options):
     return "\n\n".join([
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
+        f"Slowdown: {how_often(known)}, on a machine that did other work, too.",
         table(programs.HEAD, program_rows.values()) + left_out(no_programs),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
         table(cpython.HEAD, module_rows.values()) + left_out(no_modules),

@@ -1,6 +1,6 @@
 //! What a file or device holds, by its first bytes. Read only, never touched.
 
-use softswap_engine::swap::contents::{HEAD_BYTES, recognise};
+use softswap_engine::store::swap::contents::{HEAD_BYTES, recognise};
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;

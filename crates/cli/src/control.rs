@@ -3,7 +3,7 @@
 
 use crate::library;
 use crate::refusal::{FAILED, Refusal, plain};
-use softswap_engine::control::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
+use softswap_engine::door::control::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
 use softswap_sys::control::{self, DIR_VARIABLE, Peer, Unusable};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -92,7 +92,7 @@ impl Process {
     pub(crate) fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
-        let budget = format!("{}MEMORY", softswap_engine::config::ENV_PREFIX);
+        let budget = format!("{}MEMORY", softswap_engine::door::config::ENV_PREFIX);
         Some(has_library && self.variable(&budget).is_some())
     }
 

@@ -3,8 +3,8 @@
 use crate::control::{self, visible};
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
-use softswap_engine::control::{Request, pairs};
-use softswap_engine::settings::SETTINGS;
+use softswap_engine::door::control::{Request, pairs};
+use softswap_engine::door::settings::SETTINGS;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use crate::pages::{file, process};
 use crate::run::{areas, program, settings};
 use crate::units::{self, Amount};
 use crate::{control, machine};
-use softswap_engine::config::{AreaSpec, PoolLimit};
+use softswap_engine::door::config::{AreaSpec, PoolLimit};
 use softswap_sys::fiemap::FileExtent;
 use std::io::{self, Cursor};
 use std::ops::Range;

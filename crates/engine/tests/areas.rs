@@ -3,12 +3,12 @@
 
 mod common;
 use common::{Setup, World, assert_holds, random, until, write_all};
-use softswap_engine::config::Config;
-use softswap_engine::engine::Engine;
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::{Fault, SimDevice};
-use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::swap::{Backing, Discard, FixedPages, Layout};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::door::config::Config;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::{Fault, SimDevice};
+use softswap_engine::store::swap::{Backing, Discard, FixedPages, Layout};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
 use softswap_sys::memory::reserve_u64;

@@ -2,9 +2,9 @@
 
 mod common;
 use common::{Setup, World, assert_holds, random};
-use softswap_engine::bounce::Buffer;
-use softswap_engine::page_in::Access;
-use softswap_engine::stats::Counter;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::store::bounce::Buffer;
 use softswap_sys::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -3,8 +3,8 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, every_kind, page_of, scramble, write_all};
+use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::{Choice, Packer};
-use softswap_engine::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 
 mod common;
 use common::{Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all};
+use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::codec::Choice;
-use softswap_engine::stats::{Counter, Tier};
 use softswap_sys::PAGE_SIZE;
 
 fn with_and_without_move(test: impl Fn(Setup)) {

@@ -6,14 +6,15 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, every_kind, page_of, random, scramble, write_all,
 };
-use softswap_engine::engine::Move;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::io::{IoErrorKind, Operation};
-use softswap_engine::page_in::{Access, FaultError};
-use softswap_engine::reclaim::Exhausted;
-use softswap_engine::stats::Counter;
-use softswap_engine::swap::area::AreaFull;
-use softswap_engine::write_out::NoSlot;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::core::errors::Exhausted;
+use softswap_engine::core::errors::FaultError;
+use softswap_engine::core::errors::NoSlot;
+use softswap_engine::door::engine::Move;
+use softswap_engine::store::io::sim::Fault;
+use softswap_engine::store::io::{IoErrorKind, Operation};
+use softswap_engine::store::swap::area::AreaFull;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
 use softswap_sys::inline::Memory;

@@ -5,10 +5,10 @@ use common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
     write_all,
 };
-use softswap_engine::engine::remap::Source;
-use softswap_engine::engine::{Move, ROOMY_ALIGN_BYTES};
-use softswap_engine::space::Kind;
-use softswap_engine::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::door::engine::remap::Source;
+use softswap_engine::door::engine::{Move, ROOMY_ALIGN_BYTES};
+use softswap_engine::memory::address_space::Kind;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
 use softswap_sys::window::READ_WRITE;

@@ -5,13 +5,13 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, every_kind, page_of, read_in_threads, scramble, until,
 };
-use softswap_engine::config::PoolLimit;
-use softswap_engine::engine::Move;
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::page_in::Access;
-use softswap_engine::settings;
-use softswap_engine::stats::{Counter, StopReason};
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{Counter, StopReason};
+use softswap_engine::door::config::PoolLimit;
+use softswap_engine::door::engine::Move;
+use softswap_engine::door::settings;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;

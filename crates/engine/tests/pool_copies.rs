@@ -5,7 +5,7 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, assert_zero, in_threads, read_and_write, worlds, write_all,
 };
-use softswap_engine::stats::Counter;
+use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
 

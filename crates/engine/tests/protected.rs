@@ -6,10 +6,10 @@ use common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, in_threads, random, read_and_write,
     write_all,
 };
-use softswap_engine::config::PoolLimit;
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::stats::Counter;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::config::PoolLimit;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;

@@ -5,10 +5,10 @@ mod common;
 use common::{
     Content, Setup, World, assert_holds, page_of, prefetch, random, scramble, with_prefetch,
 };
-use softswap_engine::config::PoolLimit;
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::door::config::PoolLimit;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;

@@ -3,12 +3,12 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, read_in_threads};
+use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::{Choice, Packer};
-use softswap_engine::config::PoolLimit;
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::settings;
-use softswap_engine::stats::Counter;
+use softswap_engine::door::config::PoolLimit;
+use softswap_engine::door::settings;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;

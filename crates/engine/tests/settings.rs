@@ -2,10 +2,10 @@
 
 mod common;
 use common::{Setup, World};
-use softswap_engine::control::{Answer, MAX_ANSWER_BYTES, Snapshot, answer};
-use softswap_engine::io::poll::mode::{Mode, Sleep};
-use softswap_engine::settings::SETTINGS;
-use softswap_engine::stats::Counter;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::control::{Answer, MAX_ANSWER_BYTES, Snapshot, answer};
+use softswap_engine::door::settings::SETTINGS;
+use softswap_engine::store::io::poll::mode::{Mode, Sleep};
 use std::time::Duration;
 
 fn ask(world: &World, request: &str) -> Answer {

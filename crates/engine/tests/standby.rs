@@ -3,9 +3,9 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, random, scramble};
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
 use softswap_sys::inline::Memory;

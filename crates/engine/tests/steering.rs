@@ -3,8 +3,8 @@
 
 mod common;
 use common::{Content, Setup, World, assert_holds};
-use softswap_engine::io::poll::mode::Mode;
-use softswap_engine::stats::Counter;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::load::Load;
 use std::sync::atomic::Ordering::Relaxed;

@@ -3,9 +3,9 @@
 
 mod common;
 use common::{Content, Setup, World, page_of, scramble};
-use softswap_engine::io::Operation;
-use softswap_engine::io::sim::Fault;
-use softswap_engine::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
 use softswap_sys::inline::Memory;

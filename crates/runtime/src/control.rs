@@ -6,8 +6,8 @@
 //! get next. Where anything is refused the program runs on without a socket.
 
 use crate::{descriptors, own_threads, start};
-use softswap_engine::control::{self as protocol, MAX_REQUEST_BYTES};
-use softswap_engine::engine::Engine;
+use softswap_engine::door::control::{self as protocol, MAX_REQUEST_BYTES};
+use softswap_engine::door::engine::Engine;
 use softswap_sys::control::{self, Listener, Peer};
 use softswap_sys::{futex, raw, signals};
 use std::ffi::{CString, OsString};

@@ -2,8 +2,9 @@
 
 use crate::masks;
 use crate::start;
-use softswap_engine::page_in::{Access, FaultError};
-use softswap_engine::stats::Counter;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::core::errors::FaultError;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, SIGBUS, SIGSEGV, siginfo_t};
 use std::ffi::c_void;

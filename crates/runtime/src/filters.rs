@@ -22,7 +22,7 @@ use crate::own_threads;
 use crate::reading;
 use crate::transfers;
 use crate::{heirs, start};
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;

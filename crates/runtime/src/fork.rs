@@ -19,7 +19,7 @@ use crate::library::outside_the_window;
 use crate::pinned::Pinned;
 use crate::real::{Real, c_result, real};
 use crate::start;
-use softswap_engine::engine::{AtRest, Engine};
+use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};

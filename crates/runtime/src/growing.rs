@@ -14,7 +14,7 @@
 //! after it was given up. So a forked child finds the table whole.
 
 use crate::start;
-use softswap_engine::engine::{Engine, Move, ROOMY_ALIGN_BYTES};
+use softswap_engine::door::engine::{Engine, Move, ROOMY_ALIGN_BYTES};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
 use softswap_sys::{PAGE_SIZE, signals};

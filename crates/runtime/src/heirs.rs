@@ -12,7 +12,7 @@
 //! read is its parent's, and so is what they inherit.
 
 use crate::filters;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::heirloom::Heirloom;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -14,7 +14,7 @@
 
 use crate::start;
 use crate::threads::{self, Start};
-use softswap_engine::context::PREFETCH_THREADS;
+use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;

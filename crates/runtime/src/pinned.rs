@@ -1,7 +1,7 @@
 //! Memory kept in place while the C library does something during which
 //! nothing can be brought in: any number of ranges, for a while.
 
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw;
 

@@ -4,10 +4,10 @@ use crate::{
     control, faults, fork, growing, guard, heap, library, masks, other_malloc, own_threads,
     redirect, streams, threads, transfers,
 };
-use softswap_engine::config::{Config, ENV_PREFIX, place as place_of_tree};
-use softswap_engine::engine::Engine;
-use softswap_engine::stats::{STATS_WORDS, Stats};
-use softswap_engine::swap::open::{OpenError, open};
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
+use softswap_engine::door::engine::Engine;
+use softswap_engine::door::open_areas::{OpenError, open};
 use softswap_sys::descriptor::with_room;
 use softswap_sys::{exemption, kept, memory, place, raw, seccomp, shared, signals};
 use std::ffi::CString;

@@ -9,7 +9,7 @@ use crate::guard::{Arguments, ask};
 use crate::raw_calls::{Answer, pass_on};
 use crate::reading;
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::futex::Lock;
 use softswap_sys::{raw, signals};
 use std::cell::UnsafeCell;

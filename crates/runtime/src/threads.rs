@@ -9,7 +9,7 @@ use crate::pins;
 use crate::real::real;
 use crate::start;
 use crate::thread_end;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Pages are sealed and opened in the handler of a fault that may have
 //! interrupted `malloc`: neither Rust nor C may allocate there.
 
-use softswap_engine::seal::Sealer;
+use softswap_engine::codec::seal::Sealer;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 

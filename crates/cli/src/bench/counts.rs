@@ -1,7 +1,7 @@
 //! What the engine counted of reads of single pages, and how it waited for them.
 
 use serde::Serialize;
-use softswap_engine::stats::{Counter, Stats};
+use softswap_engine::base::stats::{Counter, Stats};
 use std::iter::Sum;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

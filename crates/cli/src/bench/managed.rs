@@ -2,8 +2,8 @@
 //! page of counters the benchmark shares.
 
 use crate::refusal::{Refusal, plain};
-use softswap_engine::config::{Config, ENV_PREFIX};
-use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::door::config::{Config, ENV_PREFIX};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;

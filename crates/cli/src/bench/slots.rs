@@ -14,7 +14,7 @@ use crate::refusal::{Refusal, plain};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::swap::slot::SlotAllocator;
+use softswap_engine::store::swap::slot::SlotAllocator;
 use softswap_sys::raw::now_ns;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 
 /// 4 GiB of pages.
 const CLUSTERS: u32 = 2048;
-const SLOTS: usize = CLUSTERS as usize * softswap_engine::swap::CLUSTER_SLOTS;
+const SLOTS: usize = CLUSTERS as usize * softswap_engine::store::swap::CLUSTER_SLOTS;
 const VARIANTS: [&str; 3] = ["softswap", "apart", "bitmap"];
 /// Slots taken at once: one, and what reclaim takes.
 const BATCHES: [usize; 2] = [1, 32];

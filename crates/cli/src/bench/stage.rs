@@ -2,13 +2,13 @@
 //! userfaultfd region beside it whose faults are resolved by one copy.
 
 use crate::refusal::Refusal;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
-use softswap_engine::config::Config;
-use softswap_engine::engine::Engine;
-use softswap_engine::io::{Device, FileDevice, Lane};
-use softswap_engine::page_in::Access;
-use softswap_engine::stats::{STATS_WORDS, Stats};
-use softswap_engine::swap::Backing;
+use softswap_engine::door::config::Config;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::store::io::{Device, FileDevice, Lane};
+use softswap_engine::store::swap::Backing;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::inline::{self, Memory};

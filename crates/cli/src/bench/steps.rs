@@ -5,9 +5,9 @@
 //! between two looks.
 
 use super::stage::{PATTERN, Stage, visit};
+use softswap_engine::base::page::{PageTable, Place};
+use softswap_engine::codec::same_filled;
 use softswap_engine::codec::{self, Codec, Packer, Scratch};
-use softswap_engine::fill;
-use softswap_engine::page::{PageTable, Place};
 use softswap_sys::inline::Memory;
 use softswap_sys::memory::{Page, reserve_u64};
 use softswap_sys::raw::now_ns;
@@ -111,7 +111,7 @@ impl Steps {
                 true
             }),
             Step::Fill => repeated(|| {
-                fill::fill(&mut self.page.0, page as u64 | 1);
+                same_filled::fill(&mut self.page.0, page as u64 | 1);
                 std::hint::black_box(&self.page.0);
                 true
             }),

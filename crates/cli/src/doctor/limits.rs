@@ -3,7 +3,7 @@
 use super::Check;
 use crate::{machine, units};
 use rustix::process::{Resource, getrlimit};
-use softswap_engine::seal::Sealer;
+use softswap_engine::codec::seal::Sealer;
 use std::fs;
 use std::path::Path;
 

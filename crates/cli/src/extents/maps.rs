@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use crate::refusal::Refusal;
-use softswap_engine::swap::extent::ExtentMap;
+use softswap_engine::store::swap::extent::ExtentMap;
 use softswap_rivals::list::{Arena, List, Node as ListNode};
 use softswap_rivals::tree::{Node as TreeNode, Tree};
 

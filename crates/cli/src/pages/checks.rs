@@ -4,7 +4,7 @@
 use super::Page;
 use crate::refusal::Refusal;
 use serde::Serialize;
-use softswap_engine::fill::same_filled_word;
+use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_rivals::samefill::{self, Order};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -161,7 +161,7 @@ mod tests {
 
     fn page_of(word: u64) -> Page {
         let mut page = Page::ZERO;
-        softswap_engine::fill::fill(&mut page.0, word);
+        softswap_engine::codec::same_filled::fill(&mut page.0, word);
         page
     }
 

@@ -4,10 +4,10 @@
 use super::Page;
 use super::checks::mbps;
 use crate::refusal::{Refusal, plain};
+use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
     self as engine, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress,
 };
-use softswap_engine::fill::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 

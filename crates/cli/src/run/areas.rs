@@ -4,8 +4,8 @@ use super::settings::Asked;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::units::{self, parse_size};
-use softswap_engine::config::AreaSpec;
-use softswap_engine::swap::{Discard, MAX_AREAS, activate};
+use softswap_engine::door::config::AreaSpec;
+use softswap_engine::store::swap::{Discard, MAX_AREAS, activate};
 use std::path::{Path, PathBuf};
 
 /// The largest priority, as with `swapon`.
@@ -151,8 +151,8 @@ fn split_size(text: &str) -> Result<(PathBuf, Option<u64>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use softswap_engine::io::poll::mode::Mode;
-    use softswap_engine::swap::Discard;
+    use softswap_engine::store::io::poll::mode::Mode;
+    use softswap_engine::store::swap::Discard;
 
     #[test]
     fn size_and_options_follow_the_path_in_any_order() {

@@ -8,7 +8,7 @@
 use crate::control;
 use procfs::process::Process;
 use serde::Serialize;
-use softswap_engine::stats::{Counter, Stats};
+use softswap_engine::base::stats::{Counter, Stats};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use softswap_engine::stats::STATS_WORDS;
+    use softswap_engine::base::stats::STATS_WORDS;
     use std::sync::atomic::AtomicU64;
 
     fn stats() -> Stats {

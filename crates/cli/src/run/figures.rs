@@ -4,8 +4,8 @@
 use super::beside::Beside;
 use super::supervise::Ending;
 use serde::Serialize;
-use softswap_engine::io::poll::samples;
-use softswap_engine::stats::{Counter, Stats, TIERS, Tier};
+use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
+use softswap_engine::base::transfer_size;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -365,7 +365,9 @@ impl Figures {
                 wait_cpu_ns: get(C::IoWaitCpuNs),
                 steered: get(C::IoSteered),
             },
-            transfers: (0..samples::BUCKETS).filter_map(|b| transfer_figures(stats, b)).collect(),
+            transfers: (0..transfer_size::BUCKETS)
+                .filter_map(|b| transfer_figures(stats, b))
+                .collect(),
         }
     }
 }
@@ -373,7 +375,7 @@ impl Figures {
 /// An I/O bucket's figures by its name, if it has any.
 fn transfer_figures(stats: &Stats, bucket: usize) -> Option<(String, TierFigures)> {
     let count = stats.transfers(bucket);
-    let (bytes, is_write) = samples::shape_of(bucket);
+    let (bytes, is_write) = transfer_size::shape_of(bucket);
     let direction = if is_write { "write" } else { "read" };
     let figures = TierFigures {
         count,

@@ -5,8 +5,8 @@
 //! of a second after the process is gone. Whoever starts the next program at once would
 //! find the disk full. So `run` waits until what the file took is free again.
 
-use softswap_engine::config::AreaSpec;
-use softswap_engine::stats::{Counter, Stats};
+use softswap_engine::base::stats::{Counter, Stats};
+use softswap_engine::door::config::AreaSpec;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -7,8 +7,8 @@ use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
 use softswap_engine::codec::BadChoice;
-use softswap_engine::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
-use softswap_engine::io::poll::mode::BadMode;
+use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
+use softswap_engine::store::io::poll::mode::BadMode;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -304,8 +304,8 @@ mod tests {
     use super::*;
     use clap::Parser;
     use softswap_engine::codec::{Choice, Packer};
-    use softswap_engine::config::AreaSpec;
-    use softswap_engine::io::poll::mode::Mode;
+    use softswap_engine::door::config::AreaSpec;
+    use softswap_engine::store::io::poll::mode::Mode;
 
     #[derive(Parser)]
     struct Harness {

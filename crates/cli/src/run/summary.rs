@@ -2,7 +2,7 @@
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
 use crate::units::{bytes, count, duration, nanoseconds};
-use softswap_engine::stats::{StopReason, TIERS};
+use softswap_engine::base::stats::{StopReason, TIERS};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -306,7 +306,7 @@ fn write_waits(out: &mut String, polling: &PollingFigures) -> std::fmt::Result {
 mod tests {
     use super::super::supervise::Ending;
     use super::*;
-    use softswap_engine::stats::{Counter, STATS_WORDS, Stats, Tier};
+    use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats, Tier};
     use std::sync::atomic::AtomicU64;
 
     fn stats() -> Stats {

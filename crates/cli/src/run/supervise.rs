@@ -8,7 +8,7 @@ use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::release::Space;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
-use softswap_engine::stats::Stats;
+use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
 use std::os::fd::BorrowedFd;
 use std::process::Command;

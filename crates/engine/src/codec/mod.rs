@@ -6,6 +6,9 @@
 //! All working memory is the caller's [`Scratch`], because both walks may run
 //! inside a signal handler.
 
+pub mod same_filled;
+pub mod packed_slot;
+pub mod seal;
 mod choice;
 
 pub use choice::{BadChoice, Choice, Selector};

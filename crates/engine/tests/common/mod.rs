@@ -2,14 +2,14 @@
 //! its own for each test. Tests speak the public interface and need no unsafe.
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
-use softswap_engine::config::{Config, PoolLimit};
-use softswap_engine::context::PREFETCH_THREADS;
-use softswap_engine::engine::Engine;
-use softswap_engine::io::SimDevice;
-use softswap_engine::page_in::Access;
-use softswap_engine::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::swap::{Backing, Discard};
+use softswap_engine::door::config::{Config, PoolLimit};
+use softswap_engine::door::engine::Engine;
+use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_engine::store::io::SimDevice;
+use softswap_engine::store::swap::{Backing, Discard};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;

@@ -14,7 +14,7 @@ use super::{populate, refused};
 use crate::guard::{Arguments, issue};
 use crate::real::kernel_error;
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;

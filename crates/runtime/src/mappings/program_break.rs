@@ -2,7 +2,7 @@
 
 use crate::real::c_result;
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::ffi::c_void;

@@ -8,8 +8,8 @@ use super::{TASK_SIZE, populate, refused};
 use crate::guard::{Arguments, Pins, issue, result_of};
 use crate::start;
 use crate::transfers::user;
-use softswap_engine::engine::Engine;
-use softswap_engine::space::{AtFork, Kind};
+use softswap_engine::door::engine::Engine;
+use softswap_engine::memory::address_space::{AtFork, Kind};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 

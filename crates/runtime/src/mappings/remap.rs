@@ -8,8 +8,8 @@
 use super::{TASK_SIZE, refused};
 use crate::guard::{Arguments, issue};
 use crate::real::kernel_error;
-use softswap_engine::engine::remap::Source;
-use softswap_engine::engine::{Engine, Move};
+use softswap_engine::door::engine::remap::Source;
+use softswap_engine::door::engine::{Engine, Move};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;

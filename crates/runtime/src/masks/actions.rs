@@ -6,7 +6,7 @@ use super::{INTERNAL, OURS, bits, pending, set_bits, stacks, waiting};
 use crate::real::c_result;
 use crate::{filters, start};
 use libc::sigaction as CAction;
-use softswap_engine::stats::Counter;
+use softswap_engine::base::stats::Counter;
 use softswap_sys::futex::Lock;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGBUS, SIGSYS, siginfo_t};
 use std::cell::UnsafeCell;

@@ -7,7 +7,7 @@ use super::turns::Turns;
 use crate::pinned::Pinned;
 use crate::real::real;
 use crate::start;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicPtr, Ordering};

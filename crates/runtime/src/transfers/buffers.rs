@@ -21,7 +21,7 @@ use crate::guard::ask;
 use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 use softswap_sys::{file, signals};

@@ -13,7 +13,7 @@ use crate::filters;
 use crate::guard::{Arguments, issue};
 use crate::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 /// Buffers of a message beside its data: the address, and the control data.
 const OTHERS: usize = 2;

@@ -32,7 +32,7 @@ pub(crate) use filled::Filled;
 pub(crate) use interposed::room_of;
 
 use crate::guard::Arguments;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 /// As many vectors as the kernel takes.
 const MAX_VECTORS: usize = 1024;

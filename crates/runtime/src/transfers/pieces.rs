@@ -4,7 +4,7 @@ use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
 use crate::pins::Pins;
 use crate::start;
 use libc::iovec;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 /// Where a piece lies in its transfer.
 #[derive(Debug, Clone, Copy)]

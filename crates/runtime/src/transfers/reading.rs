@@ -12,7 +12,7 @@ use super::vectors::Call;
 use crate::filters;
 use crate::guard::ask;
 use libc::iovec;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 
 /// Most bytes that are pinned for a call that may wait.

@@ -6,7 +6,7 @@ use super::{MAX_VECTORS, reading, user, writing};
 use crate::guard::{Arguments, issue};
 use crate::pins::Pins;
 use libc::iovec;
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 use softswap_sys::syscall_table::{self, Pointee};
 
 /// A call that moves data, without its buffers.

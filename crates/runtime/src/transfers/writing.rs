@@ -10,7 +10,7 @@ use super::vectors::Call;
 use crate::filters;
 use crate::guard::issue;
 use libc::{iovec, msghdr};
-use softswap_engine::engine::Engine;
+use softswap_engine::door::engine::Engine;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     let most = engine.call_limit_bytes();

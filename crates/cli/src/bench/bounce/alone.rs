@@ -3,7 +3,7 @@
 
 use super::super::pin::pin_to;
 use crossbeam_queue::ArrayQueue;
-use softswap_engine::bounce::{Pools, Shape};
+use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_sys::raw::now_ns;
 use std::io;
 use std::sync::{Barrier, Mutex, PoisonError};

@@ -7,7 +7,7 @@ use super::tasks::{Ran, Workload};
 use super::{ORDERS, WORKLOADS, alone};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::bounce::Order;
+use softswap_engine::store::bounce::Order;
 
 /// One workload, device and order, and what each round came to.
 pub(super) struct Cell {

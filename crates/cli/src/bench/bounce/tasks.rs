@@ -2,8 +2,8 @@
 
 use super::super::noise::{below, noise};
 use super::super::pin::pin_to;
-use softswap_engine::bounce::{Buffer, Order, Pools, Shape};
-use softswap_engine::io::{Device, FileDevice, IoError, Lane};
+use softswap_engine::store::bounce::{Buffer, Order, Pools, Shape};
+use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::raw::now_ns;

@@ -3,7 +3,7 @@
 use super::super::noise::{below, noise, shuffled};
 use super::super::sample::{median, variation};
 use crate::extents::maps::{Lookup, Maps, NoMap, Variant};
-use softswap_engine::swap::CLUSTER_SLOTS;
+use softswap_engine::store::swap::CLUSTER_SLOTS;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
 use std::sync::Barrier;

@@ -17,7 +17,7 @@ use crate::units::parse_size;
 use clap::Args;
 use fio::Job;
 use measure::{Meter, Slice};
-use softswap_engine::io::poll::mode::Mode;
+use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::ring::timer_overshoot_ns;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -297,7 +297,7 @@ fn chosen(all: Vec<Variant>, only: &[String]) -> Result<Vec<Variant>, Refusal> {
 }
 
 fn run_fio(job: &Job, target: &Target, time: Duration, seed: u64) -> Result<Slice, String> {
-    use softswap_engine::io::Device;
+    use softswap_engine::store::io::Device;
     let direct = target.device.describe().direct;
     let path = &target.path_for_others;
     fio::run(job, &fio::Run { path, bytes: target.bytes, direct, time, seed })

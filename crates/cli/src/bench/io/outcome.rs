@@ -9,8 +9,8 @@ use super::target::Target;
 use super::{FioFor, Found, IoArgs, Variant, What};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::io::Device;
-use softswap_engine::io::poll::mode::Mode;
+use softswap_engine::store::io::Device;
+use softswap_engine::store::io::poll::mode::Mode;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Serialize)]

@@ -9,7 +9,7 @@ use super::IoArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{contents, swapdir, units};
 use rustix::fs::{Access, access};
-use softswap_engine::io::{Device, FileDevice, Lane};
+use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::claim::claim;
 use softswap_sys::file::SwapFile;

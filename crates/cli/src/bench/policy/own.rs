@@ -2,12 +2,12 @@
 //! they are, told of what they are told in a program, which is misses.
 
 use super::trace::Trace;
-use softswap_engine::page::{Claim, PageNo, PageTable, Place};
-use softswap_engine::policy::{Clock, PREFETCHED};
-use softswap_engine::readahead;
-use softswap_engine::refault::{FRESH, Weight};
-use softswap_engine::space::Space;
-use softswap_engine::standby::Standby;
+use softswap_engine::base::page::{Claim, PageNo, PageTable, Place};
+use softswap_engine::memory::address_space::AddressSpace;
+use softswap_engine::policy::clock::{Clock, PREFETCHED};
+use softswap_engine::policy::prefetch::readahead;
+use softswap_engine::policy::refault::{FRESH, Weight};
+use softswap_engine::store::standby::Standby;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_u64};
 use std::io;
@@ -33,7 +33,7 @@ pub(super) struct Found {
 /// the process ends, as an engine's do.
 struct Memory {
     pages: PageTable<'static>,
-    space: Space,
+    space: AddressSpace,
     clock: Clock,
     standby: Standby,
     /// Where kept pages are taken to; what they hold does not matter.
@@ -55,7 +55,7 @@ pub(super) fn run(
     grants: Grants,
     reads_ahead: bool,
 ) -> io::Result<Found> {
-    let space = Space::new(trace.pages as u64)?;
+    let space = AddressSpace::new(trace.pages as u64)?;
     space.add(&mut space.lock(), 0..trace.pages as u64);
     let mut memory = Memory {
         pages: PageTable::new(reserve_u64(trace.pages)?),

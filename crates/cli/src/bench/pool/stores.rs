@@ -2,9 +2,9 @@
 //! DRAM, without faults around it. The only place of this bench that knows the
 //! pool and the codec.
 
+use softswap_engine::codec::same_filled;
 use softswap_engine::codec::{self, Codec, MAX_PACKED_BYTES, Scratch};
-use softswap_engine::fill;
-use softswap_engine::pool::{Handle, Pool};
+use softswap_engine::store::pool::{Handle, Pool};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::Page;
 use std::io;
@@ -77,7 +77,7 @@ impl Packer {
     /// What the pool would be given of a page; nothing of one that stays in its
     /// entry or goes to disk.
     pub(super) fn pack(&mut self, content: &Page) -> Option<&[u8]> {
-        if fill::same_filled_word(&content.0).and_then(fill::encode).is_some() {
+        if same_filled::same_filled_word(&content.0).and_then(same_filled::encode).is_some() {
             return None;
         }
         let len = codec::compress(

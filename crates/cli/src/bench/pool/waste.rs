@@ -3,7 +3,7 @@
 use super::super::noise::{below, noise, shuffled};
 use super::stores::Store;
 use serde::Serialize;
-use softswap_engine::context::BATCH_PAGES;
+use softswap_engine::memory::context::BATCH_PAGES;
 use softswap_sys::memory::Page;
 
 /// Replacements for each object, until nothing is where it was first put.

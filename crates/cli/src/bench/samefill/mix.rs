@@ -2,7 +2,7 @@
 
 use super::super::noise::{below, fill_with_noise, noise, shuffled};
 use crate::pages::Page;
-use softswap_engine::fill::fill;
+use softswap_engine::codec::same_filled::fill;
 
 const SEED: u64 = 4;
 

@@ -1,7 +1,7 @@
 //! Latencies in the engine's buckets: four to the octave.
 
 use serde::{Deserialize, Serialize};
-use softswap_engine::stats::{BUCKETS, bucket_floor, bucket_of};
+use softswap_engine::base::stats::{BUCKETS, bucket_floor, bucket_of};
 
 /// How many there were in each bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

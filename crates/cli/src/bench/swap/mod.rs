@@ -38,7 +38,7 @@ use plan::{Matter, Pattern, Side};
 use programs::{Program, Ready};
 use serde_json::{Map, Value};
 use session::Means;
-use softswap_engine::config::MIN_MEMORY_BYTES;
+use softswap_engine::door::config::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::memory::Page;
 use std::fs;

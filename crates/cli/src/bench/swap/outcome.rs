@@ -13,7 +13,7 @@ use super::{Found, SwapArgs, ratios};
 use crate::units;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::stats::TIERS;
+use softswap_engine::base::stats::TIERS;
 use softswap_sys::PAGE_SIZE;
 
 /// Instead of figures.

@@ -7,7 +7,7 @@ use super::plan::Side;
 use super::programs::Ready;
 use super::session::{Means, check, config};
 use crate::refusal::{Refusal, plain};
-use softswap_engine::config::MIN_MEMORY_BYTES;
+use softswap_engine::door::config::MIN_MEMORY_BYTES;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};

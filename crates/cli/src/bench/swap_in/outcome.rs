@@ -9,8 +9,8 @@ use super::{Cell, SwapInArgs};
 use crate::units;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::io::poll::mode::Mode;
-use softswap_engine::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::store::io::poll::mode::Mode;
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapInOutcome {

@@ -1,0 +1,37 @@
+//! Transfers by direction and size: what statistics of I/O are kept by.
+
+/// Direction times size: reads at even numbers, writes at odd ones.
+pub const BUCKETS: usize = 16;
+const SECTOR_BYTES: usize = 512;
+
+/// The bucket of a transfer: sizes by powers of two from 512 bytes to 64 KiB,
+/// larger ones with the largest.
+#[must_use]
+pub fn bucket_of(is_write: bool, bytes: usize) -> usize {
+    let sectors = (bytes / SECTOR_BYTES).max(1);
+    let size = (sectors.ilog2() as usize).min(BUCKETS / 2 - 1);
+    size * 2 + usize::from(is_write)
+}
+
+/// The smallest transfer of a bucket, in bytes, and whether it is a write.
+#[must_use]
+pub fn shape_of(bucket: usize) -> (usize, bool) {
+    (SECTOR_BYTES << (bucket / 2), bucket % 2 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_its_bucket() {
+        assert_eq!([bucket_of(false, 0), bucket_of(true, 1)], [0, 1]);
+        assert_eq!([bucket_of(false, 4096), bucket_of(true, 4096)], [6, 7]);
+        assert_eq!([bucket_of(false, 65_536), bucket_of(true, 1 << 30)], [14, 15]);
+        for bucket in 0..BUCKETS {
+            let (bytes, is_write) = shape_of(bucket);
+            assert_eq!(bucket_of(is_write, bytes), bucket);
+            assert_eq!(bucket_of(is_write, 2 * bytes - 1), bucket);
+        }
+    }
+}

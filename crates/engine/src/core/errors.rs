@@ -1,0 +1,120 @@
+//! Why a page cannot come in, or leave.
+
+use crate::base::stats::StopReason;
+use crate::codec::CodecError;
+use crate::codec::packed_slot::NoPart;
+use crate::store::io::IoError;
+use crate::store::pool::Damaged;
+use crate::store::swap::AreaFull;
+use std::io;
+
+/// Why a page cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FaultError {
+    /// The address does not belong to the program.
+    #[error("the address is not mapped")]
+    NotMapped,
+    /// Another mapping of the program's lies there: its fault is its own.
+    #[error("the address is not managed")]
+    Foreign,
+    /// The swap area could not be read.
+    #[error("a swapped-out page could not be read back: {0}")]
+    Read(#[from] IoError),
+    /// What was read is not what was written.
+    #[error(
+        "the swap area returned wrong data for slot {slot} (it does not match its seal); \
+         the device or file system under it is not to be trusted"
+    )]
+    Corrupt {
+        /// The slot.
+        slot: u64,
+    },
+    /// It is compressed, and not what it was.
+    #[error("a compressed page {0}")]
+    Unpack(#[from] UnpackError),
+    /// No memory can be freed for it.
+    #[error("{0}")]
+    Exhausted(#[from] Exhausted),
+    /// The kernel refused to map it.
+    #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
+    Install(io::Error),
+    /// The page vanished behind the engine's back.
+    #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
+    Lost,
+}
+
+impl FaultError {
+    /// Whether the thread is only to take a signal before it tries again.
+    #[must_use]
+    pub fn is_for_a_signal(&self) -> bool {
+        matches!(self, FaultError::Exhausted(Exhausted::Signal))
+    }
+
+    /// The reason as statistics record it; `None` for what is no failure of
+    /// the engine's.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        Some(match self {
+            FaultError::NotMapped | FaultError::Foreign => return None,
+            FaultError::Exhausted(Exhausted::Signal) => return None,
+            FaultError::Read(_) => StopReason::ReadFailed,
+            FaultError::Corrupt { .. } => StopReason::WrongData,
+            FaultError::Unpack(_) => StopReason::PoolDamaged,
+            FaultError::Exhausted(_) => StopReason::OutOfMemory,
+            FaultError::Install(_) => StopReason::MapRefused,
+            FaultError::Lost => StopReason::PageLost,
+        })
+    }
+}
+
+/// Why a compressed page is not a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnpackError {
+    /// The pool holds something else than what was stored.
+    #[error("in memory is not what was stored ({0}): memory was overwritten")]
+    Damaged(#[from] Damaged),
+    /// A slot holds what its checksum says, but no such page.
+    #[error("in the swap area is not there ({0}): a bug in softswap")]
+    NoPart(#[from] NoPart),
+    /// What is stored is what was stored, but no page.
+    #[error("cannot be unpacked ({0}): a bug in softswap")]
+    Codec(#[from] CodecError),
+}
+
+/// Nothing can leave DRAM any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Exhausted {
+    /// The swap area takes no more pages.
+    #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
+    NoSlot(NoSlot),
+    /// What is in DRAM may not leave.
+    #[error(
+        "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB and what \
+         is left ({pages_mib} MiB of pages) may not leave; raise --memory"
+    )]
+    NoVictims {
+        /// The budget.
+        limit_mib: usize,
+        /// What is not pages.
+        other_mib: usize,
+        /// Pages in DRAM.
+        pages_mib: usize,
+    },
+    /// Not yet, but the thread is to take a signal first.
+    #[error("a signal is waiting")]
+    Signal,
+}
+
+/// Why a page cannot be written out.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSlot {
+    /// The swap areas are full.
+    #[error(transparent)]
+    Area(#[from] AreaFull),
+    /// The area belongs to the parent.
+    #[error(
+        "a forked child cannot write to the swap area of its parent; give the child its own \
+         by exec, or raise --memory"
+    )]
+    ForkedChild,
+}

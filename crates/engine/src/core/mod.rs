@@ -1,0 +1,4 @@
+//! The engine's state.
+
+pub mod errors;
+pub mod parts;

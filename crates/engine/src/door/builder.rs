@@ -1,0 +1,275 @@
+//! Puts an engine's parts together: how large each is in a budget of that size,
+//! and what is refused.
+
+use crate::base::page::PageTable;
+use crate::base::stats::{Counter, STATS_VERSION, Stats};
+use crate::codec::Selector;
+use crate::codec::seal::{NoKey, Sealer};
+use crate::core::parts::Parts;
+use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
+use crate::memory::address_space::AddressSpace;
+use crate::memory::budget::Budget;
+use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
+use crate::memory::interrupted_wait::InterruptedWait;
+use crate::memory::pinners::Pinners;
+use crate::policy::admission::Admission;
+use crate::policy::clock::Clock;
+use crate::policy::codec_choice::CodecChoice;
+use crate::policy::grace::Grace;
+use crate::policy::partition::Partition;
+use crate::policy::prefetch::companions::Companions;
+use crate::policy::prefetch::readahead::Readahead;
+use crate::policy::stored_copies::StoredCopies;
+use crate::policy::write_load::WriteLoad;
+use crate::store::bounce::{self, Pools, Shape};
+use crate::store::io::poll::Polling;
+use crate::store::io::poll::mode::Mode;
+use crate::store::io::poll::places::Places;
+use crate::store::io::poll::pressure::Pressure;
+use crate::store::pool::{Pool, SLAB_BYTES};
+use crate::store::read_ahead_pages::ReadAheadPages;
+use crate::store::standby::Standby;
+use crate::store::swap::{Area, AreaError, Areas, Backing};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::affinity::Processors;
+use softswap_sys::descriptor;
+use softswap_sys::load::Load;
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::ring::timer_overshoot_ns;
+use softswap_sys::window::{Window, WindowError};
+use std::cell::OnceCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+
+/// What timers are taken to overshoot by where that is not measured.
+const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
+/// What must be left of the budget for pages.
+const LEAST_PAGES_BYTES: usize = 2 << 20;
+/// Kernel memory of one small ring, roughly.
+const RING_BYTES: usize = 16 << 10;
+/// Stack, thread and tables of the engine's own, roughly.
+const SMALL_CHANGE_BYTES: usize = 256 << 10;
+/// What a pool that grows by itself leaves for pages and tables.
+const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No managed window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The swap area is refused.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// The budget is too small for the engine itself.
+    #[error(
+        "a budget of {memory_mib} MiB is below the minimum of {} MiB; raise --memory",
+        MIN_MEMORY_BYTES >> 20
+    )]
+    Budget {
+        /// What was asked for.
+        memory_mib: u64,
+    },
+    /// The areas and their rings leave nothing of the budget.
+    #[error(
+        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, which need \
+         {needed_mib} MiB for the engine alone; raise --memory, or give fewer areas"
+    )]
+    Needs {
+        /// What was asked for.
+        memory_mib: usize,
+        /// What is needed.
+        needed_mib: usize,
+        /// How many areas there are.
+        areas: usize,
+    },
+    /// Nothing to encrypt with.
+    #[error(transparent)]
+    Key(#[from] NoKey),
+    /// No memory for the engine's tables.
+    #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
+    Tables(#[from] io::Error),
+}
+
+/// Builds the parts over swap areas made of `storage`, and the contexts that walks
+/// need.
+///
+/// # Errors
+/// When the budget or the process's limits leave too little, or an area is refused.
+pub(crate) fn build(
+    config: &Config,
+    storage: Vec<Backing>,
+    stats: Stats,
+) -> Result<(Parts, Contexts), StartError> {
+    if config.memory_bytes < MIN_MEMORY_BYTES {
+        return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
+    }
+    let cpus = usable_processors();
+    // Threads that wait for the disk hold theirs: several for each CPU.
+    let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
+    let pressure = Pressure::shared(cpus, Load::open());
+    let processors = Processors::open();
+    let places =
+        Arc::new(Places::new(config.steer, processors.as_ref().map_or(1, Processors::most)));
+    let measured = OnceCell::new();
+    let polling = |mode: Option<Mode>| {
+        let mode = mode.unwrap_or(config.poll);
+        // Measured where it is needed from the first read on. Elsewhere too
+        // much is assumed: hybrid polling, when it is chosen later, finds
+        // out by itself.
+        let overshoot_ns = match mode {
+            Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
+            _ => ASSUMED_OVERSHOOT_NS,
+        };
+        let polling = Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats);
+        polling.telling(Arc::clone(&places))
+    };
+    let areas = Areas::new(storage, cpus, polling)?;
+    let mut areas = areas.within_descriptors(contexts, descriptor::room());
+    let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+    let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
+    areas.expect_buffers(bounce.fixed_range());
+    let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
+    let contexts = Contexts::new(contexts, || areas.open_lanes())?;
+    let parts =
+        assemble(config, stats, window, areas, bounce, &contexts, (pressure, places, processors))?;
+    let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
+    if needed > memory {
+        let needed_mib = needed.div_ceil(1 << 20);
+        let areas = parts.areas.iter().count();
+        return Err(StartError::Needs { memory_mib: memory >> 20, needed_mib, areas });
+    }
+    publish_facts(&parts);
+    Ok((parts, contexts))
+}
+
+/// Processors that this process may use.
+fn usable_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many bounce buffers there are: in each processor's area for a few batches
+/// on their way out, or pieces of a stream on their way in. Where areas for all of
+/// them would take too much of the budget, processors share them.
+fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
+    /// All areas together are a budget's so many-th part at most, or one area.
+    const SHARE: usize = 16;
+    let most_slots = memory_bytes / SHARE / PAGE_SIZE;
+    // Whole segments where there is room for that: what is read ahead is as long.
+    let slots_per_area = match most_slots / bounce::MAX_PAGES {
+        16.. => 2 * bounce::MAX_PAGES,
+        1.. => bounce::MAX_PAGES,
+        0 => BATCH_PAGES + BATCH_PAGES / 2,
+    };
+    let most = (most_slots / slots_per_area).max(1);
+    Shape {
+        areas: cpus.next_power_of_two().min(1 << most.ilog2()),
+        slots_per_area,
+        reserve_slots: contexts,
+        extra_bytes: (memory_bytes / 32).min(8 << 20),
+    }
+}
+
+fn assemble(
+    config: &Config,
+    stats: Stats,
+    window: Window,
+    swap_areas: Areas,
+    bounce: Pools,
+    contexts: &Contexts,
+    (pressure, places, processors): (Arc<Pressure>, Arc<Places>, Option<Processors>),
+) -> Result<Parts, StartError> {
+    let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+    let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
+    let read_ahead_pages = ReadAheadPages::new(memory / PAGE_SIZE)?;
+    let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
+        + bounce.fixed_bytes()
+        + pool.metadata_bytes()
+        + read_ahead_pages.bytes()
+        + SMALL_CHANGE_BYTES;
+    let least = PoolLimit::LEAST.bytes_of(memory);
+    let most = PoolLimit::LARGEST.bytes_of(memory);
+    // However much would be gained: what is in use must fit as well.
+    let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
+    // A limit is of whole slabs: it would never get to anything else.
+    let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
+    let is_auto = config.pool == PoolLimit::Auto;
+    let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
+    pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
+    let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
+    let window_pages = window.pages();
+    Ok(Parts {
+        pages: PageTable::new(reserve_u64(window_pages)?),
+        space: AddressSpace::scattered(window_pages as u64)?,
+        clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
+        readahead: Readahead::new(memory / PAGE_SIZE),
+        read_ahead_pages,
+        admission: Admission::new(window_pages)?,
+        grace: Grace::default(),
+        standby: Standby::new(memory / PAGE_SIZE),
+        companions: Companions::new(window_pages)?,
+        copies: StoredCopies::new(window_pages)?,
+        pool,
+        partition,
+        bounce,
+        write_load: WriteLoad::default(),
+        pinners: Pinners::start(),
+        sealer,
+        budget: Budget::new(memory, fixed),
+        claimed_bytes: AtomicUsize::new(0),
+        stats,
+        codec: Selector::new(config.codec),
+        codec_choice: CodecChoice::new(memory, contexts.count()),
+        pool_shrinks: AtomicBool::new(config.shrink_pool),
+        recompresses: AtomicBool::new(config.recompress),
+        pressure,
+        places,
+        processors,
+        workspaces: contexts.workspaces(),
+        may_write: AtomicBool::new(true),
+        kick: AtomicU32::new(0),
+        asleep: AtomicBool::new(false),
+        has_background: AtomicBool::new(false),
+        interrupted_wait: InterruptedWait::default(),
+        areas: swap_areas,
+        window,
+    })
+}
+
+fn publish_facts(parts: &Parts) {
+    let facts = parts.areas.facts();
+    let stats = &parts.stats;
+    stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
+    stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
+    let at_start = parts.areas.iter().map(Area::discarded_at_start);
+    at_start.for_each(|discarded| parts.count_discarded(discarded));
+    stats.set(Counter::Areas, parts.areas.iter().count() as u64);
+    stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
+    stats.set(Counter::UsesFixedBuffers, u64::from(facts.fixed_buffers));
+    stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
+    stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
+    stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));
+    stats.set(Counter::Encrypts, u64::from(parts.sealer.encrypts()));
+    stats.set(Counter::KeyUnlocked, u64::from(parts.sealer.is_key_unlocked()));
+    stats.set(Counter::Version, STATS_VERSION);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_a_small_part_of_any_budget_however_many_processors_there_are() {
+        for memory_mib in [8, 16, 32, 64, 100, 128, 1000, 1 << 20] {
+            for cpus in [1, 2, 3, 4, 16, 64, 100, 512] {
+                let shape = shape_of_buffers(memory_mib << 20, cpus, 66);
+                let bytes = shape.areas * shape.slots_per_area * PAGE_SIZE;
+                assert!(bytes <= (memory_mib << 20) / 16, "{memory_mib} MiB, {cpus}: {shape:?}");
+                assert!(shape.areas.is_power_of_two() && shape.areas < 2 * cpus, "{shape:?}");
+            }
+        }
+        assert_eq!(shape_of_buffers(8 << 20, 2, 10).areas, 2);
+        assert_eq!(shape_of_buffers(1 << 30, 64, 66).areas, 64);
+    }
+}

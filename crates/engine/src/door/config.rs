@@ -1,0 +1,391 @@
+//! What an engine is told when it starts.
+//!
+//! `softswap run` settles flags, environment and file into one [`Config`] and
+//! hands it to the runtime through environment variables with a prefix of
+//! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
+
+use crate::codec::Choice;
+use crate::store::io::poll::mode::Mode;
+use crate::store::swap::Discard;
+use softswap_sys::place::Place;
+use std::path::PathBuf;
+
+/// The smallest budget an engine accepts: below it the fixed parts (fault
+/// contexts, bounce buffers, staging) would leave no room for pages.
+pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
+
+/// One swap area, as asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AreaSpec {
+    /// A directory, for an unlinked file in it; or a swap file or device.
+    pub path: PathBuf,
+    /// Largest size of a file in a directory, in bytes; `None`: free space less
+    /// the reserve.
+    pub limit_bytes: Option<u64>,
+    /// Areas with a higher one are filled first; `None`: after all that have
+    /// one, in the order in which they were given.
+    pub priority: Option<u16>,
+    /// When the storage is told what is not needed.
+    pub discard: Discard,
+    /// How a thread waits for a single page from it; `None`: as for all.
+    pub poll: Option<Mode>,
+}
+
+impl AreaSpec {
+    /// An area at `path` with nothing else asked for.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
+        AreaSpec {
+            path: path.into(),
+            limit_bytes: None,
+            priority: None,
+            discard: Discard::None,
+            poll: None,
+        }
+    }
+
+    /// The path last: it may contain anything.
+    fn to_text(&self) -> String {
+        fn shown(value: Option<impl ToString>) -> String {
+            value.map_or_else(String::new, |value| value.to_string())
+        }
+        let path = self.path.to_string_lossy();
+        let AreaSpec { limit_bytes, priority, discard, poll, .. } = self;
+        let (limit, priority, poll) = (shown(*limit_bytes), shown(*priority), shown(*poll));
+        format!("{limit},{priority},{poll},{discard},{path}")
+    }
+
+    fn from_text(text: &str) -> Option<AreaSpec> {
+        fn value<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+            if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+        }
+        let mut parts = text.splitn(5, ',');
+        Some(AreaSpec {
+            limit_bytes: value(parts.next()?)?,
+            priority: value(parts.next()?)?,
+            poll: value(parts.next()?)?,
+            discard: parts.next()?.parse().ok()?,
+            path: parts.next().filter(|path| !path.is_empty())?.into(),
+        })
+    }
+}
+
+/// What compressed pages may take of the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolLimit {
+    /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
+    Auto,
+    /// A share of it.
+    Percent(u8),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// A text that is no limit of the pool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
+     the budget, or a size such as 64M"
+)]
+pub struct BadPoolLimit(pub String);
+
+/// A larger pool would leave too little for pages in use.
+const LARGEST_POOL_PERCENT: u8 = 80;
+
+impl PoolLimit {
+    /// The largest there may be.
+    pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    /// What [`PoolLimit::Auto`] never goes below.
+    pub const LEAST: PoolLimit = PoolLimit::Percent(10);
+
+    /// The limit with so large a budget, at first. A size is cut to the largest
+    /// share.
+    #[must_use]
+    pub fn bytes_of(self, memory_bytes: usize) -> usize {
+        let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
+        match self {
+            PoolLimit::Auto => share(LARGEST_POOL_PERCENT),
+            PoolLimit::Percent(percent) => share(percent),
+            PoolLimit::Bytes(bytes) => {
+                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PoolLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PoolLimit::Auto => f.write_str("auto"),
+            PoolLimit::Percent(percent) => write!(f, "{percent}%"),
+            PoolLimit::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl std::str::FromStr for PoolLimit {
+    type Err = BadPoolLimit;
+
+    /// Reads `auto`, `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
+    fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+        const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+        let bad = || BadPoolLimit(text.to_string());
+        let given = text.trim();
+        if given == "auto" {
+            return Ok(PoolLimit::Auto);
+        }
+        let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        let unit = given[digits.len()..].trim();
+        if unit.is_empty() || unit == "%" {
+            let percent = u8::try_from(number).ok().filter(|it| *it <= LARGEST_POOL_PERCENT);
+            return percent.map(PoolLimit::Percent).ok_or_else(bad);
+        }
+        let factor = if unit == "B" {
+            Some(1)
+        } else {
+            let unit = unit.to_ascii_uppercase();
+            let unit = unit.strip_suffix("IB").unwrap_or(&unit);
+            UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+        };
+        factor.and_then(|factor| number.checked_mul(factor)).map(PoolLimit::Bytes).ok_or_else(bad)
+    }
+}
+
+/// Settled settings of one engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
+    pub memory_bytes: u64,
+    /// Where pages go that leave DRAM, at least one.
+    pub areas: Vec<AreaSpec>,
+    /// Free space that is always left on a swap directory's file system, in bytes.
+    pub reserve_bytes: u64,
+    /// What compressed pages may take of the budget; may be changed later.
+    pub pool: PoolLimit,
+    /// Send pages of the pool to the swap area before it is full; may be
+    /// changed later.
+    pub shrink_pool: bool,
+    /// Pack idle pages of the pool again, by a denser codec; may be changed
+    /// later.
+    pub recompress: bool,
+    /// Encrypt what is written to the swap areas.
+    pub encrypt: bool,
+    /// What packs pages before they leave DRAM; may be changed later.
+    pub codec: Choice,
+    /// Programs started by the program run under softswap too, each with its own budget.
+    pub manage_children: bool,
+    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
+    pub avoid_move: bool,
+    /// Use pread/pwrite even where io_uring works.
+    pub avoid_io_uring: bool,
+    /// How a thread waits for a single page from the disk; may be changed later.
+    pub poll: Mode,
+    /// Move a thread to the processor where it waits least for pages; may be
+    /// changed later.
+    pub steer: bool,
+    /// Descriptor of the shared statistics page, inherited from `softswap run`.
+    pub stats_fd: Option<i32>,
+    /// Process that shares that page; its direct child reports there.
+    pub supervisor_pid: Option<i32>,
+    /// Where the window and the gate lie in the tree of processes.
+    pub place: Option<Place>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            memory_bytes: 1 << 30,
+            areas: vec![AreaSpec::new("/var/tmp")],
+            reserve_bytes: 512 << 20,
+            pool: PoolLimit::Auto,
+            shrink_pool: false,
+            recompress: false,
+            encrypt: true,
+            codec: Choice::Auto,
+            manage_children: true,
+            avoid_move: false,
+            avoid_io_uring: false,
+            poll: Mode::Auto,
+            steer: true,
+            stats_fd: None,
+            supervisor_pid: None,
+            place: None,
+        }
+    }
+}
+
+/// Prefix of the variables that carry a [`Config`] to the runtime.
+pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
+
+impl Config {
+    /// The variables (without [`ENV_PREFIX`]) that describe this configuration.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(String, String)> {
+        let flag = |on: bool| if on { "1" } else { "0" }.to_string();
+        let mut env = vec![
+            ("MEMORY", self.memory_bytes.to_string()),
+            ("RESERVE", self.reserve_bytes.to_string()),
+            ("POOL", self.pool.to_string()),
+            ("CODEC", self.codec.to_string()),
+            ("CHILDREN", flag(self.manage_children)),
+            ("AVOID_MOVE", flag(self.avoid_move)),
+            ("AVOID_IO_URING", flag(self.avoid_io_uring)),
+            ("POLL", self.poll.to_string()),
+            ("STEER", flag(self.steer)),
+            ("SHRINK_POOL", flag(self.shrink_pool)),
+            ("RECOMPRESS", flag(self.recompress)),
+            ("ENCRYPT", flag(self.encrypt)),
+        ];
+        if let Some(fd) = self.stats_fd {
+            env.push(("STATS_FD", fd.to_string()));
+        }
+        if let Some(pid) = self.supervisor_pid {
+            env.push(("SUPERVISOR_PID", pid.to_string()));
+        }
+        if let Some(place) = self.place {
+            env.push(("PLACE", place.to_string()));
+        }
+        let areas = self.areas.iter().enumerate();
+        let areas = areas.map(|(number, area)| (area_variable(number), area.to_text()));
+        env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
+    }
+
+    /// Reads what [`Config::to_env`] wrote. `lookup` gets names without the
+    /// prefix. `None` when there is no configuration (MEMORY absent);
+    /// the name of the variable when one cannot be understood.
+    pub fn from_env(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Option<Result<Config, &'static str>> {
+        let memory = lookup("MEMORY")?;
+        let parse = || -> Result<Config, &'static str> {
+            fn parsed<T: std::str::FromStr>(
+                value: Option<String>,
+                name: &'static str,
+            ) -> Result<Option<T>, &'static str> {
+                value.map(|v| v.parse().map_err(|_| name)).transpose()
+            }
+            let flag = |name: &'static str, default: bool| match lookup(name).as_deref() {
+                None => Ok(default),
+                Some("1") => Ok(true),
+                Some("0") => Ok(false),
+                Some(_) => Err(name),
+            };
+            let default = Config::default();
+            let areas: Option<Vec<_>> = (0..)
+                .map_while(|number| lookup(&area_variable(number)))
+                .map(|text| AreaSpec::from_text(&text))
+                .collect();
+            let areas = areas.ok_or("SWAP")?;
+            Ok(Config {
+                memory_bytes: memory.parse().map_err(|_| "MEMORY")?,
+                areas: if areas.is_empty() { default.areas } else { areas },
+                reserve_bytes: parsed(lookup("RESERVE"), "RESERVE")?
+                    .unwrap_or(default.reserve_bytes),
+                pool: parsed(lookup("POOL"), "POOL")?.unwrap_or(default.pool),
+                shrink_pool: flag("SHRINK_POOL", default.shrink_pool)?,
+                recompress: flag("RECOMPRESS", default.recompress)?,
+                encrypt: flag("ENCRYPT", default.encrypt)?,
+                codec: parsed(lookup("CODEC"), "CODEC")?.unwrap_or(default.codec),
+                manage_children: flag("CHILDREN", default.manage_children)?,
+                avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
+                avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
+                poll: parsed(lookup("POLL"), "POLL")?.unwrap_or(default.poll),
+                steer: flag("STEER", default.steer)?,
+                stats_fd: parsed(lookup("STATS_FD"), "STATS_FD")?,
+                supervisor_pid: parsed(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
+                place: place(&lookup),
+            })
+        };
+        Some(parse())
+    }
+}
+
+/// The place that the tree has, from the same variables: also for a program
+/// without an engine. One that cannot be understood is none.
+#[must_use]
+pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Place> {
+    lookup("PLACE")?.parse().ok()
+}
+
+fn area_variable(number: usize) -> String {
+    format!("SWAP_{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Packer;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_pool_limit_is_a_share_or_a_size() {
+        let good = [
+            ("40%", PoolLimit::Percent(40)),
+            (" 0 % ", PoolLimit::Percent(0)),
+            ("80", PoolLimit::Percent(80)),
+            ("64M", PoolLimit::Bytes(64 << 20)),
+            ("64 MiB", PoolLimit::Bytes(64 << 20)),
+            ("1g", PoolLimit::Bytes(1 << 30)),
+            ("65536B", PoolLimit::Bytes(65536)),
+        ];
+        for (text, limit) in good {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+            assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+        for text in
+            ["", "81%", "-1", "4.5%", "M", "64X", "99999999999999999999", "18446744073709551615G"]
+        {
+            assert_eq!(text.parse::<PoolLimit>(), Err(BadPoolLimit(text.into())));
+        }
+        let most = PoolLimit::Bytes(1 << 40).bytes_of(100 << 20);
+        assert_eq!(most, PoolLimit::LARGEST.bytes_of(100 << 20));
+        assert_eq!(PoolLimit::Bytes(5 << 20).bytes_of(100 << 20), 5 << 20);
+    }
+
+    #[test]
+    fn a_configuration_survives_the_environment() {
+        let config = Config {
+            memory_bytes: 123 << 20,
+            areas: vec![
+                AreaSpec {
+                    limit_bytes: Some(7 << 30),
+                    priority: Some(5),
+                    discard: Discard::Both,
+                    poll: Some(Mode::Poll),
+                    ..AreaSpec::new("/tmp/a b,c")
+                },
+                AreaSpec::new("/dev/sdx"),
+            ],
+            manage_children: false,
+            encrypt: false,
+            avoid_move: true,
+            codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
+            poll: Mode::Hybrid,
+            steer: false,
+            stats_fd: Some(9),
+            place: Some(Place::choose()),
+            ..Config::default()
+        };
+        let env: HashMap<_, _> = config.to_env().into_iter().collect();
+        assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {
+            assert_eq!(AreaSpec::from_text(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_is_named() {
+        let lookup = |k: &str| match k {
+            "MEMORY" => Some("1000000".into()),
+            "CODEC" => Some("maybe".into()),
+            _ => None,
+        };
+        assert_eq!(Config::from_env(lookup), Some(Err("CODEC")));
+    }
+
+    #[test]
+    fn without_a_budget_there_is_no_configuration() {
+        assert_eq!(Config::from_env(|_| None), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! What is said over the control socket: one line asks, one text answers.
+//!
+//! ```text
+//!   softswap 1 stat                     ok, then facts, settings and counters
+//!   softswap 1 get [KEY]                ok, then KEY VALUE, a line each
+//!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
+//! ```
+//!
+//! Otherwise the answer is one line: `error` and what is wrong with the
+//! request, or `denied` and why the asker is not answered.
+
+use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
+use crate::door::engine::Engine;
+use crate::door::settings;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What every request begins with: the protocol and its version.
+const OPENING: &str = "softswap 1 ";
+/// The longest request.
+pub const MAX_REQUEST_BYTES: usize = 256;
+/// Longer answers are not given.
+pub const MAX_ANSWER_BYTES: usize = 256 << 10;
+// Every counter in decimal, and a space.
+const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Everything that is known about the run so far.
+    Stat,
+    /// One setting, or all of them.
+    Get(Option<&'a str>),
+    /// Changes a setting.
+    Set(&'a str, &'a str),
+}
+
+impl<'a> Request<'a> {
+    /// Reads a line, without its end.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
+        let text = std::str::from_utf8(line).unwrap_or("");
+        let Some(request) = text.strip_prefix(OPENING) else {
+            return Err(format!(
+                "not a request this program understands: it runs softswap {}, and requests to it \
+                 begin with {OPENING:?}",
+                env!("CARGO_PKG_VERSION")
+            ));
+        };
+        let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
+        match (verb, rest.split_once(' ').unwrap_or((rest, ""))) {
+            ("stat", ("", "")) => Ok(Request::Stat),
+            ("get", ("", "")) => Ok(Request::Get(None)),
+            ("get", (key, "")) => Ok(Request::Get(Some(key))),
+            ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
+            _ => Err("not a request: ask `stat`, `get [KEY]` or `set KEY VALUE`".to_string()),
+        }
+    }
+
+    /// The line to send, with its end; `None` when it would not be understood:
+    /// too long, or with a line break or other control character in it.
+    #[must_use]
+    pub fn line(&self) -> Option<String> {
+        let request = match self {
+            Request::Stat => "stat".to_string(),
+            Request::Get(None) => "get".to_string(),
+            Request::Get(Some(key)) => format!("get {key}"),
+            Request::Set(key, value) => format!("set {key} {value}"),
+        };
+        let line = format!("{OPENING}{request}\n");
+        let fits = line.len() <= MAX_REQUEST_BYTES && !request.contains(char::is_control);
+        (fits && Request::parse(line.trim_end_matches('\n').as_bytes()) == Ok(*self))
+            .then_some(line)
+    }
+}
+
+/// Does what a line asks for; the answer.
+#[must_use]
+pub fn answer(engine: &Engine, uptime: Duration, line: &[u8]) -> String {
+    let answered = Request::parse(line).and_then(|request| match request {
+        Request::Stat => Ok(everything(engine, uptime)),
+        Request::Get(None) => Ok(values(settings::all(engine))),
+        Request::Get(Some(key)) => settings::get(engine, key).map(|value| values([(key, value)])),
+        Request::Set(key, value) => settings::set(engine, key, value)
+            .and_then(|()| settings::get(engine, key))
+            .map(|value| values([(key, value)])),
+    });
+    match answered {
+        Ok(body) => format!("ok\n{body}"),
+        Err(why) => format!("error {why}\n"),
+    }
+}
+
+/// The answer to somebody who may not ask.
+#[must_use]
+pub fn denied(why: &str) -> String {
+    format!("denied {why}\n")
+}
+
+fn values<'k>(pairs: impl IntoIterator<Item = (&'k str, String)>) -> String {
+    pairs.into_iter().map(|(key, value)| format!("{key} {value}\n")).collect()
+}
+
+fn everything(engine: &Engine, uptime: Duration) -> String {
+    engine.note_peaks();
+    let mut text = format!("uptime_ns {}\n", uptime.as_nanos());
+    for (key, value) in settings::all(engine) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "setting {key} {value}");
+    }
+    let _ = write!(text, "counters {STATS_VERSION}");
+    for word in engine.stats().words() {
+        let _ = write!(text, " {}", word.load(Relaxed));
+    }
+    text.push('\n');
+    text
+}
+
+/// What a program answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Done; what was asked for.
+    Ok(String),
+    /// The request is wrong, and nothing was changed.
+    Error(String),
+    /// The asker may not ask.
+    Denied(String),
+    /// Cut off, or nothing of softswap's.
+    Garbled,
+}
+
+impl Answer {
+    /// Reads an answer.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Answer {
+        let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n'));
+        let Some((first, body)) = text.and_then(|text| text.split_once('\n')) else {
+            return Answer::Garbled;
+        };
+        match first.split_once(' ').unwrap_or((first, "")) {
+            ("ok", "") => Answer::Ok(body.to_string()),
+            ("error", why) => Answer::Error(why.to_string()),
+            ("denied", why) => Answer::Denied(why.to_string()),
+            _ => Answer::Garbled,
+        }
+    }
+}
+
+/// The lines `KEY VALUE` of an answer.
+pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
+    body.lines().filter_map(|line| line.split_once(' '))
+}
+
+/// What an answer to [`Request::Stat`] tells.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// How long the engine has been up.
+    pub uptime: Duration,
+    /// Keys and values, as the program has them.
+    pub settings: Vec<(String, String)>,
+    /// Its counters, copied; never freed.
+    pub stats: Stats,
+}
+
+impl Snapshot {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// When it comes from another version of softswap.
+    pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
+        let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
+        for (name, rest) in pairs(body) {
+            match name {
+                "uptime_ns" => uptime = rest.parse().ok().map(Duration::from_nanos),
+                "setting" => settings.extend(rest.split_once(' ').map(owned)),
+                "counters" => counters = read_counters(rest),
+                // Of a newer version, and no loss to this one.
+                _ => {}
+            }
+        }
+        match (uptime, counters) {
+            (Some(uptime), Some(stats)) => Ok(Snapshot { uptime, settings, stats }),
+            _ => Err(OtherVersion),
+        }
+    }
+}
+
+/// The counters are those of another version of softswap.
+#[derive(Debug, thiserror::Error)]
+#[error("the program runs another version of softswap; ask it with the command of that version")]
+pub struct OtherVersion;
+
+fn owned((key, value): (&str, &str)) -> (String, String) {
+    (key.to_string(), value.to_string())
+}
+
+fn read_counters(text: &str) -> Option<Stats> {
+    let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
+    let is_ours = words.next()?? == STATS_VERSION;
+    let words: Vec<AtomicU64> =
+        words.map(|word| word.map(AtomicU64::new)).collect::<Option<_>>()?;
+    (is_ours && words.len() == STATS_WORDS).then(|| Stats::new(words.leak()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::stats::Counter;
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        for request in [
+            Request::Stat,
+            Request::Get(None),
+            Request::Get(Some("io.poll")),
+            Request::Set("io.poll", "hybrid"),
+            Request::Set("io.poll", "two words"),
+            Request::Set("io.poll", ""),
+        ] {
+            let line = request.line().unwrap();
+            assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_in_a_line_is_not_sent() {
+        let long = "x".repeat(MAX_REQUEST_BYTES);
+        for request in [
+            Request::Set("io.poll", "auto\nset io.poll poll"),
+            Request::Set("io.poll", &long),
+            Request::Set("", "auto"),
+            Request::Get(Some("two words")),
+            Request::Get(Some("")),
+            Request::Get(Some("\0")),
+        ] {
+            assert_eq!(request.line(), None, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_told_what_a_request_is() {
+        for line in ["", "stat", "GET / HTTP/1.1", "softswap 2 stat", "softswap 1", "\0\0\0"] {
+            let why = Request::parse(line.as_bytes()).unwrap_err();
+            assert!(why.contains("softswap 1 ") && !why.contains('\n'), "{line:?}: {why}");
+        }
+        assert!(Request::parse(b"softswap 1 \xff").is_err());
+        for line in ["", " ", "stat all", "get a b", "set", "set ", "drop io.poll"] {
+            let line = format!("softswap 1 {line}");
+            assert!(Request::parse(line.as_bytes()).unwrap_err().contains("set KEY VALUE"));
+        }
+    }
+
+    #[test]
+    fn answers_that_were_cut_off_are_noticed() {
+        assert_eq!(Answer::parse(b"ok\n"), Answer::Ok(String::new()));
+        assert_eq!(Answer::parse(b"ok\na b\n"), Answer::Ok("a b\n".into()));
+        assert_eq!(Answer::parse(b"error no such\n"), Answer::Error("no such".into()));
+        assert_eq!(Answer::parse(denied("not you").as_bytes()), Answer::Denied("not you".into()));
+        for cut in [&b""[..], b"o", b"ok", b"ok\na", b"\n", b"okay\n", b"ok\n\xff\n"] {
+            assert_eq!(Answer::parse(cut), Answer::Garbled, "{cut:?}");
+        }
+    }
+
+    fn body(version: u64, words: usize) -> String {
+        let counters: String = (0..words).map(|word| format!(" {word}")).collect();
+        format!("uptime_ns 1500\nsetting a.b c d\nnews 7\ncounters {version}{counters}\n")
+    }
+
+    #[test]
+    fn a_snapshot_has_uptime_settings_and_every_counter() {
+        let snapshot = Snapshot::parse(&body(STATS_VERSION, STATS_WORDS)).unwrap();
+        assert_eq!(snapshot.uptime, Duration::from_nanos(1500));
+        assert_eq!(snapshot.settings, [("a.b".to_string(), "c d".to_string())]);
+        let budget = snapshot.stats.get(Counter::BudgetBytes);
+        assert_eq!(budget, Counter::BudgetBytes as u64);
+        assert_eq!(snapshot.stats.words().len(), STATS_WORDS);
+    }
+
+    #[test]
+    fn counters_of_another_version_are_refused() {
+        for (version, words) in
+            [(STATS_VERSION + 1, STATS_WORDS), (STATS_VERSION, STATS_WORDS - 1), (STATS_VERSION, 0)]
+        {
+            assert!(Snapshot::parse(&body(version, words)).is_err());
+        }
+        assert!(Snapshot::parse("").is_err());
+        assert!(Snapshot::parse("uptime_ns 1\ncounters banana\n").is_err());
+    }
+}

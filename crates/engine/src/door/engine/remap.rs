@@ -1,0 +1,178 @@
+//! `mremap` of managed memory to managed memory.
+//!
+//! What can be refused is refused before anything changes. Memory that is locked
+//! is so at its new place, too.
+
+use super::{Engine, Move};
+use crate::base::access::Access;
+use crate::base::page::PageNo;
+use crate::walks::mapping;
+use crate::walks::page_in;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
+use softswap_sys::window::Protection;
+use std::io;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+/// What becomes of the place that a mapping leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// It is free.
+    Unmapped,
+    /// It stays mapped, and reads as zeroes.
+    Emptied,
+}
+
+fn error(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+const EIO: i32 = 5;
+const ENOMEM: i32 = 12;
+const EFAULT: i32 = 14;
+
+impl Engine {
+    /// Whether a range is one mapping: all of it managed, and alike.
+    #[must_use]
+    pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
+        self.pages_of(address, len).is_ok_and(|range| {
+            self.parts.space.is_range_mapped(&range)
+                && signals::with_all_blocked(|| self.parts.space.lock().is_alike(&range))
+        })
+    }
+
+    /// Changes a mapping's length, moving it if allowed. Returns its address.
+    /// When it fails, the mapping is what it was.
+    pub fn remap(
+        &self,
+        address: usize,
+        old_len: usize,
+        new_len: usize,
+        may_move: Move,
+    ) -> io::Result<usize> {
+        let old = self.pages_of(address, old_len)?;
+        let count = new_len.div_ceil(PAGE_SIZE) as u64;
+        if count <= old.end - old.start {
+            // What it shrinks by need not be one mapping.
+            if !self.parts.space.is_mapped(old.start) {
+                return Err(error(EFAULT));
+            }
+            if old.start + count < old.end {
+                mapping::unmap(&self.parts, old.start + count..old.end)?;
+            }
+            return Ok(address);
+        }
+        if !self.is_one_mapping(address, old_len) {
+            return Err(error(EFAULT));
+        }
+        if mapping::grow(&self.parts, old.clone(), count)? {
+            if self.has_locked(address, old_len) {
+                // As Linux has it: refused, what is new is not locked.
+                let _ = self.lock_range(address, new_len);
+            }
+            return Ok(address);
+        }
+        let target = self
+            .map_target(count, self.protection(address), may_move)?
+            .ok_or_else(|| error(ENOMEM))?;
+        self.carry(old, target..target + count, Source::Unmapped)?;
+        Ok(self.address_of(target))
+    }
+
+    /// Moves a mapping, and makes it as long as `new_len`: to `target`, displacing
+    /// what is there, or anywhere. The two do not overlap. Returns its address.
+    pub fn remap_to(
+        &self,
+        address: usize,
+        old_len: usize,
+        new_len: usize,
+        target: Option<usize>,
+        source: Source,
+    ) -> io::Result<usize> {
+        if !self.is_one_mapping(address, old_len) {
+            return Err(error(EFAULT));
+        }
+        let old = self.pages_of(address, old_len)?;
+        let count = new_len.div_ceil(PAGE_SIZE) as u64;
+        let protection = self.protection(address);
+        let target = match target {
+            Some(target) => {
+                let range = self.pages_of(target, new_len)?;
+                mapping::map_at(&self.parts, range.clone(), protection, true)?;
+                range
+            }
+            None => {
+                let target = self.map_target(count, protection, Move::Anywhere)?;
+                let target = target.ok_or_else(|| error(ENOMEM))?;
+                target..target + count
+            }
+        };
+        let start = target.start;
+        self.carry(old, target, source)?;
+        Ok(self.address_of(start))
+    }
+
+    /// Moves content, and what holds for it, from `old` to `new`, which is mapped
+    /// and empty; undone when it fails.
+    fn carry(&self, old: Range<PageNo>, new: Range<PageNo>, source: Source) -> io::Result<()> {
+        let moves = old.start..old.end.min(old.start + (new.end - new.start));
+        let locked = self.unlock_pages(&old)?;
+        if let Err(refused) = self.transfer(moves, new.start) {
+            mapping::unmap(&self.parts, new)?;
+            self.lock_again(&locked);
+            return Err(refused);
+        }
+        self.parts.space.lock().take_along(&old, &new);
+        if source == Source::Unmapped {
+            mapping::unmap(&self.parts, old)?;
+        }
+        if !locked.is_empty() {
+            self.lock_again(&[new]);
+        }
+        Ok(())
+    }
+
+    /// The content is there whether or not it can be locked.
+    fn lock_again(&self, ranges: &[Range<PageNo>]) {
+        for range in ranges {
+            let (start, len) = self.bytes_of(range);
+            let _ = self.lock_range(start, len);
+        }
+    }
+
+    /// Maps pages for a mapping that grows: it will probably grow on. Small ones
+    /// get no room, which takes tables of its own.
+    fn map_target(
+        &self,
+        count: u64,
+        protection: Protection,
+        may_move: Move,
+    ) -> io::Result<Option<PageNo>> {
+        use crate::memory::address_space::CHUNK_PAGES;
+        if may_move == Move::Never {
+            return Ok(None);
+        }
+        let wants_room = may_move == Move::ToRoom || count >= CHUNK_PAGES / 4;
+        let roomy =
+            if wants_room { mapping::map_roomy(&self.parts, count, protection)? } else { None };
+        if roomy.is_none() && may_move == Move::Anywhere {
+            return mapping::map(&self.parts, count, protection);
+        }
+        Ok(roomy)
+    }
+
+    /// Moves a mapping's content to memory mapped at `to`.
+    pub fn move_to(&self, from: usize, len: usize, to: usize) -> io::Result<()> {
+        self.transfer(self.pages_of(from, len)?, self.page_of(to))
+    }
+
+    fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
+        let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        mapping::transfer(&self.parts, from, to, |page| {
+            page_in::page_in(&self.parts, &self.contexts, page, (Access::Read, 0))
+                .map(drop)
+                .map_err(|_| error(EIO))
+        })
+    }
+}

@@ -1,0 +1,541 @@
+//! Which pages of the window belong to the program, and with what protection.
+//!
+//! Mapping changes are rare and take one lock; a fault only reads the bitmap
+//! of mapped pages. Large mappings cost one bit per page until touched, so a
+//! sparse reservation of many gigabytes is cheap. Who looks for pages that hold
+//! something skips what was never touched, a gigabyte at a time.
+//!
+//! A mapping that is expected to grow has *room*: free pages after it that other
+//! mappings leave alone as long as there are others. Such mappings lie in the
+//! upper half of the window, so that the room costs nobody anything.
+
+use crate::base::page::PageNo;
+use rangemap::{RangeMap, RangeSet};
+use softswap_sys::memory::{reserve_u32, reserve_u64};
+use softswap_sys::place;
+use softswap_sys::window::{Protection, READ_WRITE};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Pages in a chunk: as many as one page of entries (and one page table) covers.
+pub const CHUNK_PAGES: u64 = 512;
+/// A chunk that was ever touched costs a page of entries and a page table.
+const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
+const TOUCHED: u32 = 1 << 31;
+/// Chunks in a group, which is skipped in one step if none of it was touched.
+const GROUP_CHUNKS: u64 = 512;
+const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
+/// Room after a mapping: so many times its own pages,
+const ROOM_FACTOR: u64 = 7;
+/// at least the window's so many-th part (of a terabyte a gigabyte), and at most
+/// that one.
+const LEAST_ROOM_SHARE: u64 = 1024;
+const MOST_ROOM_SHARE: u64 = 16;
+
+/// The program's address space within the window.
+pub struct AddressSpace {
+    /// Where to begin to look in the lower half and in the upper one.
+    firsts: [PageNo; 2],
+    pages: u64,
+    mapped: &'static [AtomicU64],
+    chunks: &'static [AtomicU32],
+    /// Whether a chunk of the group was ever touched.
+    groups: &'static [AtomicU32],
+    touched_chunks: AtomicUsize,
+    /// One past the highest page ever mapped.
+    high: AtomicU64,
+    mapped_pages: AtomicUsize,
+    layout: Mutex<Layout>,
+}
+
+/// What the lock protects: who owns which range.
+#[derive(Default)]
+pub struct Layout {
+    taken: RangeSet<PageNo>,
+    /// Free pages that are kept for the mapping before them to grow.
+    rooms: RangeSet<PageNo>,
+    protections: RangeMap<PageNo, Protection>,
+    foreign: RangeSet<PageNo>,
+    locked: RangeSet<PageNo>,
+    /// What a forked child does not get, and what it gets empty.
+    withheld: RangeSet<PageNo>,
+    wiped: RangeSet<PageNo>,
+}
+
+/// What lies in a range of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory of the program's, managed.
+    Managed,
+    /// A mapping of the program's that is not.
+    Foreign,
+    /// Nothing of the program's.
+    Hole,
+}
+
+/// What a forked child gets of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtFork {
+    /// Nothing: it is not mapped there.
+    Withheld,
+    /// Memory that reads as zeroes.
+    Wiped,
+}
+
+impl AddressSpace {
+    /// An empty space of `pages` pages. Each half is filled from its first page on.
+    pub fn new(pages: u64) -> io::Result<AddressSpace> {
+        AddressSpace::from(pages, [0, pages / 2])
+    }
+
+    /// An empty space whose halves are filled from a page on that nobody knows
+    /// before.
+    pub fn scattered(pages: u64) -> io::Result<AddressSpace> {
+        // So much is left behind it that what fits, fits there.
+        let most = (pages / 4) as usize;
+        let first = place::below(most) as u64;
+        let roomy = place::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
+        AddressSpace::from(pages, [first, pages / 2 + roomy])
+    }
+
+    fn from(pages: u64, firsts: [PageNo; 2]) -> io::Result<AddressSpace> {
+        Ok(AddressSpace {
+            firsts,
+            pages,
+            mapped: reserve_u64((pages as usize).div_ceil(64))?,
+            chunks: reserve_u32((pages / CHUNK_PAGES) as usize + 1)?,
+            groups: reserve_u32((pages / GROUP_PAGES) as usize + 1)?,
+            touched_chunks: AtomicUsize::new(0),
+            high: AtomicU64::new(0),
+            mapped_pages: AtomicUsize::new(0),
+            layout: Mutex::new(Layout::default()),
+        })
+    }
+
+    /// Locks the layout. Program context only, with signals blocked.
+    pub fn lock(&self) -> MutexGuard<'_, Layout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a page belongs to the program.
+    #[must_use]
+    pub fn is_mapped(&self, page: PageNo) -> bool {
+        self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
+    }
+
+    /// Whether every page of a range belongs to the program.
+    #[must_use]
+    pub fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
+        words_of(range).all(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits == bits)
+    }
+
+    /// Whether some page of a range does.
+    #[must_use]
+    pub fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
+        words_of(range).any(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits != 0)
+    }
+
+    /// The first page of a range that is mapped, or is not; or its end.
+    fn next_where(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
+        let wanted = words_of(range).find_map(|(index, bits)| {
+            let word = self.mapped[index].load(Ordering::SeqCst);
+            let found = bits & if mapped { word } else { !word };
+            (found != 0).then(|| index as PageNo * 64 + PageNo::from(found.trailing_zeros()))
+        });
+        wanted.unwrap_or(range.end)
+    }
+
+    /// The parts of a range, in order, by what lies there.
+    #[must_use]
+    pub fn segments(&self, layout: &Layout, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+        let mut segments = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let rest = at..range.end;
+            let foreign = layout.foreign_in(&rest).into_iter().next();
+            let (end, kind) = match foreign {
+                Some(foreign) if foreign.start == at => (foreign.end, Kind::Foreign),
+                _ if self.is_mapped(at) => (self.next_where(&rest, false), Kind::Managed),
+                foreign => {
+                    let end = foreign.map_or(range.end, |foreign| foreign.start);
+                    (self.next_where(&(at..end), true), Kind::Hole)
+                }
+            };
+            segments.push((at..end, kind));
+            at = end;
+        }
+        segments
+    }
+
+    /// One past the highest page ever mapped.
+    #[must_use]
+    pub fn high(&self) -> PageNo {
+        self.high.load(Ordering::Acquire)
+    }
+
+    /// Bytes mapped now.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
+    }
+
+    /// DRAM that entries and page tables have taken so far, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.touched_chunks.load(Ordering::Relaxed) * CHUNK_METADATA_BYTES
+    }
+
+    /// Notes that a page of this chunk is about to get an entry. Before
+    /// asking [`AddressSpace::is_mapped`], so that an unmap sees one or the other.
+    pub fn touch(&self, page: PageNo) {
+        let chunk = &self.chunks[(page / CHUNK_PAGES) as usize];
+        if chunk.load(Ordering::SeqCst) & TOUCHED != 0 {
+            return;
+        }
+        // The group first: who sees the chunk touched finds it.
+        self.groups[(page / GROUP_PAGES) as usize].store(TOUCHED, Ordering::SeqCst);
+        if chunk.fetch_or(TOUCHED, Ordering::SeqCst) & TOUCHED == 0 {
+            self.touched_chunks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts pages of one chunk that became resident.
+    pub fn add_resident(&self, page: PageNo, count: u32) {
+        self.chunks[(page / CHUNK_PAGES) as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts a page that is no longer resident.
+    pub fn sub_resident(&self, page: PageNo) {
+        self.chunks[(page / CHUNK_PAGES) as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a chunk has resident pages.
+    #[must_use]
+    pub fn has_resident(&self, page: PageNo) -> bool {
+        self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::Relaxed) & !TOUCHED != 0
+    }
+
+    /// The first page of `pages` whose chunk has resident pages, or their end.
+    #[must_use]
+    pub fn next_resident(&self, pages: Range<PageNo>) -> PageNo {
+        self.next(pages, |chunk| chunk & !TOUCHED != 0)
+    }
+
+    /// The first page of `pages` whose chunk was ever touched, or their end.
+    #[must_use]
+    pub fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
+        self.next(pages, |chunk| chunk & TOUCHED != 0)
+    }
+
+    fn next(&self, pages: Range<PageNo>, is_wanted: impl Fn(u32) -> bool) -> PageNo {
+        let Range { start: mut page, end } = pages;
+        while page < end {
+            if self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) == 0 {
+                page = (page / GROUP_PAGES + 1) * GROUP_PAGES;
+            } else if !is_wanted(self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::SeqCst))
+            {
+                page = (page / CHUNK_PAGES + 1) * CHUNK_PAGES;
+            } else {
+                return page;
+            }
+        }
+        end
+    }
+
+    fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
+        let mut changed = 0;
+        for (index, bits) in words_of(range) {
+            let word = &self.mapped[index];
+            changed += if on {
+                bits & !word.fetch_or(bits, Ordering::SeqCst)
+            } else {
+                bits & word.fetch_and(!bits, Ordering::SeqCst)
+            }
+            .count_ones() as usize;
+        }
+        if on {
+            self.high.fetch_max(range.end, Ordering::AcqRel);
+            self.mapped_pages.fetch_add(changed, Ordering::Relaxed);
+        } else {
+            self.mapped_pages.fetch_sub(changed, Ordering::Relaxed);
+        }
+    }
+
+    /// Finds `count` free pages, aligned to `align` pages, lowest first from where
+    /// to begin. Others'
+    /// room is taken where there is nothing else.
+    #[must_use]
+    pub fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
+        let window = 0..self.pages;
+        layout
+            .find_beside_rooms(&(self.firsts[0]..self.pages), count, align)
+            .or_else(|| layout.find_beside_rooms(&window, count, align))
+            .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
+    }
+
+    /// Where mappings lie that have room to grow.
+    #[must_use]
+    pub fn roomy(&self) -> Range<PageNo> {
+        self.pages / 2..self.pages
+    }
+
+    /// Finds `count` free pages with room to grow after them. Returns them, which
+    /// begin with a chunk, and the room.
+    #[must_use]
+    pub fn find_roomy(
+        &self,
+        layout: &Layout,
+        count: u64,
+    ) -> Option<(Range<PageNo>, Range<PageNo>)> {
+        let within = self.roomy();
+        let least = self.pages / LEAST_ROOM_SHARE;
+        let room = count.saturating_mul(ROOM_FACTOR).clamp(least, self.pages / MOST_ROOM_SHARE);
+        let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
+        let found = layout
+            .find_beside_rooms(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
+            .or_else(|| layout.find_beside_rooms(&within, whole, CHUNK_PAGES));
+        if let Some(found) = found {
+            return Some((found.start..found.start + count, found.start + count..found.end));
+        }
+        // The largest room, or what else is free, is shared.
+        let largest = layout.taken.gaps(&within).max_by_key(|gap| gap.end - gap.start)?;
+        let half = largest.start.midpoint(largest.end)..largest.end;
+        let found = fit(&half, count, CHUNK_PAGES)?;
+        Some((found.clone(), found.end..half.end))
+    }
+
+    /// Whether all of `range` lies in the window and is free.
+    #[must_use]
+    pub fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
+        range.end <= self.pages && !layout.taken.overlaps(range)
+    }
+
+    /// Gives `range` to the program with read and write permission.
+    pub fn add(&self, layout: &mut Layout, range: Range<PageNo>) {
+        layout.protections.remove(range.clone());
+        self.set_mapped(&range, true);
+        layout.reserve(range);
+    }
+
+    /// Faults in `range` are refused from now on; the range stays taken.
+    pub fn close(&self, range: &Range<PageNo>) {
+        self.set_mapped(range, false);
+    }
+
+    /// Makes `range` free for other mappings.
+    pub fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
+        layout.forget(&range);
+        layout.taken.remove(range.clone());
+        layout.give_rooms_back(range);
+    }
+}
+
+impl Layout {
+    /// Forgets what was special about a range.
+    pub fn forget(&mut self, range: &Range<PageNo>) {
+        self.protections.remove(range.clone());
+        self.foreign.remove(range.clone());
+        self.locked.remove(range.clone());
+        self.withheld.remove(range.clone());
+        self.wiped.remove(range.clone());
+    }
+
+    fn set_at_fork(&mut self, what: AtFork) -> &mut RangeSet<PageNo> {
+        match what {
+            AtFork::Withheld => &mut self.withheld,
+            AtFork::Wiped => &mut self.wiped,
+        }
+    }
+
+    /// Says what a forked child gets of a range.
+    pub fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
+        let set = self.set_at_fork(what);
+        if on { set.insert(range) } else { set.remove(range) }
+    }
+
+    /// The ranges of which a forked child gets less than all.
+    #[must_use]
+    pub fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
+        self.set_at_fork(what).iter().cloned().collect()
+    }
+
+    /// What children get of `from` they get of `to`, too, which is as long or
+    /// longer: what is behind goes as the last page of `from`.
+    pub fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
+        for what in [AtFork::Withheld, AtFork::Wiped] {
+            let set = self.set_at_fork(what);
+            let parts: Vec<_> =
+                set.overlapping(from.clone()).map(|part| clip(part, from)).collect();
+            for part in parts {
+                let start = to.start + (part.start - from.start);
+                let end = to.start + (part.end - from.start);
+                let end = if part.end == from.end { to.end } else { end.min(to.end) };
+                if start < end {
+                    set.insert(start..end);
+                }
+            }
+        }
+    }
+
+    /// Whether all of a range has one protection, and is locked or not: it can
+    /// be moved as one mapping.
+    #[must_use]
+    pub fn is_alike(&self, range: &Range<PageNo>) -> bool {
+        let protection = self.protection(range.start);
+        let protected = if protection == READ_WRITE {
+            !self.has_protection(range)
+        } else {
+            let special = self.protections.overlapping(range.clone());
+            self.protections.gaps(range).next().is_none() && { special }
+                .all(|(_, other)| *other == protection)
+        };
+        let locked = !self.locked.overlaps(range) || self.locked.gaps(range).next().is_none();
+        protected && locked
+    }
+
+    /// Whether some page of a range may not be used in all the ways of `wanted`.
+    #[must_use]
+    pub fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
+        self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
+    }
+
+    /// Whether some page of a range is locked into memory.
+    #[must_use]
+    pub fn has_locked(&self, range: &Range<PageNo>) -> bool {
+        self.locked.overlaps(range)
+    }
+
+    /// The ranges that are locked into memory.
+    #[must_use]
+    pub fn locked(&self) -> Vec<Range<PageNo>> {
+        self.locked.iter().cloned().collect()
+    }
+
+    /// Remembers the protection of a range.
+    pub fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
+        if protection == READ_WRITE {
+            self.protections.remove(range);
+        } else {
+            self.protections.insert(range, protection);
+        }
+    }
+
+    /// Whether some page of the range is not readable and writable.
+    #[must_use]
+    pub fn has_protection(&self, range: &Range<PageNo>) -> bool {
+        self.protections.overlaps(range)
+    }
+
+    /// The protection of one page.
+    #[must_use]
+    pub fn protection(&self, page: PageNo) -> Protection {
+        self.protections.get(&page).copied().unwrap_or(READ_WRITE)
+    }
+
+    /// Keeps a range from other mappings.
+    pub fn reserve(&mut self, range: Range<PageNo>) {
+        self.rooms.remove(range.clone());
+        self.taken.insert(range);
+    }
+
+    /// Keeps the free pages `room` for the mapping before them.
+    pub fn set_room(&mut self, room: Range<PageNo>) {
+        if !room.is_empty() {
+            self.rooms.insert(room);
+        }
+    }
+
+    fn find_beside_rooms(
+        &self,
+        within: &Range<PageNo>,
+        count: u64,
+        align: u64,
+    ) -> Option<Range<PageNo>> {
+        self.taken
+            .gaps(within)
+            .find_map(|gap| self.rooms.gaps(&gap).find_map(|free| fit(&free, count, align)))
+    }
+
+    /// `range` is free from now on. Room whose mapping was there is free, too, or
+    /// belongs to what is left of the mapping.
+    fn give_rooms_back(&mut self, range: Range<PageNo>) {
+        let touching = self.rooms.overlapping(range.start..range.end + 1);
+        let left: Vec<_> = touching.filter(|room| room.start > range.start).cloned().collect();
+        let end = left.last().map_or(0, |room| room.end);
+        left.into_iter().for_each(|room| self.rooms.remove(room));
+        let shrunk = range.start.checked_sub(1).is_some_and(|before| self.taken.contains(&before));
+        if shrunk && end >= range.end {
+            self.rooms.insert(range.start..end);
+        }
+    }
+
+    /// Adds a range to those that are locked into memory, if then at most
+    /// `most` pages are. Returns the parts that are new.
+    pub fn lock_range(&mut self, range: Range<PageNo>, most: u64) -> Option<Vec<Range<PageNo>>> {
+        let new: Vec<_> = self.locked.gaps(&range).collect();
+        let pages = |ranges: &mut dyn Iterator<Item = &Range<PageNo>>| -> u64 {
+            ranges.map(|range| range.end - range.start).sum()
+        };
+        if pages(&mut self.locked.iter()) + pages(&mut new.iter()) > most {
+            return None;
+        }
+        self.locked.insert(range);
+        Some(new)
+    }
+
+    /// Removes a range from those that are locked. Returns the parts that were.
+    pub fn unlock_range(&mut self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
+        let were = self.locked.overlapping(range.clone()).map(|l| clip(l, range)).collect();
+        self.locked.remove(range.clone());
+        were
+    }
+
+    /// Marks a range as holding a mapping that is not managed.
+    pub fn set_foreign(&mut self, range: Range<PageNo>) {
+        self.reserve(range.clone());
+        self.foreign.insert(range);
+    }
+
+    /// The parts of `range` that hold mappings that are not managed.
+    #[must_use]
+    pub fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
+        self.foreign.overlapping(range.clone()).map(|f| clip(f, range)).collect()
+    }
+
+    /// Whether all of `range` is taken.
+    #[must_use]
+    pub fn is_taken(&self, range: &Range<PageNo>) -> bool {
+        self.taken.gaps(range).next().is_none()
+    }
+}
+
+/// `count` pages of a gap, from the first on that is aligned to `align` pages.
+fn fit(gap: &Range<PageNo>, count: u64, align: u64) -> Option<Range<PageNo>> {
+    let start = gap.start.next_multiple_of(align);
+    (start.checked_add(count)? <= gap.end).then(|| start..start + count)
+}
+
+/// The words of the bitmap that a range covers, each with the bits it covers.
+fn words_of(range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let (mut page, end) = (range.start, range.end);
+    std::iter::from_fn(move || {
+        if page >= end {
+            return None;
+        }
+        let stop = end.min((page / 64 + 1) * 64);
+        let bits = u64::MAX >> (64 - (stop - page)) << (page % 64);
+        let word = page as usize / 64;
+        page = stop;
+        Some((word, bits))
+    })
+}
+
+fn clip(range: &Range<PageNo>, to: &Range<PageNo>) -> Range<PageNo> {
+    range.start.max(to.start)..range.end.min(to.end)
+}
+
+#[cfg(test)]
+#[path = "address_space_tests.rs"]
+mod tests;

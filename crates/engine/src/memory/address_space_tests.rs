@@ -1,0 +1,186 @@
+use super::*;
+use proptest::prelude::*;
+
+const PAGES: u64 = 4096;
+
+/// What may follow a step: rooms are free, and each belongs to a mapping.
+fn check_rooms(layout: &Layout) -> Result<(), TestCaseError> {
+    for room in layout.rooms.iter() {
+        prop_assert!(!layout.taken.overlaps(room), "{room:?} is not free");
+        prop_assert!(room.start > 0 && layout.taken.contains(&(room.start - 1)), "{room:?}");
+    }
+    Ok(())
+}
+
+fn longest_free(model: &[bool]) -> usize {
+    model.split(|taken| *taken).map(<[bool]>::len).max().unwrap_or(0)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Map(u64, u64),
+    MapRoomy(u64),
+    Grow(u64, u64),
+    MapAt(u64, u64),
+    Unmap(u64, u64),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let range = || (0..PAGES, 1..300u64);
+    prop_oneof![
+        range().prop_map(|(align, count)| Step::Map(1 + align % 7, count)),
+        (1..300u64).prop_map(Step::MapRoomy),
+        range().prop_map(|(at, count)| Step::Grow(at, count)),
+        range().prop_map(|(at, count)| Step::MapAt(at, count)),
+        range().prop_map(|(at, count)| Step::Unmap(at, 8 * count)),
+    ]
+}
+
+/// What a step maps, with its room, if there is a place for it.
+fn place_of(
+    step: &Step,
+    space: &AddressSpace,
+    layout: &Layout,
+    model: &[bool],
+) -> Option<(Range<PageNo>, Range<PageNo>)> {
+    match *step {
+        Step::Map(align, count) => {
+            let found = space.find(layout, count, align)?;
+            let beside = layout.find_beside_rooms(&(0..PAGES), count, align).is_some();
+            assert!(found.start % align == 0 && !(beside && layout.rooms.overlaps(&found)));
+            Some((found, 0..0))
+        }
+        Step::MapRoomy(count) => {
+            let (found, room) = space.find_roomy(layout, count)?;
+            assert!(found.start % CHUNK_PAGES == 0 && found.start >= PAGES / 2);
+            assert!(found.end == room.start && !layout.taken.overlaps(&room));
+            Some((found, room))
+        }
+        Step::Grow(at, count) => {
+            let end = (at..PAGES).find(|page| !model[*page as usize])?;
+            let more = end..end + count;
+            (end > 0 && space.is_free(layout, &more)).then_some((more, 0..0))
+        }
+        Step::MapAt(at, count) => Some((at..(at + count).min(PAGES), 0..0)),
+        Step::Unmap(..) => None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_space_agrees_with_a_list_of_pages(steps in prop::collection::vec(steps(), 1..80)) {
+        let space = AddressSpace::new(PAGES).unwrap();
+        let mut model = vec![false; PAGES as usize];
+        let mut layout = space.lock();
+        for step in steps {
+            if let Step::Unmap(at, count) = step {
+                let range = at..(at + count).min(PAGES);
+                model[range.start as usize..range.end as usize].fill(false);
+                space.close(&range);
+                space.remove(&mut layout, range);
+            } else if let Some((range, room)) = place_of(&step, &space, &layout, &model) {
+                let slice = &mut model[range.start as usize..range.end as usize];
+                prop_assert!(matches!(step, Step::MapAt(..)) || slice.iter().all(|taken| !taken));
+                slice.fill(true);
+                space.add(&mut layout, range);
+                layout.set_room(room);
+            } else if let Step::Map(1, count) = step {
+                prop_assert!(longest_free(&model) < count as usize, "{step:?} has a place");
+            }
+            check_rooms(&layout)?;
+        }
+        for page in 0..PAGES {
+            prop_assert_eq!(space.is_mapped(page), model[page as usize]);
+        }
+        let count = model.iter().filter(|taken| **taken).count();
+        prop_assert_eq!(space.mapped_bytes(), count * softswap_sys::PAGE_SIZE);
+        space.remove(&mut layout, 0..PAGES);
+        prop_assert!(layout.rooms.is_empty());
+    }
+
+    #[test]
+    fn chunks_that_hold_something_are_found_and_no_others(
+        touched in prop::collection::vec((0..3000u64, any::<bool>()), 0..12),
+        from in 0..3000 * CHUNK_PAGES,
+        len in 0..3000 * CHUNK_PAGES,
+    ) {
+        let space = AddressSpace::new(3000 * CHUNK_PAGES).unwrap();
+        let mut model = vec![0; 3000];
+        for (chunk, resident) in touched {
+            space.touch(chunk * CHUNK_PAGES + 7);
+            space.add_resident(chunk * CHUNK_PAGES + 7, resident.into());
+            model[chunk as usize] = model[chunk as usize].max(1 + i32::from(resident));
+        }
+        let pages = from..(from + len).min(3000 * CHUNK_PAGES);
+        let expected = |least: i32| {
+            let mut chunks = from / CHUNK_PAGES..3000;
+            let found = chunks.find(|chunk| model[*chunk as usize] >= least);
+            found.map_or(pages.end, |chunk| (chunk * CHUNK_PAGES).clamp(from, pages.end))
+        };
+        prop_assert_eq!(space.next_touched(pages.clone()), expected(1));
+        prop_assert_eq!(space.next_resident(pages.clone()), expected(2));
+    }
+}
+
+/// Of a terabyte.
+const WINDOW: u64 = 1 << 28;
+const GIB: u64 = 1 << 18;
+
+fn map_roomy(space: &AddressSpace, count: u64) -> (Range<PageNo>, Range<PageNo>) {
+    let mut layout = space.lock();
+    let (range, room) = space.find_roomy(&layout, count).unwrap();
+    space.add(&mut layout, range.clone());
+    layout.set_room(room.clone());
+    (range, room)
+}
+
+fn unmap(space: &AddressSpace, range: Range<PageNo>) {
+    space.close(&range);
+    space.remove(&mut space.lock(), range);
+}
+
+#[test]
+fn a_place_with_room_is_used_again_when_its_mapping_is_gone() {
+    let space = AddressSpace::new(WINDOW).unwrap();
+    let (first, room) = map_roomy(&space, 300);
+    let (second, _) = map_roomy(&space, GIB);
+    assert!(room.end - room.start >= GIB && second.start >= room.end);
+    assert_eq!(map_roomy(&space, 10).0.start, second.end + 7 * GIB);
+    unmap(&space, first.clone());
+    assert_eq!(map_roomy(&space, 20).0, first.start..first.start + 20);
+}
+
+#[test]
+fn what_a_mapping_gives_up_at_its_end_is_its_room() {
+    let space = AddressSpace::new(WINDOW).unwrap();
+    let (range, room) = map_roomy(&space, 600);
+    unmap(&space, range.start + 100..range.end);
+    let (next, _) = map_roomy(&space, 100);
+    assert_eq!(next.start, room.end);
+    unmap(&space, range.start..range.start + 100);
+    assert_eq!(map_roomy(&space, 100).0.start, range.start);
+}
+
+#[test]
+fn when_all_is_given_away_rooms_are_shared() {
+    let space = AddressSpace::new(WINDOW).unwrap();
+    let mut rooms: Vec<_> = (0..2000).map(|_| map_roomy(&space, 512).1).collect();
+    assert!(rooms.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
+    let layout = space.lock();
+    assert!(space.find(&layout, WINDOW / 2, 1).unwrap().start == 0, "nothing below is room");
+    assert!(space.find(&layout, WINDOW / 2 + 1, 1).is_none());
+}
+
+#[test]
+fn protections_are_forgotten_with_the_mapping() {
+    let space = AddressSpace::new(PAGES).unwrap();
+    let mut layout = space.lock();
+    space.add(&mut layout, 0..10);
+    layout.set_protection(2..4, 0);
+    assert_eq!(layout.protection(3), 0);
+    assert_eq!(layout.protection(4), READ_WRITE);
+    assert!(layout.has_protection(&(0..3)));
+    space.remove(&mut layout, 0..10);
+    space.add(&mut layout, 0..10);
+    assert!(!layout.has_protection(&(0..10)));
+}

@@ -1,0 +1,147 @@
+//! What one thread needs to move pages: claimed for the length of a walk.
+//!
+//! All of it is made at start, because a walk may run inside a signal handler
+//! that interrupted the program anywhere. Contexts are found by CPU rather
+//! than kept in thread-local storage; holding one is also what fork waits for.
+
+use crate::codec::{self, Workspaces};
+use crate::store::swap::Lanes;
+use softswap_sys::memory::{Page, reserve_pages};
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pages that leave together: one bounce buffer's worth.
+pub const BATCH_PAGES: usize = 32;
+
+/// The resources of one walk.
+pub struct Context {
+    /// I/O channels, one for each swap area.
+    pub lanes: Lanes,
+    /// Scratch of the codec.
+    pub scratch: codec::Scratch,
+    /// A page put together before it is installed.
+    pub page: &'static mut Page,
+    /// A page packed before it is stored.
+    pub packed: &'static mut Page,
+    /// The first of this context's [`BATCH_PAGES`] staging frames.
+    pub first_frame: usize,
+    /// Whether it may take pages out to make room: not while it forks, when
+    /// the address space must stay as it is. The few pages are the reserve's.
+    pub may_reclaim: bool,
+}
+
+/// All contexts of an engine: those shared by faults, then some with one user
+/// each: background reclaim, the threads that bring pages in ahead of touches, and
+/// the thread that forks.
+pub struct Contexts {
+    slots: Box<[Mutex<Context>]>,
+    /// The thread that has claimed all others to fork; 0 when there is none.
+    forker: AtomicI32,
+    workspaces: Arc<Workspaces>,
+}
+
+/// Threads that bring pages in ahead of touches, each with one read under way.
+pub const PREFETCH_THREADS: usize = 3;
+/// Contexts that faults do not share.
+pub const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
+
+/// DRAM of one context beside its I/O ring, in bytes.
+pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
+
+impl Contexts {
+    /// Makes `count` contexts, the last [`OWN_CONTEXTS`] of which are not shared.
+    pub fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
+        let mut pages = reserve_pages(2 * count)?.iter_mut();
+        let mut slots = Vec::with_capacity(count);
+        let workspaces = Arc::<Workspaces>::default();
+        for index in 0..count {
+            let (Some(page), Some(packed)) = (pages.next(), pages.next()) else { break };
+            slots.push(Mutex::new(Context {
+                lanes: open_lanes(),
+                scratch: codec::Scratch::new(Arc::clone(&workspaces))?,
+                page,
+                packed,
+                first_frame: index * BATCH_PAGES,
+                may_reclaim: index + 1 < count,
+            }));
+        }
+        Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), workspaces })
+    }
+
+    /// Claims a context, preferably this CPU's; waits when all are in use.
+    pub fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
+        let shared = self.slots.len() - OWN_CONTEXTS;
+        if self.is_forker() {
+            return lock(&self.slots[self.slots.len() - 1]);
+        }
+        for step in 0..shared {
+            if let Ok(context) = self.slots[(cpu + step) % shared].try_lock() {
+                return context;
+            }
+        }
+        lock(&self.slots[cpu % shared])
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What the codecs have taken in all contexts beside [`CONTEXT_BYTES`]:
+    /// it grows as they are used.
+    #[must_use]
+    pub fn workspaces(&self) -> Arc<Workspaces> {
+        Arc::clone(&self.workspaces)
+    }
+
+    /// Claims background reclaim's context.
+    pub fn claim_background(&self) -> MutexGuard<'_, Context> {
+        lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
+    }
+
+    /// Claims the context of one of the [`PREFETCH_THREADS`].
+    pub fn claim_prefetch(&self, thread: usize) -> MutexGuard<'_, Context> {
+        lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1 + thread % PREFETCH_THREADS])
+    }
+
+    /// Whether the calling thread is the one that forks. Without a fork under
+    /// way this is one load.
+    fn is_forker(&self) -> bool {
+        match self.forker.load(Ordering::Relaxed) {
+            0 => false,
+            forker => forker == current_thread(),
+        }
+    }
+
+    /// Claims every context but the forking thread's own: when this returns,
+    /// no other thread's walk is under way, while the caller can still fault.
+    #[must_use]
+    pub fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
+        let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();
+        self.forker.store(current_thread(), Ordering::Relaxed);
+        claimed
+    }
+
+    /// Ends what [`Contexts::claim_for_fork`] began, in parent and child.
+    pub fn end_fork(&self) {
+        self.forker.store(0, Ordering::Relaxed);
+    }
+
+    /// In a forked child: no lane may use a ring that the parent uses too.
+    pub fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
+        let mut own = lock(&self.slots[self.slots.len() - 1]);
+        for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {
+            context.lanes.give_up_rings();
+        }
+    }
+}
+
+fn current_thread() -> i32 {
+    softswap_sys::raw::current_thread()
+}
+
+fn lock(slot: &Mutex<Context>) -> MutexGuard<'_, Context> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}

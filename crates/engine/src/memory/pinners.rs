@@ -1,0 +1,91 @@
+//! Whether the program has something by which memory is pinned for longer than a system
+//! call: a page that a device writes to must not be copied and dropped.
+
+use softswap_sys::pinners::Mappings;
+use softswap_sys::raw::now_ns;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// How often it is looked whether pages may be lifted.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Whether something pins memory of the program's for longer than a system call.
+#[derive(Debug)]
+pub struct Pinners {
+    mappings: Option<Mappings>,
+    /// The engine's own.
+    pinners: usize,
+    is_safe: AtomicBool,
+    next_look_ns: AtomicU64,
+}
+
+impl Pinners {
+    /// Once the engine has all its rings, and the program nothing yet.
+    #[must_use]
+    pub fn start() -> Pinners {
+        let mappings = Mappings::open();
+        let pinners = mappings.as_ref().and_then(Mappings::pinners);
+        Pinners {
+            mappings,
+            pinners: pinners.unwrap_or(0),
+            is_safe: AtomicBool::new(pinners.is_some()),
+            next_look_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it is time to look again: until somebody has, nothing is lifted.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        now_ns() >= self.next_look_ns.load(Acquire)
+    }
+
+    pub(crate) fn is_safe_now(&self) -> bool {
+        !self.is_due() && self.is_safe.load(Relaxed)
+    }
+
+    /// Looks again, if it is time. By background reclaim only.
+    pub fn look(&self) {
+        if !self.is_due() {
+            return;
+        }
+        let now = now_ns();
+        let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
+        self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
+        // Only now: others rely on what was seen.
+        self.next_look_ns.store(now + LOOK_NS, Release);
+    }
+
+    /// In a forked child nobody looks.
+    pub fn stop(&self) {
+        self.is_safe.store(false, Relaxed);
+        self.next_look_ns.store(u64::MAX, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_sys::ring::Ring;
+
+    #[test]
+    fn nothing_is_lifted_while_the_program_has_a_ring() {
+        let look = |found: &Pinners| {
+            found.next_look_ns.store(0, Relaxed);
+            found.look();
+            found.is_safe.load(Relaxed)
+        };
+        // Other tests of this process may have rings for a while.
+        let found = Pinners::start();
+        if found.mappings.is_none() {
+            return;
+        }
+        let found = Pinners { pinners: usize::MAX, ..found };
+        assert!(look(&found));
+        let Ok(_ring) = Ring::new(4) else { return };
+        let found = Pinners { pinners: 0, ..found };
+        assert!(!look(&found));
+        found.stop();
+        assert!(!found.is_safe.load(Relaxed));
+    }
+}

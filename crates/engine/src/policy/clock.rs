@@ -1,0 +1,371 @@
+//! Which pages are cold: a clock over the window.
+//!
+//! No accessed bits are available, so a page's grace comes from its history: a
+//! fresh page has one round, one that was rescued from staging or could not
+//! leave has more, and one that comes back has what it earned by coming soon
+//! ([`refault`](crate::policy::refault)). Each pass of the hand takes one round away; a
+//! page without any is a victim. Victims come in address order, so that runs
+//! of neighbours leave, and are written, together.
+//!
+//! The scheme is the CLOCK of F. J. Corbató (1968) with a small counter
+//! instead of one bit. A page with more grace than a fresh one is *warm*. The
+//! others pass through what warm pages leave of memory, as through the small
+//! queue of 2Q and S3-FIFO. The more are warm, the fewer victims a round finds
+//! and the sooner it is over, so that warm pages no longer used cool faster then.
+
+use crate::base::page::{Claim, PageNo, PageTable, Place};
+use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
+use crate::policy::grace::Grace;
+use crate::policy::refault::{FRESH, Refaults, Weight};
+use std::io;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// Heat of a page that came in without being touched.
+pub const PREFETCHED: u8 = 0;
+/// Heat of a page that was touched while it was leaving, or refused to leave.
+pub const HOT: u8 = 3;
+
+/// Pages passed over for one batch, at most: it must not take for ever where all are such.
+const MOST_PASSED_OVER: usize = 4096;
+
+/// A page that is to leave, claimed; `None` once somebody took it.
+pub type Victim<'t> = Option<(PageNo, Claim<'t>)>;
+
+/// The hand, and what is known of pages that left.
+#[derive(Debug)]
+pub struct Clock {
+    hand: Mutex<Hand>,
+    refaults: Refaults,
+    /// About how many resident pages are warm.
+    warm: AtomicUsize,
+    /// How many became so since the hand began its round.
+    warmed: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Hand {
+    at: PageNo,
+    /// Warm pages met, and left warm, in this round.
+    warm: usize,
+    random: u64,
+}
+
+impl Hand {
+    /// Yes, once in so many times.
+    fn one_in(&mut self, times: u64) -> bool {
+        // The multiplier and increment of Knuth's MMIX; its upper bits are good enough.
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33).is_multiple_of(times)
+    }
+}
+
+impl Clock {
+    /// For a window of `pages` pages, of which at most `most_resident` are
+    /// resident.
+    ///
+    /// # Errors
+    /// When there is no address space for its tables.
+    pub fn new(pages: usize, most_resident: usize) -> io::Result<Clock> {
+        Ok(Clock {
+            hand: Mutex::default(),
+            refaults: Refaults::new(pages, most_resident)?,
+            warm: AtomicUsize::new(0),
+            warmed: AtomicUsize::new(0),
+        })
+    }
+
+    /// Heat of a page that comes in for the first time.
+    pub fn welcome(&self, page: PageNo) -> u8 {
+        self.refaults.forget(page);
+        FRESH
+    }
+
+    /// Heat of a page that comes back while so many are resident, by what bringing it
+    /// back costs. Whoever asks has claimed it.
+    pub fn welcome_back(&self, page: PageNo, resident: usize, weight: Weight) -> u8 {
+        let heat = self.refaults.grant(page, resident, self.warm(), weight);
+        if heat > FRESH {
+            self.warm.fetch_add(1, Relaxed);
+            self.warmed.fetch_add(1, Relaxed);
+        }
+        heat
+    }
+
+    /// How many pages have left since this one did, where that is known.
+    #[must_use]
+    pub fn distance(&self, page: PageNo) -> Option<u64> {
+        self.refaults.distance(page)
+    }
+
+    /// Whether a page has standing from coming back soon.
+    #[must_use]
+    pub fn comes_soon(&self, page: PageNo) -> bool {
+        self.refaults.comes_soon(page)
+    }
+
+    /// Notes that a page, which is claimed, leaves.
+    pub fn note_leaving(&self, page: PageNo) {
+        self.refaults.note_leaving(page);
+    }
+
+    /// About how many resident pages came back soon and have kept more grace than
+    /// a fresh page has.
+    #[must_use]
+    pub fn warm(&self) -> usize {
+        self.warm.load(Relaxed)
+    }
+
+    /// DRAM that its tables have taken so far, in bytes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.refaults.metadata_bytes()
+    }
+
+    /// Claims up to `victims.len()` cold resident pages, in ascending order
+    /// except where the hand wraps. Returns how many. Pages known not to pack grow colder
+    /// once in so many `times` that they are met ([`Grace::times`]).
+    pub fn claim_victims<'t>(
+        &self,
+        pages: &PageTable<'t>,
+        space: &AddressSpace,
+        times: u64,
+        victims: &mut [Victim<'t>],
+    ) -> usize {
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let high = space.high();
+        let mut found = 0;
+        // A whole round in which no page could be cooled or claimed: there is none.
+        // The chunk that it begins in, in the middle perhaps, it also ends in.
+        let round = high + CHUNK_PAGES;
+        let mut idle = 0;
+        let mut may_pass_over = if times > 1 { MOST_PASSED_OVER } else { 0 };
+        let mut passed_over = false;
+        while found < victims.len() {
+            if idle >= round {
+                if !std::mem::take(&mut passed_over) {
+                    break;
+                }
+                // There are only such.
+                (may_pass_over, idle) = (0, 0);
+            }
+            if hand.at >= high {
+                self.begin_round(&mut hand);
+            }
+            let page = hand.at;
+            let next = space.next_resident(page..high);
+            if next != page {
+                hand.at = next;
+                idle += next - page;
+                continue;
+            }
+            hand.at = page + 1;
+            idle += 1;
+            let seen = pages.load(page);
+            let Place::Resident { heat, .. } = seen.place() else { continue };
+            if seen.is_busy() || seen.pins() > 0 {
+                continue;
+            }
+            if may_pass_over > 0 && Grace::is_unpacked(seen.place()) && !hand.one_in(times) {
+                hand.warm += usize::from(heat > FRESH);
+                may_pass_over -= 1;
+                passed_over = true;
+            } else if !pages.cool(page, seen) {
+                self.note_cooled(&mut hand, heat);
+                idle = 0;
+            } else if let Some(claim) = pages.try_claim(page, seen) {
+                victims[found] = Some((page, claim));
+                found += 1;
+                idle = 0;
+            }
+        }
+        found
+    }
+
+    /// A page that the hand passed has one round less.
+    fn note_cooled(&self, hand: &mut Hand, heat: u8) {
+        if heat > FRESH + 1 {
+            hand.warm += 1;
+        } else if heat == FRESH + 1 {
+            let _ = self.warm.fetch_update(Relaxed, Relaxed, |warm| warm.checked_sub(1));
+        }
+    }
+
+    /// The round tells how many warm pages there are at least, and at most: some
+    /// were unmapped, rescued ones were never counted, and looks may race.
+    fn begin_round(&self, hand: &mut Hand) {
+        let most = hand.warm + self.warmed.swap(0, Relaxed);
+        self.warm.store(self.warm().clamp(hand.warm, most), Relaxed);
+        *hand = Hand { random: hand.random, ..Hand::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::page::MAX_HEAT;
+    use softswap_sys::memory::reserve_u64;
+
+    fn setup(resident: &[(PageNo, u8)]) -> (PageTable<'static>, AddressSpace) {
+        let pages = PageTable::new(reserve_u64(4096).unwrap());
+        let space = AddressSpace::new(4096).unwrap();
+        space.add(&mut space.lock(), 0..2048);
+        for (page, heat) in resident {
+            space.touch(*page);
+            space.add_resident(*page, 1);
+            pages.claim(*page).publish(Place::resident(*heat));
+        }
+        (pages, space)
+    }
+
+    fn clock() -> Clock {
+        Clock::new(4096, 2048).unwrap()
+    }
+
+    #[test]
+    fn a_page_behind_the_hand_is_found_wherever_the_hand_is() {
+        for page in [0, 100, 511, 512, 600, 1500] {
+            for at in [0, 1, 300, 511, 512, 599, 600, 601, 1023, 1024, 2047] {
+                let (pages, space) = setup(&[(page, 0)]);
+                let clock = clock();
+                clock.hand.lock().unwrap().at = at;
+                assert_eq!(victims(&clock, &pages, &space, 1), [page], "the hand at {at}");
+            }
+        }
+    }
+
+    fn victims(
+        clock: &Clock,
+        pages: &PageTable<'static>,
+        space: &AddressSpace,
+        want: usize,
+    ) -> Vec<PageNo> {
+        let mut out = [const { None }; 8];
+        let found = clock.claim_victims(pages, space, 1, &mut out[..want]);
+        out.into_iter().take(found).flatten().map(|(page, _)| page).collect()
+    }
+
+    #[test]
+    fn cold_pages_go_first_in_address_order() {
+        let (pages, space) = setup(&[(3, 1), (5, 0), (6, 0), (700, 0), (900, 3)]);
+        let clock = clock();
+        assert_eq!(victims(&clock, &pages, &space, 3), [5, 6, 700]);
+    }
+
+    #[test]
+    fn pages_that_do_not_pack_are_passed_over_but_not_for_ever() {
+        let (pages, space) = setup(&[]);
+        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        for page in 0..2048 {
+            space.touch(page);
+            space.add_resident(page, 1);
+            let copy = own_slot.filter(|_| page % 2 == 0);
+            pages.claim(page).publish(Place::Resident { heat: 0, copy });
+        }
+        let clock = clock();
+        let next = |times| {
+            let mut out = [const { None }; 512];
+            let found = clock.claim_victims(&pages, &space, times, &mut out);
+            let mut gone = Vec::new();
+            for (page, claim) in out.into_iter().take(found).flatten() {
+                space.sub_resident(page);
+                claim.publish(Place::Slot { slot: page });
+                gone.push(page);
+            }
+            gone
+        };
+        let of_either = next(1).into_iter().filter(|page| page % 2 == 0).count();
+        assert_eq!(of_either, 256);
+        let unpacked = next(16).into_iter().filter(|page| page % 2 == 0).count();
+        assert!((1..100).contains(&unpacked), "{unpacked} of 512");
+        // Until there are no others, and then these.
+        let left: Vec<_> = std::iter::from_fn(|| Some(next(u64::MAX)).filter(|it| !it.is_empty()))
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1024);
+    }
+
+    #[test]
+    fn one_page_among_pinned_ones_is_passed_over_for_a_round_at_most() {
+        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
+        pages.claim(2).publish(Place::Resident { heat: 0, copy: own_slot });
+        assert!(pages.try_pin(1) && pages.try_pin(3));
+        let mut out = [const { None }; 3];
+        // Never by chance.
+        assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, &mut out), 1);
+        assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(2));
+    }
+
+    #[test]
+    fn pinned_and_busy_pages_are_left_alone() {
+        let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
+        assert!(pages.try_pin(1));
+        let busy = pages.claim(2);
+        assert_eq!(victims(&clock(), &pages, &space, 3), [3]);
+        drop(busy);
+    }
+
+    #[test]
+    fn a_hot_page_is_found_in_the_end_and_nothing_is_found_in_an_empty_space() {
+        let (pages, space) = setup(&[(1000, MAX_HEAT)]);
+        assert_eq!(victims(&clock(), &pages, &space, 1), [1000]);
+        let (pages, space) = setup(&[]);
+        assert!(victims(&clock(), &pages, &space, 1).is_empty());
+    }
+
+    /// The page leaves and comes back at once.
+    fn come_back(
+        clock: &Clock,
+        pages: &PageTable<'static>,
+        space: &AddressSpace,
+        page: PageNo,
+    ) -> u8 {
+        clock.note_leaving(page);
+        let heat = clock.welcome_back(page, 100, Weight::EVEN);
+        space.touch(page);
+        space.add_resident(page, 1);
+        pages.claim(page).publish(Place::resident(heat));
+        heat
+    }
+
+    #[test]
+    fn pages_that_are_back_soon_outlast_fresh_ones_and_cool_in_the_end() {
+        let (pages, space) = setup(&[(3, 1), (5, 1), (6, 1)]);
+        let clock = clock();
+        assert_eq!(clock.welcome(4), 1);
+        assert_eq!(come_back(&clock, &pages, &space, 4), 3);
+        assert_eq!(clock.warm(), 1);
+        assert_eq!(victims(&clock, &pages, &space, 3), [3, 5, 6]);
+        for page in [3, 5, 6] {
+            pages.claim(page).publish(Place::Vacant);
+        }
+        assert_eq!(victims(&clock, &pages, &space, 3), [4]);
+        assert_eq!(clock.warm(), 0);
+    }
+
+    #[test]
+    fn the_count_of_warm_pages_is_put_right_by_the_rounds() {
+        let (pages, space) = setup(&[]);
+        let clock = clock();
+        for at in 0..100 {
+            come_back(&clock, &pages, &space, 10 + at % 50);
+        }
+        assert_eq!(clock.warm(), 100, "each was counted twice");
+        for page in 10..40 {
+            pages.claim(page).publish(Place::Vacant);
+            space.sub_resident(page);
+        }
+        for _ in 0..3 {
+            // A page without grace at the end lets the hand go round once.
+            space.touch(2000);
+            space.add_resident(2000, 1);
+            pages.claim(2000).publish(Place::resident(PREFETCHED));
+            assert_eq!(victims(&clock, &pages, &space, 1), [2000]);
+            space.sub_resident(2000);
+        }
+        assert_eq!(clock.warm(), 20);
+    }
+}

@@ -1,0 +1,406 @@
+//! How much of the budget the pool gets, by what either side would gain.
+//!
+//! DRAM given to the pool holds more pages, but each touch of one costs a fault;
+//! DRAM left to resident pages holds fewer, at no cost; and what neither holds
+//! costs a read from the disk. How soon a page is back after it left tells what
+//! more DRAM would have spared, about: a page found in the pool would have stayed
+//! resident, had there been room for as many pages as left meanwhile; one found
+//! packed on the disk would still have been in the pool, had that held what went on
+//! from there since ([`Turnover`]).
+//!
+//! Each is counted by how many steps of the limit would have spared it, times what such
+//! a fault costs here ([`Prices`]); and of the pages found in the pool, how many steps
+//! less for it would have cost a read. So it is known of every move, by one step or by
+//! many, what it would have gained, about: a loop gains nothing until all of it fits, a
+//! hot set the more, the more of it does. For each move that adds up, and what it would
+//! have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
+//! what the move costs, pages that have to be written and others that have to be packed,
+//! the limit moves. A move back to resident pages that is undone before it can have gained
+//! what it cost makes the next one wait for twice as much, one that is not for half.
+//!
+//! A pool that has room to spare holds all that packs, and nobody knows of a part of that
+//! when it will be touched. Before such a pool becomes smaller, that must have gained what
+//! it costs to read what goes on then, too: as one who rents skis buys them once the rent
+//! has come to their price (ski rental; A. Karlin and others, 1988).
+
+mod tally;
+mod ages;
+mod course;
+mod prices;
+
+use crate::base::page::Place;
+use crate::policy::refault::Weight;
+use crate::policy::turnover::Turnover;
+use ages::{Ages, Samples};
+use course::{Course, Plan, Towards};
+use prices::WHOLE;
+pub use prices::{Prices, Stopwatch};
+use softswap_sys::PAGE_SIZE;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tally::{STEPS, Seen, Tally, steepest, within};
+
+/// Faults that are looked at together.
+const EVENTS: u32 = 128;
+/// With fewer objects in the pool none are looked at.
+const LEAST_OBJECTS: usize = 64;
+/// At least so many of the pages that go on are taken to come back.
+const LEAST_BACK: f64 = 1.0 / 8.0;
+/// A page weighs at most so many times what all do on average: what is soon must not be
+/// ever after.
+const MOST_WEIGHT: u64 = 4;
+/// A pool that is written back uses at least this much of its limit, in percent.
+const FULL_PERCENT: usize = 70;
+/// Share of its limit at which the pool is written back, in percent.
+pub const WRITE_BACK_PERCENT: usize = 90;
+/// Share of its limit from which on it has nothing to spare, in percent. Up to there it
+/// keeps copies of resident pages.
+pub const NEARLY_FULL_PERCENT: usize = 85;
+
+/// The pool as it is.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolView {
+    /// What it may take.
+    pub limit_bytes: usize,
+    /// What it takes.
+    pub used_bytes: usize,
+    /// Pages in it.
+    pub objects: usize,
+}
+
+/// A pool with that limit is written back when it takes more than this.
+fn mark_bytes(limit_bytes: usize) -> usize {
+    limit_bytes / 100 * WRITE_BACK_PERCENT
+}
+
+/// The balance between the pool and resident pages.
+#[derive(Debug)]
+pub struct Partition {
+    is_on: AtomicBool,
+    least_bytes: usize,
+    most_bytes: usize,
+    step_bytes: usize,
+    tally: Tally,
+    ages: Ages,
+    prices: Prices,
+    turnover: Turnover,
+    /// Whether the limit was made smaller the last time.
+    gives_way: AtomicBool,
+    course: Mutex<(Course, Samples)>,
+}
+
+impl Partition {
+    /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
+    /// many processors.
+    #[must_use]
+    pub fn new(
+        is_on: bool,
+        (least_bytes, most_bytes): (usize, usize),
+        budget_bytes: usize,
+        processors: usize,
+    ) -> Partition {
+        Partition {
+            is_on: AtomicBool::new(is_on),
+            least_bytes,
+            most_bytes,
+            step_bytes: (budget_bytes / STEPS).max(1),
+            tally: Tally::default(),
+            ages: Ages::default(),
+            prices: Prices::new(processors),
+            turnover: Turnover::default(),
+            gives_way: AtomicBool::new(false),
+            course: Mutex::default(),
+        }
+    }
+
+    /// What passes through the pool.
+    #[must_use]
+    pub fn turnover(&self) -> &Turnover {
+        &self.turnover
+    }
+
+    /// Whether the limit moves.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Lets the limit move, or stay, and sets it: not while it is being moved. What
+    /// was seen under another limit is forgotten.
+    pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
+        let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
+        *course = Default::default();
+        self.tally.forget();
+        self.ages.forget();
+        self.turnover.forget();
+        self.gives_way.store(false, Relaxed);
+        self.is_on.store(on, Relaxed);
+        set_limit();
+    }
+
+    /// Whether the pool's limit was made smaller the last time that it moved: what it has
+    /// to spare is for resident pages.
+    #[must_use]
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed)
+    }
+
+    /// What the pool may take at first where so much was asked for: as it is, or
+    /// the most if the limit moves. Too much costs unpacking and is soon seen, too
+    /// little costs writing to the disk and reading back.
+    #[must_use]
+    pub fn limit_of(&self, asked_bytes: usize) -> usize {
+        if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
+    }
+
+    /// The most that the pool may take, if it moves and is below: where nothing can be
+    /// written, what does not fit there has no other place.
+    #[must_use]
+    pub fn widest(&self, limit_bytes: usize) -> Option<usize> {
+        (self.is_on() && limit_bytes < self.most_bytes).then_some(self.most_bytes)
+    }
+
+    /// What faults cost.
+    #[must_use]
+    pub fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
+    /// What it costs to bring a page back from `place`, beside the average of faults from
+    /// the pool and from the disk. What went on from the pool is as the average: the next
+    /// time it costs what the pool does, or what the disk does. While more time goes by
+    /// for reads than for unpacking, what is unpacked makes room for what must be read.
+    #[must_use]
+    pub fn weight(&self, place: Place) -> Weight {
+        let (pool_ns, disk_ns) = self.prices.faults_ns();
+        let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
+        let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
+        let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
+        match place {
+            // One word is no dearer than that.
+            Place::Pool { .. } | Place::Filled { .. } if reading_ns > unpacking_ns => {
+                Weight { rival_ns: disk_ns, ..even(pool_ns) }
+            }
+            Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
+            Place::Slot { .. } => even(disk_ns.min(MOST_WEIGHT * average_ns)),
+            _ => even(average_ns),
+        }
+    }
+
+    /// Whether more time goes by for reads from the disk than for unpacking.
+    #[must_use]
+    pub fn disk_dominates(&self) -> bool {
+        let (unpacking_ns, reading_ns) = self.shares_ns(self.prices.faults_ns());
+        reading_ns > unpacking_ns
+    }
+
+    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these prices.
+    fn shares_ns(&self, (pool_ns, disk_ns): (u64, u64)) -> (u64, u64) {
+        let share = u64::from(self.prices.disk_share());
+        ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
+    }
+
+    /// What is spared with a page that stays in the pool and is touched there: reading
+    /// it, and that it goes on to the disk, with those beside it that are not touched.
+    #[must_use]
+    pub fn spared_ns(&self) -> f64 {
+        let (pool_ns, disk_ns) = self.prices.faults_ns();
+        let gone_ns = self.prices.pass_on_ns() as f64 / self.share_back();
+        disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
+    }
+
+    /// How likely a page that goes on is taken to come back.
+    fn share_back(&self) -> f64 {
+        self.turnover.share_back().max(LEAST_BACK)
+    }
+
+    /// A touched page was in the pool, and so many had left since it did.
+    pub fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
+        if !self.is_on() {
+            return;
+        }
+        if !self.ages.are_known() {
+            return self.tally.note_unknown();
+        }
+        let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
+        // The oldest ones go first.
+        let younger_bytes = self.ages.younger(distance, used_bytes);
+        let until_lost = mark_bytes(limit_bytes).saturating_sub(younger_bytes)
+            / mark_bytes(self.step_bytes).max(1);
+        self.tally.note_pooled(until_resident, until_lost);
+    }
+
+    /// A touched page was on the disk, packed, and the pool would have had to hold so
+    /// many more for it.
+    pub fn found_on_disk(&self, more: u64, pool: PoolView) {
+        if self.is_on() && pool.is_full() {
+            let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
+            self.tally.note_on_disk(more_bytes / self.step_bytes);
+        }
+    }
+
+    /// Moves the pool's limit, once enough has been seen to change it. `at_random` says how
+    /// many pages left since the one in the pool did that a random number stands for, if
+    /// there is one.
+    pub fn step(
+        &self,
+        view: impl FnOnce() -> PoolView,
+        at_random: impl Fn(u64) -> Option<u64>,
+        set_limit: impl FnOnce(usize),
+    ) {
+        let is_due = self.tally.events() >= EVENTS;
+        let is_lost = || !self.ages.are_known() && self.tally.is_settled();
+        if !self.is_on() || !is_due && !is_lost() {
+            return;
+        }
+        let view = view();
+        // Of a handful it would not find any.
+        if !is_due && view.objects < LEAST_OBJECTS {
+            return;
+        }
+        // Not waited for: a forked child may find it taken for good.
+        let Ok(mut course) = self.course.try_lock() else { return };
+        if !self.is_on() {
+            return;
+        }
+        let (course, samples) = &mut *course;
+        samples.look(at_random);
+        self.ages.learn(samples);
+        if !is_due {
+            return;
+        }
+        if let Some(limit_bytes) = self.next(course, view) {
+            // By when faults count again, the pool is another.
+            samples.forget();
+            self.ages.forget();
+            set_limit(limit_bytes);
+        }
+    }
+
+    fn next(&self, course: &mut Course, view: PoolView) -> Option<usize> {
+        let look = Look {
+            partition: self,
+            view,
+            seen: self.tally.take(),
+            prices_ns: self.prices.faults_ns(),
+        };
+        let (towards, steps) = course.follow(|towards, steps| look.plan(towards, steps))?;
+        let bytes = look.bytes(towards, steps)?;
+        self.gives_way.store(towards == Towards::Resident, Relaxed);
+        Some(match towards {
+            Towards::Pool => {
+                self.tally.settle(0);
+                view.limit_bytes + bytes
+            }
+            Towards::Resident => {
+                self.tally.settle(look.freed_bytes(bytes) / PAGE_SIZE);
+                view.limit_bytes - bytes
+            }
+        })
+    }
+
+    /// How far the limit may move.
+    fn room(&self, view: PoolView, towards: Towards) -> usize {
+        match towards {
+            Towards::Pool => self.most_bytes.saturating_sub(view.limit_bytes),
+            Towards::Resident => view.limit_bytes.saturating_sub(self.least_bytes),
+        }
+    }
+}
+
+/// What was seen since the last look, and what it says of each move.
+struct Look<'b> {
+    partition: &'b Partition,
+    view: PoolView,
+    seen: Seen,
+    /// What a page from the pool costs, and one from the disk.
+    prices_ns: (u64, u64),
+}
+
+impl Look<'_> {
+    /// How far a move of so many steps goes; `None` where one less comes to the bound.
+    fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
+        let room = self.partition.room(self.view, towards);
+        let step_bytes = self.partition.step_bytes;
+        ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
+    }
+
+    /// What a move of so many steps had gained, and what it costs, if there is room for it.
+    fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
+        let bytes = self.bytes(towards, steps)?;
+        let (pool_ns, disk_ns) = self.prices_ns;
+        let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
+        let pool_ns = pool_ns as f64;
+        // Pages that have to be packed, and touched ones that are unpacked again.
+        let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
+        Some(match towards {
+            Towards::Pool => {
+                let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
+                // What resident pages lose is not seen, but how much they would gain.
+                let lost_ns = steepest(&self.seen.resident) * self.steps(bytes) * pool_ns;
+                Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, reading_ns: 0.0 }
+            }
+            Towards::Resident => {
+                let freed_bytes = self.freed_bytes(bytes);
+                let gained_ns = within(&self.seen.resident, self.steps(freed_bytes)) * pool_ns;
+                let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
+                let writing_ns = (passed_on * self.partition.prices.pass_on_ns()) as f64;
+                let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
+                let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
+                // Should it be wrong, it is undone.
+                Plan { gain_ns, cost_ns: writing_ns + packing_ns, reading_ns }
+            }
+        })
+    }
+
+    /// How likely a page that a move sends on is touched again, beyond what was seen of it;
+    /// certain, where none has gone on lately. From a pool that is nearly full it goes on
+    /// before long as it is. From another it would stay: a sort that is at work on half of
+    /// what it sorts is going to touch the other half, too.
+    fn unseen_share_back(&self) -> f64 {
+        if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
+    }
+
+    fn steps(&self, bytes: usize) -> f64 {
+        bytes as f64 / self.partition.step_bytes as f64
+    }
+
+    /// Faults from the disk that there had been with so many bytes less for the pool: what
+    /// was seen, or what as many more had spared; beyond its bound as up to there.
+    fn lost_by_pool(&self, bytes: usize) -> f64 {
+        let most = self.partition.room(self.view, Towards::Pool);
+        let more = most.min(bytes);
+        let spared = within(&self.seen.pooled, self.steps(more)) * bytes as f64;
+        let lost = within(&self.seen.lost, self.steps(bytes));
+        lost.max(spared / more.max(1) as f64)
+    }
+
+    /// What resident pages get of a limit lower by so many bytes: not what the pool does not
+    /// use.
+    fn freed_bytes(&self, bytes: usize) -> usize {
+        let mark_bytes = mark_bytes(self.view.limit_bytes - bytes);
+        self.view.used_bytes.saturating_sub(mark_bytes).min(bytes)
+    }
+}
+
+impl PoolView {
+    /// Whether there is no room in it: what is on the disk went on from it as it is now,
+    /// and not when it was smaller.
+    pub(crate) fn is_full(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+    }
+
+    /// Whether it has nothing to spare.
+    fn is_nearly_full(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
+    }
+
+    /// Of a page in it.
+    pub(crate) fn average_bytes(self) -> usize {
+        (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Which touches are equally far apart: a column of a matrix, one field of large
+//! records.
+//!
+//! A stream from page to page is told by markers beside each touched page. Where the
+//! next page lies nobody can say before it is known how far apart they are, so the
+//! last touches that belonged to no stream are remembered, whoever made them: four
+//! of them equally far apart are a stream's. Among sixteen there is room for five
+//! streams that take turns. By chance, four of sixteen touches in a thousand pages
+//! lie so once in a few hundred touches, and what they lead to must then be touched
+//! next as well.
+
+use crate::base::page::PageNo;
+use crate::policy::prefetch::window::{MAX_STRIDE, Stride};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Touches that are remembered.
+const TOUCHES: usize = 16;
+/// So many before the one that is looked at must be equally far apart.
+const BEFORE: u64 = 3;
+/// No page has this number: nothing remembered yet.
+const NONE: u64 = u64::MAX;
+
+/// The last touches.
+#[derive(Debug)]
+pub(crate) struct Strides {
+    touched: [AtomicU64; TOUCHES],
+    next: AtomicUsize,
+}
+
+impl Strides {
+    pub(crate) fn new() -> Strides {
+        Strides { touched: [const { AtomicU64::new(NONE) }; TOUCHES], next: AtomicUsize::new(0) }
+    }
+
+    /// Remembers a touch. How far apart it and those before it lie, if they lie
+    /// equally far apart, and not side by side: the shortest way that they do.
+    pub(crate) fn note(&self, page: PageNo) -> Option<Stride> {
+        // Read once: other threads put theirs in meanwhile.
+        let touched = self.touched.each_ref().map(|place| place.load(Relaxed));
+        let place = self.next.fetch_add(1, Relaxed) % TOUCHES;
+        self.touched[place].store(page, Relaxed);
+        let strides = touched.iter().filter_map(|before| stride(*before, page));
+        let leads_here = |stride: &Stride| {
+            let earlier = (2..=BEFORE).map(|steps| back(page, *stride, steps));
+            earlier.into_iter().all(|page| page.is_some_and(|page| touched.contains(&page)))
+        };
+        strides.filter(leads_here).min_by_key(|stride| stride.unsigned_abs())
+    }
+}
+
+/// From one page to another, if that may be a stream's step.
+fn stride(from: PageNo, to: PageNo) -> Option<Stride> {
+    let apart = from.abs_diff(to);
+    let stride = (2..=MAX_STRIDE).contains(&apart).then_some(apart as Stride)?;
+    Some(if from < to { stride } else { -stride })
+}
+
+fn back(page: PageNo, stride: Stride, steps: u64) -> Option<PageNo> {
+    page.checked_add_signed(-stride * steps as Stride)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What each of the touches tells.
+    fn told(touches: impl IntoIterator<Item = PageNo>) -> Vec<Option<Stride>> {
+        let strides = Strides::new();
+        touches.into_iter().map(|page| strides.note(page)).collect()
+    }
+
+    fn along(first: PageNo, stride: Stride) -> impl Iterator<Item = PageNo> {
+        (0..).map(move |step| first.checked_add_signed(stride * step).unwrap())
+    }
+
+    #[test]
+    fn the_fourth_touch_equally_far_apart_tells() {
+        for stride in [2, -2, 20, -20, MAX_STRIDE as Stride, -(MAX_STRIDE as Stride)] {
+            let expected = [None, None, None, Some(stride), Some(stride)];
+            assert_eq!(told(along(100_000, stride).take(5)), expected);
+        }
+    }
+
+    #[test]
+    fn what_lies_side_by_side_or_too_far_apart_tells_nothing() {
+        for stride in [0, 1, -1, MAX_STRIDE as Stride + 1] {
+            assert_eq!(told(along(100_000, stride).take(6)), [None; 6], "{stride}");
+        }
+    }
+
+    #[test]
+    fn streams_that_take_turns_are_told_apart() {
+        let mut walks = [(0, 7), (500_000, -30), (1_000_000, 400), (2_000_000, 2)]
+            .map(|(first, stride)| (stride, along(first + 100_000, stride)));
+        let strides = Strides::new();
+        for round in 0..8 {
+            for (stride, walk) in &mut walks {
+                let expected = (round >= 3).then_some(*stride);
+                assert_eq!(strides.note(walk.next().unwrap()), expected, "round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn near_page_zero_nothing_lies_before() {
+        assert_eq!(told([1, 3, 5, 7]), [None, None, None, Some(2)]);
+        assert_eq!(told([3, 1, 5, 0]), [None; 4]);
+    }
+
+    proptest! {
+        /// By the definition: the touches that it speaks of were made.
+        #[test]
+        fn what_is_told_is_so(touches in prop::collection::vec(0..60_u64, 1..60)) {
+            let strides = Strides::new();
+            for (index, page) in touches.iter().enumerate() {
+                let last = &touches[index.saturating_sub(TOUCHES)..index];
+                let leads_here = |stride: Stride| (1..=BEFORE).all(|steps| {
+                    back(*page, stride, steps).is_some_and(|page| last.contains(&page))
+                });
+                let all = (2..60).flat_map(|apart| [apart, -apart]).filter(|s| leads_here(*s));
+                let told = strides.note(*page);
+                let expected = all.map(Stride::unsigned_abs).min();
+                prop_assert_eq!(told.map(Stride::unsigned_abs), expected);
+                prop_assert!(told.is_none_or(leads_here));
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What a stream is about to touch: windows, and the pieces they are read in.
+//!
+//! Both fit into one word, so that they can be handed on without a lock.
+
+use crate::base::page::PageNo;
+use std::iter::StepBy;
+use std::ops::Range;
+
+/// A stream's first window in the background.
+pub const FIRST_WINDOW: usize = 8;
+/// Most pages of a piece: what is read at once, a bounce buffer's worth (256 KiB).
+/// Half of that costs the processors more for each page, and gains nothing.
+pub const PIECE_PAGES: usize = crate::store::bounce::MAX_PAGES;
+
+/// How far it is from one page that a stream touches to the next: towards higher
+/// addresses, or, below zero, towards lower ones. Never zero.
+pub type Stride = i64;
+/// From page to page.
+pub const UP: Stride = 1;
+/// The same, downwards.
+pub const DOWN: Stride = -1;
+/// Nothing further apart is followed (8 MiB).
+pub const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
+
+// A word holds a page's number, a length, and what else there is to know. The largest
+// window (1 TiB) has 2^28 pages.
+const PAGE_BITS: u32 = 29;
+const LENGTH_BITS: u32 = 8;
+const STRIDE_BITS: u32 = 12;
+const BORN_BITS: u32 = 14;
+const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
+
+/// Takes a word apart, and puts it together, from its lowest bits on.
+struct Fields(u64);
+
+impl Fields {
+    fn take(&mut self, bits: u32) -> u64 {
+        let field = self.0 & ((1 << bits) - 1);
+        self.0 >>= bits;
+        field
+    }
+
+    fn take_stride(&mut self) -> Stride {
+        let unused = Stride::BITS - STRIDE_BITS;
+        ((self.take(STRIDE_BITS) << unused) as Stride) >> unused
+    }
+
+    fn of(fields: &[(u64, u32)]) -> u64 {
+        let put = |word, (field, bits): &(u64, u32)| word << bits | (field & ((1 << bits) - 1));
+        fields.iter().rev().fold(0, put)
+    }
+}
+
+/// Pages that a stream is about to touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The marker: the page that the stream reaches first.
+    pub marker: PageNo,
+    /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
+    /// asked for yet, and these are the faults that led here.
+    pub pages: usize,
+    /// How far apart the pages are that it touches, and which way it goes.
+    pub stride: Stride,
+}
+
+impl Window {
+    /// The window after this one, twice as long up to `most`. `None` where page
+    /// numbers end.
+    pub(crate) fn next(self, most: usize) -> Option<Window> {
+        let marker = self.onward(self.pages as u64)?;
+        Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
+    }
+
+    /// The page so many steps on from the marker.
+    pub(crate) fn onward(self, steps: u64) -> Option<PageNo> {
+        self.marker.checked_add_signed(self.stride * steps as Stride)
+    }
+
+    /// Whether a page is one of the window's.
+    pub(crate) fn has(self, page: PageNo) -> bool {
+        let ahead = page as Stride - self.marker as Stride;
+        let ahead = if self.stride < 0 { -ahead } else { ahead };
+        let stride = self.stride.abs();
+        // Dividing takes longest, and is seldom needed.
+        (0..self.pages as Stride * stride).contains(&ahead) && ahead % stride == 0
+    }
+
+    /// Whether it was asked for, not only expected.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        self.pages >= FIRST_WINDOW
+    }
+
+    /// What is to be read, what the stream reaches first first.
+    pub(crate) fn pieces(self) -> impl Iterator<Item = Piece> {
+        let stride = self.stride.unsigned_abs();
+        let steps = (0..self.pages).step_by(PIECE_PAGES);
+        steps.map_while(move |step| {
+            let pages = (self.pages - step).min(PIECE_PAGES);
+            let near = self.onward(step as u64)?;
+            Some(if self.stride > 0 {
+                Piece { first: near, pages, stride, marker: Marker::at(step, Marker::First) }
+            } else {
+                // Down to the first page, if it is so near.
+                let pages = pages.min((near / stride) as usize + 1);
+                let first = near - (pages as u64 - 1) * stride;
+                Piece { first, pages, stride, marker: Marker::at(step, Marker::Last) }
+            })
+        })
+    }
+
+    pub(crate) fn to_bits(self, born: u64) -> u64 {
+        Fields::of(&[
+            (1, 1),
+            (born, BORN_BITS),
+            (self.stride as u64, STRIDE_BITS),
+            (self.pages as u64, LENGTH_BITS),
+            (self.marker, PAGE_BITS),
+        ])
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Option<Window> {
+        let mut fields = Fields(bits);
+        if fields.take(1) == 0 {
+            return None;
+        }
+        fields.take(BORN_BITS);
+        let (stride, pages) = (fields.take_stride(), fields.take(LENGTH_BITS) as usize);
+        Some(Window { marker: fields.take(PAGE_BITS), pages, stride })
+    }
+
+    pub(crate) fn age(bits: u64, now: u64) -> u64 {
+        now.wrapping_sub(bits >> 1) & ((1 << BORN_BITS) - 1)
+    }
+}
+
+/// Where the marker of a window lies in a piece of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Marker {
+    Elsewhere,
+    First,
+    Last,
+}
+
+impl Marker {
+    /// Only the piece that is reached first has it.
+    fn at(step: usize, end: Marker) -> Marker {
+        if step == 0 { end } else { Marker::Elsewhere }
+    }
+}
+
+/// Pages equally far apart, upwards.
+pub type Pages = StepBy<Range<PageNo>>;
+
+/// Pages of a window that are read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    first: PageNo,
+    pages: usize,
+    stride: u64,
+    marker: Marker,
+}
+
+impl Piece {
+    /// From the lowest page to behind the highest.
+    #[must_use]
+    pub fn range(self) -> Range<PageNo> {
+        self.first..self.first + (self.pages as u64 - 1) * self.stride + 1
+    }
+
+    /// Those of the pages that lie in `range`.
+    pub fn pages(self, range: Range<PageNo>) -> Pages {
+        let Range { start, end } = self.range();
+        let skipped = range.start.saturating_sub(start).next_multiple_of(self.stride);
+        (start + skipped..end.min(range.end)).step_by(self.stride as usize)
+    }
+
+    /// How far apart they lie.
+    #[must_use]
+    pub fn stride(self) -> u64 {
+        self.stride
+    }
+
+    /// The window's marker, if it is one of them.
+    #[must_use]
+    pub fn marker(self) -> Option<PageNo> {
+        match self.marker {
+            Marker::Elsewhere => None,
+            Marker::First => Some(self.first),
+            Marker::Last => Some(self.first + (self.pages as u64 - 1) * self.stride),
+        }
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        Fields::of(&[
+            (self.marker as u64, 2),
+            (self.stride, STRIDE_BITS),
+            (self.pages as u64, LENGTH_BITS),
+            (self.first, PAGE_BITS),
+        ])
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Piece {
+        let mut fields = Fields(bits);
+        let marker = match fields.take(2) {
+            0 => Marker::Elsewhere,
+            1 => Marker::First,
+            _ => Marker::Last,
+        };
+        let (stride, pages) = (fields.take(STRIDE_BITS), fields.take(LENGTH_BITS) as usize);
+        Piece { first: fields.take(PAGE_BITS), pages, stride, marker }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pieces(marker: PageNo, pages: usize, stride: Stride) -> Vec<(PageNo, usize)> {
+        let pieces = Window { marker, pages, stride }.pieces();
+        pieces.map(|piece| (piece.first, piece.pages)).collect()
+    }
+
+    #[test]
+    fn a_window_is_read_from_its_near_end() {
+        assert_eq!(pieces(100, 128, UP), [(100, 64), (164, 64)]);
+        assert_eq!(pieces(100, 8, UP), [(100, 8)]);
+        assert_eq!(pieces(100, 128, 10), [(100, 64), (740, 64)]);
+        assert_eq!(pieces(200, 100, DOWN), [(137, 64), (101, 36)]);
+        assert_eq!(pieces(100, 128, DOWN), [(37, 64), (0, 37)], "not below page 0");
+        assert_eq!(pieces(63, 128, DOWN), [(0, 64)]);
+        assert_eq!(pieces(1000, 100, -10), [(370, 64), (10, 36)]);
+        assert_eq!(pieces(45, 8, -10), [(5, 5)]);
+    }
+
+    #[test]
+    fn the_marker_is_where_the_stream_comes_from() {
+        for stride in [UP, DOWN, 30, -30] {
+            let window = Window { marker: 5000, pages: 128, stride };
+            let markers: Vec<_> = window.pieces().map(Piece::marker).collect();
+            assert_eq!(markers, [Some(5000), None], "{stride}");
+        }
+    }
+
+    #[test]
+    fn a_piece_is_looked_at_from_page_to_page() {
+        let window = Window { marker: 10, pages: 8, stride: 3 };
+        let piece = window.pieces().next().unwrap();
+        assert_eq!(piece.range(), 10..32);
+        let pages = |range| piece.pages(range).collect::<Vec<_>>();
+        assert_eq!(pages(0..20), [10, 13, 16, 19]);
+        assert_eq!(pages(20..1000), [22, 25, 28, 31]);
+        assert_eq!(pages(13..17), [13, 16]);
+        assert_eq!(pages(0..5), [0; 0]);
+        assert_eq!(pages(32..1000), [0; 0]);
+    }
+
+    fn strides() -> impl Strategy<Value = Stride> {
+        let most = MAX_STRIDE as Stride;
+        (-most..=most).prop_filter("no stream stays", |stride| *stride != 0)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_handed_on_is_what_it_was(
+            marker in 0..1_u64 << (PAGE_BITS - 1), pages in 1..256_usize, stride in strides(),
+        ) {
+            let it = Window { marker, pages, stride };
+            prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
+            prop_assert_eq!(Window::age(it.to_bits(marker), marker + 700), 700);
+            for piece in it.pieces() {
+                prop_assert_eq!(Piece::from_bits(piece.to_bits()), piece);
+            }
+        }
+
+        /// Each page once, whatever the length.
+        #[test]
+        fn pieces_make_up_the_window(
+            marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),
+        ) {
+            let it = Window { marker, pages, stride };
+            let mut found: Vec<_> = it.pieces().flat_map(|piece| piece.pages(0..u64::MAX)).collect();
+            found.sort_unstable();
+            let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.onward(step)).collect();
+            prop_assert!(expected.iter().all(|page| it.has(*page)));
+            let beside = marker.saturating_sub(300)..marker + 300;
+            prop_assert!(beside.into_iter().all(|page| it.has(page) == expected.contains(&page)));
+            expected.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Victims that lie apart leave the program's memory together: write-protected
+//! by one call, copied, and dropped by another.
+//!
+//! Moving a page that lies alone costs a flush of all processors' translations,
+//! and so does protecting it; but one call protects a whole span of memory for one
+//! flush. What lies between the victims is caught by it, too, so all of a span
+//! is claimed until that is undone: nobody finds a page protected that is not
+//! known to be. Where victims are few among pages that stay, moving costs less.
+//! Victims that are protected as it is leave by themselves ([`crate::steps::clean_reclaim`]).
+//!
+//! A page that a device writes to would be copied too early and dropped: moving
+//! such a page is refused by the kernel, this is not. So pages are lifted only while
+//! the program has nothing by which memory is pinned for longer than a system call.
+
+use crate::base::page::{Claim, PageNo, Place};
+use crate::core::parts::Parts;
+use crate::memory::context::BATCH_PAGES;
+use crate::policy::clock::Victim;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::window::Writes;
+
+/// Most pages of a span, and between two victims of one: a fault on one of them waits
+/// for all to be lifted. To claim and protect a page that stays takes some 50 ns, a flush
+/// where processors are virtual some 20 us and more.
+const SPAN_PAGES: usize = 512;
+const GAP_PAGES: u64 = 128;
+/// One to protect a span, one to drop its victims, one to lift the protection from
+/// what lies between.
+const FLUSHES_PER_SPAN: usize = 3;
+
+/// Lifted pages, in the order of their copies.
+pub(crate) type Lifted<'t> = [Victim<'t>; BATCH_PAGES];
+
+/// Whether lifting victims is better than moving them: it costs fewer flushes.
+pub(crate) fn is_better(parts: &Parts, victims: &[Victim<'_>]) -> bool {
+    // Without MOVE each page would be copied and dropped as well.
+    !parts.window.uses_move() || (parts.pinners.is_safe_now() && flushes_less(parts, victims))
+}
+
+/// Whether lifting victims takes fewer flushes than moving each run of them.
+fn flushes_less(parts: &Parts, victims: &[Victim<'_>]) -> bool {
+    let pages = || victims.iter().flatten().map(|(page, _)| *page);
+    let (mut runs, mut lifting) = (1, FLUSHES_PER_SPAN);
+    for (before, after) in pages().zip(pages().skip(1)) {
+        runs += usize::from(before + 1 != after);
+        lifting += match after.checked_sub(before + 1) {
+            // The protection is lifted around each page that keeps it.
+            Some(gap) if gap < GAP_PAGES => {
+                (before + 1..after).filter(|page| parts.pages.load(*page).is_protected()).count()
+            }
+            _ => FLUSHES_PER_SPAN,
+        };
+    }
+    lifting < runs
+}
+
+/// Lifts victims that may be written, as many as can be. Their
+/// contents go to `copies`; the others stay at the front of `victims`, in their
+/// order. Returns how many were lifted.
+pub(crate) fn lift<'t>(
+    parts: &Parts,
+    victims: &mut [Victim<'t>],
+    lifted: &mut Lifted<'t>,
+    copies: &mut [[u8; PAGE_SIZE]],
+) -> usize {
+    let mut between = [const { None }; SPAN_PAGES];
+    let (mut count, mut kept, mut next) = (0, 0, 0);
+    while next < victims.len() {
+        let span = Span::claim(parts, &victims[next..], &mut between);
+        let done = span.lift(parts, &victims[next..][..span.victims], &mut copies[count..]);
+        for at in next..next + span.victims {
+            let victim = victims[at].take();
+            if at < next + done {
+                lifted[count] = victim;
+                count += 1;
+            } else {
+                victims[kept] = victim;
+                kept += 1;
+            }
+        }
+        next += span.victims;
+        span.release();
+    }
+    count
+}
+
+/// Copies protected victims and drops them, in order. Returns how many, from the first on.
+fn copy_and_drop(parts: &Parts, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
+    let mut pages = [0; BATCH_PAGES];
+    let mut copied = 0;
+    for ((page, _), copy) in victims.iter().flatten().zip(copies) {
+        if parts.window.read_page(*page, copy).is_err() {
+            break;
+        }
+        pages[copied] = *page;
+        copied += 1;
+    }
+    parts.window.discard_each(&pages[..copied])
+}
+
+/// Neighbouring victims and all that lies between them, claimed.
+struct Span<'s> {
+    first: PageNo,
+    pages: usize,
+    /// How many of the victims lie in it: one at least.
+    victims: usize,
+    between: &'s mut [Option<Claim<'static>>; SPAN_PAGES],
+}
+
+impl<'s> Span<'s> {
+    /// Claims what lies between the first victims, as far as that can be had.
+    fn claim(
+        parts: &Parts,
+        victims: &[Victim<'_>],
+        between: &'s mut [Option<Claim<'static>>; SPAN_PAGES],
+    ) -> Span<'s> {
+        let pages = || victims.iter().map_while(|victim| victim.as_ref().map(|(page, _)| *page));
+        let first = pages().next().unwrap_or(0);
+        let mut span = Span { first, pages: 1, victims: 1, between };
+        for victim in pages().skip(1) {
+            let end = first + span.pages as u64;
+            let is_near =
+                victim >= end && victim - end < GAP_PAGES && victim - first < SPAN_PAGES as u64;
+            if !is_near || !span.claim_up_to(parts, victim) {
+                break;
+            }
+            span.pages = (victim - first) as usize + 1;
+            span.victims += 1;
+        }
+        span
+    }
+
+    /// Lifts the victims, in order. Returns how many, from the first on.
+    fn lift(&self, parts: &Parts, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
+        if parts.window.set_writes(self.first, self.pages, Writes::Caught).is_err() {
+            // Perhaps only from somewhere in the middle on.
+            self.allow_writes(parts);
+            return 0;
+        }
+        let gone = copy_and_drop(parts, victims, copies);
+        self.allow_writes(parts);
+        gone
+    }
+
+    /// Lifts the protection from all but those pages that had it before. Victims had
+    /// not.
+    fn allow_writes(&self, parts: &Parts) {
+        let is_kept = |at: usize| {
+            self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())
+        };
+        let mut from = 0;
+        for at in 0..=self.pages {
+            if at < self.pages && !is_kept(at) {
+                continue;
+            }
+            if at > from {
+                self.allow_run(parts, self.first + from as u64, at - from);
+            }
+            from = at + 1;
+        }
+    }
+
+    fn allow_run(&self, parts: &Parts, first: PageNo, count: usize) {
+        if parts.window.set_writes(first, count, Writes::Allowed).is_ok() {
+            return;
+        }
+        // Part of it belongs to somebody else by now, or the range is no longer one
+        // for the kernel. Alone a page is refused only where it is not the engine's.
+        for page in first..first + count as u64 {
+            let _ = parts.window.allow_writes(page);
+        }
+    }
+
+    /// Claims all pages from the last victim so far up to the next one. False, with
+    /// none of them claimed, where one cannot be.
+    fn claim_up_to(&mut self, parts: &Parts, victim: PageNo) -> bool {
+        let gap = self.pages..(victim - self.first) as usize;
+        for at in gap.clone() {
+            let page = self.first + at as u64;
+            let seen = parts.pages.load(page);
+            let may_be = seen.place() != Place::Foreign && seen.pins() == 0;
+            self.between[at] = may_be.then(|| parts.pages.try_claim(page, seen)).flatten();
+            if self.between[at].is_none() {
+                self.between[gap.start..at].fill_with(|| None);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Ends the claims on what lies between.
+    fn release(self) {
+        self.between[..self.pages].fill_with(|| None);
+    }
+}

@@ -1,0 +1,57 @@
+//! Compressed pages become pages again, in the context's page: by the codec that
+//! packed them, whatever is chosen now.
+
+use crate::base::stats::Counter;
+use crate::codec::packed_slot::{self};
+use crate::codec::{self, Codec, CodecError};
+use crate::core::errors::UnpackError;
+use crate::core::parts::Parts;
+use crate::memory::context::Context;
+use crate::store::pool::Handle;
+
+/// Unpacks a pool object.
+///
+/// # Errors
+/// When it is damaged; also counted.
+pub fn pooled(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+    let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
+    let unpacked = parts.pool.load(handle, object).map_err(UnpackError::from).flatten();
+    counted(parts, unpacked)
+}
+
+/// As [`pooled`], for upkeep: the object does not count as used.
+///
+/// # Errors
+/// As [`pooled`].
+pub fn peeked(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+    let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
+    let unpacked = parts.pool.peek(handle, object).map_err(UnpackError::from).flatten();
+    counted(parts, unpacked)
+}
+
+/// Unpacks one part of what a slot holds.
+///
+/// # Errors
+/// When there is no such part; also counted.
+pub fn part(
+    parts: &Parts,
+    context: &mut Context,
+    copy: &[u8],
+    part: u8,
+) -> Result<(), UnpackError> {
+    let found = packed_slot::part(copy, part).map_err(UnpackError::from);
+    counted(parts, found.and_then(|(tag, packed)| decompress(context, tag, packed)))
+}
+
+fn decompress(context: &mut Context, tag: u8, packed: &[u8]) -> Result<(), UnpackError> {
+    let codec = Codec::from_tag(tag).ok_or(CodecError::UnknownTag { tag })?;
+    let Context { page, scratch, .. } = context;
+    Ok(codec::decompress(codec, packed, &mut page.0, scratch)?)
+}
+
+fn counted(parts: &Parts, unpacked: Result<(), UnpackError>) -> Result<(), UnpackError> {
+    if unpacked.is_err() {
+        parts.stats.add(Counter::UnpackErrors, 1);
+    }
+    unpacked
+}

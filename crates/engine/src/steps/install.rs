@@ -1,0 +1,63 @@
+//! Pages are put into the program's memory, and their entries say so.
+
+use crate::base::access::Access;
+use crate::base::page::{Claim, PageNo, Place, StoredCopy};
+use crate::core::errors::FaultError;
+use crate::core::parts::Parts;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::uffd::Partial;
+use softswap_sys::window::Writes;
+
+/// Fresh pages installed at once when touches run ahead. The fault is a small
+/// part of what they cost then.
+pub(crate) const MAX_FRESH_PAGES: usize = 64;
+static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
+
+/// The content of `pages` fresh pages, at most [`MAX_FRESH_PAGES`].
+pub(crate) fn zeroes(pages: usize) -> &'static [u8] {
+    &ZEROES[..pages * PAGE_SIZE]
+}
+
+pub(crate) fn install_zeroes(
+    parts: &Parts,
+    page: PageNo,
+    access: Access,
+) -> Result<(), FaultError> {
+    // The shared page of zeroes costs a second fault when it is written.
+    let done = match access {
+        Access::Read => parts.window.install_zero(page, 1),
+        Access::Write => parts.window.install(page, zeroes(1), Writes::Allowed),
+    };
+    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
+}
+
+pub(crate) fn install(
+    parts: &Parts,
+    page: PageNo,
+    bytes: &[u8],
+    writes: Writes,
+) -> Result<(), FaultError> {
+    let done = parts.window.install(page, bytes, writes);
+    done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
+}
+
+/// Installs pages in one call, or the first alone: one call cannot cross a change
+/// of protection.
+pub(crate) fn install_run(parts: &Parts, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
+    let done = parts.window.install(page, bytes, writes);
+    if done.pages == 0 && bytes.len() > PAGE_SIZE {
+        return parts.window.install(page, &bytes[..PAGE_SIZE], writes);
+    }
+    done
+}
+
+pub(crate) fn finish(
+    parts: &Parts,
+    page: PageNo,
+    claim: Claim<'_>,
+    heat: u8,
+    copy: Option<StoredCopy>,
+) {
+    parts.space.add_resident(page, 1);
+    claim.publish(Place::Resident { heat, copy });
+}

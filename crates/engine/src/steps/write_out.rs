@@ -1,0 +1,110 @@
+//! Pages are written to the swap area: slots for them, their seals, one write for all,
+//! and what is done where it fails.
+
+use crate::base::page::PART_LIMIT;
+use crate::base::stats::Counter;
+use crate::codec::packed_slot;
+use crate::core::errors::NoSlot;
+use crate::core::parts::Parts;
+use crate::memory::context::{BATCH_PAGES, Context};
+use crate::store::io::IoError;
+use crate::store::swap::SlotBatch;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns};
+use std::sync::atomic::Ordering;
+
+/// Which pages of a batch were written.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Written {
+    pages: u32,
+    /// It is not single places that are bad.
+    pub(crate) is_refused: bool,
+}
+
+impl Written {
+    fn all(count: usize) -> Written {
+        Written { pages: u32::MAX >> (BATCH_PAGES - count), is_refused: false }
+    }
+
+    pub(crate) fn has(self, at: usize) -> bool {
+        self.pages >> at & 1 == 1
+    }
+}
+
+const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MOST);
+const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
+
+/// Up to `want` slots.
+///
+/// # Errors
+/// When there is none, or the area is not this process's to write to.
+pub fn allocate(parts: &Parts, want: usize) -> Result<SlotBatch, NoSlot> {
+    if !parts.may_write.load(Ordering::Relaxed) {
+        return Err(NoSlot::ForkedChild);
+    }
+    Ok(parts.areas.alloc_batch(current_cpu(), want)?)
+}
+
+/// Seals copies in place and writes them to `slots`, at once. Where that fails
+/// they are written one by one, as they were sealed, unless the whole area has
+/// failed; slots that still refuse are not used again.
+pub(crate) fn write_sealed(
+    parts: &Parts,
+    context: &mut Context,
+    slots: &[u64],
+    copies: &mut [u8],
+) -> Written {
+    for (slot, copy) in slots.iter().zip(copies.chunks_exact_mut(PAGE_SIZE)) {
+        parts.seal(*slot, copy);
+    }
+    let mut written = Written::default();
+    match write(parts, context, slots, copies) {
+        Ok(()) => return Written::all(slots.len()),
+        // It may be some of them that have no storage.
+        Err(error) if error.is_no_space() && slots.len() > 1 => {}
+        Err(error) => written.is_refused = is_refusal(parts, slots, &error),
+    }
+    for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {
+        if !written.is_refused && slots.len() > 1 {
+            match write(parts, context, &[*slot], copy) {
+                Ok(()) => {
+                    written.pages |= 1 << at;
+                    continue;
+                }
+                Err(error) => written.is_refused = is_refusal(parts, slots, &error),
+            }
+        }
+        if written.is_refused {
+            parts.areas.give_back(*slot, 1);
+        } else {
+            parts.areas.retire(*slot, 1);
+        }
+    }
+    parts.note_areas();
+    written
+}
+
+/// Whether an error says that the area as a whole takes nothing now.
+fn is_refusal(parts: &Parts, slots: &[u64], error: &IoError) -> bool {
+    error.is_no_space() || slots.first().is_some_and(|slot| parts.areas.has_failed(*slot))
+}
+
+/// One write; a failure is counted.
+fn write(
+    parts: &Parts,
+    context: &mut Context,
+    slots: &[u64],
+    copies: &[u8],
+) -> Result<(), IoError> {
+    let start = now_ns();
+    let result = parts.areas.write_each(&mut context.lanes, slots, copies);
+    match result {
+        Ok(()) => {
+            parts.admission.wrote(slots.len(), now_ns() - start);
+            parts.stats.add(Counter::PagesWritten, slots.len() as u64);
+            parts.stats.add(Counter::BytesWritten, copies.len() as u64);
+        }
+        Err(_) => parts.stats.add(Counter::WriteErrors, 1),
+    }
+    result
+}

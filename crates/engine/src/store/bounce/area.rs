@@ -1,0 +1,125 @@
+//! The buffers of one CPU in one pool.
+
+use super::segments;
+use crate::base::primitive::Ordering::Relaxed;
+use crate::base::primitive::{AtomicU32, AtomicU64};
+use crossbeam_utils::CachePadded;
+use softswap_sys::segment::{Arena, Run, Segment};
+
+/// Slots that are searched together.
+#[derive(Debug)]
+pub(super) struct Area {
+    segments: Box<[CachePadded<Segment>]>,
+    slots: u32,
+    /// Where the last search found something: the next one begins there.
+    cursor: AtomicU32,
+    high_water: AtomicU32,
+    /// Buffers taken. Threads of one CPU that are interrupted in each other's
+    /// way may lose one: counting exactly would cost as much as taking.
+    takes: AtomicU64,
+    /// Of searches that began here: areas looked into beyond the first.
+    more_areas: AtomicU64,
+    contended: AtomicU64,
+}
+
+impl Area {
+    /// Cuts an area of `slots` slots off, closed.
+    pub(super) fn new(arena: &mut Arena, slots: usize) -> Area {
+        Area {
+            segments: segments(arena, slots),
+            slots: slots as u32,
+            cursor: AtomicU32::new(0),
+            high_water: AtomicU32::new(0),
+            takes: AtomicU64::new(0),
+            more_areas: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes `slots` adjacent slots.
+    #[inline]
+    pub(super) fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
+        let run = if slots == 1 {
+            // From the end, where they are in the way of fewer long runs.
+            self.segments.iter().rev().find_map(|segment| segment.take(1, contended))
+        } else {
+            self.take_next_fit(slots, contended)
+        }?;
+        self.takes.store(self.takes.load(Relaxed) + 1, Relaxed);
+        let used = self.used() as u32;
+        // A read first: the peak rarely moves.
+        if used > self.high_water.load(Relaxed) {
+            self.high_water.fetch_max(used, Relaxed);
+        }
+        Some(run)
+    }
+
+    fn take_next_fit(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
+        let (count, start) = (self.segments.len(), self.cursor.load(Relaxed) as usize);
+        for step in 0..count {
+            let index = if start + step < count { start + step } else { start + step - count };
+            if let Some(run) = self.segments[index].take(slots, contended) {
+                if step > 0 {
+                    self.cursor.store(index as u32, Relaxed);
+                }
+                return Some(run);
+            }
+        }
+        None
+    }
+
+    /// Notes what a search that began here cost.
+    pub(super) fn note(&self, more_areas: u64, contended: u64) {
+        self.more_areas.fetch_add(more_areas, Relaxed);
+        self.contended.fetch_add(contended, Relaxed);
+    }
+
+    /// Lets slots be taken, with memory behind them.
+    pub(super) fn open(&self) {
+        self.segments.iter().for_each(|segment| segment.open_populated());
+    }
+
+    /// Closes it and returns its memory if nothing is taken; else it stays as
+    /// it was.
+    pub(super) fn close(&self) -> bool {
+        for (index, segment) in self.segments.iter().enumerate() {
+            if !segment.close() {
+                self.segments[..index].iter().for_each(|segment| segment.open_populated());
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// Slots in use; none of a closed area.
+    #[inline]
+    pub(super) fn used(&self) -> usize {
+        self.segments.iter().map(|segment| segment.used()).sum()
+    }
+
+    /// Buffers ever taken.
+    pub(super) fn takes(&self) -> u64 {
+        self.takes.load(Relaxed)
+    }
+
+    pub(super) fn more_areas(&self) -> u64 {
+        self.more_areas.load(Relaxed)
+    }
+
+    pub(super) fn contended(&self) -> u64 {
+        self.contended.load(Relaxed)
+    }
+
+    pub(super) fn high_water(&self) -> usize {
+        self.high_water.load(Relaxed) as usize
+    }
+
+    /// Lets the peak begin again from what is in use.
+    pub(super) fn reset_high_water(&self) {
+        self.high_water.store(self.used() as u32, Relaxed);
+    }
+}

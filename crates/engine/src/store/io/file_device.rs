@@ -1,0 +1,552 @@
+//! The device most swap areas sit on: an unnamed file in a directory.
+
+use super::poll::{self, Polling};
+use super::{Device, Facts, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::{SwapFile, errno};
+use softswap_sys::memory::reserve_pages;
+use softswap_sys::raw::now_ns;
+use softswap_sys::ring::{Pending, Ring, Target};
+use softswap_sys::segment::StaticRange;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Requests that a lane's ring keeps in flight: all pieces of a batch.
+const LANE_ENTRIES: u32 = MAX_PIECES as u32;
+
+/// A swap file as a device.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: SwapFile,
+    io_uring: bool,
+    /// The ring that was made to see whether there can be any.
+    first_ring: Option<Ring>,
+    /// Whether the device answers when it is asked for completions.
+    device_polling: AtomicBool,
+    /// Where the bounce buffers are registered; lanes share that.
+    registered: Option<Ring>,
+}
+
+/// A request under way, and the real clock.
+struct Timed<'p, 'r>(&'p mut Pending<'r>);
+
+impl poll::Pending for Timed<'_, '_> {
+    fn is_done(&mut self) -> bool {
+        self.0.is_done()
+    }
+
+    fn sleep(&mut self, ns: u64) -> bool {
+        self.0.sleep(ns)
+    }
+
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+}
+
+impl FileDevice {
+    /// Serves `file`, through io_uring where this process may use it and
+    /// `avoid_io_uring` does not rule it out.
+    #[must_use]
+    pub fn new(file: SwapFile, avoid_io_uring: bool) -> Self {
+        let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
+        let io_uring = first_ring.is_some();
+        let device_polling = io_uring && file.is_direct() && can_ask(&file);
+        let device_polling = AtomicBool::new(device_polling);
+        Self { file, io_uring, first_ring, device_polling, registered: None }
+    }
+
+    /// A ring for a lane, which has the file and the bounce buffers.
+    fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
+        let mut ring = attached(ring, &self.file)?;
+        if let Some(registered) = &self.registered {
+            // Without, each request has its buffer looked up.
+            let _ = ring.share_registered(registered);
+        }
+        Ok(ring)
+    }
+
+    /// One page by asking the device after a sleep, both in the kernel; `None`
+    /// where the kernel does not do that, or is not to.
+    fn nap(
+        &self,
+        rings: &mut Rings,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Option<io::Result<usize>> {
+        let ring = rings.napping.as_mut().filter(|ring| ring.is_usable())?;
+        if !polling.leaves_to_kernel() {
+            return None;
+        }
+        match ring.read(Target::Attached, buf, offset) {
+            Err(error) if !ring.is_usable() || is_unsupported(&error) => {
+                ring.retire();
+                None
+            }
+            result => {
+                polling.kernel_polled();
+                Some(result)
+            }
+        }
+    }
+
+    /// One page by asking the device; `None` where it does not answer after
+    /// all, which is noticed only now.
+    fn ask(
+        &self,
+        rings: &mut Rings,
+        offset: u64,
+        buf: &mut [u8],
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> Option<io::Result<usize>> {
+        let ring = rings.asking.as_mut().filter(|ring| ring.is_usable())?;
+        match ring.read_while(Target::Attached, buf, offset, meanwhile) {
+            Err(error) if !ring.is_usable() || is_unsupported(&error) => {
+                self.device_polling.store(false, Relaxed);
+                ring.retire();
+                None
+            }
+            result => Some(result),
+        }
+    }
+
+    /// One page, waited for as planned.
+    fn step_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> io::Result<usize> {
+        let plan = polling.decide(PAGE_SIZE, now_ns());
+        if let Lane::Rings(rings) = lane
+            && plan.is_polling()
+        {
+            if let Some(result) = self.nap(rings, offset, buf, polling) {
+                return result;
+            }
+            let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+            if let Some(result) = self.ask(rings, offset, buf, wait) {
+                return result;
+            }
+            match rings.told.read_while(Target::Attached, buf, offset, wait) {
+                Err(_) if !rings.told.is_usable() => leave_rings(lane),
+                result => return result,
+            }
+        }
+        // One blocking call is cheaper than a submission and a wait. The ring
+        // has the file even where its descriptor is gone.
+        match self.file.read_at(buf, offset) {
+            Err(error) if error.raw_os_error() == Some(errno::EBADF) => {
+                self.step_read(lane, offset, buf)
+            }
+            result => result,
+        }
+    }
+
+    /// Reads what a batch of which so many bytes came has left undone.
+    fn read_rest(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        done: [usize; MAX_PIECES],
+    ) -> Result<(), IoError> {
+        for (piece, done) in pieces.iter_mut().zip(done) {
+            if done != piece.buf.len() {
+                // Once more alone: it goes on where it stopped, or says why not.
+                self.read(lane, piece.offset, piece.buf)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step_read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        // Both ways need the buffer, one after the other.
+        let buf = std::cell::RefCell::new(buf);
+        self.step(
+            lane,
+            |ring| ring.read(Target::Attached, &mut buf.borrow_mut(), offset),
+            |file| file.read_at(&mut buf.borrow_mut(), offset),
+        )
+    }
+
+    /// One transfer on the lane. A ring that fails as such is left for good,
+    /// and the transfer repeated without it; repeating is harmless, since the
+    /// same bytes go to the same place.
+    fn step(
+        &self,
+        lane: &mut Lane,
+        through_ring: impl FnOnce(&mut Ring) -> io::Result<usize>,
+        plainly: impl FnOnce(&SwapFile) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if let Lane::Rings(rings) = lane {
+            match through_ring(&mut rings.told) {
+                Err(_) if !rings.told.is_usable() => leave_rings(lane),
+                result => return result,
+            }
+        }
+        plainly(&self.file)
+    }
+}
+
+fn leave_rings(lane: &mut Lane) {
+    // Not dropped: that would call into the C library from a fault handler,
+    // and close a number that may by now be somebody else's descriptor.
+    std::mem::forget(std::mem::replace(lane, Lane::Plain));
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(errno::EOPNOTSUPP | errno::EINVAL))
+}
+
+impl Device for FileDevice {
+    fn open_lane(&self) -> Lane {
+        if !self.io_uring {
+            return Lane::Plain;
+        }
+        let Ok(told) = self.ready(Ring::new(LANE_ENTRIES)) else { return Lane::Plain };
+        let (mut asking, mut napping) = (None, None);
+        if self.device_polling.load(Relaxed) {
+            asking = self.ready(Ring::new_polling(1)).ok();
+            napping = self.ready(Ring::new_hybrid_polling(1)).ok();
+        }
+        Lane::Rings(Rings { told, asking, napping })
+    }
+
+    fn expect_buffers(&mut self, range: Option<StaticRange>) {
+        let first_ring = self.first_ring.take();
+        let register = |mut ring: Ring, range| {
+            ring.register(range)?;
+            // Only where lanes can share it: registered by each, the pages
+            // would count against RLIMIT_MEMLOCK as often.
+            let mut tried = Ring::new(1)?;
+            let shared = tried.share_registered(&ring);
+            // Not closed: some time later that would interrupt whatever call the
+            // thread that made it, one of the program's, waits in by then.
+            std::mem::forget(tried);
+            shared.map(|()| ring)
+        };
+        // Through the page cache the data is copied, and nothing gained.
+        if let (Some(ring), Some(range)) = (first_ring, range)
+            && self.file.is_direct()
+        {
+            self.registered = register(ring, range).ok();
+        }
+    }
+
+    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        transfer_whole(Operation::Read, offset, buf.len(), |done| {
+            self.step_read(lane, offset + done as u64, &mut buf[done..])
+        })
+    }
+
+    fn read_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        transfer_whole(Operation::Read, offset, buf.len(), |done| {
+            self.step_page(lane, offset + done as u64, &mut buf[done..], polling)
+        })
+    }
+
+    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.read_batch(Target::Attached, pieces, results)
+        });
+        self.read_rest(lane, pieces, done)
+    }
+
+    fn read_few(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        let bytes = pieces.iter().map(|piece| piece.buf.len()).sum();
+        let plan = polling.decide(bytes, now_ns());
+        if !plan.is_polling() {
+            return self.read_many(lane, pieces);
+        }
+        let wait = |pending: &mut Pending<'_>| polling.wait(plan, &mut Timed(pending));
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.read_batch_while(Target::Attached, pieces, results, wait)
+        });
+        self.read_rest(lane, pieces, done)
+    }
+
+    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
+        if ends.max().is_some_and(|end| self.file.check_limit(end).is_err()) {
+            // Each as far as it may go; the first that may not says so.
+            return pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf));
+        }
+        let done = batch(lane, pieces.len(), |ring, results| {
+            ring.write_batch(Target::Attached, pieces, results)
+        });
+        for (piece, done) in pieces.iter().zip(done) {
+            if done != piece.buf.len() {
+                self.write(lane, piece.offset, piece.buf)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        transfer_whole(Operation::Write, offset, buf.len(), |done| {
+            let (at, rest) = (offset + done as u64, &buf[done..]);
+            self.file.check_limit(at + rest.len() as u64)?;
+            self.step(
+                lane,
+                |ring| ring.write(Target::Attached, rest, at),
+                |file| file.write_at(rest, at),
+            )
+        })
+    }
+
+    fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
+        self.file
+            .allocate(from, bytes)
+            .map_err(|error| IoError::from_os(Operation::Grow, from, bytes, &error))
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
+        self.file
+            .discard(offset, bytes)
+            .map_err(|error| IoError::from_os(Operation::Discard, offset, bytes, &error))
+    }
+
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        self.file
+            .truncate(offset)
+            .map_err(|error| IoError::from_os(Operation::Shrink, offset, 0, &error))
+    }
+
+    fn free_bytes(&self) -> Result<u64, IoError> {
+        self.file.free_bytes().map_err(|error| IoError::from_os(Operation::Measure, 0, 0, &error))
+    }
+
+    fn describe(&self) -> Facts {
+        let device_polling = self.device_polling.load(Relaxed);
+        let fixed_buffers = self.registered.is_some();
+        Facts {
+            io_uring: self.io_uring,
+            direct: self.file.is_direct(),
+            device_polling,
+            fixed_buffers,
+        }
+    }
+}
+
+/// Runs a batch of `count` transfers on the lane's ring. How many bytes each
+/// moved: none where it failed, where the ring did, or where there is none.
+fn batch(
+    lane: &mut Lane,
+    count: usize,
+    through_ring: impl FnOnce(&mut Ring, &mut [io::Result<usize>]) -> io::Result<()>,
+) -> [usize; MAX_PIECES] {
+    let mut results = [const { Ok(0) }; MAX_PIECES];
+    if let Lane::Rings(rings) = lane
+        && through_ring(&mut rings.told, &mut results[..count]).is_err()
+    {
+        return [0; MAX_PIECES];
+    }
+    results.map(|result| result.unwrap_or(0))
+}
+
+fn open_ring(file: &SwapFile) -> io::Result<Ring> {
+    attached(Ring::new(LANE_ENTRIES), file)
+}
+
+fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
+    let mut ring = ring?;
+    ring.attach(file.as_fd())?;
+    Ok(ring)
+}
+
+/// Whether the device answers when it is asked for a completion. A queue that
+/// does not says so only in the completion, so it is tried; older kernels (6.1)
+/// do not even say so, but wait for the interrupt. A file that is empty yet
+/// gets a page for that.
+fn can_ask(file: &SwapFile) -> bool {
+    if file.queue_polls() == Some(false) {
+        return false;
+    }
+    let try_it = || -> io::Result<usize> {
+        let page = &mut reserve_pages(1)?[0].0;
+        attached(Ring::new_polling(1), file)?.read(Target::Attached, page, 0)
+    };
+    let tried = match file.len_bytes() {
+        Ok(0) => file.with_a_page(try_it).and_then(|tried| tried),
+        Ok(_) => try_it(),
+        Err(error) => Err(error),
+    };
+    matches!(tried, Ok(PAGE_SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::stats::{STATS_WORDS, Stats};
+    use crate::store::io::IoErrorKind;
+    use crate::store::io::poll::mode::Mode;
+    use crate::store::io::poll::pressure::Pressure;
+    use softswap_sys::memory::{reserve_bytes, reserve_u64};
+    use std::path::Path;
+
+    fn round_trip(directory: &Path, avoid_io_uring: bool) {
+        let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
+        assert!(!(avoid_io_uring && device.describe().io_uring));
+        let mut lane = device.open_lane();
+        device.grow(0, 1 << 20).unwrap();
+        let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(65536).unwrap());
+        for (index, byte) in written.iter_mut().enumerate() {
+            *byte = (index / 7) as u8;
+        }
+        device.write(&mut lane, 40960, written).unwrap();
+        device.read(&mut lane, 40960, read).unwrap();
+        assert!(written == read);
+        device.discard(40960, 4096).unwrap();
+    }
+
+    #[test]
+    fn a_file_returns_what_was_written_with_and_without_io_uring() {
+        let directory = tempfile::tempdir().unwrap();
+        round_trip(directory.path(), false);
+        round_trip(directory.path(), true);
+    }
+
+    #[test]
+    fn a_file_in_memory_works_whether_or_not_it_takes_direct_io() {
+        let shared_memory = Path::new("/dev/shm");
+        if SwapFile::open(shared_memory).is_err() {
+            eprintln!("skipped, no writable {}", shared_memory.display());
+            return;
+        }
+        round_trip(shared_memory, false);
+        round_trip(shared_memory, true);
+    }
+
+    #[test]
+    fn reading_what_was_never_stored_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            device.grow(0, 8192).unwrap();
+            let buf = reserve_bytes(16384).unwrap();
+            let error = device.read(&mut device.open_lane(), 0, buf).unwrap_err();
+            assert_eq!((error.kind, error.transferred), (IoErrorKind::Stopped, 8192));
+        }
+    }
+
+    #[test]
+    fn a_lane_whose_ring_breaks_goes_on_without_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
+        let mut lane = device.open_lane();
+        let Lane::Rings(rings) = &mut lane else {
+            eprintln!("skipped, no io_uring here");
+            return;
+        };
+        rings.told.retire();
+        let (written, read) = (reserve_bytes(4096).unwrap(), reserve_bytes(4096).unwrap());
+        written.fill(0x42);
+        device.write(&mut lane, 0, written).unwrap();
+        assert!(matches!(lane, Lane::Plain));
+        device.read(&mut lane, 0, read).unwrap();
+        assert!(written == read);
+    }
+
+    fn polling(mode: Mode) -> Polling {
+        Polling::new(
+            mode,
+            2,
+            Pressure::shared(2, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
+    }
+
+    #[test]
+    fn a_page_is_the_same_whichever_way_it_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            let mut lane = device.open_lane();
+            device.grow(0, 1 << 20).unwrap();
+            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(4096).unwrap());
+            for (index, byte) in written.iter_mut().enumerate() {
+                *byte = (index / 4096) as u8 + 1;
+            }
+            device.write(&mut lane, 0, written).unwrap();
+            for mode in Mode::ALL {
+                let polling = polling(mode);
+                for page in 0..16 {
+                    device.read_page(&mut lane, page * 4096, read, &polling).unwrap();
+                    assert!(read.iter().all(|&byte| byte == page as u8 + 1), "{mode}, {page}");
+                }
+                let error = device.read_page(&mut lane, 1 << 20, read, &polling).unwrap_err();
+                assert_eq!(error.kind, IoErrorKind::Stopped, "{mode}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_refuses_to_be_asked_late_is_not_asked_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
+        let can_be_asked = device.describe().device_polling;
+        // As if the trial at the start had succeeded.
+        device.device_polling.store(true, Relaxed);
+        let mut lane = device.open_lane();
+        device.grow(0, 1 << 20).unwrap();
+        let (written, read) = (reserve_bytes(4096).unwrap(), reserve_bytes(4096).unwrap());
+        written.fill(0x43);
+        device.write(&mut lane, 0, written).unwrap();
+        for mode in [Mode::Poll, Mode::Hybrid, Mode::Poll] {
+            read.fill(0);
+            device.read_page(&mut lane, 0, read, &polling(mode)).unwrap();
+            assert!(written == read, "{mode}");
+        }
+        let asked = matches!(lane, Lane::Rings(Rings { asking: Some(_), .. }));
+        assert!(!asked || device.describe().device_polling == can_be_asked);
+    }
+
+    #[test]
+    fn pieces_go_out_and_come_back_together_and_a_bad_one_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        for avoid_io_uring in [false, true] {
+            let file = SwapFile::open(directory.path()).unwrap();
+            let device = FileDevice::new(file, avoid_io_uring);
+            let mut lane = device.open_lane();
+            device.grow(0, 1 << 20).unwrap();
+            let (written, read) = (reserve_bytes(65536).unwrap(), reserve_bytes(65536).unwrap());
+            for (index, byte) in written.iter_mut().enumerate() {
+                *byte = (index / 509) as u8;
+            }
+            // From back to front, so that the order does not matter by chance.
+            let at = |number: usize| 8192 * (16 - number as u64);
+            let pieces: Vec<Piece<&[u8]>> = written
+                .chunks(4096)
+                .enumerate()
+                .map(|(number, buf)| Piece { offset: at(number), buf })
+                .collect();
+            device.write_many(&mut lane, &pieces).unwrap();
+            let mut pieces: Vec<Piece<&mut [u8]>> = read
+                .chunks_mut(4096)
+                .enumerate()
+                .map(|(number, buf)| Piece { offset: at(number), buf })
+                .collect();
+            device.read_many(&mut lane, &mut pieces).unwrap();
+            pieces[7].offset = 1 << 20;
+            assert!(device.read_many(&mut lane, &mut pieces).is_err());
+            assert!(written == read);
+        }
+    }
+}

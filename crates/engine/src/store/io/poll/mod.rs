@@ -1,0 +1,267 @@
+//! Waiting for a page that is being read: by interrupt, by polling, or first
+//! the one and then the other.
+//!
+//! The thread that touched the page has nothing else to do. If it sleeps, it
+//! pays for two context switches and for an idle processor's way back; if it
+//! looks for the completion itself, it has the page sooner, at the price of
+//! its processor. Only reads of a few pages that a fault cannot do without are waited
+//! for like this: clusters and readahead windows are larger and sleep.
+//!
+//! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
+//! [`pressure`] whether others want the processor, [`plan`] the decision, and
+//! [`Polling::wait`] carries it out. [`places`] is where waiting takes least.
+
+pub mod mode;
+pub mod samples;
+pub mod plan;
+pub mod places;
+pub mod pressure;
+
+use crate::base::stats::{Counter, Stats};
+use crate::base::transfer_size;
+use mode::{Knobs, Mode, Sleep};
+use places::Places;
+use plan::{HALF, Plan, View};
+use pressure::{Pressure, Waiting};
+use samples::Samples;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A longer time between two looks means that the thread did not run.
+const GAP_NS: u64 = 100_000;
+/// After so many waits without a sleep, a longer one is tried.
+const DOUBTED_EVERY: u32 = 64;
+/// One in so many waits is measured for its CPU time, after a look at who else
+/// wants to run.
+const SAMPLED: u32 = 16;
+
+/// A request that was submitted, and a clock.
+pub trait Pending {
+    /// Looks once whether it has completed.
+    fn is_done(&mut self) -> bool;
+    /// Sleeps for so long, or less if it can tell that it has completed;
+    /// whether it has.
+    fn sleep(&mut self, ns: u64) -> bool;
+    /// The time, in ns.
+    fn now_ns(&self) -> u64;
+}
+
+/// How an area's I/O is waited for, and what is known of it.
+#[derive(Debug)]
+pub struct Polling {
+    knobs: Knobs,
+    samples: Samples,
+    pressure: Arc<Pressure>,
+    places: Option<Arc<Places>>,
+    overshoot_ns: AtomicU64,
+    sleep_share: AtomicU32,
+    waits: AtomicU32,
+    stats: Stats,
+}
+
+impl Polling {
+    /// Nothing known yet but that timers overshoot by `overshoot_ns`. Areas
+    /// share the pressure: a thread in its way is so whatever it waits for.
+    #[must_use]
+    pub fn new(
+        mode: Mode,
+        cpus: usize,
+        pressure: Arc<Pressure>,
+        overshoot_ns: u64,
+        stats: Stats,
+    ) -> Polling {
+        Polling {
+            knobs: Knobs::new(mode),
+            samples: Samples::new(cpus),
+            pressure,
+            places: None,
+            overshoot_ns: AtomicU64::new(overshoot_ns),
+            sleep_share: AtomicU32::new(HALF),
+            waits: AtomicU32::new(0),
+            stats,
+        }
+    }
+
+    /// The same, and `places` is told where waits take how long. Areas share it: a
+    /// thread can be in one place only.
+    #[must_use]
+    pub fn telling(self, places: Arc<Places>) -> Polling {
+        Polling { places: Some(places), ..self }
+    }
+
+    /// What can be changed.
+    #[must_use]
+    pub fn knobs(&self) -> &Knobs {
+        &self.knobs
+    }
+
+    /// By how much timers overshoot here, in ns.
+    #[must_use]
+    pub fn overshoot_ns(&self) -> u64 {
+        self.overshoot_ns.load(Relaxed)
+    }
+
+    /// Carries out a read of so many bytes, of one page or a few, that a thread has
+    /// nothing to do without, and counts it: the thread that waits, the time it
+    /// took, and for some the CPU time, for all that are not measured.
+    ///
+    /// # Errors
+    /// Those of `read`, which then counts for nothing.
+    pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let start = now_ns();
+        let began = current_cpu();
+        let _waiting = self.enter(start);
+        let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
+        if is_sampled && self.knobs.mode() == Mode::Auto {
+            self.pressure.survey(start);
+        }
+        let cpu_before_ns = is_sampled.then(thread_cpu_ns);
+        read()?;
+        if let Some(before_ns) = cpu_before_ns {
+            let used_ns = thread_cpu_ns() - before_ns;
+            self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
+        }
+        let (ended, ns) = self.note(false, bytes, start);
+        if let Some(places) = &self.places {
+            // Of one size, so that places can be compared.
+            match bytes {
+                PAGE_SIZE => places.record((began, ended), ns),
+                _ => places.count(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a transfer that began at `start_ns` and has just completed: on which
+    /// processor, and what it took, in ns.
+    pub fn note(&self, is_write: bool, bytes: usize, start_ns: u64) -> (usize, u64) {
+        let (now, cpu) = (now_ns(), current_cpu());
+        let ns = now - start_ns;
+        self.record(cpu, is_write, bytes, ns, now);
+        (cpu, ns)
+    }
+
+    fn enter(&self, now_ns: u64) -> Waiting<'_> {
+        self.pressure.enter(now_ns)
+    }
+
+    /// Records a completed transfer, seen at `now_ns` on `cpu`.
+    fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
+        let bucket = transfer_size::bucket_of(is_write, bytes);
+        self.samples.record(cpu, bucket, ns, now_ns);
+        self.stats.record_io(bucket, ns);
+    }
+
+    /// Decides how a read of so many bytes that is about to be submitted is waited
+    /// for. A plan of zeroes is an ordinary wait.
+    pub fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
+        self.stats.add(Counter::IoConsidered, 1);
+        let mode = self.knobs.mode();
+        if mode == Mode::Interrupt {
+            return Plan::default();
+        }
+        let plan = plan::plan(mode, self.knobs.sleep(), &self.view(bytes, now_ns));
+        if mode == Mode::Hybrid && plan.sleep_ns == 0 {
+            self.doubt();
+        }
+        plan
+    }
+
+    /// Whether a kernel that can sleep and then poll by itself is to do so: not
+    /// when the sleep is fixed.
+    #[must_use]
+    pub fn leaves_to_kernel(&self) -> bool {
+        self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
+    }
+
+    /// Counts a read that the kernel slept on and then polled for.
+    pub fn kernel_polled(&self) {
+        for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
+            self.stats.add(counter, 1);
+        }
+    }
+
+    /// Does between submission and completion what was planned. On return the
+    /// read may still be under way; then it is to be waited for.
+    pub fn wait(&self, plan: Plan, pending: &mut impl Pending) {
+        if plan.sleep_ns > 0 && self.sleep(pending, plan.sleep_ns) {
+            return;
+        }
+        if plan.spin_ns > 0 {
+            self.look(pending, plan);
+        }
+    }
+
+    fn view(&self, bytes: usize, now_ns: u64) -> View {
+        View {
+            times: self.samples.times(transfer_size::bucket_of(false, bytes)),
+            overshoot_ns: self.overshoot_ns(),
+            sleep_share: self.sleep_share.load(Relaxed),
+            is_contended: self.pressure.is_contended(now_ns),
+        }
+    }
+
+    /// Sleeps; true when the request has completed by then. That means that it
+    /// was overslept: how long it took is then known only as an upper bound,
+    /// and the next sleep is shorter.
+    fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
+        self.stats.add(Counter::IoSlept, 1);
+        let start = pending.now_ns();
+        let woken = pending.sleep(ns);
+        if !woken {
+            let over = (pending.now_ns() - start).saturating_sub(ns);
+            let before = self.overshoot_ns.load(Relaxed);
+            self.overshoot_ns.store((3 * before + over) / 4, Relaxed);
+        }
+        let overslept = woken || pending.is_done();
+        let share = self.sleep_share.load(Relaxed);
+        self.sleep_share.store(plan::next_share(share, overslept), Relaxed);
+        if overslept {
+            self.stats.add(Counter::IoOverslept, 1);
+        }
+        overslept
+    }
+
+    /// Sleeping may pay again some time after it did not: what spoke against
+    /// it fades, until a sleep tells anew.
+    fn doubt(&self) {
+        if self.waits.load(Relaxed).is_multiple_of(DOUBTED_EVERY) {
+            let before = self.overshoot_ns.load(Relaxed);
+            self.overshoot_ns.store(before - before / 256, Relaxed);
+            let share = self.sleep_share.load(Relaxed);
+            self.sleep_share.store(plan::next_share(share, false), Relaxed);
+        }
+    }
+
+    /// Looks for the completion, for as long as planned and undisturbed.
+    fn look(&self, pending: &mut impl Pending, plan: Plan) {
+        self.stats.add(Counter::IoPolled, 1);
+        let start = pending.now_ns();
+        let mut last = start;
+        let (now, lost_ns) = loop {
+            // The clock after the look: whoever was off the processor in
+            // between finds the request completed.
+            let is_done = pending.is_done();
+            let now = pending.now_ns();
+            let gap_ns = now - last;
+            if is_done {
+                self.stats.add(Counter::IoPollHit, 1);
+            }
+            if gap_ns > GAP_NS {
+                break (now, gap_ns);
+            }
+            if is_done || now - start >= plan.spin_ns {
+                break (now, 0);
+            }
+            last = now;
+            std::hint::spin_loop();
+        };
+        self.pressure.looked(now - start, lost_ns, now);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

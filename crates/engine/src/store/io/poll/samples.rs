@@ -1,0 +1,171 @@
+//! How long I/O takes here: completion times by direction and size.
+//!
+//! Each processor adds to samples of its own. When a window of 100 ms has
+//! passed, whoever records next merges them; a bucket that got samples in the
+//! window then says what the window said, one that got none keeps what it knew.
+//! The scheme is that of Linux's block statistics (`blk-stat`).
+
+use crate::base::transfer_size::BUCKETS;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// How long samples are gathered before they count.
+pub const WINDOW_NS: u64 = 100_000_000;
+/// A longer sample counts as this much, so that sums cannot overflow.
+const MAX_SAMPLE_NS: u64 = 1_000_000_000;
+/// Count in the upper 24 bits, sum of nanoseconds in the lower 40: one word,
+/// so that the two never disagree.
+#[derive(Debug, Default)]
+struct Gathered {
+    count_and_sum: AtomicU64,
+    max_ns: AtomicU32,
+}
+
+const SUM_BITS: u32 = 40;
+
+/// On cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OfCpu {
+    buckets: [Gathered; BUCKETS],
+}
+
+/// What a bucket's last window with samples said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Mean completion time, in ns.
+    pub mean_ns: u64,
+    /// The longest, in ns.
+    pub max_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Merged {
+    mean_ns: AtomicU64,
+    max_ns: AtomicU64,
+}
+
+/// Completion statistics of one device.
+#[derive(Debug)]
+pub struct Samples {
+    cpus: Box<[OfCpu]>,
+    merged: [Merged; BUCKETS],
+    window_end_ns: AtomicU64,
+}
+
+impl Samples {
+    /// No samples yet, for `cpus` processors.
+    #[must_use]
+    pub fn new(cpus: usize) -> Samples {
+        Samples {
+            cpus: (0..cpus.max(1)).map(|_| OfCpu::default()).collect(),
+            merged: Default::default(),
+            window_end_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds one completion time, seen at `now_ns` on `cpu`.
+    pub fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
+        let gathered = &self.cpus[cpu % self.cpus.len()].buckets[bucket];
+        gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(MAX_SAMPLE_NS), Relaxed);
+        gathered.max_ns.fetch_max(u32::try_from(ns).unwrap_or(u32::MAX), Relaxed);
+        let end = self.window_end_ns.load(Relaxed);
+        let next = now_ns + WINDOW_NS;
+        // The first sample ever only starts the first window.
+        if now_ns >= end
+            && self.window_end_ns.compare_exchange(end, next, Relaxed, Relaxed).is_ok()
+            && end != 0
+        {
+            self.merge();
+        }
+    }
+
+    fn merge(&self) {
+        for (bucket, merged) in self.merged.iter().enumerate() {
+            let (mut count, mut sum, mut max) = (0, 0, 0);
+            for cpu in &self.cpus {
+                let gathered = &cpu.buckets[bucket];
+                let word = gathered.count_and_sum.swap(0, Relaxed);
+                count += word >> SUM_BITS;
+                sum += word & ((1 << SUM_BITS) - 1);
+                max = max.max(gathered.max_ns.swap(0, Relaxed));
+            }
+            if let Some(mean_ns) = sum.checked_div(count) {
+                merged.mean_ns.store(mean_ns, Relaxed);
+                merged.max_ns.store(u64::from(max), Relaxed);
+            }
+        }
+    }
+
+    /// What is known of a bucket; `None` before its first window has ended.
+    #[must_use]
+    pub fn times(&self, bucket: usize) -> Option<Times> {
+        let merged = &self.merged[bucket];
+        let mean_ns = merged.mean_ns.load(Relaxed);
+        (mean_ns > 0).then(|| Times { mean_ns, max_ns: merged.max_ns.load(Relaxed) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_use_only_starts_the_statistics() {
+        let samples = Samples::new(2);
+        samples.record(0, 6, 10_000, 1);
+        samples.record(1, 6, 20_000, WINDOW_NS);
+        assert_eq!(samples.times(6), None);
+        samples.record(0, 6, 30_000, WINDOW_NS + 1);
+        assert_eq!(samples.times(6), Some(Times { mean_ns: 20_000, max_ns: 30_000 }));
+        assert_eq!(samples.times(7), None);
+    }
+
+    proptest! {
+        /// Against one list of samples for each bucket and window.
+        #[test]
+        fn a_window_replaces_only_buckets_that_got_samples(
+            steps in prop::collection::vec(
+                (0..4usize, 0..BUCKETS, 1..5_000_000u64, 0..60_000_000u64), 1..300),
+        ) {
+            let samples = Samples::new(4);
+            let mut gathered: Vec<Vec<u64>> = vec![Vec::new(); BUCKETS];
+            let mut expected = [None; BUCKETS];
+            let (mut now, mut end) = (1, 0);
+            for (cpu, bucket, ns, pause) in steps {
+                now += pause;
+                samples.record(cpu, bucket, ns, now);
+                gathered[bucket].push(ns);
+                if now >= end {
+                    if end != 0 {
+                        for (list, expected) in gathered.iter_mut().zip(&mut expected) {
+                            if let Some(max_ns) = list.iter().max().copied() {
+                                let mean_ns = list.iter().sum::<u64>() / list.len() as u64;
+                                *expected = Some(Times { mean_ns, max_ns });
+                                list.clear();
+                            }
+                        }
+                    }
+                    end = now + WINDOW_NS;
+                }
+                for (bucket, expected) in expected.iter().enumerate() {
+                    prop_assert_eq!(samples.times(bucket), *expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_lose_no_sample() {
+        let samples = Samples::new(3);
+        samples.record(0, 6, 1000, 1);
+        std::thread::scope(|scope| {
+            for cpu in 0..4 {
+                let samples = &samples;
+                scope.spawn(move || (0..10_000).for_each(|_| samples.record(cpu, 6, 1000, 2)));
+            }
+        });
+        samples.record(0, 6, 1000, 2 * WINDOW_NS);
+        assert_eq!(samples.times(6), Some(Times { mean_ns: 1000, max_ns: 1000 }));
+    }
+}

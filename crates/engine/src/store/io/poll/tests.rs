@@ -1,0 +1,272 @@
+//! All modes over a simulated request and a simulated clock: nothing here
+//! depends on the machine.
+
+use super::mode::Sleep;
+use super::*;
+use crate::base::stats::STATS_WORDS;
+use proptest::prelude::*;
+use softswap_sys::memory::reserve_u64;
+use std::cell::Cell;
+
+/// What one look costs, in ns.
+const LOOK_NS: u64 = 100;
+
+/// A world with one processor, one request at a time, and a clock that only
+/// moves when somebody looks, sleeps or waits.
+struct World {
+    polling: Polling,
+    now: Cell<u64>,
+    /// What the timer adds to every sleep.
+    overshoot_ns: u64,
+}
+
+/// A request that completes at a given time, if at all before it is waited for.
+struct Request<'w> {
+    world: &'w World,
+    done_at: Option<u64>,
+    /// Time at which the thread loses its processor, and for how long.
+    taken_off: Option<(u64, u64)>,
+    looks: u64,
+}
+
+impl Pending for Request<'_> {
+    fn is_done(&mut self) -> bool {
+        self.looks += 1;
+        let mut now = self.world.now.get() + LOOK_NS;
+        if let Some((at, _)) = self.taken_off
+            && now >= at
+        {
+            now += self.taken_off.take().map_or(0, |(_, ns)| ns);
+        }
+        self.world.now.set(now);
+        self.done_at.is_some_and(|at| now >= at)
+    }
+
+    fn sleep(&mut self, ns: u64) -> bool {
+        let end = self.world.now.get() + ns + self.world.overshoot_ns;
+        self.world.now.set(end);
+        false
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.world.now.get()
+    }
+}
+
+impl World {
+    fn new(mode: Mode, overshoot_ns: u64) -> World {
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let polling = Polling::new(mode, 1, Pressure::shared(1, None), overshoot_ns, stats);
+        World { polling, now: Cell::new(1), overshoot_ns }
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.polling.stats.get(counter)
+    }
+
+    /// One read that takes `ns`; `None`: its completion shows only to one who
+    /// waits. Returns the time until it was seen, and the looks.
+    fn read(&self, ns: Option<u64>, taken_off: Option<(u64, u64)>) -> (u64, u64) {
+        let start = self.now.get();
+        let _waiting = self.polling.enter(start);
+        let mut request = Request {
+            world: self,
+            done_at: ns.map(|ns| start + ns),
+            taken_off: taken_off.map(|(after, ns)| (start + after, ns)),
+            looks: 0,
+        };
+        self.polling.waits.fetch_add(1, Relaxed);
+        let plan = self.polling.decide(PAGE_SIZE, start);
+        self.polling.wait(plan, &mut request);
+        let looks = request.looks;
+        // The ordinary wait: over at the completion, or long after a lost one.
+        let done = start + ns.unwrap_or(10_000_000);
+        self.now.set(self.now.get().max(done));
+        let took = self.now.get() - start;
+        self.polling.record(0, false, PAGE_SIZE, took, self.now.get());
+        (took, looks)
+    }
+
+    fn reads(&self, count: usize, ns: u64) {
+        for _ in 0..count {
+            self.read(Some(ns), None);
+        }
+    }
+
+    /// Reads until a window of statistics has passed.
+    fn learn(&self, ns: u64) {
+        let end = self.now.get() + 2 * samples::WINDOW_NS + 1;
+        while self.now.get() < end {
+            self.read(Some(ns), None);
+        }
+    }
+}
+
+#[test]
+fn interrupt_never_looks() {
+    let world = World::new(Mode::Interrupt, 0);
+    for ns in [5_000, 10_000, 20_000, 80_000] {
+        assert_eq!(world.read(Some(ns), None), (ns, 0));
+    }
+    assert_eq!((world.count(Counter::IoConsidered), world.count(Counter::IoPolled)), (4, 0));
+}
+
+#[test]
+fn poll_sees_the_completion_within_a_look() {
+    for ns in [5_000, 10_000, 20_000, 80_000] {
+        let world = World::new(Mode::Poll, 0);
+        let (took, looks) = world.read(Some(ns), None);
+        assert!(took <= ns + LOOK_NS && looks >= ns / LOOK_NS, "{took} after {looks} looks");
+        assert_eq!((world.count(Counter::IoPolled), world.count(Counter::IoPollHit)), (1, 1));
+    }
+}
+
+#[test]
+fn hybrid_looks_about_half_as_often_as_poll() {
+    for ns in [5_000, 10_000, 20_000, 80_000] {
+        let world = World::new(Mode::Hybrid, 0);
+        world.learn(ns);
+        let before = world.count(Counter::IoSlept);
+        let (took, looks) = world.read(Some(ns), None);
+        assert!(took <= ns + LOOK_NS, "{took} of {ns}");
+        assert!(looks <= ns / LOOK_NS * 6 / 10 + 2, "{looks} looks for {ns} ns");
+        assert_eq!(world.count(Counter::IoSlept), before + 1);
+        assert_eq!(world.count(Counter::IoOverslept), 0);
+    }
+}
+
+#[test]
+fn hybrid_does_not_sleep_where_timers_are_coarser_than_the_gain() {
+    let world = World::new(Mode::Hybrid, 60_000);
+    world.learn(80_000);
+    let slept = world.count(Counter::IoSlept);
+    assert_eq!(world.read(Some(80_000), None).0 / 1000, 80);
+    // It asks again now and then, in case timers have become better.
+    assert!(slept * 50 < world.count(Counter::IoConsidered), "{slept} sleeps");
+}
+
+#[test]
+fn hybrid_sleeps_again_when_timers_become_better() {
+    let mut world = World::new(Mode::Hybrid, 60_000);
+    world.learn(80_000);
+    world.overshoot_ns = 1_000;
+    world.reads(40_000, 80_000);
+    let before = world.count(Counter::IoSlept);
+    world.reads(100, 80_000);
+    assert!(world.count(Counter::IoSlept) > before + 90);
+}
+
+/// Linux's scheme ends in ever longer sleeps here: an overslept request makes
+/// the mean longer, and that the next sleep.
+#[test]
+fn sleeping_too_long_is_unlearnt() {
+    let world = World::new(Mode::Hybrid, 0);
+    world.learn(80_000);
+    // The device becomes eight times as fast.
+    world.reads(200, 10_000);
+    let overslept = world.count(Counter::IoOverslept);
+    assert!(overslept > 0);
+    world.learn(10_000);
+    let (took, _) = world.read(Some(10_000), None);
+    assert!(took <= 10_000 + LOOK_NS, "{took}");
+}
+
+#[test]
+fn a_fixed_sleep_is_kept_to() {
+    let world = World::new(Mode::Hybrid, 0);
+    world.polling.knobs().set_sleep(Sleep::Fixed(15_000));
+    let (took, looks) = world.read(Some(20_000), None);
+    assert!(took <= 20_000 + LOOK_NS && looks <= 5_000 / LOOK_NS + 2, "{took}, {looks} looks");
+    let (took, looks) = world.read(Some(5_000), None);
+    assert_eq!((took, looks), (15_000 + LOOK_NS, 1), "overslept");
+    assert_eq!(world.count(Counter::IoOverslept), 1);
+}
+
+#[test]
+fn a_lost_completion_is_not_looked_for_for_ever() {
+    for mode in Mode::ALL {
+        let world = World::new(mode, 0);
+        world.learn(20_000);
+        let start = world.now.get();
+        let (_, looks) = world.read(None, None);
+        assert!(looks * LOOK_NS <= 3_000_000, "{mode}: {looks} looks");
+        assert!(world.now.get() >= start + 10_000_000, "{mode}: it was waited for");
+    }
+}
+
+#[test]
+fn a_thread_that_lost_its_processor_waits_instead() {
+    for mode in [Mode::Poll, Mode::Auto] {
+        let world = World::new(mode, 0);
+        let (_, looks) = world.read(Some(5_000_000), Some((10_000, 3_000_000)));
+        assert!(looks <= 10_000 / LOOK_NS + 1, "{mode}: {looks} looks");
+    }
+}
+
+#[test]
+fn auto_does_not_look_for_a_while_when_it_loses_its_processor_often() {
+    for mode in [Mode::Poll, Mode::Auto] {
+        let world = World::new(mode, 0);
+        // Another program's time slices, each in the middle of a read.
+        for _ in 0..40 {
+            world.reads(50, 60_000);
+            world.read(Some(60_000), Some((10_000, 3_000_000)));
+        }
+        let (_, looks) = world.read(Some(60_000), None);
+        assert_eq!(looks > 0, mode == Mode::Poll, "{mode}");
+        world.now.set(world.now.get() + 2_000_000_000);
+        assert!(world.read(Some(60_000), None).1 > 0, "{mode}: not for ever");
+    }
+}
+
+#[test]
+fn auto_does_not_look_in_a_crowd() {
+    let world = World::new(Mode::Auto, 0);
+    let other = world.polling.enter(world.now.get());
+    assert_eq!(world.read(Some(20_000), None).1, 0);
+    drop(other);
+}
+
+#[test]
+fn the_mode_can_change_between_two_reads() {
+    let world = World::new(Mode::Interrupt, 0);
+    assert_eq!(world.read(Some(20_000), None).1, 0);
+    world.polling.knobs().set_mode(Mode::Poll);
+    assert!(world.read(Some(20_000), None).1 > 0);
+    world.polling.knobs().set_mode(Mode::Interrupt);
+    assert_eq!(world.read(Some(20_000), None).1, 0);
+}
+
+proptest! {
+    /// Whatever the device does, nothing is looked for longer than planned,
+    /// and the figures add up.
+    #[test]
+    fn all_modes_survive_all_latencies(
+        number in 0..4usize,
+        overshoot in prop_oneof![Just(0u64), 0..100_000u64],
+        reads in prop::collection::vec(
+            (prop_oneof![Just(5_000u64), Just(10_000), Just(20_000), Just(80_000), 1..3_000_000u64],
+             0..5_000u64, any::<bool>()),
+            1..100),
+    ) {
+        let mode = Mode::ALL[number];
+        let world = World::new(mode, overshoot);
+        for (latency, jitter, lost) in &reads {
+            let ns = latency + jitter;
+            let (took, looks) = world.read((!lost).then_some(ns), None);
+            prop_assert!(looks * LOOK_NS <= 2_000_000 + 2 * LOOK_NS);
+            if mode == Mode::Interrupt {
+                prop_assert_eq!(looks, 0);
+            }
+            if mode == Mode::Poll && !lost && ns < 50_000 {
+                prop_assert!(took <= ns + LOOK_NS);
+            }
+        }
+        let count = |counter| world.count(counter);
+        prop_assert_eq!(count(Counter::IoConsidered), reads.len() as u64);
+        prop_assert!(count(Counter::IoPollHit) <= count(Counter::IoPolled));
+        prop_assert!(count(Counter::IoOverslept) <= count(Counter::IoSlept));
+        prop_assert!(count(Counter::IoPolled) + count(Counter::IoOverslept)
+            <= count(Counter::IoConsidered));
+    }
+}

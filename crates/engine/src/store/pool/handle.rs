@@ -1,0 +1,78 @@
+//! Where one object is.
+
+/// A pool has at most 2^24 slabs: 1 TiB.
+pub(super) const SLAB_BITS: u32 = 24;
+pub(super) const SLOT_BITS: u32 = 10;
+pub(super) const STAMP_BITS: u32 = 10;
+pub(super) const LENGTH_BITS: u32 = 12;
+/// What a tag may be below: two bits in which the caller notes how an object
+/// was packed.
+pub const TAGS: u8 = 1 << TAG_BITS;
+pub(super) const TAG_BITS: u32 = 2;
+
+const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS == 58);
+
+/// Where one object is, in 58 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Handle(u64);
+
+/// What a handle says beside the slab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Object {
+    pub(super) slot: u16,
+    pub(super) stamp: u16,
+    pub(super) len: usize,
+    pub(super) tag: u8,
+}
+
+impl Handle {
+    pub(super) fn new(slab: u32, object: Object) -> Handle {
+        let bits = u64::from(slab) << SLOT_BITS | u64::from(object.slot);
+        let bits = bits << STAMP_BITS | u64::from(object.stamp);
+        let bits = bits << LENGTH_BITS | object.len as u64;
+        Handle(bits << TAG_BITS | u64::from(object.tag))
+    }
+
+    /// The handle as a page-table entry keeps it.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The handle that [`Handle::to_bits`] gave. Bits that no store returned
+    /// give a handle that the pool does not recognise.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Handle {
+        Handle(bits)
+    }
+
+    /// The upper bits of a handle, so many, say which object it is; the others,
+    /// what it is like, which the pool knows as well.
+    pub const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
+
+    /// The object's length.
+    #[must_use]
+    pub fn packed_bytes(self) -> usize {
+        self.object().len
+    }
+
+    /// The tag it was stored with.
+    #[must_use]
+    pub fn tag(self) -> u8 {
+        self.object().tag
+    }
+
+    pub(super) fn object(self) -> Object {
+        let field = |shift: u32, bits: u32| self.0 >> shift & ((1 << bits) - 1);
+        Object {
+            tag: field(0, TAG_BITS) as u8,
+            len: field(TAG_BITS, LENGTH_BITS) as usize,
+            stamp: field(TAG_BITS + LENGTH_BITS, STAMP_BITS) as u16,
+            slot: field(TAG_BITS + LENGTH_BITS + STAMP_BITS, SLOT_BITS) as u16,
+        }
+    }
+
+    pub(crate) fn slab(self) -> u32 {
+        (self.0 >> (TAG_BITS + LENGTH_BITS + STAMP_BITS + SLOT_BITS)) as u32
+    }
+}

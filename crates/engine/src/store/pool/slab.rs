@@ -1,0 +1,279 @@
+//! One slab: 64 KiB divided into slots of one class.
+//!
+//! A slot begins with a header word: owner, stamp, length and tag of the object
+//! in it, or the next free slot. The stamp counts what the slab has stored, so a
+//! handle to an object long freed does not match its slot's next tenant. The
+//! free slots are chained through their own headers, so a slab needs no table,
+//! and a slot never yet used needs not even be touched. A checksum over header
+//! and content follows: what is packed is not worth much when a bit has flipped.
+
+use super::class::CLASS;
+use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
+use super::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
+use crc32fast::Hasher;
+use softswap_sys::memory::{give_back, populate};
+
+const STAMP_MASK: u16 = (1 << STAMP_BITS) - 1;
+const NO_SLOT: u16 = u16::MAX;
+const WORD_BYTES: usize = size_of::<u64>();
+/// Slabs of a class are told apart by how full they are, in so many groups.
+pub(super) const GROUPS: usize = 4;
+
+const _: () = assert!(OWNER_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS <= u64::BITS);
+
+/// A slab in use or at rest.
+pub(super) struct Slab {
+    bytes: &'static mut [u8; SLAB_BYTES],
+    /// What it is divided for; none while it is free.
+    class: Option<u8>,
+    live: u16,
+    /// Slots from here on have not been used since the slab was opened.
+    untouched_from: u16,
+    first_free: u16,
+    stamp: u16,
+    /// Being emptied: takes no more objects.
+    pub(super) closed: bool,
+    /// Something was stored in it or asked for since writeback came by.
+    pub(super) referenced: bool,
+    /// Nothing was since it was looked at for being idle.
+    pub(super) idle: bool,
+    /// The group in whose list of slabs with room it is. Changes only with both
+    /// the directory's and the slab's lock held, so either is enough to read it.
+    pub(super) listed: Option<u8>,
+    /// Where the next look at its objects goes on in this slab.
+    pub(super) listed_to: u16,
+}
+
+/// A slot's header word, taken apart.
+struct Header {
+    owner: u64,
+    stamp: u16,
+    len: usize,
+    tag: u8,
+}
+
+impl Header {
+    fn unpack(word: u64) -> Header {
+        let word_len = word >> TAG_BITS;
+        Header {
+            owner: word_len >> (STAMP_BITS + LENGTH_BITS),
+            stamp: (word_len >> LENGTH_BITS) as u16 & STAMP_MASK,
+            len: (word_len & ((1 << LENGTH_BITS) - 1)) as usize,
+            tag: (word & ((1 << TAG_BITS) - 1)) as u8,
+        }
+    }
+
+    fn pack(&self) -> u64 {
+        let owner = self.owner << (STAMP_BITS + LENGTH_BITS);
+        let word = owner | u64::from(self.stamp) << LENGTH_BITS | self.len as u64;
+        word << TAG_BITS | u64::from(self.tag)
+    }
+
+    /// The header of a free slot: length zero, and where the chain goes on.
+    fn free(next: u16) -> u64 {
+        u64::from(next) << (LENGTH_BITS + TAG_BITS)
+    }
+
+    fn next_free(word: u64) -> u16 {
+        (word >> (LENGTH_BITS + TAG_BITS)) as u16
+    }
+}
+
+impl Slab {
+    pub(super) fn new(bytes: &'static mut [u8; SLAB_BYTES]) -> Slab {
+        Slab {
+            bytes,
+            class: None,
+            live: 0,
+            untouched_from: 0,
+            first_free: NO_SLOT,
+            stamp: 0,
+            closed: false,
+            referenced: false,
+            idle: false,
+            listed: None,
+            listed_to: 0,
+        }
+    }
+
+    /// Divides a free slab for `class`.
+    pub(super) fn open(&mut self, class: usize) {
+        debug_assert!(self.class.is_none() && self.live == 0);
+        self.class = Some(class as u8);
+        self.untouched_from = 0;
+        self.first_free = NO_SLOT;
+        self.closed = false;
+        self.listed_to = 0;
+    }
+
+    /// Takes all of its memory from the system at once: it will be filled.
+    pub(super) fn populate(&mut self) {
+        populate(&mut self.bytes[..]);
+    }
+
+    /// Ends the slab's use and returns its memory to the system.
+    pub(super) fn release(&mut self) {
+        debug_assert!(self.live == 0 && self.listed.is_none());
+        self.class = None;
+        give_back(&mut self.bytes[..]);
+    }
+
+    pub(super) fn class(&self) -> Option<usize> {
+        self.class.map(usize::from)
+    }
+
+    pub(super) fn live(&self) -> usize {
+        usize::from(self.live)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.closed && self.live() < self.slots()
+    }
+
+    fn slots(&self) -> usize {
+        self.class().map_or(0, |class| CLASS[class].slots)
+    }
+
+    /// The group it belongs to, the sparsest first.
+    pub(super) fn group(&self) -> u8 {
+        (self.live() * GROUPS / (self.slots() + 1)) as u8
+    }
+
+    /// Somebody stored here or asked for something.
+    pub(super) fn note_use(&mut self) {
+        self.referenced = true;
+        self.idle = false;
+    }
+
+    /// Stores an object; the slab must have room and its slots the size.
+    pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
+        debug_assert!(self.has_room());
+        let slot = if self.first_free == NO_SLOT {
+            self.untouched_from += 1;
+            self.untouched_from - 1
+        } else {
+            let slot = self.first_free;
+            self.first_free = Header::next_free(self.header(slot));
+            slot
+        };
+        self.live += 1;
+        self.note_use();
+        self.stamp = (self.stamp + 1) & STAMP_MASK;
+        let header = Header { owner, stamp: self.stamp, len: packed.len(), tag }.pack();
+        self.set_header(slot, header);
+        let offset = self.offset(slot);
+        let sum = checksum(header, packed).to_ne_bytes();
+        self.bytes[offset + WORD_BYTES..offset + HEADER_BYTES].copy_from_slice(&sum);
+        self.bytes[offset + HEADER_BYTES..][..packed.len()].copy_from_slice(packed);
+        Handle::new(slab, Object { slot, stamp: self.stamp, len: packed.len(), tag })
+    }
+
+    /// The object, if `handle` is still its and its checksum is right.
+    pub(super) fn get(&self, handle: Handle) -> Option<&[u8]> {
+        let slot = self.holds(handle)?;
+        let offset = self.offset(slot);
+        let sum = self.bytes[offset + WORD_BYTES..].first_chunk()?;
+        let content = &self.bytes[offset + HEADER_BYTES..][..handle.packed_bytes()];
+        (u32::from_ne_bytes(*sum) == checksum(self.header(slot), content)).then_some(content)
+    }
+
+    /// Frees the object; false, and nothing done, if `handle` is stale.
+    pub(super) fn remove(&mut self, handle: Handle) -> bool {
+        let Some(slot) = self.holds(handle) else {
+            return false;
+        };
+        self.set_header(slot, Header::free(self.first_free));
+        self.first_free = slot;
+        self.live -= 1;
+        true
+    }
+
+    /// The handle of the object in a slot, if one is there.
+    pub(super) fn handle(&self, slab: u32, slot: u16) -> Option<Handle> {
+        if self.class.is_none() || slot >= self.untouched_from {
+            return None;
+        }
+        let Header { stamp, len, tag, .. } = Header::unpack(self.header(slot));
+        (len > 0).then(|| Handle::new(slab, Object { slot, stamp, len, tag }))
+    }
+
+    /// Who owns the object in one of the slots, if one is there.
+    pub(super) fn owner_at_random(&self, random: u32) -> Option<u64> {
+        // Of one that is not in use nothing is to be touched.
+        self.class?;
+        let slot = (u64::from(random) * u64::from(self.untouched_from)) >> 32;
+        let Header { owner, len, .. } = Header::unpack(self.header(slot as u16));
+        (len > 0).then_some(owner)
+    }
+
+    /// Writes owners and handles of live objects to `out`, going on where the
+    /// last call ended; returns how many. Afterwards `listed_to` is zero when
+    /// the slab has been gone through, and the next call starts over.
+    pub(super) fn list_live(&mut self, slab: u32, out: &mut [(u64, Handle)]) -> usize {
+        let mut count = 0;
+        let mut slot = self.listed_to;
+        while slot < self.untouched_from && count < out.len() {
+            let Header { owner, stamp, len, tag } = Header::unpack(self.header(slot));
+            if len > 0 {
+                out[count] = (owner, Handle::new(slab, Object { slot, stamp, len, tag }));
+                count += 1;
+            }
+            slot += 1;
+        }
+        self.listed_to = if slot < self.untouched_from { slot } else { 0 };
+        count
+    }
+
+    /// The next listing begins with this object; false if it is not there.
+    pub(super) fn list_again_from(&mut self, handle: Handle) -> bool {
+        let slot = self.holds(handle);
+        self.listed_to = slot.unwrap_or(self.listed_to);
+        slot.is_some()
+    }
+
+    /// What memory that is not to be trusted does.
+    pub(super) fn flip(&mut self, bit: usize) {
+        self.bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Flips a bit of an object.
+    pub(super) fn damage(&mut self, handle: Handle, bit: usize) {
+        if let Some(slot) = self.holds(handle) {
+            self.flip((self.offset(slot) + HEADER_BYTES) * 8 + bit % (handle.packed_bytes() * 8));
+        }
+    }
+
+    /// The slot of an object, if it is still there.
+    fn holds(&self, handle: Handle) -> Option<u16> {
+        let Object { slot, stamp, len, tag } = handle.object();
+        if self.class.is_none() || slot >= self.untouched_from || len == 0 {
+            return None;
+        }
+        let there = Header::unpack(self.header(slot));
+        ((there.stamp, there.len, there.tag) == (stamp, len, tag)).then_some(slot)
+    }
+
+    fn offset(&self, slot: u16) -> usize {
+        self.class().map_or(0, |class| usize::from(slot) * CLASS[class].slot_bytes)
+    }
+
+    fn header(&self, slot: u16) -> u64 {
+        let offset = self.offset(slot);
+        self.bytes[offset..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+
+    fn set_header(&mut self, slot: u16, word: u64) {
+        let offset = self.offset(slot);
+        self.bytes[offset..offset + WORD_BYTES].copy_from_slice(&word.to_ne_bytes());
+    }
+}
+
+fn checksum(header: u64, packed: &[u8]) -> u32 {
+    let mut sum = Hasher::new_with_initial((header ^ header >> 32) as u32);
+    sum.update(packed);
+    sum.finalize()
+}

@@ -1,0 +1,104 @@
+//! Pages that streams reach next, read already but not there yet.
+//!
+//! The first page of a window stays where it is, so that touching it is a fault
+//! and tells that the window has been reached. What is read of it, with those
+//! after it, is parked here: the fault then need not read. As sealed as it came:
+//! a slot that holds something else by now has another seal, so that parked
+//! bytes can be out of date, but never taken for what they are not.
+
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::{Page, reserve_pages};
+use std::io;
+use std::sync::Mutex;
+
+/// Of a budget of so many pages, what is parked may take one.
+const BUDGET_SHARE: usize = 256;
+/// Most pages parked: two for each of many streams.
+const MAX_PLACES: usize = 64;
+
+struct Place {
+    /// `u64::MAX` when nothing is parked.
+    slot: u64,
+    page: &'static mut Page,
+}
+
+/// What is parked, by slot.
+pub struct ReadAheadPages {
+    places: Box<[Mutex<Place>]>,
+}
+
+impl ReadAheadPages {
+    /// For a budget of so many pages.
+    ///
+    /// # Errors
+    /// When there is no address space.
+    pub fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
+        ReadAheadPages::with_places((budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES))
+    }
+
+    fn with_places(places: usize) -> io::Result<ReadAheadPages> {
+        let pages = reserve_pages(places)?.iter_mut();
+        let place = |page| Mutex::new(Place { slot: u64::MAX, page });
+        Ok(ReadAheadPages { places: pages.map(place).collect() })
+    }
+
+    /// DRAM of all places, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.places.len() * PAGE_SIZE
+    }
+
+    /// Neighbouring slots have places of their own. Locks are only tried: what is
+    /// not parked is read again.
+    fn place(&self, slot: u64) -> &Mutex<Place> {
+        // Windows are powers of two long.
+        let spread = slot ^ slot >> 4 ^ slot >> 8 ^ slot >> 12;
+        &self.places[spread as usize % self.places.len()]
+    }
+
+    /// Parks what a slot holds, in place of what was there.
+    pub fn park(&self, slot: u64, bytes: &[u8]) {
+        if let Ok(mut place) = self.place(slot).try_lock() {
+            place.page.0.copy_from_slice(bytes);
+            place.slot = slot;
+        }
+    }
+
+    /// Takes what a slot held, perhaps some time ago. False when it is not parked.
+    #[must_use]
+    pub fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
+        let Ok(mut place) = self.place(slot).try_lock() else { return false };
+        if place.slot != slot {
+            return false;
+        }
+        bytes.copy_from_slice(&place.page.0);
+        place.slot = u64::MAX;
+        true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_parked_is_had_once_and_only_for_its_slot() {
+        let parked = ReadAheadPages::with_places(4).unwrap();
+        let mut bytes = [0; PAGE_SIZE];
+        assert!(!parked.take(7, &mut bytes));
+        parked.park(7, &[3; PAGE_SIZE]);
+        assert!(!parked.take(8, &mut bytes));
+        assert!(parked.take(7, &mut bytes) && bytes == [3; PAGE_SIZE]);
+        assert!(!parked.take(7, &mut bytes));
+    }
+
+    #[test]
+    fn what_comes_later_takes_the_place() {
+        let parked = ReadAheadPages::with_places(1).unwrap();
+        let mut bytes = [0; PAGE_SIZE];
+        parked.park(1, &[1; PAGE_SIZE]);
+        parked.park(2, &[2; PAGE_SIZE]);
+        assert!(!parked.take(1, &mut bytes));
+        assert!(parked.take(2, &mut bytes) && bytes == [2; PAGE_SIZE]);
+    }
+}

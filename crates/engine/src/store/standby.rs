@@ -1,0 +1,427 @@
+//! Pages that have just left for the swap area and are kept in DRAM for a while
+//! longer.
+//!
+//! Nobody tells which resident pages are used, so the clock takes out pages that are:
+//! soon they are wanted again. Here such a page is had for a copy instead of a
+//! read, and it is known then that it is used. This is the second list of
+//! *segmented FIFO* (R. Turner and H. Levy, 1981), by which systems without accessed
+//! bits come near to LRU; others call it a standby list or victim cache. It
+//! takes a share of the budget from the resident pages, and only while that pays.
+//!
+//! It pays while some pages are used much more than others: then many of those that
+//! come back were away for a small part of what pages are away on average. Where
+//! all are used alike, few are; in a loop, none is.
+//!
+//! Pages that mostly come back in streams are not kept ([`crate::core::parts::Parts`] asks): they
+//! are read ahead, many at once, and nobody waits for one of them.
+//!
+//! What is kept is what a slot holds since it was last handed out, named by its
+//! generation. That never changes, so nothing here can be out of date: a slot
+//! that holds something else has another generation.
+
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::{give_back, reserve_bytes};
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+/// Of a budget of so many pages, one may be kept.
+const BUDGET_SHARE: usize = 8;
+/// Pages of a set: a slot's page is kept in the set that its number says. In a
+/// set the oldest page makes room for the next.
+const WAYS: usize = 8;
+/// A page is back soon when less than a part of those that are out have left after
+/// it, one in so many. Were all used alike, one in 16 would be back by then.
+const SOON_SHARE: u64 = 16;
+/// Of the pages that come back, one in so many has to be back soon for keeping pages to
+/// begin, and to go on.
+const BEGIN_SHARE: u32 = 8;
+const END_SHARE: u32 = 12;
+/// They are counted over so many.
+const LOOK_EVERY: u32 = 256;
+/// Pages that found no place for each one that takes DRAM: else a batch that
+/// leaves would free nothing.
+const GROWTH: usize = 2;
+/// Pages whose DRAM is given back in one go: somebody may wait.
+const RELEASE_PAGES: usize = 512;
+
+/// Of a slot's many tenants, one: the slot's number and its generation.
+pub type Tenant = (u64, u32);
+
+/// What a place in a set holds.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    tenant: Option<Tenant>,
+    /// The larger, the later it was kept.
+    age: u32,
+    has_dram: bool,
+}
+
+const EMPTY: Way = Way { tenant: None, age: 0, has_dram: false };
+
+struct Set {
+    ways: [Way; WAYS],
+    next_age: u32,
+    pages: &'static mut [[u8; PAGE_SIZE]],
+}
+
+/// Pages that have left lately.
+pub struct Standby {
+    most_pages: usize,
+    /// Made when they are first wanted.
+    sets: OnceLock<Box<[Mutex<Set>]>>,
+    /// Pages that have DRAM.
+    pages: AtomicUsize,
+    /// Pages that found no place since one last took DRAM.
+    homeless: AtomicUsize,
+    is_on: AtomicBool,
+    /// Pages that came back, and those of them that came soon.
+    seen: AtomicU32,
+    soon: AtomicU32,
+    /// Where giving back goes on.
+    next_set: AtomicUsize,
+}
+
+impl Standby {
+    /// For a budget of so many pages.
+    #[must_use]
+    pub fn new(budget_pages: usize) -> Standby {
+        Standby {
+            most_pages: (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS),
+            sets: OnceLock::new(),
+            pages: AtomicUsize::new(0),
+            homeless: AtomicUsize::new(0),
+            is_on: AtomicBool::new(false),
+            seen: AtomicU32::new(0),
+            soon: AtomicU32::new(0),
+            next_set: AtomicUsize::new(0),
+        }
+    }
+
+    /// DRAM of what is kept and of the tables, in bytes.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        let tables = self.sets.get().map_or(0, |sets| size_of_val(&**sets));
+        tables + self.pages.load(Relaxed) * PAGE_SIZE
+    }
+
+    /// Whether pages that leave are to be kept.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Notes that a page is touched again after `left` others have left, while so
+    /// many are `out`, and decides from time to time whether keeping pages pays.
+    pub fn note_return(&self, left: u64, out: u64) {
+        if left < (out / SOON_SHARE).min(self.most_pages as u64) {
+            self.soon.fetch_add(1, Relaxed);
+        }
+        if self.seen.fetch_add(1, Relaxed) + 1 < LOOK_EVERY {
+            return;
+        }
+        // Who notes at the same moment may be counted twice or not at all.
+        self.seen.store(0, Relaxed);
+        let soon = self.soon.swap(0, Relaxed);
+        let share = if self.is_on() { END_SHARE } else { BEGIN_SHARE };
+        self.is_on.store(soon >= LOOK_EVERY / share, Relaxed);
+    }
+
+    /// Does what a fault may not: makes the tables when they are wanted, and gives
+    /// DRAM back when pages are not to be kept. True while there is more to do.
+    ///
+    /// # Errors
+    /// When there is no address space for what is to be kept.
+    pub fn tend(&self) -> io::Result<bool> {
+        if self.is_on() {
+            if self.sets.get().is_none() {
+                // Nobody else makes them.
+                let _ = self.sets.set(self.make_sets()?);
+            }
+            return Ok(false);
+        }
+        Ok(self.release() > 0)
+    }
+
+    fn make_sets(&self) -> io::Result<Box<[Mutex<Set>]>> {
+        let (pages, _) = reserve_bytes(self.most_pages * PAGE_SIZE)?.as_chunks_mut();
+        let set = |pages| Mutex::new(Set { ways: [EMPTY; WAYS], next_age: 0, pages });
+        Ok(pages.chunks_exact_mut(WAYS).map(set).collect())
+    }
+
+    /// Neighbouring slots have sets of their own. Locks are only tried: what is not
+    /// kept is read.
+    fn set(&self, slot: u64) -> Option<MutexGuard<'_, Set>> {
+        let sets = self.sets.get()?;
+        match sets[slot as usize % sets.len()].try_lock() {
+            Ok(set) => Some(set),
+            Err(TryLockError::Poisoned(set)) => Some(set.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Keeps what a slot's tenant leaves there: `fill` writes it, and says whether it
+    /// could. `has_room` says whether there is a page more in the budget.
+    pub fn keep(
+        &self,
+        tenant: Tenant,
+        has_room: impl FnOnce() -> bool,
+        fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
+    ) {
+        let Some(mut set) = self.set(tenant.0) else { return };
+        let Some(at) = set.place(tenant, || self.may_grow() && has_room()) else { return };
+        if !set.ways[at].has_dram {
+            self.pages.fetch_add(1, Relaxed);
+            self.homeless.store(0, Relaxed);
+        }
+        let age = set.next_age;
+        set.next_age = age.wrapping_add(1);
+        set.ways[at] = Way { tenant: None, age, has_dram: true };
+        if fill(&mut set.pages[at]) {
+            set.ways[at].tenant = Some(tenant);
+        }
+    }
+
+    fn may_grow(&self) -> bool {
+        self.homeless.fetch_add(1, Relaxed) + 1 >= GROWTH
+    }
+
+    /// Takes what a slot's tenant left there, if it is kept.
+    #[must_use]
+    pub fn take(&self, tenant: Tenant, bytes: &mut [u8; PAGE_SIZE]) -> bool {
+        let Some(mut set) = self.set(tenant.0) else { return false };
+        let Some(at) = set.find(tenant) else { return false };
+        bytes.copy_from_slice(&set.pages[at]);
+        set.ways[at].tenant = None;
+        true
+    }
+
+    /// Gives the DRAM of some pages back. Returns how many; none when there is none.
+    pub fn release(&self) -> usize {
+        let Some(sets) = self.sets.get() else { return 0 };
+        let mut released = 0;
+        let mut left = sets.len();
+        while left > 0 && released < RELEASE_PAGES && self.pages.load(Relaxed) > 0 {
+            let at = self.next_set.fetch_add(1, Relaxed) % sets.len();
+            let pages = sets[at].lock().unwrap_or_else(PoisonError::into_inner).release();
+            self.pages.fetch_sub(pages, Relaxed);
+            released += pages;
+            left -= 1;
+        }
+        released
+    }
+}
+
+impl Set {
+    fn find(&self, tenant: Tenant) -> Option<usize> {
+        self.ways.iter().position(|way| way.tenant == Some(tenant))
+    }
+
+    /// Where a page is to lie: where it is, else where nothing is and DRAM is taken,
+    /// else where DRAM may be taken, else where the oldest page is.
+    fn place(&self, tenant: Tenant, may_grow: impl FnOnce() -> bool) -> Option<usize> {
+        let taken = || self.ways.iter().enumerate().filter(|(_, way)| way.has_dram);
+        let free = || taken().find(|(_, way)| way.tenant.is_none()).map(|(at, _)| at);
+        if let Some(at) = self.find(tenant).or_else(free) {
+            return Some(at);
+        }
+        if let Some(at) = self.ways.iter().position(|way| !way.has_dram)
+            && may_grow()
+        {
+            return Some(at);
+        }
+        let since = |way: &Way| self.next_age.wrapping_sub(way.age);
+        taken().max_by_key(|(_, way)| since(way)).map(|(at, _)| at)
+    }
+
+    fn release(&mut self) -> usize {
+        let pages = self.ways.iter().filter(|way| way.has_dram).count();
+        if pages > 0 {
+            self.ways = [EMPTY; WAYS];
+            give_back(self.pages.as_flattened_mut());
+        }
+        pages
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// 256 pages in 32 sets.
+    fn standby() -> Standby {
+        let standby = Standby::new(256 * BUDGET_SHARE);
+        standby.is_on.store(true, Relaxed);
+        assert!(!standby.tend().unwrap());
+        standby
+    }
+
+    /// DRAM for every page that is to be kept.
+    fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
+        standby.homeless.store(GROWTH, Relaxed);
+        keep(standby, slot, generation, fill, true);
+    }
+
+    fn keep(standby: &Standby, slot: u64, generation: u32, fill: u8, has_room: bool) {
+        let put = |page: &mut [u8; PAGE_SIZE]| {
+            page.fill(fill);
+            true
+        };
+        standby.keep((slot, generation), || has_room, put);
+    }
+
+    fn take(standby: &Standby, slot: u64, generation: u32) -> Option<u8> {
+        let mut page = [0; PAGE_SIZE];
+        standby.take((slot, generation), &mut page).then(|| {
+            assert!(page.iter().all(|byte| *byte == page[0]));
+            page[0]
+        })
+    }
+
+    #[test]
+    fn what_is_kept_is_had_once_and_only_for_its_slot_and_generation() {
+        let standby = standby();
+        keep_at_once(&standby, 7, 1, 3);
+        assert_eq!(take(&standby, 7, 2), None);
+        assert_eq!(take(&standby, 39, 1), None, "in the same set");
+        assert_eq!(take(&standby, 7, 1), Some(3));
+        assert_eq!(take(&standby, 7, 1), None);
+    }
+
+    #[test]
+    fn what_could_not_be_filled_is_not_kept() {
+        let standby = standby();
+        keep_at_once(&standby, 7, 1, 3);
+        assert_eq!(take(&standby, 7, 1), Some(3));
+        standby.keep((7, 1), || true, |_| false);
+        assert_eq!(take(&standby, 7, 1), None);
+    }
+
+    fn used_pages(standby: &Standby) -> usize {
+        standby.pages.load(Relaxed)
+    }
+
+    #[test]
+    fn dram_is_taken_slowly_and_only_where_there_is_room() {
+        let standby = standby();
+        (0..100).for_each(|slot| keep(&standby, slot, 1, 1, false));
+        assert_eq!(used_pages(&standby), 0);
+        (0..100).for_each(|slot| keep(&standby, slot, 1, 1, true));
+        assert_eq!(used_pages(&standby), 50);
+        // What finds a place earns nobody a page.
+        for _ in 0..1000 {
+            keep(&standby, 99, 1, 1, true);
+            assert_eq!(take(&standby, 99, 1), Some(1));
+        }
+        (100..200).for_each(|slot| keep(&standby, slot, 1, 1, true));
+        assert!((95..=101).contains(&used_pages(&standby)));
+        (0..2000).for_each(|slot| keep(&standby, slot, 1, 1, true));
+        assert_eq!(used_pages(&standby), 256);
+    }
+
+    #[test]
+    fn dram_is_given_back_and_taken_again() {
+        let standby = standby();
+        (0..2000).for_each(|slot| keep(&standby, slot, 1, 1, true));
+        assert_eq!(standby.release(), 256);
+        assert_eq!((used_pages(&standby), standby.release()), (0, 0));
+        assert_eq!(take(&standby, 1999, 1), None);
+        (0..2).for_each(|_| keep(&standby, 1999, 1, 5, true));
+        assert_eq!(take(&standby, 1999, 1), Some(5));
+    }
+
+    #[test]
+    fn much_dram_is_given_back_in_several_goes() {
+        let standby = Standby::new(100 * WAYS * BUDGET_SHARE);
+        standby.is_on.store(true, Relaxed);
+        standby.tend().unwrap();
+        (0..8000).for_each(|slot| keep(&standby, slot, 1, 1, true));
+        standby.is_on.store(false, Relaxed);
+        assert!(standby.tend().unwrap() && standby.tend().unwrap());
+        assert!(!standby.tend().unwrap());
+        assert_eq!(take(&standby, 7999, 1), None);
+    }
+
+    #[test]
+    fn one_page_has_one_place() {
+        let standby = standby();
+        (0..100).for_each(|fill| keep(&standby, 7, 1, fill, true));
+        assert_eq!((take(&standby, 7, 1), take(&standby, 7, 1)), (Some(99), None));
+    }
+
+    #[test]
+    fn the_last_pages_are_kept() {
+        let standby = standby();
+        (0..2000).for_each(|slot| keep(&standby, slot, 1, slot as u8, true));
+        for slot in 0..2000 {
+            let expected = (slot >= 2000 - 256).then_some(slot as u8);
+            assert_eq!(take(&standby, slot, 1), expected, "slot {slot}");
+        }
+    }
+
+    /// Pages come back, one of `soon_in` after 100 others have left, and the others
+    /// after all that are out.
+    fn back(standby: &Standby, soon_in: u64, out: u64) -> bool {
+        let left = |at: u64| if at.is_multiple_of(soon_in) { 100 } else { out };
+        (0..256).for_each(|at| standby.note_return(left(at), out));
+        standby.is_on()
+    }
+
+    #[test]
+    fn keeping_begins_when_many_pages_are_back_soon_and_ends_when_few_are() {
+        let standby = Standby::new(256 * BUDGET_SHARE);
+        assert!(!back(&standby, 1 << 20, 5000) && !back(&standby, 10, 5000));
+        assert!(back(&standby, 6, 5000));
+        assert!(back(&standby, 10, 5000), "fewer will do to go on");
+        assert!(!back(&standby, 20, 5000) && !back(&standby, 10, 5000));
+    }
+
+    #[test]
+    fn what_is_soon_depends_on_how_many_are_out() {
+        let standby = Standby::new(256 * BUDGET_SHARE);
+        assert!(!back(&standby, 2, 1000));
+        // A loop over a little more than fits: each is back when all others were.
+        (0..2000).for_each(|_| standby.note_return(100, 100));
+        assert!(!standby.is_on());
+    }
+
+    #[test]
+    fn pages_used_alike_are_not_kept_however_few_are_out() {
+        let standby = Standby::new(256 * BUDGET_SHARE);
+        let mut state = 1u64;
+        for at in 0..100_000u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let share = ((state >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
+            standby.note_return((-share.ln() * 500.0) as u64, 500);
+            assert!(!standby.is_on(), "after {at}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order, what is had is what was kept last.
+        #[test]
+        fn nothing_is_taken_for_what_it_is_not(
+            steps in prop::collection::vec((0..4u8, 0..600u64, 0..3u32, any::<u8>()), 0..500)
+        ) {
+            let standby = standby();
+            let mut known = BTreeMap::new();
+            for (step, slot, generation, fill) in steps {
+                match step {
+                    0 | 1 => {
+                        // What a generation of a slot holds never changes.
+                        let fill = *known.entry((slot, generation)).or_insert(fill);
+                        keep(&standby, slot, generation, fill, true);
+                    }
+                    2 => if let Some(found) = take(&standby, slot, generation) {
+                        prop_assert_eq!(Some(&found), known.get(&(slot, generation)));
+                    },
+                    _ => if fill < 16 { standby.release(); },
+                }
+                prop_assert!(used_pages(&standby) <= 256);
+            }
+        }
+    }
+}

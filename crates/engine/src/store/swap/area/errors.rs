@@ -1,0 +1,146 @@
+//! Why an area cannot be had, or has no room.
+
+use super::CLUSTER_BYTES;
+use crate::store::io::IoError;
+use crate::store::swap::extent::AppendError;
+use std::io;
+
+/// Why an area could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AreaError {
+    /// Not even the smallest step of growth fits below the limit.
+    #[error(
+        "swap area limit of {limit_bytes} bytes is too small: give it at least {CLUSTER_BYTES} bytes"
+    )]
+    LimitTooSmall {
+        /// The configured limit.
+        limit_bytes: u64,
+    },
+    /// The file system is too full to begin with.
+    #[error(
+        "swap area has no room: {free_bytes} bytes are free and {reserve_bytes} are to stay free; \
+         free some space, lower the reserve, or use another directory"
+    )]
+    NoRoom {
+        /// Free on the file system.
+        free_bytes: u64,
+        /// The configured reserve.
+        reserve_bytes: u64,
+    },
+    /// None, or more than slot numbers can tell apart.
+    #[error("{areas} swap areas were given; give at least one and at most {most}")]
+    Count {
+        /// How many were given.
+        areas: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// The pages set aside do not all have a place.
+    #[error("swap area of {pages} pages: only {mapped} of them have a place on the device")]
+    Unmapped {
+        /// Pages with a place.
+        mapped: u64,
+        /// Pages there should be.
+        pages: u64,
+    },
+    /// Where the pages lie makes no sense.
+    #[error("swap area: {0}")]
+    Extents(#[from] AppendError),
+    /// Address space for the tables was refused.
+    #[error(
+        "swap area tables: {0}; raise the address-space limit (ulimit -v) or lower the area's limit"
+    )]
+    Tables(#[from] io::Error),
+    /// The device did not answer.
+    #[error(transparent)]
+    Device(#[from] IoError),
+}
+
+/// Why no slot is to be had, and what would help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AreaFull {
+    /// The configured limit is reached.
+    #[error(
+        "swap area is full: all of its limit of {limit_bytes} bytes is in use; raise the limit, or add an area"
+    )]
+    Limit {
+        /// The configured limit.
+        limit_bytes: u64,
+    },
+    /// Growing would eat into the reserve.
+    #[error(
+        "swap area is full at {size_bytes} bytes: its file system has {free_bytes} bytes free, of which \
+         {reserve_bytes} are to stay free; free some space, lower the reserve, or add an area elsewhere"
+    )]
+    Reserve {
+        /// What the area has.
+        size_bytes: u64,
+        /// Free on the file system.
+        free_bytes: u64,
+        /// The configured reserve.
+        reserve_bytes: u64,
+    },
+    /// The device refused to grow for lack of space.
+    #[error(
+        "swap area is full at {size_bytes} bytes: {cause}; free some space, or add an area elsewhere"
+    )]
+    NoSpace {
+        /// What the area has.
+        size_bytes: u64,
+        /// What the device said.
+        cause: IoError,
+    },
+    /// The tables, sized when the area was made, have no room for more.
+    #[error(
+        "swap area is full: its tables end at {size_bytes} bytes; restart to use space that became free since the start, or add an area"
+    )]
+    Tables {
+        /// What the area has.
+        size_bytes: u64,
+    },
+    /// The device failed to grow for another reason.
+    #[error(
+        "swap area cannot grow beyond {size_bytes} bytes: {cause}; add an area on another device"
+    )]
+    Device {
+        /// What the area has.
+        size_bytes: u64,
+        /// What the device said.
+        cause: IoError,
+    },
+    /// All of the pages set aside are in use.
+    #[error(
+        "swap area is full: all of its {size_bytes} bytes are in use; add an area, or make a larger one"
+    )]
+    Fixed {
+        /// What the area has.
+        size_bytes: u64,
+    },
+    /// Several areas, and none has room.
+    #[error(
+        "all {areas} swap areas are full, with {size_bytes} bytes between them; add an area, raise a \
+         limit, or free some space"
+    )]
+    Every {
+        /// How many areas there are.
+        areas: usize,
+        /// What they have.
+        size_bytes: u64,
+    },
+    /// Writes failed again and again.
+    #[error(
+        "no swap area can be written any more: writes fail again and again; see to the device, or \
+         add an area elsewhere"
+    )]
+    Failed,
+}
+
+impl AreaFull {
+    /// What it means that the device of an area so large refused storage.
+    pub(super) fn refused(size_bytes: u64, cause: IoError) -> AreaFull {
+        match cause.is_no_space() {
+            true => AreaFull::NoSpace { size_bytes, cause },
+            false => AreaFull::Device { size_bytes, cause },
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! How an area in a file of its own gets storage, and gives it back.
+//!
+//! It begins without any and grows by chunks when its clusters run out, so that
+//! a program that fits in DRAM costs no disk. It stops growing at its limit,
+//! and before the file system becomes so full that others suffer. When much of
+//! it has become free it shrinks again, from its end as far as nothing is in
+//! use there.
+
+use super::{
+    Area, AreaConfig, AreaFull, CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES, lock, whole_clusters,
+};
+use crate::store::swap::extent::AppendError;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// An area of which less is used grows only when nothing at all is free. Above
+/// it, new clusters are worth their disk space: they take whole runs, where
+/// the gaps in old clusters would cut every batch into single pages.
+const GROW_ABOVE_USED_PERCENT: u64 = 50;
+/// After a growth that was not urgent failed, so many allocations go by before
+/// the next attempt.
+const GROWTH_PAUSE: u32 = 4096;
+/// An area shrinks when less than this is used: far enough from growing.
+const SHRINK_BELOW_USED_PERCENT: u64 = 25;
+
+impl Area {
+    /// Grows while there are still single slots, if runs have become scarce.
+    pub(super) fn grow_ahead(&self) {
+        if !self.is_growing {
+            return;
+        }
+        let total = self.slots.total_slots();
+        let spare = self.slots.free_clusters() + self.slots.waiting_clusters();
+        let scarce = spare == 0 && total > 0;
+        if !scarce || self.slots.used_slots() * 100 < total * GROW_ABOVE_USED_PERCENT {
+            return;
+        }
+        // Losing a count to another processor here only shifts the attempt.
+        let pause = self.growth_pause.load(Relaxed);
+        if pause > 0 {
+            self.growth_pause.store(pause - 1, Relaxed);
+            return;
+        }
+        // Not worth waiting for: somebody is growing already.
+        if let Ok(held) = self.growth.try_lock()
+            && self.grow(&held).is_err()
+        {
+            self.growth_pause.store(GROWTH_PAUSE, Relaxed);
+        }
+    }
+
+    pub(super) fn grow(&self, _held: &MutexGuard<'_, ()>) -> Result<(), AreaFull> {
+        if self.slots.free_clusters() > 0 {
+            return Ok(());
+        }
+        let size_bytes = self.size_bytes();
+        if !self.is_growing {
+            return Err(AreaFull::Fixed { size_bytes });
+        }
+        let mut bytes = self.growth_bytes(size_bytes)?;
+        let first_page = size_bytes / PAGE_BYTES;
+        let first_block = first_page + self.gap_blocks * self.extents.count() as u64;
+        while let Err(cause) = self.device.grow(first_block * PAGE_BYTES, bytes) {
+            if !cause.is_no_space() || bytes <= CLUSTER_BYTES {
+                return Err(AreaFull::refused(size_bytes, cause));
+            }
+            // The last bit of room is often smaller than a chunk.
+            bytes = whole_clusters(bytes / 2).max(CLUSTER_BYTES);
+        }
+        match self.extents.append(first_page, bytes / PAGE_BYTES, first_block) {
+            Ok(()) => {}
+            Err(
+                AppendError::TooMany { .. }
+                | AppendError::BadLength
+                | AppendError::NotAdjacent { .. },
+            ) => {
+                return Err(AreaFull::Tables { size_bytes });
+            }
+        }
+        self.size_bytes.store(size_bytes + bytes, Release);
+        // Last: from here on the slots are handed out.
+        self.slots.grow((bytes / CLUSTER_BYTES) as u32);
+        Ok(())
+    }
+
+    /// How much to grow by: a chunk, or what limit, tables and reserve leave.
+    fn growth_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
+        let AreaConfig { limit_bytes, chunk_bytes, .. } = self.config;
+        let below_limit = limit_bytes.unwrap_or(u64::MAX).saturating_sub(size_bytes);
+        if let Some(limit_bytes) = limit_bytes
+            && below_limit < CLUSTER_BYTES
+        {
+            return Err(AreaFull::Limit { limit_bytes });
+        }
+        let table_bytes = u64::from(self.slots.room_clusters()) * CLUSTER_BYTES;
+        if table_bytes == 0 {
+            return Err(AreaFull::Tables { size_bytes });
+        }
+        let spare_bytes = self.spare_bytes(size_bytes)?;
+        let most = chunk_bytes.min(below_limit).min(table_bytes).min(spare_bytes);
+        Ok(whole_clusters(most))
+    }
+
+    /// What may be claimed beyond the reserve, at least a cluster's worth.
+    fn spare_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
+        let reserve_bytes = self.config.reserve_bytes;
+        let free_bytes =
+            self.device.free_bytes().map_err(|cause| AreaFull::Device { size_bytes, cause })?;
+        let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
+        if spare_bytes < CLUSTER_BYTES {
+            return Err(AreaFull::Reserve { size_bytes, free_bytes, reserve_bytes });
+        }
+        Ok(spare_bytes)
+    }
+
+    /// Claims storage again that was given back, for the cluster of a slot.
+    pub(super) fn claim_again(&self, first: u64) -> Result<(), AreaFull> {
+        let cluster = first / CLUSTER_SLOTS as u64;
+        let (word, bit) = (&self.hollow[cluster as usize / 64], 1 << (cluster % 64));
+        if word.load(Acquire) & bit == 0 {
+            return Ok(());
+        }
+        let size_bytes = self.size_bytes();
+        self.spare_bytes(size_bytes)?;
+        for (offset, bytes) in self.pieces(cluster * CLUSTER_SLOTS as u64, CLUSTER_SLOTS) {
+            // Twice is no harm: another processor may be at it, too.
+            let claimed = self.device.grow(offset, bytes);
+            claimed.map_err(|cause| AreaFull::refused(size_bytes, cause))?;
+        }
+        word.fetch_and(!bit, AcqRel);
+        Ok(())
+    }
+
+    /// Gives storage at the end back when most of the area is free. Returns the
+    /// bytes given back.
+    pub fn shrink(&self) -> u64 {
+        let total = self.slots.total_slots();
+        let is_wide = self.slots.used_slots() * 100 < total * SHRINK_BELOW_USED_PERCENT;
+        if !self.is_growing || !is_wide || total * PAGE_BYTES <= 2 * self.config.chunk_bytes {
+            return 0;
+        }
+        let _held = lock(&self.growth);
+        let chunk_clusters = (self.config.chunk_bytes / CLUSTER_BYTES) as u32;
+        // Twice what is in use, and never less than a chunk.
+        let in_use = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
+        let gone = u64::from(self.slots.shrink(in_use.max(chunk_clusters))) * CLUSTER_BYTES;
+        if gone == 0 {
+            return 0;
+        }
+        let size_bytes = self.size_bytes() - gone;
+        // Nothing is stored there any more, so nobody looks it up.
+        let first_page = size_bytes / PAGE_BYTES;
+        let cut = self.extents.lookup(first_page).map(|mapping| mapping.block * PAGE_BYTES);
+        self.extents.remove_tail(first_page);
+        self.size_bytes.store(size_bytes, Release);
+        if let Ok(offset) = cut {
+            // Refused, it stays claimed until the area grows there again.
+            let _ = self.device.truncate(offset);
+        }
+        gone
+    }
+}

@@ -1,0 +1,172 @@
+//! Pages to and from an area's slots, piece by piece where extents end.
+
+use super::{Area, PAGE_BYTES};
+use crate::store::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::now_ns;
+
+/// So many pages that a thread waits for take hardly longer than one.
+const FEW_PAGES: usize = 15;
+
+impl Area {
+    /// Writes one page to each of `slots`, as many of them at once as can be.
+    ///
+    /// # Errors
+    /// When not all of it was written; what the slots hold is unknown then.
+    pub fn write_each(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &[u8],
+    ) -> Result<(), IoError> {
+        let result = self.write_pieces(lane, slots, buf);
+        // Want of space is no failure of the device: it has to be claimed first
+        // where that works, and elsewhere it comes to light only here.
+        if !result.is_err_and(|error| error.is_no_space()) {
+            self.health.note_write(result.is_ok());
+        }
+        result
+    }
+
+    fn write_pieces(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &[u8],
+    ) -> Result<(), IoError> {
+        debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
+        let start = now_ns();
+        let next = run_at(slots, buf.len());
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&[u8]>; MAX_PIECES] =
+                [const { Piece { offset: 0, buf: &[] } }; MAX_PIECES];
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let (slot, left) = next(buf.len() - rest.len());
+                let (offset, len) = self.locate(Operation::Write, slot, left)?;
+                let (piece, after) = rest.split_at(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &pieces[..count] {
+                [only] => self.device.write(lane, only.offset, only.buf)?,
+                several => self.device.write_many(lane, several)?,
+            }
+        }
+        self.polling.note(true, buf.len(), start);
+        Ok(())
+    }
+
+    /// Reads whole pages from `first` and the slots that follow it.
+    ///
+    /// # Errors
+    /// When not all of it was read; the buffer then holds nothing of use.
+    pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        let bytes = buf.len();
+        self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
+    }
+
+    /// Reads one page from each of `slots`, as many of them at once as can be. Whether
+    /// the calling thread `waits`, with nothing to do without them: a few pages it
+    /// waits for as [`Area::polling`] says.
+    ///
+    /// # Errors
+    /// As for [`Area::read`].
+    pub fn read_each(
+        &self,
+        lane: &mut Lane,
+        slots: impl Fn(usize) -> u64,
+        buf: &mut [u8],
+        waits: bool,
+    ) -> Result<(), IoError> {
+        let bytes = buf.len();
+        self.read_pieces(lane, buf, waits && bytes <= FEW_PAGES * PAGE_SIZE, run_at(slots, bytes))
+    }
+
+    /// Fills a buffer piece by piece: `next` says in which slot what comes so many
+    /// bytes from its start is, and how many bytes lie there and in the slots after it.
+    fn read_pieces(
+        &self,
+        lane: &mut Lane,
+        buf: &mut [u8],
+        waits: bool,
+        next: impl Fn(usize) -> (u64, usize),
+    ) -> Result<(), IoError> {
+        debug_assert!(buf.len().is_multiple_of(PAGE_SIZE));
+        let start = now_ns();
+        let bytes = buf.len();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let mut pieces: [Piece<&mut [u8]>; MAX_PIECES] =
+                std::array::from_fn(|_| Piece { offset: 0, buf: Default::default() });
+            let mut count = 0;
+            while count < MAX_PIECES && !rest.is_empty() {
+                let (slot, left) = next(bytes - rest.len());
+                let (offset, len) = self.locate(Operation::Read, slot, left)?;
+                let (piece, after) = rest.split_at_mut(len);
+                pieces[count] = Piece { offset, buf: piece };
+                (rest, count) = (after, count + 1);
+            }
+            match &mut pieces[..count] {
+                several if waits => {
+                    let read = || self.device.read_few(lane, several, &self.polling);
+                    // All of it, as few as they are.
+                    return self.polling.waited(bytes, read);
+                }
+                [only] => self.device.read(lane, only.offset, only.buf)?,
+                several => self.device.read_many(lane, several)?,
+            }
+        }
+        self.polling.note(false, bytes, start);
+        Ok(())
+    }
+
+    /// Reads one page that the calling thread has nothing to do without: it
+    /// waits as [`Area::polling`] says.
+    ///
+    /// # Errors
+    /// As for [`Area::read`].
+    pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+        debug_assert!(page.len() == PAGE_SIZE);
+        let (offset, _) = self.locate(Operation::Read, slot, PAGE_SIZE)?;
+        self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
+    }
+
+    /// Where the device holds a slot, and how many of `left` bytes are in one piece
+    /// there.
+    fn locate(
+        &self,
+        operation: Operation,
+        slot: u64,
+        left: usize,
+    ) -> Result<(u64, usize), IoError> {
+        let unmapped = |_| IoError {
+            kind: IoErrorKind::Unmapped,
+            operation,
+            offset: slot.saturating_mul(PAGE_BYTES),
+            length: left as u64,
+            transferred: 0,
+        };
+        let mapping = self.extents.lookup(slot).map_err(unmapped)?;
+        let piece = mapping.pages_left.saturating_mul(PAGE_BYTES).min(left as u64);
+        Ok((mapping.block * PAGE_BYTES, piece as usize))
+    }
+
+    /// Where the device holds `count` slots from `first` on: offset and length
+    /// of each piece, in bytes. Ends where the area does.
+    pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
+        let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
+        pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))
+    }
+}
+
+/// For `bytes` that lie in `slots`, a page in each: in which slot what comes so many
+/// bytes from their start is, and how many bytes lie there and in the slots after it.
+fn run_at(slots: impl Fn(usize) -> u64, bytes: usize) -> impl Fn(usize) -> (u64, usize) {
+    move |done| {
+        let at = done / PAGE_SIZE;
+        let follows = |next: &usize| slots(*next) == slots(at) + (*next - at) as u64;
+        (slots(at), (at..bytes / PAGE_SIZE).take_while(follows).count() * PAGE_SIZE)
+    }
+}

@@ -1,0 +1,276 @@
+use super::*;
+use crate::base::stats::{STATS_WORDS, Stats};
+use crate::store::io::Operation;
+use crate::store::io::poll::pressure::Pressure;
+use crate::store::io::sim::{Fault, SimDevice};
+use crate::store::swap::CLUSTER_SLOTS;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno;
+use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Areas of so many MiB and these priorities, each on a disk of its own.
+fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
+    let disks: Vec<_> = of.iter().map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+    let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
+        priority,
+        ..Backing::growing(Box::new(Arc::clone(disk)), Some(mib * MIB), 0)
+    });
+    let polling = |mode: Option<Mode>| {
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        Polling::new(mode.unwrap_or(Mode::Auto), 2, Pressure::shared(2, None), 0, stats)
+    };
+    let areas = Areas::new(storage.collect(), 2, polling).unwrap();
+    (disks, areas)
+}
+
+/// Writes a page to each slot of a run.
+fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result<(), IoError> {
+    areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
+}
+
+/// Batches of 32 until nothing is left: in which area each lay.
+fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
+    let mut order = Vec::new();
+    loop {
+        match areas.alloc_run(0, 32) {
+            Ok(run) => order.push(index_of(run.first)),
+            Err(full) => return (order, full),
+        }
+    }
+}
+
+#[test]
+fn the_highest_priority_is_filled_first_and_equals_take_turns() {
+    let (_, areas) = areas(&[(4, 1), (4, 5), (4, 5), (2, 0)]);
+    let (order, full) = fill_up(&areas);
+    assert_eq!(full, AreaFull::Every { areas: 4, size_bytes: 14 * MIB });
+    let first_low = order.iter().position(|index| *index == 0).unwrap();
+    let (equals, rest) = order.split_at(first_low);
+    assert!(equals.windows(2).take(8).all(|pair| pair[0] != pair[1]), "{equals:?}");
+    assert!(equals.iter().all(|index| [1, 2].contains(index)));
+    let last = rest.iter().position(|index| *index == 3).unwrap();
+    assert!(rest[..last].iter().all(|index| *index == 0));
+    assert!(rest[last..].iter().all(|index| *index == 3));
+}
+
+#[test]
+fn a_slot_leads_back_to_its_own_area() {
+    let (disks, areas) = areas(&[(4, 0), (4, 0), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let mut stored = BTreeMap::new();
+    for round in 0..9_u8 {
+        let run = areas.alloc_run(0, 16).unwrap();
+        let page = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+        page.fill(round + 1);
+        write_run(&areas, &mut lanes, run, page).unwrap();
+        areas.set_seal(run.first, Seal::Checksum(round.into()));
+        stored.insert(run.first, round);
+    }
+    assert!(disks.iter().all(|disk| disk.counts().writes == 3));
+    let mut page = [0; PAGE_SIZE];
+    for (slot, round) in &stored {
+        areas.read_page(&mut lanes, *slot, &mut page).unwrap();
+        assert_eq!((page[0], areas.seal(*slot)), (round + 1, Seal::Checksum((*round).into())));
+        areas.free(*slot, 16);
+    }
+    assert_eq!(areas.used_slots(), 0);
+}
+
+#[test]
+fn pages_are_read_together_wherever_their_slots_are() {
+    let (_disks, areas) = areas(&[(8, 0)]);
+    let mut lanes = areas.open_lanes();
+    let run = areas.alloc_run(0, 64).unwrap();
+    let pages = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+    for (number, page) in pages.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        page.fill(number as u8 + 1);
+    }
+    let slots: Vec<_> = (run.first..run.first + 64).collect();
+    areas.write_each(&mut lanes, &slots, pages).unwrap();
+    // More pieces than one request has, runs and backward steps among them.
+    let steps = (0..50_u64).map(|at| if at % 5 == 4 { at - 1 } else { at * 13 % 64 });
+    let slots: Vec<u64> = steps.map(|at| run.first + at % run.len as u64).collect();
+    let read = reserve_bytes(slots.len() * PAGE_SIZE).unwrap();
+    areas.read_each(&mut lanes, &slots, read, false).unwrap();
+    for (slot, page) in slots.iter().zip(read.chunks_exact(PAGE_SIZE)) {
+        assert!(page.iter().all(|byte| u64::from(*byte) == slot - run.first + 1), "slot {slot}");
+    }
+    areas.read_each(&mut lanes, &[], &mut [], true).unwrap();
+}
+
+#[test]
+fn an_area_that_fails_is_not_asked_any_more_but_is_still_read() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    page.fill(7);
+    let kept = areas.alloc_run(0, 1).unwrap();
+    write_run(&areas, &mut lanes, kept, page).unwrap();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
+    let mut failures = 0;
+    loop {
+        let run = areas.alloc_run(0, 1).unwrap();
+        if write_run(&areas, &mut lanes, run, page).is_ok() {
+            assert_eq!(index_of(run.first), 1, "the other area");
+            break;
+        }
+        areas.retire(run.first, 1);
+        failures += 1;
+        assert!(failures < 20, "it is still asked");
+    }
+    assert!(areas.has_failed(kept.first) && areas.is_leaving(kept.first));
+    let mut read = [0; PAGE_SIZE];
+    areas.read_page(&mut lanes, kept.first, &mut read).unwrap();
+    assert!(read.iter().all(|byte| *byte == 7));
+    areas.free(kept.first, 1);
+    assert!(!areas.is_leaving(kept.first), "nothing is left in it");
+}
+
+#[test]
+fn with_no_area_that_works_all_are_tried_until_one_recovers() {
+    let (disks, areas) = areas(&[(4, 0)]);
+    let mut lanes = areas.open_lanes();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::EIO));
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    for _ in 0..20 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
+    }
+    assert!(areas.iter().all(Area::has_failed));
+    disks[0].heal();
+    let run = areas.alloc_run(0, 1).unwrap();
+    write_run(&areas, &mut lanes, run, page).unwrap();
+    assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn errors_that_are_not_in_a_row_leave_an_area_in_use() {
+    let (disks, areas) = areas(&[(4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail_at_random(Operation::Write, 3, Fault::Errno(errno::EIO));
+    for _ in 0..200 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        let _ = write_run(&areas, &mut lanes, run, page);
+    }
+    assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn no_area_and_too_many_are_refused() {
+    let polling = |_| {
+        Polling::new(
+            Mode::Auto,
+            1,
+            Pressure::shared(1, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
+    };
+    for count in [0, MAX_AREAS + 1] {
+        let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
+        let refused = Areas::new((0..count).map(storage).collect(), 1, polling).unwrap_err();
+        assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
+    }
+}
+
+#[test]
+fn discarding_reaches_every_area() {
+    let disks: Vec<_> = (0..2).map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+    let storage = disks.iter().map(|disk| Backing {
+        discard: Discard::Pages,
+        ..Backing::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
+    });
+    let polling = |_| {
+        Polling::new(
+            Mode::Auto,
+            1,
+            Pressure::shared(1, None),
+            0,
+            Stats::new(reserve_u64(STATS_WORDS).unwrap()),
+        )
+    };
+    let areas = Areas::new(storage.collect(), 1, polling).unwrap();
+    let mut runs = Vec::new();
+    while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
+        runs.push(run);
+    }
+    runs.iter().for_each(|run| areas.free(run.first, run.len));
+    let mut bytes = 0;
+    while let Discarded::Bytes(more) = areas.discard_one() {
+        bytes += more;
+    }
+    // Not the clusters with slot 0, nor those that a processor still holds.
+    assert!(bytes >= 8 * MIB, "{bytes}");
+    assert!(disks.iter().all(|disk| disk.counts().discards > 0));
+}
+
+#[test]
+fn an_area_that_recovered_is_asked_when_the_others_are_full() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail(Operation::Write, 0, 8, Fault::Errno(errno::EIO));
+    for _ in 0..8 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
+        areas.give_back(run.first, 1);
+    }
+    disks[0].heal();
+    let elsewhere = areas.alloc_elsewhere(0, 1).unwrap();
+    assert_eq!(index_of(elsewhere.as_slice()[0]), 1);
+    let (order, full) = fill_up(&areas);
+    assert!(order.contains(&0), "{full}");
+}
+
+#[test]
+fn want_of_space_is_no_failure_of_the_device() {
+    let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+    let mut lanes = areas.open_lanes();
+    let page = reserve_bytes(PAGE_SIZE).unwrap();
+    disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
+    for _ in 0..20 {
+        let run = areas.alloc_run(0, 1).unwrap();
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
+        areas.give_back(run.first, 1);
+    }
+    assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
+    let (_disks, areas) = areas(&[(4, 0), (4, 0)]);
+    let mut slots = Vec::new();
+    while let Ok(run) = areas.alloc_run(0, 64) {
+        slots.extend(run.first..run.first + run.len as u64);
+    }
+    let mut gaps: Vec<_> = slots.into_iter().filter(|slot| slot % 2 == 0).collect();
+    let stamp = |slot: u64| slot.to_ne_bytes().repeat(PAGE_SIZE / 8);
+    gaps.iter().for_each(|slot| areas.free(*slot, 1));
+    assert_eq!(areas.alloc_run(0, 32).map(|run| (run.len, areas.free(run.first, 1))), Ok((1, ())));
+
+    let mut lanes = areas.open_lanes();
+    let (mut batches, mut found) = (Vec::new(), Vec::new());
+    while let Ok(batch) = areas.alloc_batch(0, 32) {
+        let slots = batch.as_slice();
+        assert!(slots.iter().all(|slot| areas.are_together(slots[0], *slot)));
+        let pages: Vec<u8> = slots.iter().flat_map(|slot| stamp(*slot)).collect();
+        areas.write_each(&mut lanes, slots, &pages).unwrap();
+        found.extend_from_slice(slots);
+        batches.push(slots.len());
+    }
+    // What is left of an area comes by itself.
+    assert!(batches.iter().filter(|len| **len < 32).count() <= 2, "{batches:?}");
+    let mut page = vec![0; PAGE_SIZE];
+    for slot in &found {
+        areas.read_page(&mut lanes, *slot, &mut page).unwrap();
+        assert!(page == stamp(*slot), "slot {slot:#x}");
+    }
+    found.sort_unstable();
+    gaps.sort_unstable();
+    assert_eq!(found, gaps);
+}

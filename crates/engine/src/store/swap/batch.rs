@@ -1,0 +1,73 @@
+//! Slots that a batch of pages goes to at once, side by side or not: where an area is
+//! fragmented, a batch in one piece would be a short one.
+
+use super::Run;
+use crate::store::io::MAX_PIECES;
+
+/// Slots of one area, taken for pages that are written together.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotBatch {
+    slots: [u64; SlotBatch::MOST],
+    count: usize,
+}
+
+impl SlotBatch {
+    /// As many can be written at once, wherever they lie.
+    pub const MOST: usize = MAX_PIECES;
+
+    /// The slots of one run.
+    ///
+    /// # Panics
+    /// When there are more than [`SlotBatch::MOST`].
+    #[must_use]
+    pub fn of(run: Run) -> SlotBatch {
+        let mut batch = SlotBatch { slots: [0; SlotBatch::MOST], count: 0 };
+        batch.add(run);
+        batch
+    }
+
+    /// Adds those of another run of the same area.
+    ///
+    /// # Panics
+    /// When there are more than [`SlotBatch::MOST`] then.
+    pub fn add(&mut self, run: Run) {
+        let to = &mut self.slots[self.count..self.count + run.len];
+        to.iter_mut().zip(run.first..).for_each(|(to, slot)| *to = slot);
+        self.count += run.len;
+    }
+
+    /// The slots, in the order in which they were taken.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u64] {
+        &self.slots[..self.count]
+    }
+}
+
+/// The runs of neighbours that slots make up, in their order.
+pub fn runs(slots: &[u64]) -> impl Iterator<Item = Run> + '_ {
+    let follows = |one: &u64, next: &u64| one + 1 == *next;
+    slots.chunk_by(follows).map(|run| Run { first: run[0], len: run.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_what_was_added_neighbours_put_together(
+            added in prop::collection::vec((1..1000u64, 1..=4usize), 1..=8),
+        ) {
+            let added: Vec<_> = added.into_iter().map(|(first, len)| Run { first, len }).collect();
+            let mut batch = SlotBatch::of(added[0]);
+            added[1..].iter().for_each(|run| batch.add(*run));
+            let each = |run: Run| run.first..run.first + run.len as u64;
+            let slots: Vec<u64> = added.iter().copied().flat_map(each).collect();
+            prop_assert_eq!(batch.as_slice(), &slots[..]);
+            let found: Vec<_> = runs(&slots).collect();
+            prop_assert_eq!(found.iter().copied().flat_map(each).collect::<Vec<_>>(), slots);
+            prop_assert!(found.windows(2).all(|pair| each(pair[0]).end != pair[1].first));
+        }
+    }
+}

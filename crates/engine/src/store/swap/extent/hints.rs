@@ -1,0 +1,115 @@
+//! Where in the table of extents to search for a page.
+//!
+//! The area is cut into buckets of a power of two of pages, and for each the
+//! extent that holds its first page is noted. Buckets double when there would
+//! be more of them than extents, so a hint costs at most 4 bytes an extent, and
+//! are cut again when there are fewer than a quarter as many. So extents of
+//! similar length have a bucket or so each, and of very unequal ones those
+//! within a bucket are searched.
+//!
+//! Hints are only hints. While they are made anew a reader may meet those of
+//! the old buckets and of the new ones, mixed; it compares what it finds with
+//! the entries, and searches all of them when it has been misled.
+
+use crate::base::primitive::{AtomicU32, AtomicU64, Ordering, reserve_u32};
+use std::io;
+
+/// Buckets are cut again once there are this many times more extents.
+const REFINE_ABOVE: u64 = 4;
+
+#[derive(Debug)]
+pub(super) struct Hints {
+    /// Logarithm of the pages in a bucket.
+    shift: AtomicU64,
+    /// The extent that holds the first page of a bucket.
+    first_extents: &'static [AtomicU32],
+}
+
+impl Hints {
+    pub(super) fn new(limit: usize) -> io::Result<Self> {
+        Ok(Self { shift: AtomicU64::new(0), first_extents: reserve_u32(limit)? })
+    }
+
+    /// The entries among which `page` is, if the hints are up to date: the
+    /// first, and how many. All are below `count`, which must not be 0.
+    #[inline]
+    pub(super) fn around(&self, page: u64, pages: u64, count: usize) -> (usize, usize) {
+        let shift = self.shift.load(Ordering::Relaxed);
+        let bucket = page >> shift;
+        let first = self.hint(bucket).min(count - 1);
+        let last_bucket = (pages - 1) >> shift;
+        let last = if bucket < last_bucket { self.hint(bucket + 1) } else { count };
+        let last = last.clamp(first, count - 1);
+        (first, last - first + 1)
+    }
+
+    #[inline]
+    fn hint(&self, bucket: u64) -> usize {
+        // Beyond the table only while a reader mixes old and new.
+        self.first_extents
+            .get(bucket as usize)
+            .map_or(0, |extent| extent.load(Ordering::Relaxed) as usize)
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn set(&self, bucket: usize, extent: u32) {
+        self.first_extents[bucket].store(extent, Ordering::Relaxed);
+    }
+
+    /// The pages `from..pages` have become part of the last of `count` extents.
+    pub(super) fn grow(
+        &self,
+        from: u64,
+        pages: u64,
+        count: usize,
+        start_of: impl Fn(usize) -> u64,
+    ) {
+        if self.adapt(pages, count, start_of) {
+            return;
+        }
+        let shift = self.shift.load(Ordering::Relaxed);
+        for bucket in buckets(from, shift)..buckets(pages, shift) {
+            self.first_extents[bucket as usize].store(count as u32 - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Only `count` extents with `pages` are left.
+    pub(super) fn shrink(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) {
+        self.adapt(pages, count, start_of);
+    }
+
+    /// Chooses other buckets if there are too many or too few, and fills them.
+    fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
+        let old_shift = self.shift.load(Ordering::Relaxed);
+        let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;
+        let too_few = buckets(pages, old_shift) * REFINE_ABOVE <= count as u64;
+        if fit(&old_shift) && (!too_few || old_shift == 0) {
+            return false;
+        }
+        let from = if too_few { 0 } else { old_shift };
+        let shift = (from..u64::BITS.into()).find(fit).unwrap_or(u64::from(u64::BITS) - 1);
+        self.shift.store(shift, Ordering::Relaxed);
+        let mut extent = 0;
+        for bucket in 0..buckets(pages, shift) {
+            let page = bucket << shift;
+            while extent + 1 < count && start_of(extent + 1) <= page {
+                extent += 1;
+            }
+            self.first_extents[bucket as usize].store(extent as u32, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// DRAM that the hints of an area of this size take.
+    pub(super) fn bytes(&self, pages: u64) -> u64 {
+        buckets(pages, self.shift.load(Ordering::Relaxed)) * size_of::<u32>() as u64
+    }
+}
+
+/// Buckets that begin before `pages`.
+fn buckets(pages: u64, shift: u64) -> u64 {
+    match pages {
+        0 => 0,
+        _ => ((pages - 1) >> shift) + 1,
+    }
+}

@@ -1,0 +1,28 @@
+//! Swap areas: where a page is kept once it has left DRAM.
+//!
+//! On the way out a page gets a slot, the slot an extent, the extent a block
+//! of the device; on the way in the slot leads back the same way. `extent` and
+//! `slot` know nothing of each other or of devices; `area` puts them together,
+//! and `areas` makes one of several. What lies under a name, a file or a
+//! device, is taken into use by `named`, which asks `contents` what it holds
+//! and `header` what its first page says; `open` does that for all areas that
+//! were asked for.
+
+pub mod cluster;
+pub mod extent;
+pub mod slot;
+pub mod discard;
+pub mod header;
+pub mod contents;
+pub mod named;
+pub mod area;
+pub mod batch;
+pub mod areas;
+
+pub use area::{Area, AreaConfig, AreaError, AreaFull, FixedPages, Run};
+pub use areas::{Areas, Backing, Lanes, Layout, MAX_AREAS};
+pub use batch::SlotBatch;
+pub use cluster::CLUSTER_SLOTS;
+pub use discard::Discard;
+pub use header::Header;
+pub use named::{Activated, Span, activate};

@@ -1,0 +1,392 @@
+//! Slots: which pages of the area are taken.
+//!
+//! On the way out reclaim asks for runs of slots, so that a batch of victims leaves
+//! in few writes; on the way in, and when memory is given up, single slots come
+//! back from any thread.
+//!
+//! The area is cut into clusters of 512 slots. Each processor allocates from a
+//! current cluster of its own under a lock that nobody else wants in the common
+//! case. Only the holder of a current cluster sets bits in it, so what it sees
+//! free stays free; whoever frees clears bits without any lock. Clusters that
+//! are nobody's are kept on lists by how full they are, the lists on shelves, a
+//! [`shelf`] for each processor; its lock is taken only when a cluster moves
+//! between lists. A full one is on no list: the first slot freed in it brings
+//! it back.
+//!
+//! Where the storage wants to be told what is not needed, an emptied cluster
+//! first waits to be discarded. Whoever discards it holds it meanwhile, so that
+//! nobody allocates from it; one that still waits is taken as it is before
+//! anybody goes without.
+//!
+//! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
+//! and clusters out of service.
+//!
+//! Locks: that for growing and shrinking, then those of up to two shelves, in
+//! their order.
+
+mod frozen;
+mod service;
+mod shelf;
+
+use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
+use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use crate::base::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
+use crate::base::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
+use crossbeam_utils::CachePadded;
+use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING};
+use std::io;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+/// Counters that threads share the load of.
+const STRIPES: usize = 16;
+
+const NONE: u32 = u32::MAX;
+
+/// A processor leaves a cluster whose longest run is shorter for another one.
+const SHORT_SLOTS: usize = 8;
+
+/// Something was to be freed that was not in use: a bug of the caller. The
+/// part of the run that was in use has been freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
+pub struct NotInUse {
+    /// The first slot of the run.
+    pub first: u64,
+    /// Its length.
+    pub len: usize,
+}
+
+/// The slots of one area.
+#[derive(Debug)]
+pub struct SlotAllocator {
+    /// Clusters handed to the allocator so far, of those the tables can hold.
+    clusters: AtomicU32,
+    capacity: u32,
+    /// Held while the area grows or shrinks.
+    resizing: Mutex<()>,
+    bits: &'static [AtomicU64],
+    place: &'static [AtomicU32],
+    next: &'static [AtomicU32],
+    prev: &'static [AtomicU32],
+    shelves: Box<[CachePadded<Shelf>]>,
+    /// Whether clusters are discarded before they are free.
+    discards: AtomicBool,
+    /// A bit per cluster whose storage holds nothing since it was discarded.
+    clean: &'static [AtomicU64],
+    /// Clusters below this have been allocated from.
+    touched: AtomicU32,
+    in_use: Box<[CachePadded<AtomicU64>]>,
+    retired_slots: AtomicU64,
+    retired: &'static [AtomicU64],
+    frozen: AtomicU32,
+    freezing: Mutex<()>,
+    /// Slots freed while frozen, and a bit per cluster that may have some.
+    limbo: &'static [AtomicU64],
+    limbo_clusters: &'static [AtomicU64],
+}
+
+impl SlotAllocator {
+    /// An allocator without slots yet, for up to `capacity_clusters`.
+    ///
+    /// # Errors
+    /// When the address space for its tables cannot be reserved.
+    pub fn new(capacity_clusters: u32, cpus: usize) -> io::Result<Self> {
+        let clusters = capacity_clusters as usize;
+        let words = clusters * WORDS;
+        Ok(Self {
+            clusters: AtomicU32::new(0),
+            capacity: capacity_clusters,
+            resizing: Mutex::new(()),
+            bits: reserve_u64(words)?,
+            place: reserve_u32(clusters)?,
+            next: reserve_u32(clusters)?,
+            prev: reserve_u32(clusters)?,
+            shelves: (0..=cpus.max(1)).map(|_| CachePadded::new(Shelf::new())).collect(),
+            discards: AtomicBool::new(false),
+            clean: reserve_u64(clusters.div_ceil(64))?,
+            touched: AtomicU32::new(0),
+            in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            retired_slots: AtomicU64::new(0),
+            retired: reserve_u64(words)?,
+            frozen: AtomicU32::new(0),
+            freezing: Mutex::new(()),
+            limbo: reserve_u64(words)?,
+            limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
+        })
+    }
+
+    /// Adds clusters at the end of the area; returns how many the tables took.
+    ///
+    /// Slot 0 is never handed out: zero stays free to mean "no slot".
+    pub fn grow(&self, clusters: u32) -> u32 {
+        let _alone = lock(&self.resizing);
+        let old = self.clusters.load(Relaxed);
+        let new = old.saturating_add(clusters).min(self.capacity);
+        if old == 0 && new > 0 {
+            self.withhold(0, 1);
+        }
+        // First: slots that are handed out lie in the area.
+        self.clusters.store(new, SeqCst);
+        for cluster in old..new {
+            // Storage that was just added holds nothing.
+            self.set_clean(cluster, true);
+            self.link_common(
+                self.lock_with_common(self.home(cluster)),
+                cluster,
+                self.state_for(cluster),
+            );
+        }
+        new - old
+    }
+
+    /// Takes up to `want` adjacent slots, as many as can be had in one piece
+    /// without searching far; returns the first and their number.
+    #[must_use]
+    pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
+        let want = want.clamp(1, CLUSTER_SLOTS);
+        let own = self.shelf_of(cpu);
+        self.alloc_held(own, want, want)
+            .or_else(|| {
+                // A fresh cluster is better than a short run, and so is the best of those
+                // that wait, while there are some of its own: what is left of this one
+                // grows longer meanwhile. With none of its own any run is better than
+                // another processor's.
+                let least = match self.has_free_cluster(own) {
+                    true => want,
+                    false if self.has_gaps(own) => want.min(SHORT_SLOTS),
+                    false => 1,
+                };
+                let short = if least < want { self.alloc_held(own, want, least) } else { None };
+                short.or_else(|| self.alloc_next(own, want))
+            })
+            .or_else(|| self.alloc_any(own, want))
+    }
+
+    /// Takes a run from wherever there is one, other processors' current clusters
+    /// included. With nothing found nothing was free at one moment: as long as
+    /// clusters change their places, or slots are taken, one may have been missed.
+    fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
+        loop {
+            let before = self.changes();
+            let run = self.alloc_next(own, want).or_else(|| {
+                self.shelves_from(own).find_map(|shelf| self.alloc_held(shelf, want, 1))
+            });
+            if run.is_some() || self.changes() == before {
+                return run;
+            }
+        }
+    }
+
+    /// Takes a run out of the current cluster of a shelf.
+    fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
+        let mut shelf = self.shelves[shelf].lock();
+        self.carve(&mut shelf, want, least)
+    }
+
+    /// Takes a run out of the current cluster of a shelf that is locked.
+    fn carve(&self, shelf: &mut Holds, want: usize, least: usize) -> Option<(u64, usize)> {
+        let cluster = shelf.current?;
+        let base = cluster as usize * WORDS;
+        let mut seen: Bits = [0; WORDS];
+        for (word, bits) in seen.iter_mut().enumerate() {
+            *bits = self.bits[base + word].load(Acquire);
+        }
+        let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
+        shelf.changes += 1;
+        self.stripe().fetch_add(run.len() as u64, Relaxed);
+        for (word, mask) in masks(run.clone()) {
+            let before = self.bits[base + word].fetch_or(mask, AcqRel);
+            debug_assert_eq!(before & mask, 0, "only the holder sets bits");
+        }
+        Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
+    }
+
+    /// Gives a run back. While frozen the slots stay taken until the thaw.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is freed all the same.
+    pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        self.owned(first, len, |word, mask| match self.frozen.load(SeqCst) {
+            0 => self.release(word, mask),
+            _ => self.remember(word, mask),
+        })
+    }
+
+    /// Gives back what was taken and never used, whether frozen or not: nobody
+    /// knows of it.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is freed all the same.
+    pub fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        self.owned(first, len, |word, mask| self.release(word, mask))
+    }
+
+    /// Calls `act` for each word of bits that a run touches, with the run's bits
+    /// in it but for retired ones: these look used for ever, and nobody owns
+    /// them. It returns how many were in use.
+    fn owned(
+        &self,
+        first: u64,
+        len: usize,
+        act: impl Fn(usize, u64) -> u32,
+    ) -> Result<(), NotInUse> {
+        let mut in_use = 0;
+        for (cluster, run) in self.by_cluster(first, len) {
+            for (word, mask) in masks(run) {
+                let word = cluster as usize * WORDS + word;
+                in_use += act(word, mask & !self.retired[word].load(Relaxed));
+            }
+        }
+        if in_use as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
+    }
+
+    /// Clears bits of one word; returns how many were set.
+    fn release(&self, word: usize, mask: u64) -> u32 {
+        let freed = (self.bits[word].fetch_and(!mask, SeqCst) & mask).count_ones();
+        if freed == 0 {
+            return 0;
+        }
+        let cluster = (word / WORDS) as u32;
+        self.stripe().fetch_sub(u64::from(freed), Relaxed);
+        // Who moves a cluster looks at its bits afterwards, who clears bits
+        // looks at the place afterwards: one of them sees the other.
+        in_one_order();
+        let moves = match self.state(cluster) {
+            CURRENT | GONE => false,
+            FULL => true,
+            // Counting is for where the count matters.
+            TIGHT => self.state_for(cluster) != TIGHT,
+            _ => self.is_empty(cluster),
+        };
+        if moves {
+            self.settle(&mut self.lock_home(cluster), cluster);
+        }
+        freed
+    }
+
+    /// The parts of a run that lie in the area, cluster by cluster.
+    fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
+        by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
+    }
+
+    fn touch(&self, cluster: u32) {
+        if self.touched.load(Relaxed) <= cluster {
+            self.touched.fetch_max(cluster + 1, Relaxed);
+        }
+    }
+
+    fn set_clean(&self, cluster: u32, clean: bool) {
+        let (word, bit) = (&self.clean[cluster as usize / 64], 1 << (cluster % 64));
+        if (word.load(SeqCst) & bit != 0) == clean {
+            return;
+        }
+        if clean {
+            word.fetch_or(bit, SeqCst)
+        } else {
+            word.fetch_and(!bit, SeqCst)
+        };
+    }
+
+    fn is_clean(&self, cluster: u32) -> bool {
+        self.clean[cluster as usize / 64].load(SeqCst) & 1 << (cluster % 64) != 0
+    }
+
+    /// The bits of a cluster, all in one cache line: counting them costs less
+    /// than a counter that neighbours share a line with.
+    fn bits_of(&self, cluster: u32) -> &[AtomicU64] {
+        &self.bits[cluster as usize * WORDS..][..WORDS]
+    }
+
+    fn is_empty(&self, cluster: u32) -> bool {
+        self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
+    }
+
+    /// Where a cluster that is nobody's belongs. Its bits are only cleared
+    /// meanwhile: whoever clears the last one sees that the others are clear.
+    fn state_for(&self, cluster: u32) -> u32 {
+        const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
+        const ALL: u32 = CLUSTER_SLOTS as u32;
+        let used = self.bits_of(cluster).iter().map(|word| word.load(SeqCst).count_ones());
+        match used.sum::<u32>() {
+            0 if self.discards.load(SeqCst) && !self.is_clean(cluster) => WAITING,
+            0 => FREE,
+            1..=HALF => ROOMY,
+            ALL => FULL,
+            _ => TIGHT,
+        }
+    }
+
+    /// This processor's counter. What one adds another may take away, so each
+    /// may wrap; their sum does not.
+    fn stripe(&self) -> &AtomicU64 {
+        &self.in_use[current_cpu() % STRIPES]
+    }
+
+    /// Slots that are taken, those in limbo included, the retired ones not.
+    #[must_use]
+    pub fn used_slots(&self) -> u64 {
+        let sum = |sum: u64, count: u64| sum.wrapping_add(count);
+        let total = self.in_use.iter().map(|count| count.load(Relaxed)).fold(0, sum);
+        // Read while they change, they may be off by what is on its way.
+        (total as i64).max(0) as u64
+    }
+
+    /// Slots out of service.
+    #[must_use]
+    pub fn retired_slots(&self) -> u64 {
+        self.retired_slots.load(Relaxed)
+    }
+
+    /// Slots of the area, slot 0 included.
+    #[must_use]
+    pub fn total_slots(&self) -> u64 {
+        u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
+    }
+
+    /// Clusters that the tables have room for beyond the present ones.
+    #[must_use]
+    pub fn room_clusters(&self) -> u32 {
+        self.capacity - self.clusters.load(Acquire)
+    }
+
+    /// Clusters ever allocated from, and so with bookkeeping in DRAM.
+    #[must_use]
+    pub fn touched_clusters(&self) -> u32 {
+        self.touched.load(Relaxed)
+    }
+
+    /// DRAM that the tables take so far.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u64 {
+        // Three bits per slot, and three half words per cluster of the area.
+        let bits = u64::from(self.touched_clusters()) * 3 * (CLUSTER_SLOTS as u64 / 8);
+        bits + u64::from(self.clusters.load(Relaxed)) * 12
+    }
+}
+
+/// The slots `[first, end)`, cluster by cluster.
+fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let cluster = at / CLUSTER_SLOTS as u64;
+        let base = cluster * CLUSTER_SLOTS as u64;
+        let stop = end.min(base + CLUSTER_SLOTS as u64);
+        let run = (at - base) as usize..(stop - base) as usize;
+        at = stop;
+        Some((cluster as u32, run))
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod model;

@@ -1,0 +1,132 @@
+//! Slots and clusters that go out of service, for good or for a while: storage
+//! that is not there or bad, clusters being discarded, and the area's end when
+//! it shrinks.
+
+use super::{
+    CLUSTER_SLOTS, CURRENT, FREE, GONE, NotInUse, SlotAllocator, WAITING, WORDS, by_cluster, lock,
+    masks,
+};
+use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
+
+impl SlotAllocator {
+    /// Never hands these slots out: they have no storage, or bad one. Only for
+    /// slots that [`Self::grow`] has not added yet, and within the tables.
+    pub fn withhold(&self, first: u64, len: usize) {
+        let mut withheld = 0;
+        let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
+        for (cluster, run) in by_cluster(first, end) {
+            for (word, mask) in masks(run) {
+                let at = cluster as usize * WORDS + word;
+                let count = (mask & !self.retired[at].fetch_or(mask, SeqCst)).count_ones();
+                self.bits[at].fetch_or(mask, SeqCst);
+                withheld += count;
+            }
+        }
+        // Slot 0 is nobody's loss.
+        let lost = withheld - u32::from(first == 0 && withheld > 0);
+        self.retired_slots.fetch_add(u64::from(lost), Relaxed);
+    }
+
+    /// From now on emptied clusters wait to be discarded, or no longer do.
+    pub fn set_discards(&self, discards: bool) {
+        self.discards.store(discards, SeqCst);
+        if !discards {
+            // Nobody will come for those that wait.
+            for shelf in &self.shelves {
+                let mut shelf = shelf.lock();
+                while let Some(cluster) = shelf.first(WAITING) {
+                    self.settle(&mut shelf, cluster);
+                }
+            }
+        }
+    }
+
+    /// Takes a cluster that waits to be discarded: nobody allocates from it
+    /// until [`Self::discarded`] gives it back.
+    #[must_use]
+    pub fn take_waiting(&self) -> Option<u32> {
+        // What was set aside may still be on that list.
+        if !self.discards.load(SeqCst) {
+            return None;
+        }
+        // What was set aside, on the common shelf, has nothing to discard.
+        self.shelves_from(self.shelf_of(0)).find_map(|shelf| {
+            let mut shelf = self.shelves[shelf].lock();
+            let cluster = shelf.first(WAITING)?;
+            self.unlink(&mut shelf, cluster);
+            self.set_state(&mut shelf, cluster, CURRENT);
+            Some(cluster)
+        })
+    }
+
+    /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
+    pub fn discarded(&self, cluster: u32) {
+        self.set_clean(cluster, true);
+        self.let_go(&mut self.lock_home(cluster), cluster);
+    }
+
+    /// Gives back a run of one cluster, whose storage cannot be had now, and
+    /// puts the cluster where it is taken last.
+    pub fn set_aside(&self, first: u64, len: usize) {
+        let _ = self.give_back(first, len);
+        let cluster = (first / CLUSTER_SLOTS as u64) as u32;
+        for index in 0..self.shelves.len() {
+            let (mut shelf, common) = self.lock_with_common(index);
+            if shelf.current.take_if(|current| *current == cluster).is_none() {
+                continue;
+            }
+            if self.is_empty(cluster) {
+                // Not at home, where it would be the first to be taken again.
+                self.link_common((shelf, common), cluster, WAITING);
+            } else {
+                self.let_go(&mut shelf, cluster);
+            }
+        }
+    }
+
+    /// Gives clusters at the end of the area up as long as they are free, but
+    /// never so many that fewer than `least` are left. Returns how many went.
+    pub fn shrink(&self, least: u32) -> u32 {
+        let _alone = lock(&self.resizing);
+        for shelf in &self.shelves {
+            let mut shelf = shelf.lock();
+            // A processor's cluster in which nothing is in use.
+            if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
+                self.let_go(&mut shelf, cluster);
+            }
+        }
+        let old = self.clusters.load(SeqCst);
+        let mut new = old;
+        while new > least.max(1) && self.give_up(new - 1) {
+            new -= 1;
+        }
+        self.clusters.store(new, SeqCst);
+        old - new
+    }
+
+    /// Takes a cluster off the lists for good, if it is free.
+    fn give_up(&self, cluster: u32) -> bool {
+        let mut home = self.lock_home(cluster);
+        let is_free = matches!(self.state(cluster), FREE | WAITING);
+        if is_free {
+            self.unlink(&mut home, cluster);
+            self.set_state(&mut home, cluster, GONE);
+        }
+        is_free
+    }
+
+    /// Takes slots in use out of service for good: their storage is bad.
+    ///
+    /// # Errors
+    /// When some of the run is not in use; the rest is retired all the same.
+    pub fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+        self.owned(first, len, |word, mask| {
+            let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
+            let known = self.retired[word].fetch_or(mask, SeqCst);
+            let count = (mask & !known).count_ones();
+            self.stripe().fetch_sub(u64::from(count), Relaxed);
+            self.retired_slots.fetch_add(u64::from(count), Relaxed);
+            count
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! What reclaim does inside the pool: the oldest pages go on to the swap area,
+//! and what is left in sparse slabs moves together.
+
+mod recompress;
+mod condense;
+mod shrinker;
+
+pub use condense::condense;
+pub use recompress::Recompressor;
+pub use shrinker::Shrinker;
+
+use crate::base::page::{Claim, PageNo, Place, StoredCopy};
+use crate::base::stats::Counter;
+use crate::codec::MAX_PACKED_BYTES;
+use crate::codec::packed_slot::{MAX_PART_BYTES, Packer};
+use crate::core::errors::NoSlot;
+use crate::core::parts::Parts;
+use crate::memory::context::{BATCH_PAGES, Context};
+use crate::steps::relocate::GROUP_PAGES;
+use crate::steps::relocate::{Moved, Moves};
+use crate::steps::swap_cache;
+use crate::steps::write_out::allocate;
+use crate::store::pool::Handle;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::thread_cpu_ns;
+
+/// Pages that go on to the swap area together. Their copies share pages.
+const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+
+const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
+
+/// Moves the oldest pages of the pool to the swap area, still compressed, several to a
+/// page where they fit. Returns how many went.
+///
+/// The entries stay claimed while the write is under way: a page must not be
+/// changed and packed again into the same place meanwhile.
+pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
+    let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return Ok(0) };
+    let before_ns = thread_cpu_ns();
+    // The slots first: asking for the oldest closes their slab to new pages,
+    // which would be for nothing if they had nowhere to go.
+    let slots = allocate(parts, BATCH_PAGES)?;
+    let mut moved = [const { None }; WRITE_BACK_PAGES];
+    let batch = Batch::new(&mut cluster, slots.as_slice().len());
+    let count = fill_batch(parts, context, batch, &mut moved);
+    let moves = Moves { slots, moved: &mut moved[..count] };
+    let gone = moves.carry_out(parts, context, &mut cluster);
+    parts.stats.add(Counter::PagesWrittenBack, gone as u64);
+    parts.partition.turnover().note_gone(gone as u64);
+    parts.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
+    Ok(gone)
+}
+
+/// Fills a batch with the oldest pages and those beside them. Returns how many.
+fn fill_batch(
+    parts: &Parts,
+    context: &mut Context,
+    mut batch: Batch<'_>,
+    moved: &mut [Option<Moved<'static>>; WRITE_BACK_PAGES],
+) -> usize {
+    let mut count = 0;
+    // Most of those asked for after the first of a slab are neighbours that are
+    // in the batch already, or have left.
+    for _ in 0..WRITE_BACK_PAGES {
+        let mut oldest = [(0, Handle::default())];
+        if parts.pool.oldest(&mut oldest) == 0 {
+            break;
+        }
+        let (owner, handle) = oldest[0];
+        // Else its slab, which takes nothing more, would stay for it.
+        swap_cache::shed_one(parts, owner, handle);
+        let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+        // A damaged header may name any owner.
+        let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
+        for page in first..end {
+            if count < moved.len() {
+                moved[count] = batch.add(parts, context, page);
+                if moved[count].is_some() {
+                    count += 1;
+                    let age = parts.clock.distance(page);
+                    age.into_iter().for_each(|age| parts.partition.turnover().note_age(age));
+                }
+            }
+            if count == moved.len() || batch.is_full {
+                // Perhaps it has no place in this batch any more.
+                parts.pool.return_oldest(handle);
+                return count;
+            }
+        }
+    }
+    count
+}
+
+/// A bounce buffer that is being filled with pages of the pool.
+struct Batch<'b> {
+    pages: &'b mut [[u8; PAGE_SIZE]],
+    /// Pages begun, and how full the last one is.
+    count: usize,
+    last: Packer,
+    /// The last page is begun, and something did not fit there.
+    is_full: bool,
+}
+
+impl<'b> Batch<'b> {
+    fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
+        let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
+        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL, is_full: false }
+    }
+
+    /// Whether an object of so many bytes has a place.
+    fn has_room(&self, packed_bytes: usize) -> bool {
+        self.last.fits(packed_bytes) || self.count < self.pages.len()
+    }
+
+    /// Claims a page of the pool and copies it into the batch. `None` when it is
+    /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
+    /// whoever touches it will be told.
+    fn add(
+        &mut self,
+        parts: &Parts,
+        context: &mut Context,
+        page: PageNo,
+    ) -> Option<Moved<'static>> {
+        let seen = parts.pages.load(page);
+        let Place::Pool { handle } = seen.place() else { return None };
+        let handle = Handle::from_bits(handle);
+        if !self.has_room(handle.packed_bytes()) {
+            self.is_full = true;
+            return None;
+        }
+        let claim = parts.pages.try_claim(page, seen)?;
+        let (at, part) = self.pack(handle.tag(), copy_packed(parts, context, handle)?)?;
+        Some(Moved { claim, at, part: Some(part) })
+    }
+
+    /// Adds a part to the page begun last, or to another: in the order in which
+    /// the pages lie, so that those of one slot are neighbours.
+    fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
+        let last = self.count.wrapping_sub(1);
+        if let Some(page) = self.pages.get_mut(last)
+            && let Some(part) = self.last.add(page, tag, packed)
+        {
+            return Some((last, part));
+        }
+        self.last = Packer::default();
+        let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
+        self.count += 1;
+        Some((self.count - 1, part))
+    }
+}
+
+/// An object's bytes, copied into the context; `None` when it is damaged.
+fn copy_packed<'c>(parts: &Parts, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
+    let room = &mut context.packed.0[..handle.packed_bytes()];
+    parts.pool.peek(handle, |packed| room.copy_from_slice(packed)).ok()?;
+    Some(room)
+}
+
+/// Claims a page if it is still where the pool says and nobody else has it.
+fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    claim_at(parts, page, |place| place == Place::Pool { handle: handle.to_bits() })
+}
+
+/// As [`claim_pooled`], or if what the pool has is a copy of a resident page.
+fn claim_stored(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    let bits = handle.to_bits();
+    let is_copy = |place: Place| place.copy() == Some(StoredCopy::pooled(bits));
+    claim_at(parts, page, |place| place == Place::Pool { handle: bits } || is_copy(place))
+}
+
+fn claim_at(parts: &Parts, page: PageNo, is_it: impl Fn(Place) -> bool) -> Option<Claim<'static>> {
+    // A damaged header may name any owner.
+    if page >= parts.window.pages() as u64 {
+        return None;
+    }
+    let seen = parts.pages.load(page);
+    is_it(seen.place()).then(|| parts.pages.try_claim(page, seen)).flatten()
+}
+
+/// Empties the sparsest slab into the gaps of others, where that is worth while.
+/// Returns how many pages moved.
+pub fn compact(parts: &Parts, context: &mut Context) -> usize {
+    let Some(slab) = parts.pool.sparsest() else { return 0 };
+    let mut moved = 0;
+    parts.pool.each_object(slab, |page, handle| {
+        moved += usize::from(move_object(parts, context, page, handle));
+    });
+    parts.pool.reopen(slab);
+    parts.stats.add(Counter::PagesCompacted, moved as u64);
+    moved
+}
+
+/// Moves one page's object; false where it stays, because somebody has the page
+/// or there is no gap. What is damaged stays, too: whoever touches it is told.
+fn move_object(parts: &Parts, context: &mut Context, page: PageNo, handle: Handle) -> bool {
+    let Some(claim) = claim_stored(parts, page, handle) else { return false };
+    let packed = copy_packed(parts, context, handle);
+    let moved = packed.map(|packed| parts.pool.store_in_gap(packed, page, handle.tag()));
+    let Some(Ok(new)) = moved else { return false };
+    let at = claim.before().place();
+    claim.publish(swap_cache::renamed(at, new));
+    parts.pool.free(handle);
+    true
+}

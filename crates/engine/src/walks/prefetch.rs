@@ -1,0 +1,222 @@
+//! What is brought in before it is touched: the windows of streams, by pieces.
+//!
+//! Threads of its own do it, so that the device and other processors work while
+//! the program goes over what is there: several, because a device is seldom busy
+//! with one read, and while one piece is put in place others are read. All of it
+//! is a guess: it waits for nobody's claim, and leaves whatever is wrong to the
+//! fault that may never come. Only a stream's window is worth taking others'
+//! room: where background reclaim does not keep up, the thread lends a hand.
+
+use crate::base::access::Access;
+use crate::base::page::{Claim, PageNo, Place};
+use crate::base::stats::Counter;
+use crate::core::parts::Parts;
+use crate::memory::context::{Context, Contexts};
+use crate::policy::prefetch::readahead;
+use crate::policy::prefetch::window::{PIECE_PAGES, Pages, Piece};
+use crate::steps::decompress;
+use crate::steps::install;
+use crate::steps::swap_cache;
+use crate::steps::swap_in_batch::{Gathered, Most};
+use crate::store::pool::Handle;
+use crate::walks::reclaim::{self, Round};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{current_cpu, now_ns};
+use std::ops::Range;
+
+/// How long a thread sleeps when nothing is asked for: it is woken before.
+const NAP_NS: u64 = 1_000_000_000;
+/// Batches taken out, at most, to make room for a piece.
+const ROOM_ROUNDS: usize = 4;
+
+/// A charge to the budget; what is not spent is given back.
+struct Charge<'p> {
+    parts: &'p Parts,
+    pages: usize,
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        self.parts.budget.release(self.pages);
+    }
+}
+
+/// The work of one of the threads; returns when `go_on` says no.
+pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
+    parts.readahead.serve(true);
+    while go_on() {
+        let seen = parts.readahead.kick();
+        match parts.readahead.take() {
+            // The context anew for each, so that a fork can come in between.
+            Some(piece) => bring(parts, &mut contexts.claim_prefetch(thread), piece),
+            None => parts.readahead.sleep(seen, NAP_NS),
+        }
+    }
+    parts.readahead.serve(false);
+}
+
+/// Brings in all of a piece but its marker: first what is read from the disk, then
+/// what is packed in the pool. Stops where there is no room for more, or something is
+/// wrong.
+fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
+    let Range { start, end } = piece.range();
+    let end = end.min(parts.window.pages() as PageNo);
+    let marker = piece.marker();
+    let (mut page, mut to_park) = (start, marker);
+    while page < end {
+        let pages = piece.pages(page..end);
+        let Some(next) = from_disk(parts, context, pages, end, (marker, to_park.take())) else {
+            return;
+        };
+        page = next;
+    }
+    let mut page = start;
+    while page < end {
+        let in_a_row = if piece.stride() == 1 { (end - page) as usize } else { 1 };
+        let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
+        let came = match parts.pages.load(page).place() {
+            // Only what is read is parked; others are as good as there.
+            Place::Pool { .. } if marker != Some(page) => {
+                from_pool(parts, context, page, but_marker.min(PIECE_PAGES))
+            }
+            // There already, or nothing that could be unpacked.
+            _ => Some(1),
+        };
+        let Some(came) = came else { return };
+        page += came.max(1) as u64 * piece.stride();
+    }
+}
+
+/// Reads those of `pages` that are in the swap area, all at once, and installs them,
+/// but not the marker; that is parked, in the first round. Returns the page to go on
+/// with, `end` where there is none, `None` to stop.
+fn from_disk(
+    parts: &Parts,
+    context: &mut Context,
+    pages: Pages,
+    end: PageNo,
+    (marker, to_park): (Option<PageNo>, Option<PageNo>),
+) -> Option<PageNo> {
+    let is_stored = |page: PageNo| parts.pages.load(page).place().in_slot().is_some();
+    let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
+    let parked = usize::from(to_park.is_some());
+    let most = wanted().count().min(PIECE_PAGES - parked);
+    let first = to_park.filter(|page| is_stored(*page)).or(wanted().next());
+    let Some(first) = first.and_then(|page| parts.pages.load(page).place().in_slot()) else {
+        return Some(end);
+    };
+    let mut charge = charge(parts, context, most)?;
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), most + parked)?;
+    let most_read = Most::of(parts, context, first.slot(), buffer.len());
+    // Claimed until it is parked: its toucher may be here any moment.
+    let parking = to_park.and_then(|page| readahead::claim_stored(&parts.pages, page));
+    let mut gathered = Gathered::new(parking.as_ref().map(|(stored, _)| *stored));
+    // Others may have come meanwhile for which nothing is charged.
+    let is_full =
+        |page: &PageNo| gathered.count() == most || !gathered.add(parts, *page, most_read);
+    let full = wanted().find(is_full);
+    let (reading, start) = (parts.admission.read(), now_ns());
+    if !gathered.read(parts, context, &mut buffer, false) {
+        return None;
+    }
+    reading.took(gathered.pages_read(), now_ns() - start);
+    if let Some((stored, claim)) = parking {
+        parts.read_ahead_pages.park(stored.slot(), gathered.sealed(stored, &mut buffer));
+        drop(claim);
+    }
+    let count = gathered.count();
+    if count == 0 && full.is_some_and(|page| Some(page) == wanted().next()) && to_park.is_none() {
+        // A buffer for nothing.
+        return None;
+    }
+    let came = gathered.install(parts, context, &mut buffer, (Access::Read, true));
+    charge.pages -= came;
+    (came == count).then(|| full.unwrap_or(end))
+}
+
+/// Installs and publishes neighbours from the pool, all of which are claimed. Returns
+/// how many.
+fn install_claimed(
+    parts: &Parts,
+    page: PageNo,
+    bytes: &[u8],
+    claims: &mut [Option<Claim<'static>>],
+) -> usize {
+    // What holds for the first: one call installs all of them alike.
+    let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
+    let stays = swap_cache::stays(parts, page, place, Access::Read, false);
+    let came = install::install_run(parts, page, bytes, stays.writes()).pages;
+    for (next, claim) in (page..).zip(&mut claims[..came]) {
+        if let Some(claim) = claim.take() {
+            parts.note_streamed(next, claim.before().place());
+            let copy = swap_cache::arrive(parts, claim.before().place(), stays);
+            install::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
+        }
+    }
+    parts.stats.add(Counter::PagesReadAhead, came as u64);
+    came
+}
+
+/// Unpacks the page and those after it that are in the pool, and installs them
+/// together. As [`from_disk`].
+fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
+    let is_pooled = |next: &PageNo| {
+        let seen = parts.pages.load(*next);
+        matches!(seen.place(), Place::Pool { .. }) && !seen.is_busy()
+    };
+    let wanted = (page..page + most as u64).take_while(is_pooled).count();
+    if wanted == 0 {
+        return Some(0);
+    }
+    let mut charge = charge(parts, context, wanted)?;
+    let mut buffer = parts.bounce.take_up_to(current_cpu(), wanted)?;
+    let mut claims = [const { None }; PIECE_PAGES];
+    let count = claim_pooled(parts, page, &mut claims[..buffer.len() / PAGE_SIZE]);
+    let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
+    let mut good = 0;
+    for (claim, copy) in claims.iter().flatten().zip(copies) {
+        let Place::Pool { handle } = claim.before().place() else { break };
+        if decompress::pooled(parts, context, Handle::from_bits(handle)).is_err() {
+            break;
+        }
+        *copy = context.page.0;
+        good += 1;
+    }
+    if good == 0 {
+        return (count == 0).then_some(0);
+    }
+    let came = install_claimed(parts, page, &buffer[..good * PAGE_SIZE], &mut claims);
+    charge.pages -= came;
+    (came > 0).then_some(came)
+}
+
+/// Charges pages to the budget. Before there is a claim or a buffer: nobody who
+/// has one waits for room.
+fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
+    for _ in 0..=ROOM_ROUNDS {
+        if parts.try_charge(&mut context.scratch, pages, parts.other_bytes()) {
+            if parts.budget.is_low(parts.other_bytes()) {
+                parts.wake_reclaim();
+            }
+            return Some(Charge { parts, pages });
+        }
+        parts.wake_reclaim();
+        if !matches!(reclaim::round_for_room(parts, context), Round::Progress) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Claims pages from `page` on that are in the pool and that nobody has. Returns
+/// how many.
+fn claim_pooled(parts: &Parts, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
+    for (index, place) in claims.iter_mut().enumerate() {
+        let next = page + index as u64;
+        let seen = parts.pages.load(next);
+        let Place::Pool { .. } = seen.place() else { return index };
+        let Some(claim) = parts.pages.try_claim(next, seen) else { return index };
+        *place = Some(claim);
+    }
+    claims.len()
+}

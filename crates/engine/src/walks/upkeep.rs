@@ -1,0 +1,138 @@
+//! What background reclaim does for the swap areas when memory is at ease.
+//!
+//! Small steps with pauses between them, so that neither the disk nor a CPU is
+//! taken from the program for long: pages of an area that has failed are
+//! brought elsewhere, emptied clusters are discarded, and storage at the end
+//! that is not needed is given back.
+
+use crate::base::page::{Claim, PageNo, Place};
+use crate::base::stats::Counter;
+use crate::core::parts::Parts;
+use crate::memory::context::{BATCH_PAGES, Context, Contexts};
+use crate::steps::decompress;
+use crate::steps::relocate::{Moved, Moves};
+use crate::steps::swap_cache;
+use crate::store::swap::Area;
+use crate::store::swap::area::Discarded;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::current_cpu;
+
+/// Entries looked at in one step, in search of pages to bring elsewhere.
+const SPAN_PAGES: u64 = 1 << 16;
+
+/// How far the work has come.
+#[derive(Debug, Default)]
+pub struct Upkeep {
+    /// Where the search for pages of a failed area goes on.
+    next: PageNo,
+    moved_in_round: usize,
+}
+
+impl Upkeep {
+    /// Does one step; whether there may be more to do soon.
+    pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+        // Also for what needs no context: a fork waits for this one, and what is
+        // locked at a fork stays locked in the child.
+        let mut context = contexts.claim_background();
+        if parts.areas.iter().any(Area::is_leaving) && self.move_away(parts, &mut context) {
+            return true;
+        }
+        let discarded = parts.areas.discard_one();
+        parts.count_discarded(discarded);
+        if discarded == Discarded::Nothing {
+            parts.stats.add(Counter::ShrunkBytes, parts.areas.shrink());
+        }
+        discarded != Discarded::Nothing
+    }
+
+    /// Brings some pages of failed areas elsewhere. What cannot be read stays
+    /// where it is: whoever touches it is told. When a whole round found
+    /// nothing that could go, the areas are left alone. False when nothing
+    /// could be done now.
+    fn move_away(&mut self, parts: &Parts, context: &mut Context) -> bool {
+        let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return false };
+        let Ok(slots) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
+            return false;
+        };
+        let mut moved = [const { None }; BATCH_PAGES];
+        let (copies, _) = cluster.as_chunks_mut();
+        let copies = &mut copies[..slots.as_slice().len()];
+        let count = self.gather(parts, context, copies, &mut moved);
+        let moves = Moves { slots, moved: &mut moved[..count] };
+        let gone = moves.carry_out(parts, context, &mut cluster);
+        parts.stats.add(Counter::PagesMoved, gone as u64);
+        self.moved_in_round += gone;
+        if self.next >= parts.space.high() {
+            if self.moved_in_round == 0 {
+                parts.areas.iter().filter(|area| area.is_leaving()).for_each(Area::give_up);
+            }
+            *self = Upkeep::default();
+        }
+        true
+    }
+
+    /// Claims the next pages that are to go and reads them. Returns how many.
+    fn gather(
+        &mut self,
+        parts: &Parts,
+        context: &mut Context,
+        copies: &mut [[u8; PAGE_SIZE]],
+        moved: &mut [Option<Moved<'static>>],
+    ) -> usize {
+        let mut count = 0;
+        let high = parts.space.high();
+        for _ in 0..SPAN_PAGES {
+            self.next = parts.space.next_touched(self.next..high);
+            if self.next == high || count == copies.len() {
+                break;
+            }
+            let page = self.next;
+            self.next += 1;
+            if parts.space.has_resident(page)
+                && swap_cache::forget(parts, page, |copy| {
+                    copy.in_slot().is_some_and(|copy| parts.areas.is_leaving(copy.slot()))
+                })
+            {
+                self.moved_in_round += 1;
+            }
+            let Some(claim) = claim_leaving(parts, page) else { continue };
+            if read_copy(parts, context, claim.before().place(), &mut copies[count]).is_some() {
+                moved[count] = Some(Moved { claim, at: count, part: None });
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// Claims a page if it is in an area that has failed.
+fn claim_leaving(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
+    let seen = parts.pages.load(page);
+    let (Place::Slot { slot } | Place::Packed { slot, .. }) = seen.place() else { return None };
+    let wanted = !seen.is_busy() && parts.areas.is_leaving(slot);
+    wanted.then(|| parts.pages.try_claim(page, seen)).flatten()
+}
+
+/// Reads the page at a place in the swap areas; `None` when it is not what was
+/// written there, or for want of room to unpack it.
+fn read_copy(
+    parts: &Parts,
+    context: &mut Context,
+    place: Place,
+    copy: &mut [u8; PAGE_SIZE],
+) -> Option<()> {
+    let (Place::Slot { slot } | Place::Packed { slot, .. }) = place else { return None };
+    parts.areas.read(&mut context.lanes, slot, copy).ok()?;
+    if !parts.open_sealed(slot, copy) {
+        return None;
+    }
+    if let Place::Packed { part, .. } = place {
+        // Of pages none: these stay where they are.
+        if !parts.try_charge(&mut context.scratch, 0, parts.other_bytes()) {
+            return None;
+        }
+        decompress::part(parts, context, copy, part).ok()?;
+        *copy = context.page.0;
+    }
+    Some(())
+}
