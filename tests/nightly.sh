@@ -29,9 +29,9 @@ needs() {
 # or asks the kernel (page tables, pool, codec, I/O), which Miri cannot.
 miri() {
     needs Miri miri rust-src
-    local leaves=(accuracy average balance control density estimate fill leaving packed patience
-        policy prefetch refault settings strides turnover swap::contents swap::discard
-        swap::header)
+    local leaves=(base::average base::likelihood codec::same_filled codec::packed_slot
+        policy store::swap::contents store::swap::discard store::swap::header
+        door::settings door::control)
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }

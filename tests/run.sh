@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change goes in: format, lints, the models
+# Everything that must hold before a change goes in: format, order, lints, the models
 # of the lock-free parts, all tests; as root, all tests a second time as a user
 # without any privilege, because that is how most people run softswap.
 set -euo pipefail
@@ -121,6 +121,7 @@ unprivileged() {
 
 step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
+step "order of rooms" tests/order.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models

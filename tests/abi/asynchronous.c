@@ -335,7 +335,23 @@ static void a_child_has_requests_of_its_own(void)
     }
 }
 
+/* A time that is far away, and one that is over. */
+static void waiting_for_long(void)
+{
+    int ends[2];
+    MUST(pipe(ends));
+    struct aiocb *reads = request(ends[0], memory(LEN, 1), 1, 0);
+    const struct aiocb *list[] = {reads};
+    MUST(aio_read(reads));
+    struct timespec over = {.tv_sec = -1}, far = {.tv_sec = 30000000000};
+    RESULT(aio_suspend(list, 1, &over));
+    MUST(write(ends[1], "x", 1));
+    RESULT(aio_suspend(list, 1, &far));
+    say_outcome("read", reads);
+}
+
 ABI_MAIN(CASE(a_write_and_a_read), CASE(requests_about_one_file_keep_their_order),
          CASE(one_that_waits_for_a_pipe), CASE(many_that_wait), CASE(errors), CASE(told_by_a_signal),
          CASE(told_in_a_thread), CASE(a_signal_ends_the_wait), CASE(cancelling), CASE(lists),
-         CASE(a_list_that_tells), CASE(syncing), CASE(a_child_has_requests_of_its_own))
+         CASE(a_list_that_tells), CASE(syncing), CASE(a_child_has_requests_of_its_own),
+         CASE(waiting_for_long))

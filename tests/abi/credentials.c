@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <locale.h>
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
 
@@ -407,6 +408,13 @@ static void children_in_a_process_name_space(void)
     all_there(at);
 }
 
+/* No thread can be started any more, and what says so is translated. */
+static void a_process_name_space_in_a_locale(void)
+{
+    say("%s", setlocale(LC_ALL, "C.UTF-8"));
+    children_in_a_process_name_space();
+}
+
 static void joining(const char *kind, int flag)
 {
     char path[64];
@@ -592,7 +600,8 @@ ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
          CASE(a_mount_name_space), CASE(a_host_name_space), CASE(a_network_name_space),
          CASE(an_ipc_name_space), CASE(user_and_mount_name_spaces), CASE(files_of_ones_own),
          CASE(a_directory_of_ones_own), CASE(being_one_thread), CASE(being_two_threads),
-         CASE(being_root_in_it), CASE(children_in_a_process_name_space), CASE(joining_mounts),
+         CASE(being_root_in_it), CASE(children_in_a_process_name_space),
+         CASE(a_process_name_space_in_a_locale), CASE(joining_mounts),
          CASE(joining_a_host_name), CASE(joining_ones_own_user_name_space),
          CASE(joining_by_syscall), CASE(nobody_else_has_ones_files), CASE(a_session_keyring),
          CASE(a_landlock), CASE(while_others_touch_memory), CASE(by_many_threads_at_once),

@@ -478,6 +478,67 @@ static void signals_to_the_process_again_and_again(void)
     say("%d of 200 in the first thread, %d in all", good, all_calls);
 }
 
+/* Sent before the child has run a single instruction of the program's. */
+static void signals_to_a_child_just_forked(void)
+{
+    int ends[KINDS] = {0};
+    for (int round = 0; round < 10; round++)
+        for (int i = 0; i < KINDS; i++) {
+            pid_t child = MUST(fork());
+            if (child == 0) {
+                alarm(1);
+                for (;;)
+                    pause();
+            }
+            MUST(kill(child, kinds[i]));
+            int status, is_lost;
+            MUST(waitpid(child, &status, 0));
+            is_lost = !WIFSIGNALED(status) || WTERMSIG(status) != kinds[i];
+            ends[i] += !is_lost;
+            if (is_lost)
+                break;
+        }
+    for (int i = 0; i < KINDS; i++)
+        say("%s: %d", sigabbrev_np(kinds[i]), ends[i]);
+}
+
+static void *end_by_its_own_instruction(void *by_number)
+{
+    if (by_number)
+        syscall(SYS_exit, 0);
+    __asm__ volatile("syscall" : : "a"((long)SYS_exit), "D"(0L) : "rcx", "r11", "memory");
+    return NULL;
+}
+
+static void *wait_for_a_byte(void *pipe_end)
+{
+    char byte;
+    return (void *)read(*(int *)pipe_end, &byte, 1);
+}
+
+static void after_threads_that_end_without_a_word(void)
+{
+    alarm(20);
+    handle_all();
+    for (long i = 0; i < 12; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, end_by_its_own_instruction, (void *)(i % 2));
+        pthread_join(thread, NULL);
+    }
+    block_all(SIG_BLOCK);
+    int ends[2];
+    MUST(pipe(ends));
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_a_byte, ends);
+    usleep(50000);
+    for (int i = 0; i < KINDS; i++)
+        MUST(kill(getpid(), kinds[i]));
+    block_all(SIG_UNBLOCK);
+    say_calls("unblocked");
+    MUST(write(ends[1], "x", 1));
+    pthread_join(thread, NULL);
+}
+
 ABI_MAIN(CASE(process_and_thread), CASE(values_are_kept), CASE(each_thread_has_its_own),
          CASE(ignoring_forgets_what_threads_have), CASE(another_thread_takes_it),
          CASE(the_first_to_unblock_takes_it), CASE(who_waits_takes_it),
@@ -486,4 +547,5 @@ ABI_MAIN(CASE(process_and_thread), CASE(values_are_kept), CASE(each_thread_has_i
          CASE(a_child_has_nothing_pending), CASE(after_exec), CASE(exec_keeps_it),
          CASE(raw_exec_keeps_it), CASE(exec_in_a_thread_keeps_its_own),
          CASE(a_program_that_is_spawned_has_nothing_pending), CASE(signals_while_it_forks),
-         CASE(signals_to_the_process_again_and_again))
+         CASE(signals_to_the_process_again_and_again),
+         CASE(signals_to_a_child_just_forked), CASE(after_threads_that_end_without_a_word))

@@ -89,3 +89,7 @@ pub fn main() -> ExitCode {
         ExitCode::from(refusal.status)
     })
 }
+
+#[cfg(test)]
+#[path = "reference_tests.rs"]
+mod tests;

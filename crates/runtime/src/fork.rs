@@ -107,6 +107,7 @@ pub(crate) fn install() -> Result<(), String> {
 extern "C" fn prepare() {
     let Some(engine) = start::engine() else { return };
     let mask = signals::block_all();
+    crate::masks::begin_fork();
     // What the C library does between here and the fork may touch managed
     // memory (the name-service database, say): this thread can still fault.
     signals::set_mask(!NEVER_BLOCKED);
@@ -161,9 +162,7 @@ extern "C" fn parent() {
     // SAFETY: taken in `prepare` by this thread.
     unsafe { _IO_list_unlock() };
     drop(forking.pinned);
-    signals::set_mask(forking.mask);
-    // What has arrived meanwhile waits; a child has none of it.
-    crate::masks::look();
+    end(forking.mask);
 }
 
 extern "C" fn child() {
@@ -187,7 +186,14 @@ extern "C" fn child() {
     // SAFETY: the child has one thread, and nobody else has the lock.
     unsafe { _IO_list_resetlock() };
     drop(forking.pinned);
-    signals::set_mask(forking.mask);
+    end(forking.mask);
+}
+
+/// All is as it was before: what was sent to this process meanwhile is taken now.
+fn end(mask: Mask) {
+    crate::masks::end_fork();
+    signals::set_mask(mask);
+    crate::masks::look();
 }
 
 /// Forks by `make`, which no handlers of the C library's surround.

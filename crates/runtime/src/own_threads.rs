@@ -18,6 +18,7 @@ use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -103,7 +104,9 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-fn start_all(state: &mut State) -> Result<(), String> {
+/// The error is not put into words here: for that the C library allocates, and it
+/// may be under [`undisturbed`], where no page can be brought in.
+fn start_all(state: &mut State) -> io::Result<()> {
     GO_ON.store(true, Ordering::Relaxed);
     for (at, thread) in state.threads.iter_mut().enumerate() {
         NUMBERS[at].store(0, Ordering::Relaxed);
@@ -112,7 +115,7 @@ fn start_all(state: &mut State) -> Result<(), String> {
             Ok(started) => *thread = Some(started),
             // `stat` and `ctl` are no condition.
             Err(_) if at == CONTROL => {}
-            Err(error) => return Err(format!("cannot start a thread: {error}")),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -143,7 +146,7 @@ fn end_all(state: &mut State) {
 /// Starts them.
 pub(crate) fn start() -> Result<(), String> {
     OWNER.store(softswap_sys::raw::current_process(), Ordering::Relaxed);
-    start_all(&mut state())
+    start_all(&mut state()).map_err(|error| format!("cannot start a thread: {error}"))
 }
 
 /// Whether this process is the one that has them.

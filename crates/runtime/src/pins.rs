@@ -22,6 +22,7 @@ use softswap_sys::raw::now_ns;
 use softswap_sys::{PAGE_SIZE, memory, signals};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Longest path the kernel takes, with its zero byte.
 const TEXT_BYTES: usize = 4096;
@@ -123,6 +124,10 @@ pub(crate) fn become_child(engine: &Engine) {
                 if range.held == 0 && range.len == 0 {
                     break;
                 }
+                // Its thread was about to write it down, or to give it up.
+                if range.address == 0 {
+                    continue;
+                }
                 if engine.contains(range.address) {
                     engine.unpin(range.address, range.len);
                 } else {
@@ -131,8 +136,10 @@ pub(crate) fn become_child(engine: &Engine) {
             }
         }
     });
-    let held = (0..DEPTH.get()).filter_map(range).map(|range| range.get().held as usize);
-    engine.inherit_held(held.sum());
+    let own = || (0..DEPTH.get()).filter_map(range);
+    // Which of its parent's spare files lies there says nothing about the child's.
+    own().for_each(|range| range.set(Range { spare: 0, ..range.get() }));
+    engine.inherit_held(own().map(|range| range.get().held as usize).sum());
     transfers::spare::forget();
 }
 
@@ -207,9 +214,12 @@ fn release_down_to(engine: &Engine, floor: usize) {
         && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
     {
         // First forgotten, then given up: a handler in between that jumps out must not
-        // give it up a second time.
+        // give it up a second time. Read before: a handler's call takes the same place.
+        let Range { address, len, held, spare, .. } = place.get();
+        compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
-        let Range { address, len, held, spare, .. } = place.take();
+        compiler_fence(Ordering::SeqCst);
+        place.set(Range::default());
         if engine.contains(address) {
             engine.unpin(address, len);
             engine.let_go(held as usize);
@@ -374,8 +384,8 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Keeps memory that `map_it` maps outside the window until the call ends, however it
-    /// does, and says which spare file lies there; `held` bytes of it are counted as held. `None` where other calls hold too much,
-    /// or it cannot be mapped.
+    /// does, and says which spare file lies there; `held` bytes of it are counted as held.
+    /// `None` where other calls hold too much, or it cannot be mapped.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,

@@ -124,6 +124,7 @@ pub(crate) fn prepare(engine: &Engine) {
 }
 
 fn exit(arguments: Arguments) -> isize {
+    crate::masks::leave();
     if let Some(engine) = start::engine() {
         prepare(engine);
     }

@@ -47,7 +47,7 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
     pins::keep_pins(base);
     if keep_stack(base) {
-        masks::enter();
+        masks::enter(base);
     }
     Ok(())
 }
@@ -74,11 +74,11 @@ extern "C" fn take_stack(base: *mut c_void) {
     unsafe { signals::remove_stack(base as usize) };
 }
 
-/// Gives this thread its stack. Whether it is taken away when the thread ends.
-fn give_stack() -> bool {
-    let Ok(base) = signals::install_stack() else { return false };
+/// Gives this thread its stack: where, if it is taken away when the thread ends.
+fn give_stack() -> Option<usize> {
+    let base = signals::install_stack().ok()?;
     pins::keep_pins(base);
-    keep_stack(base)
+    keep_stack(base).then_some(base)
 }
 
 /// Has this thread's stack taken away when it ends.
@@ -90,7 +90,7 @@ fn keep_stack(base: usize) -> bool {
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
-    let ends_here = give_stack();
+    let stack = give_stack();
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
     let given = signals::block_all();
@@ -101,8 +101,8 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     masks::inherit(believed | given);
     if is_own {
         masks::be_engines();
-    } else if ends_here {
-        masks::enter();
+    } else if let Some(stack) = stack {
+        masks::enter(stack);
     }
     // SAFETY: it came from the engine's heap and is not used again.
     unsafe { HEAP.release(job.cast()) };

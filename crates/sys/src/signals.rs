@@ -18,8 +18,11 @@ pub const STACK_BYTES: usize = 1 << 20;
 /// Bytes above the stack for what else is kept for its thread. Thread-local
 /// variables would come out of the thread's own stack, which may be small.
 pub const ROOM_BYTES: usize = 48 << 10;
-/// All of a thread's mapping: a guard page, its stack, its room.
-const THREAD_BYTES: usize = PAGE_SIZE + STACK_BYTES + ROOM_BYTES;
+/// Bytes for what others know of the thread.
+pub const NOTE_BYTES: usize = 256;
+/// All of a thread's mapping: a guard page, its stack, what others know of it, its room.
+const THREAD_BYTES: usize =
+    (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + ROOM_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// A set of signals as the kernel has it: bit n-1 for signal n.
 pub type Mask = u64;
@@ -194,11 +197,18 @@ pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
+/// [`NOTE_BYTES`] of the thread whose stack [`install_stack`] put at `base`. They stay as
+/// long as the stack: for good where the thread ends by an instruction of its own.
+#[must_use]
+pub fn note(base: usize) -> usize {
+    base + PAGE_SIZE + STACK_BYTES
+}
+
 /// The room of the thread whose stack [`install_stack`] put at `base`:
 /// [`ROOM_BYTES`], zeroes at first.
 #[must_use]
 pub fn room(base: usize) -> usize {
-    base + PAGE_SIZE + STACK_BYTES
+    note(base) + NOTE_BYTES
 }
 
 fn use_stack(base: usize) {

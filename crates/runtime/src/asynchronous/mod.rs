@@ -151,7 +151,10 @@ unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const tim
     // SAFETY: the caller's promise.
     let time = unsafe { time.as_ref() };
     let end = time.map(|time| {
-        raw::now_ns().saturating_add(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        // What is negative is over.
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let ns = seconds.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+        raw::now_ns().saturating_add(ns)
     });
     loop {
         let seen = DONE.load(Ordering::Acquire);

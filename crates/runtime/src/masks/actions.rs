@@ -35,7 +35,7 @@ impl Remembered {
     fn with<R>(&self, body: impl FnOnce(&mut Action) -> R) -> R {
         signals::with_all_blocked(|| {
             // Who forks has it already.
-            let has_lock = pending::is_forking();
+            let has_lock = pending::has_lock_for_fork();
             if !has_lock {
                 self.lock.lock();
             }

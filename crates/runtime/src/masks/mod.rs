@@ -61,9 +61,21 @@ pub(crate) fn adopt() {
 }
 
 /// This thread is the program's, and can be told of signals; it believes what it is to.
-pub(crate) fn enter() {
-    pending::enter();
+/// `stack` is where its signal stack is.
+pub(crate) fn enter(stack: usize) {
+    pending::enter(signals::note(stack));
     look();
+}
+
+/// This thread forks: from now on it takes nothing that is sent.
+pub(crate) fn begin_fork() {
+    pending::begin_fork();
+}
+
+/// It has forked, in the parent or the child, and has given back what it held for that.
+/// What was sent meanwhile is to be taken when signals are open again, by [`look`].
+pub(crate) fn end_fork() {
+    pending::end_fork();
 }
 
 /// Takes what was sent meanwhile.
@@ -71,9 +83,11 @@ pub(crate) fn look() {
     belief::release(OURS & !belief::believed());
 }
 
-/// This thread ends.
+/// This thread ends. The child of a `vfork` is none, though its memory is its parent's.
 pub(crate) fn leave() {
-    pending::leave();
+    if !belief::is_borrowing() {
+        pending::leave();
+    }
 }
 
 /// This thread is the engine's.

@@ -7,8 +7,14 @@
 //! to look here: one that waits for it, or does not block it. A thread that begins to take
 //! a signal looks by itself, and one that ends leaves it to another.
 //!
-//! A forked child has nothing pending; what `exec` begins has all of it, for which it is
-//! given back to the kernel.
+//! A forked child has nothing pending but what was sent to itself; what `exec` begins has
+//! all of it, for which it is given back to the kernel. From before the engine rests for a
+//! fork until all is at its place again the thread that forks takes nothing: a handler of
+//! the program's would find locks taken that it needs, or the child half made.
+//!
+//! Others look at a thread as long as it is in the list. One that ends without a word, by
+//! an instruction of its own, stays there: so what is listed lies beside the signal stack,
+//! which then stays, too, and not among the variables that go with the thread.
 
 use super::{OURS, waiting};
 use softswap_sys::futex::Lock;
@@ -60,8 +66,12 @@ struct Thread {
     believed: AtomicU64,
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
+    /// Its number, while it forks; 0 while it does not.
+    forks_as: Cell<i32>,
     /// Whether it has the lock for the time of a fork.
-    is_forking: Cell<bool>,
+    has_lock: Cell<bool>,
+    /// Whether it is a child's, and nothing of the parent's is pending any more.
+    is_anew: Cell<bool>,
     // The rest is touched under the lock.
     is_listed: Cell<bool>,
     next: Cell<*const Thread>,
@@ -69,20 +79,51 @@ struct Thread {
     held: Held,
 }
 
-thread_local! {
-    static ME: Thread = const {
+const _: () = assert!(size_of::<Thread>() <= signals::NOTE_BYTES);
+
+impl Thread {
+    const fn new() -> Thread {
         Thread {
             number: AtomicI32::new(0),
             believed: AtomicU64::new(0),
             waits_for: AtomicU64::new(0),
             is_engines: Cell::new(false),
-            is_forking: Cell::new(false),
+            forks_as: Cell::new(0),
+            has_lock: Cell::new(false),
+            is_anew: Cell::new(false),
             is_listed: Cell::new(false),
             next: Cell::new(ptr::null()),
             before: Cell::new(ptr::null()),
             held: nothing(),
         }
-    };
+    }
+
+    /// Takes over what another was: the same thread's, in another place.
+    fn be(&self, other: &Thread) {
+        self.number.store(other.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.believed.store(other.believed.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.waits_for.store(other.waits_for.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.is_engines.set(other.is_engines.get());
+        for (here, there) in self.held.iter().zip(&other.held) {
+            here.set(there.take());
+        }
+    }
+}
+
+thread_local! {
+    /// Before a thread is in the list, and after.
+    static OWN: Thread = const { Thread::new() };
+    /// While it is; null otherwise.
+    static LISTED: Cell<*const Thread> = const { Cell::new(ptr::null()) };
+}
+
+/// Runs `body` with this thread.
+fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
+    // SAFETY: null, or where `enter` put it: that stays until `leave` says otherwise.
+    match unsafe { LISTED.get().as_ref() } {
+        Some(listed) => body(listed),
+        None => OWN.with(body),
+    }
 }
 
 /// What all threads have in common; touched under the lock.
@@ -107,10 +148,10 @@ static SHARED: Shared = Shared {
 /// Runs `body` under the lock, for this thread.
 fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     signals::with_all_blocked(|| {
-        ME.with(|me| {
+        with_me(|me| {
             // While it forks, this thread has the lock already, and is here because a
             // signal has arrived: nothing is half done.
-            let has_lock = me.is_forking.get();
+            let has_lock = me.has_lock.get();
             if !has_lock {
                 SHARED.lock.lock();
             }
@@ -123,27 +164,37 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     })
 }
 
+/// This thread forks: from now on it takes nothing.
+pub(super) fn begin_fork() {
+    with_me(|me| me.forks_as.set(raw::current_thread()));
+}
+
+/// Ends what [`begin_fork`] began. What has arrived meanwhile waits.
+pub(super) fn end_fork() {
+    with_me(|me| me.forks_as.set(0));
+}
+
 /// Keeps other threads from holding the lock while this one forks.
 pub(super) fn lock_for_fork() {
     SHARED.lock.lock();
-    ME.with(|me| me.is_forking.set(true));
+    with_me(|me| me.has_lock.set(true));
 }
 
 /// Ends what [`lock_for_fork`] began.
 pub(super) fn unlock_after_fork() {
-    ME.with(|me| me.is_forking.set(false));
+    with_me(|me| me.has_lock.set(false));
     SHARED.lock.unlock();
 }
 
 /// Whether this thread has the lock for the time of a fork.
-pub(super) fn is_forking() -> bool {
-    ME.with(|me| me.is_forking.get())
+pub(super) fn has_lock_for_fork() -> bool {
+    with_me(|me| me.has_lock.get())
 }
 
 /// A thread of the list, if there is one.
 fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
-    // SAFETY: null, or in the list: a thread takes itself out before it ends, under the
-    // lock, which is held.
+    // SAFETY: null, or in the list: a thread takes itself out before its place goes, under
+    // the lock, which is held.
     unsafe { thread.as_ref() }
 }
 
@@ -171,6 +222,13 @@ impl Process {
         }
     }
 
+    /// Whether a thread that was listed later has this one's number: then this one is gone.
+    fn is_replaced(&self, thread: &Thread) -> bool {
+        let number = thread.number.load(Ordering::Relaxed);
+        let later = self.threads().take_while(|other| !ptr::eq(*other, thread));
+        later.into_iter().any(|other| other.number.load(Ordering::Relaxed) == number)
+    }
+
     fn threads(&self) -> impl Iterator<Item = &Thread> {
         let first = listed(self, self.first.get());
         std::iter::successors(first, |thread| listed(self, thread.next.get()))
@@ -193,23 +251,54 @@ impl Process {
         let others = self.threads().filter(|thread| !is_first(thread));
         for thread in self.threads().filter(is_first).chain(others).filter(takes) {
             let number = thread.number.load(Ordering::Relaxed);
+            if self.is_replaced(thread) {
+                self.unlist(thread);
+                continue;
+            }
             // This one looks by itself: before it waits, or when it has forked.
-            // SAFETY: details made for this.
-            let tell = || unsafe { signals::send_with(number, signal, &raw const poke) };
-            if number == me || tell().is_ok() {
+            if number == me {
                 return;
             }
+            // SAFETY: details made for this.
+            match unsafe { signals::send_with(number, signal, &raw const poke) } {
+                Ok(()) => return,
+                // It has ended without a word.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.unlist(thread),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// This is a child, or has just begun: of its threads there is this one, and nothing is
+    /// pending.
+    fn begin_anew(&self, me: &Thread) {
+        self.first.set(ptr::null());
+        self.held.iter().chain(&me.held).for_each(|held| held.set(None));
+        me.waits_for.store(0, Ordering::Relaxed);
+        me.number.store(raw::current_thread(), Ordering::Relaxed);
+        if me.is_listed.get() {
+            self.list(me);
         }
     }
 }
 
-/// From now on this thread is told of signals that it takes.
-pub(super) fn enter() {
+/// From now on this thread is told of signals that it takes. `note` is the address of its
+/// [`signals::note`].
+pub(super) fn enter(note: usize) {
     with(|process, me| {
-        me.number.store(raw::current_thread(), Ordering::Relaxed);
-        if !me.is_listed.get() {
-            process.list(me);
+        if me.is_listed.get() {
+            return;
         }
+        // SAFETY: room for it, of this thread alone, which stays as long as its stack.
+        let listed = unsafe {
+            let place = note as *mut Thread;
+            place.write(Thread::new());
+            &*place
+        };
+        listed.be(me);
+        listed.number.store(raw::current_thread(), Ordering::Relaxed);
+        process.list(listed);
+        LISTED.set(listed);
     });
 }
 
@@ -217,28 +306,34 @@ pub(super) fn enter() {
 pub(super) fn leave() {
     with(|process, me| {
         process.unlist(me);
-        me.waits_for.store(0, Ordering::Relaxed);
+        LISTED.set(ptr::null());
+        OWN.with(|own| {
+            if !ptr::eq(own, me) {
+                own.be(me);
+            }
+            own.waits_for.store(0, Ordering::Relaxed);
+        });
         super::belief::kinds(OURS).for_each(|signal| process.tell(signal));
     });
 }
 
 /// This thread is the engine's.
 pub(super) fn be_engines() {
-    ME.with(|me| me.is_engines.set(true));
+    with_me(|me| me.is_engines.set(true));
 }
 
 /// Whether this thread takes nothing that is sent, whatever it blocks.
 pub(super) fn takes_nothing() -> bool {
-    ME.with(|me| me.is_engines.get() || me.is_forking.get())
+    with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
 /// Which of the engine's signals this thread believes it has blocked.
 pub(super) fn believed() -> Mask {
-    ME.with(|me| me.believed.load(Ordering::Relaxed))
+    with_me(|me| me.believed.load(Ordering::Relaxed))
 }
 
 pub(super) fn believe(mask: Mask) {
-    ME.with(|me| me.believed.store(mask, Ordering::SeqCst));
+    with_me(|me| me.believed.store(mask, Ordering::SeqCst));
 }
 
 /// This thread waits for these, or for none any more.
@@ -251,7 +346,7 @@ pub(super) fn wait_for(mask: Mask) {
 
 /// Whether this thread waits for it.
 pub(super) fn is_waiting_for(signal: i32) -> bool {
-    ME.with(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
+    with_me(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
 }
 
 /// Keeps a sent signal that this thread does not take. What was sent to this very thread
@@ -259,6 +354,12 @@ pub(super) fn is_waiting_for(signal: i32) -> bool {
 pub(super) fn hold(signal: i32, info: &siginfo_t) {
     with(|process, me| {
         ANY.store(true, Ordering::SeqCst);
+        // In a child, sent before it has come so far itself.
+        let is_child = || me.forks_as.get() != raw::current_thread();
+        if me.forks_as.get() != 0 && !me.is_anew.get() && is_child() {
+            process.begin_anew(me);
+            me.is_anew.set(true);
+        }
         if info.si_code == libc::SI_TKILL && !me.is_engines.get() {
             keep(&me.held, signal, info);
         } else {
@@ -304,16 +405,12 @@ pub(super) fn forget(signal: i32) {
     });
 }
 
-/// This process is a forked child, or has just begun: of its threads there is this one,
-/// and nothing is pending.
+/// This process is a forked child, or has just begun: nothing is pending but what was sent
+/// to it.
 pub(super) fn become_child() {
     with(|process, me| {
-        process.first.set(ptr::null());
-        process.held.iter().chain(&me.held).for_each(|held| held.set(None));
-        me.waits_for.store(0, Ordering::Relaxed);
-        me.number.store(raw::current_thread(), Ordering::Relaxed);
-        if me.is_listed.get() {
-            process.list(me);
+        if !me.is_anew.replace(false) {
+            process.begin_anew(me);
         }
     });
 }

@@ -57,7 +57,10 @@ pub(crate) fn open(directories: &[PathBuf]) {
 /// In a forked child: they are its parent's. They stay open, because a filter may forbid
 /// to close them.
 pub(crate) fn forget() {
-    SPARES.iter().for_each(|spare| spare.fd.store(-1, Ordering::Release));
+    for spare in &SPARES {
+        spare.fd.store(-1, Ordering::Release);
+        spare.is_used.store(false, Ordering::Release);
+    }
 }
 
 /// Whether there are any.

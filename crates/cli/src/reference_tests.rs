@@ -1,0 +1,79 @@
+//! What can be given on the command line and set by `ctl` stands in docs/reference.md.
+
+use super::Cli;
+use clap::{Arg, Command, CommandFactory};
+use softswap_engine::door::settings::SETTINGS;
+
+const REFERENCE: &str = include_str!("../../../docs/reference.md");
+
+/// What is said of a command: from its heading to that of the next one.
+fn section(path: &str) -> Option<&'static str> {
+    let (_, text) = REFERENCE.split_once(&format!("# `{path}`\n"))?;
+    Some(text.split("# `softswap ").next().unwrap_or(text))
+}
+
+/// Whether a word stands there by itself: `--swap-in` is not `--swap`.
+fn names(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
+    })
+}
+
+/// How an argument is given: `--size`, `-f`, `FILE`, and words it is limited to.
+fn spellings(arg: &Arg) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(arg.get_long().map(|long| format!("--{long}")));
+    words.extend(arg.get_short().map(|short| format!("-{short}")));
+    if words.is_empty() {
+        words.extend(arg.get_value_names().into_iter().flatten().map(|name| name.to_string()));
+    }
+    words.extend(arg.get_possible_values().iter().map(|value| value.get_name().to_string()));
+    words
+}
+
+/// Adds what `part` does not name of a command, nor the reference of those below it.
+fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    for word in shown.flat_map(spellings) {
+        if !names(part, &word) {
+            missing.push(format!("{path} {word}"));
+        }
+    }
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        let name = below.get_name();
+        let path = format!("{path} {name}");
+        // `ctl get` has no heading of its own.
+        match section(&path).or_else(|| names(part, name).then_some(part)) {
+            Some(part) => look(below, &path, part, missing),
+            None => missing.push(path),
+        }
+    }
+}
+
+#[test]
+fn every_command_and_option_is_in_the_reference() {
+    let mut missing = Vec::new();
+    look(&Cli::command(), "softswap", "", &mut missing);
+    assert!(missing.is_empty(), "missing in docs/reference.md: {missing:#?}");
+}
+
+#[test]
+fn every_option_of_run_has_its_variable_in_the_reference() {
+    let part = section("softswap run").unwrap();
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").unwrap();
+    for long in run.get_arguments().filter_map(Arg::get_long) {
+        let variable = format!("SOFTSWAP_{}", long.replace('-', "_").to_ascii_uppercase());
+        assert!(names(part, &variable), "{variable} is missing in docs/reference.md");
+    }
+}
+
+#[test]
+fn every_setting_is_in_the_reference() {
+    let part = section("softswap ctl").unwrap();
+    for setting in &SETTINGS {
+        let row = format!("\n| `{}` |", setting.key);
+        assert!(part.contains(&row), "{} is missing in docs/reference.md", setting.key);
+    }
+}
