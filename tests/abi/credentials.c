@@ -415,6 +415,15 @@ static void a_process_name_space_in_a_locale(void)
     children_in_a_process_name_space();
 }
 
+/* Its children go there, but no thread of its own may be made. */
+static void a_program_before_a_process_name_space(void)
+{
+    RESULT(unshare(CLONE_NEWUSER | CLONE_NEWPID));
+    fflush(stdout);
+    execl("/bin/echo", "echo", "ran", NULL);
+    say("not started");
+}
+
 static void joining(const char *kind, int flag)
 {
     char path[64];
@@ -601,7 +610,8 @@ ABI_MAIN(CASE(no_new_privileges), CASE(no_new_privileges_by_syscall),
          CASE(an_ipc_name_space), CASE(user_and_mount_name_spaces), CASE(files_of_ones_own),
          CASE(a_directory_of_ones_own), CASE(being_one_thread), CASE(being_two_threads),
          CASE(being_root_in_it), CASE(children_in_a_process_name_space),
-         CASE(a_process_name_space_in_a_locale), CASE(joining_mounts),
+         CASE(a_process_name_space_in_a_locale),
+         CASE(a_program_before_a_process_name_space), CASE(joining_mounts),
          CASE(joining_a_host_name), CASE(joining_ones_own_user_name_space),
          CASE(joining_by_syscall), CASE(nobody_else_has_ones_files), CASE(a_session_keyring),
          CASE(a_landlock), CASE(while_others_touch_memory), CASE(by_many_threads_at_once),

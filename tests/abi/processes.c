@@ -838,6 +838,27 @@ static void fill_at_random(char *at, uint64_t word)
     }
 }
 
+/* Text of a kind, several budgets of it: reading takes a child nothing of its own. */
+static void a_child_s_child_reads_several_budgets(void)
+{
+    const size_t len = 80u << 20;
+    unsigned char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < len; i++)
+        at[i] = (i * 7) >> 5 ^ (i >> 13);
+    unsigned long sum = checksum((char *)at, len);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        pid_t last = MUST(fork());
+        for (int i = 0; last == 0 && i < 2; i++)
+            say("the same %d", checksum((char *)at, len) == sum);
+        if (last > 0)
+            say_end("child's child", last);
+        fflush(stdout);
+        _exit(0);
+    }
+    say_end("child", pid);
+}
+
 /* Nothing that is open says whether a child is there: it may close all of it. */
 static void a_child_that_closes_pipes_keeps_its_memory(void)
 {
@@ -938,5 +959,6 @@ ABI_MAIN(CASE(fork_copies_memory),
          CASE(a_search_finds_programs_and_scripts),
          CASE(descriptors_while_a_thread_forks),
          CASE(the_limit_while_a_thread_forks),
+         CASE(a_child_s_child_reads_several_budgets),
          CASE(a_child_that_closes_pipes_keeps_its_memory),
          CASE(many_children_one_after_another))

@@ -143,10 +143,15 @@ fn end_all(state: &mut State) {
     }
 }
 
-/// Starts them.
-pub(crate) fn start() -> Result<(), String> {
+/// Starts them. Where the kernel refuses, the process goes on without: it may have
+/// another process name space before it, where its children go but no thread of its own.
+pub(crate) fn start() {
     OWNER.store(softswap_sys::raw::current_process(), Ordering::Relaxed);
-    start_all(&mut state()).map_err(|error| format!("cannot start a thread: {error}"))
+    let mut state = state();
+    if start_all(&mut state).is_err() {
+        end_all(&mut state);
+        state.for_good = true;
+    }
 }
 
 /// Whether this process is the one that has them.

@@ -93,8 +93,10 @@ extern "C" fn on_load() {
         // The guard last: from here on calls with managed pointers trap.
         control::prepare();
         // Under a filter of an earlier program's there are none.
-        let started = if exemption::is_in_force() { Ok(()) } else { own_threads::start() };
-        if let Err(why) = started.and_then(|()| install_guard()) {
+        if !exemption::is_in_force() {
+            own_threads::start();
+        }
+        if let Err(why) = install_guard() {
             fail(&why);
         }
     }

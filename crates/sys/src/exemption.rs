@@ -17,13 +17,15 @@
 //! the kernel's own strict mode lets it pass, too.
 //!
 //! What is listed is listed with its arguments ([`RULES`]): nothing that changes
-//! another process or asks for its memory, no memory that may be run, no file
-//! of the program's written to, no descriptor but the engine's own read from.
+//! another process or asks for its memory, no memory that may be run, nothing
+//! is opened, and only what lies where the engine's descriptors do is read or written.
 //! The rings are not listed: their queues lie in the program's memory, and what
 //! they do no filter sees. From here on they are not used ([`crate::ring`]).
 //!
 //! What is left to somebody who has taken over the program and jumps to the
-//! engine's instruction: its own memory, its own signals, and the engine's files.
+//! engine's instruction: its own memory, its own signals, the engine's files, and by a
+//! duplicate of a descriptor to where the engine's lie, the files that the program has
+//! open already. `shmctl` tells of memory that others share.
 //!
 //! No rule names this process by its number: children are judged by the same
 //! filter, and would reach their parent by it. Where the kernel knows no other name

@@ -16,6 +16,7 @@ use crate::policy::grace::Grace;
 use crate::steps::batch_unmap::Lifted;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What became of protected victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +98,13 @@ fn keep_on_standby(parts: &Parts, page: PageNo, claim: &Claim<'_>) {
 fn leaves_as_it_is(parts: &Parts, page: PageNo, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
     match copy {
-        // What the pool may take is offered to it.
+        // What the pool may take is offered to it; in a forked child the pool is for what
+        // has no other place.
         StoredCopy::Slot(_) => {
-            is_in_slot(parts, claim) && (parts.passes_pool(page) || !parts.copies.may_be_packed())
+            is_in_slot(parts, claim)
+                && (parts.passes_pool(page)
+                    || !parts.may_write.load(Relaxed)
+                    || !parts.copies.may_be_packed())
         }
         // What is in DRAM is the better one if the pool's is damaged.
         StoredCopy::Pool { .. } => swap_cache::is_sound(parts, copy),

@@ -49,6 +49,12 @@ pub fn stays(parts: &Parts, page: PageNo, place: Place, access: Access, is_touch
     if access == Access::Write {
         return Stays::Nothing;
     }
+    let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
+    if is_stored && !parts.may_write.load(Relaxed) {
+        // A forked child could not store it in a slot again, and what it inherited in the
+        // pool costs it nothing.
+        return Stays::Copy;
+    }
     let is_room = match place {
         Place::Slot { slot } | Place::Packed { slot, .. } => parts.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),

@@ -2,8 +2,8 @@
 //! extent -> bounce -> io -> publish.
 //!
 //! Victims that nobody has written since they came in are dropped where they are
-//! ([`unchanged`]); those that are still stored leave for that. Others leave together,
-//! where that takes fewer flushes ([`lift`]); the rest is moved out of the program's
+//! ([`clean_reclaim`]); those that are still stored leave for that. Others leave together,
+//! where that takes fewer flushes ([`batch_unmap`]); the rest is moved out of the program's
 //! reach into staging frames. From then on a touch finds them staged and takes them
 //! straight back. Same-filled pages become a word, compressible ones go to the pool, the
 //! others are copied to a bounce buffer, sealed, and written in one go. Only when the

@@ -136,6 +136,8 @@ pub fn make_room(
     loop {
         let other = parts.other_bytes();
         if parts.try_charge(&mut context.scratch, count, other) {
+            // Whoever gave the room: the next wait is another one.
+            parts.interrupted_wait.forget();
             // Now, while the page is brought in.
             if parts.budget.is_low(other) {
                 parts.wake_reclaim();
