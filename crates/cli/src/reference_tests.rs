@@ -28,7 +28,10 @@ fn spellings(arg: &Arg) -> Vec<String> {
     if words.is_empty() {
         words.extend(arg.get_value_names().into_iter().flatten().map(|name| name.to_string()));
     }
-    words.extend(arg.get_possible_values().iter().map(|value| value.get_name().to_string()));
+    // A flag is true or false, and nobody writes that.
+    if arg.get_action().takes_values() {
+        words.extend(arg.get_possible_values().iter().map(|value| value.get_name().to_string()));
+    }
     words
 }
 
