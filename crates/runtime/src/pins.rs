@@ -17,10 +17,10 @@ use crate::{faults, guard, start, transfers};
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::holding::{Pinned, Then};
-use softswap_sys::futex::Lock;
+use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::{PAGE_SIZE, memory, signals};
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -78,49 +78,37 @@ fn range(index: usize) -> Option<&'static Cell<Range>> {
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
+/// A thread's table.
+#[derive(Clone, Copy, PartialEq)]
+struct Table(*const Cell<Range>);
+
+// SAFETY: what it names is only touched by its own thread, or in a forked child, which
+// has one.
+unsafe impl Send for Table {}
+
 /// The tables of all threads that have a signal stack.
-struct Tables {
-    lock: Lock,
-    at: UnsafeCell<Vec<*const Cell<Range>>>,
-}
-
-// SAFETY: `at` is only touched under `lock`, and what it names by its own thread, or in a
-// forked child, which has one.
-unsafe impl Sync for Tables {}
-
-static TABLES: Tables = Tables { lock: Lock::new(), at: UnsafeCell::new(Vec::new()) };
-
-impl Tables {
-    fn with<R>(&self, body: impl FnOnce(&mut Vec<*const Cell<Range>>) -> R) -> R {
-        signals::with_all_blocked(|| {
-            self.lock.lock();
-            // SAFETY: the lock is held.
-            let result = body(unsafe { &mut *self.at.get() });
-            self.lock.unlock();
-            result
-        })
-    }
-}
+static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
 /// Keeps other threads from holding the lock while this one forks.
 pub(crate) fn lock_for_fork() {
-    TABLES.lock.lock();
+    TABLES.lock_for_fork();
 }
 
 /// Ends what [`lock_for_fork`] began.
 pub(crate) fn unlock_after_fork() {
-    TABLES.lock.unlock();
+    TABLES.unlock_after_fork();
 }
 
 /// In a forked child: what calls of its parent's other threads hold is given up.
 pub(crate) fn become_child(engine: &Engine) {
-    let own = PINNED.get();
+    let own = Table(PINNED.get());
     TABLES.with(|tables| {
-        for table in std::mem::replace(tables, Vec::from_iter((!own.is_null()).then_some(own))) {
+        let kept = Vec::from_iter((!own.0.is_null()).then_some(own));
+        for table in std::mem::replace(tables, kept) {
             // What is given up is emptied, so the first empty one is the end.
             for index in (0..MAX_RANGES).take_while(|_| table != own) {
                 // SAFETY: a thread's table, of which this is a copy that nobody else has.
-                let range = unsafe { &*table.add(index) }.take();
+                let range = unsafe { &*table.0.add(index) }.take();
                 if range.held == 0 && range.len == 0 {
                     break;
                 }
@@ -148,7 +136,7 @@ pub(crate) fn keep_pins(base: usize) {
     STACK.set(base);
     let table = signals::room(base) as *const Cell<Range>;
     PINNED.set(table);
-    TABLES.with(|tables| tables.push(table));
+    TABLES.with(|tables| tables.push(Table(table)));
 }
 
 /// Gives up this thread's pins: it ends, perhaps out of a guarded call.
@@ -158,7 +146,7 @@ pub(crate) fn forget_pins() {
     }
     STACK.set(0);
     let table = PINNED.replace(std::ptr::null());
-    TABLES.with(|tables| tables.retain(|other| *other != table));
+    TABLES.with(|tables| tables.retain(|other| other.0 != table));
 }
 
 /// Whether this thread has a signal stack of the engine's.

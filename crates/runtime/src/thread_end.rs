@@ -10,9 +10,8 @@ use crate::raw_calls::{Answer, pass_on};
 use crate::reading;
 use crate::start;
 use softswap_engine::door::engine::Engine;
-use softswap_sys::futex::Lock;
+use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
-use std::cell::UnsafeCell;
 
 /// Memory that stays until a thread is gone.
 struct Kept {
@@ -21,36 +20,16 @@ struct Kept {
     len: usize,
 }
 
-struct List {
-    lock: Lock,
-    kept: UnsafeCell<Vec<Kept>>,
-}
-
-// SAFETY: `kept` is only touched under `lock`.
-unsafe impl Sync for List {}
-
-static LIST: List = List { lock: Lock::new(), kept: UnsafeCell::new(Vec::new()) };
-
-impl List {
-    fn with<R>(&self, body: impl FnOnce(&mut Vec<Kept>) -> R) -> R {
-        signals::with_all_blocked(|| {
-            self.lock.lock();
-            // SAFETY: the lock is held.
-            let result = body(unsafe { &mut *self.kept.get() });
-            self.lock.unlock();
-            result
-        })
-    }
-}
+static LIST: Locked<Vec<Kept>> = Locked::new(Vec::new());
 
 /// Keeps other threads from holding the lock while this one forks.
 pub(crate) fn lock_for_fork() {
-    LIST.lock.lock();
+    LIST.lock_for_fork();
 }
 
 /// Ends what [`lock_for_fork`] began.
 pub(crate) fn unlock_after_fork() {
-    LIST.lock.unlock();
+    LIST.unlock_after_fork();
 }
 
 /// Brings in `len` bytes and keeps them for as long as this thread is there; whether they

@@ -51,6 +51,7 @@ pub mod kept;
 pub mod kernel_swap;
 pub mod layout;
 pub mod linked;
+pub mod locked;
 pub mod load;
 pub mod lz4;
 pub mod memory;

@@ -5,9 +5,9 @@ use super::{ControlBlock, List, MOST_PRIORITY, Operation, Request};
 use crate::masks::INTERNAL;
 use crate::threads;
 use libc::c_void;
-use softswap_sys::futex::{self, Lock};
+use softswap_sys::futex;
+use softswap_sys::locked::Locked;
 use softswap_sys::signals::{self, NEVER_BLOCKED};
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,39 +59,32 @@ impl State {
     }
 }
 
-pub(super) struct Queue {
-    lock: Lock,
-    state: UnsafeCell<Option<State>>,
-}
+/// What is made when it is first wanted.
+pub(super) struct Queue(Locked<Option<State>>);
 
-// SAFETY: `state` is only touched under `lock`; the blocks that requests point to
-// are the program's, which leaves them to us meanwhile.
-unsafe impl Sync for Queue {}
+// SAFETY: the blocks that requests point to are the program's, which leaves them to
+// whichever thread has the request.
+unsafe impl Send for State {}
 
-pub(super) static QUEUE: Queue = Queue { lock: Lock::new(), state: UnsafeCell::new(None) };
+pub(super) static QUEUE: Queue = Queue(Locked::new(None));
 
 /// Counts what was given to the workers.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
+
 impl Queue {
     /// `body` touches no memory of the program's.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
-        signals::with_all_blocked(|| {
-            self.lock.lock();
-            // SAFETY: the lock is held.
-            let result = body(unsafe { &mut *self.state.get() }.get_or_insert_default());
-            self.lock.unlock();
-            result
-        })
+        self.0.with(|state| body(state.get_or_insert_default()))
     }
 }
 
 /// Keeps the queue as it is while a child is made.
 pub(crate) fn lock_for_fork() {
-    QUEUE.lock.lock();
+    QUEUE.0.lock_for_fork();
 }
 
 pub(crate) fn unlock_after_fork() {
-    QUEUE.lock.unlock();
+    QUEUE.0.unlock_after_fork();
 }
 
 /// A child inherits no requests, and no workers.
