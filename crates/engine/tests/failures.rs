@@ -8,9 +8,7 @@ use common::{
 };
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::core::errors::Exhausted;
-use softswap_engine::core::errors::FaultError;
-use softswap_engine::core::errors::NoSlot;
+use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
 use softswap_engine::door::engine::Move;
 use softswap_engine::store::io::sim::Fault;
 use softswap_engine::store::io::{IoErrorKind, Operation};

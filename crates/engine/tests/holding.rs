@@ -4,8 +4,7 @@
 mod common;
 use common::{Setup, World, assert_holds, random, scramble, write_all};
 use softswap_engine::base::access::Access;
-use softswap_engine::core::errors::Exhausted;
-use softswap_engine::core::errors::FaultError;
+use softswap_engine::core::errors::{Exhausted, FaultError};
 use softswap_engine::door::engine::holding::Then;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_thread;

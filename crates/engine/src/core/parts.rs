@@ -149,6 +149,12 @@ impl Parts {
         self.budget.used_bytes(self.other_bytes())
     }
 
+    /// Whether this process may write to the swap area; a forked child only reads it.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        self.may_write.load(Ordering::Relaxed)
+    }
+
     /// Charges `count` pages to the budget if there is room for them, and for what unpacking
     /// them with this scratch takes.
     #[must_use]
@@ -361,7 +367,7 @@ impl Parts {
 
     /// Seals a page, in place, for a slot that was handed out for it: once.
     pub fn seal(&self, slot: u64, page: &mut [u8]) {
-        if !self.may_write.load(Ordering::Relaxed) {
+        if !self.may_write() {
             // The parent seals with the same key, for the same slots.
             self.die("a forked child was about to seal a page");
         }
@@ -434,7 +440,7 @@ impl Parts {
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub fn passes_pool(&self, page: PageNo) -> bool {
-        self.may_write.load(Ordering::Relaxed) && self.admission.passes(page)
+        self.may_write() && self.admission.passes(page)
     }
 
     fn pool_view(&self) -> PoolView {
@@ -455,7 +461,7 @@ impl Parts {
     pub fn keep_balance(&self) {
         self.partition.prices().look(now_ns(), process_cpu_ns);
         // A forked child has no place but the pool.
-        if !self.may_write.load(Ordering::Relaxed) {
+        if !self.may_write() {
             return;
         }
         let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);

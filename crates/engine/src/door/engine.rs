@@ -492,7 +492,7 @@ impl Engine {
     /// process that is one itself has none of its own.
     #[must_use]
     pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
-        self.parts.may_write.load(Relaxed) && self.parts.areas.used_slots() > 0
+        self.parts.may_write() && self.parts.areas.used_slots() > 0
     }
 
     /// In the parent after fork. Where the child reads slots, those that exist now

@@ -16,7 +16,6 @@ use crate::policy::grace::Grace;
 use crate::steps::batch_unmap::Lifted;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// What became of protected victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,9 +101,7 @@ fn leaves_as_it_is(parts: &Parts, page: PageNo, claim: &Claim<'_>) -> bool {
         // has no other place.
         StoredCopy::Slot(_) => {
             is_in_slot(parts, claim)
-                && (parts.passes_pool(page)
-                    || !parts.may_write.load(Relaxed)
-                    || !parts.copies.may_be_packed())
+                && (parts.passes_pool(page) || !parts.may_write() || !parts.copies.may_be_packed())
         }
         // What is in DRAM is the better one if the pool's is damaged.
         StoredCopy::Pool { .. } => swap_cache::is_sound(parts, copy),

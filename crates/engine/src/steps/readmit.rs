@@ -58,7 +58,7 @@ pub(crate) fn neighbours(
 fn may_be(parts: &Parts, context: &Context) -> bool {
     // In a fork memory stays as it is.
     context.may_reclaim
-        && parts.may_write.load(Relaxed)
+        && parts.may_write()
         && !parts.pool_shrinks.load(Relaxed)
         && !parts.partition.gives_way()
 }

@@ -50,7 +50,7 @@ pub fn stays(parts: &Parts, page: PageNo, place: Place, access: Access, is_touch
         return Stays::Nothing;
     }
     let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
-    if is_stored && !parts.may_write.load(Relaxed) {
+    if is_stored && !parts.may_write() {
         // A forked child could not store it in a slot again, and what it inherited in the
         // pool costs it nothing.
         return Stays::Copy;
@@ -90,7 +90,7 @@ fn may_stay(parts: &Parts, handle: Handle) -> bool {
 #[must_use]
 pub fn outweigh(parts: &Parts) -> bool {
     // Who cannot write has nothing that goes on.
-    parts.may_write.load(Relaxed)
+    parts.may_write()
         && (parts.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
             < parts.partition.turnover().age()
 }

@@ -11,7 +11,6 @@ use crate::store::io::IoError;
 use crate::store::swap::SlotBatch;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
-use std::sync::atomic::Ordering;
 
 /// Which pages of a batch were written.
 #[derive(Clone, Copy, Default)]
@@ -39,7 +38,7 @@ const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 /// # Errors
 /// When there is none, or the area is not this process's to write to.
 pub fn allocate(parts: &Parts, want: usize) -> Result<SlotBatch, NoSlot> {
-    if !parts.may_write.load(Ordering::Relaxed) {
+    if !parts.may_write() {
         return Err(NoSlot::ForkedChild);
     }
     Ok(parts.areas.alloc_batch(current_cpu(), want)?)

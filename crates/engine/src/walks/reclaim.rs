@@ -8,8 +8,7 @@
 //! (direct reclaim); that is rare and counted.
 
 use crate::base::stats::Counter;
-use crate::core::errors::Exhausted;
-use crate::core::errors::NoSlot;
+use crate::core::errors::{Exhausted, NoSlot};
 use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::policy::partition::WRITE_BACK_PERCENT;
