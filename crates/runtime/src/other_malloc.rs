@@ -19,6 +19,7 @@
 use crate::library;
 use crate::redirect;
 use softswap_sys::alloc::HEAP;
+use softswap_sys::linked;
 use softswap_sys::raw::set_errno;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,9 +142,7 @@ pub(crate) fn install() -> Result<(), String> {
         return Ok(());
     }
     for (name, theirs) in NAMES.iter().zip(&THEIRS) {
-        // SAFETY: a valid C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        theirs.store(found as usize, Ordering::Relaxed);
+        theirs.store(linked::definition(name), Ordering::Relaxed);
     }
     lead_loader().and_then(|()| lead_libraries()).map_err(|why| {
         format!(

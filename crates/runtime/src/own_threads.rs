@@ -18,7 +18,6 @@ use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -104,21 +103,26 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The error is not put into words here: for that the C library allocates, and it
-/// may be under [`undisturbed`], where no page can be brought in.
-fn start_all(state: &mut State) -> io::Result<()> {
+/// Starts all of them, or none where the kernel refuses one: a process may have a new
+/// process name space before it, where its children go but no thread of its own. Whether
+/// they are there. Nothing is put into words here: for that the C library allocates, and
+/// it may be under [`undisturbed`], where no page can be brought in.
+fn start_all(state: &mut State) -> bool {
     GO_ON.store(true, Ordering::Relaxed);
-    for (at, thread) in state.threads.iter_mut().enumerate() {
+    for at in 0..COUNT {
         NUMBERS[at].store(0, Ordering::Relaxed);
         RUNNING[at].store(1, Ordering::Relaxed);
         match threads::start_own(run, std::ptr::without_provenance_mut(at)) {
-            Ok(started) => *thread = Some(started),
+            Ok(started) => state.threads[at] = Some(started),
             // `stat` and `ctl` are no condition.
             Err(_) if at == CONTROL => {}
-            Err(error) => return Err(error),
+            Err(_) => {
+                end_all(state);
+                return false;
+            }
         }
     }
-    Ok(())
+    true
 }
 
 /// Asks all of them to end, and waits until the kernel knows none of them.
@@ -143,15 +147,11 @@ fn end_all(state: &mut State) {
     }
 }
 
-/// Starts them. Where the kernel refuses, the process goes on without: it may have
-/// another process name space before it, where its children go but no thread of its own.
+/// Starts them, or goes on without for good.
 pub(crate) fn start() {
     OWNER.store(softswap_sys::raw::current_process(), Ordering::Relaxed);
     let mut state = state();
-    if start_all(&mut state).is_err() {
-        end_all(&mut state);
-        state.for_good = true;
-    }
+    state.for_good = !start_all(&mut state);
 }
 
 /// Whether this process is the one that has them.
@@ -197,10 +197,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
         state.calls -= 1;
         state.restarts += 1;
         if state.calls == 0 && !state.for_good && state.restarts < MOST_RESTARTS {
-            // Where the kernel refuses (a new process name space, say): without.
-            if start_all(&mut state).is_err() {
-                end_all(&mut state);
-            }
+            start_all(&mut state);
         }
     });
     result
