@@ -4,6 +4,7 @@ use crate::base::instance;
 use crate::guard::handler;
 use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, redirect, stdio_buffers};
+use crate::process::spawn::argument_copies;
 use crate::process::{control_thread, engine_threads, fork, statistics, threads};
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
@@ -50,23 +51,28 @@ extern "C" fn on_load() {
     if let Err(why) = signals::with_all_blocked(redirect::install) {
         say_not_redirected(&why);
     }
-    if !is_managed && let Some(place) = place {
+    if is_managed {
+        begin_managing();
+    } else if let Some(place) = place {
         place::hold(place);
     }
-    if is_managed {
-        if let Err(why) = other_malloc::install() {
-            fail(&why);
-        }
-        lifecycle::adopt();
-        // The guard last: from here on calls with managed pointers trap.
-        control_thread::prepare();
-        // Under a filter of an earlier program's there are none.
-        if !exemption::is_in_force() {
-            engine_threads::start();
-        }
-        if let Err(why) = install_guard() {
-            fail(&why);
-        }
+    argument_copies::set_up();
+}
+
+/// From here on what the program does is seen. The guard last: then calls with managed
+/// pointers trap.
+fn begin_managing() {
+    if let Err(why) = other_malloc::install() {
+        fail(&why);
+    }
+    lifecycle::adopt();
+    control_thread::prepare();
+    // Under a filter of an earlier program's there are none.
+    if !exemption::is_in_force() {
+        engine_threads::start();
+    }
+    if let Err(why) = install_guard() {
+        fail(&why);
     }
 }
 

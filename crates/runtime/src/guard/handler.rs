@@ -3,7 +3,7 @@
 //! The kernel cannot take a fault there, so the guard does what a fault would:
 //! it brings the pages in, pins them, issues the call again from an
 //! instruction that the filter lets through, and unpins. Calls that move data
-//! have a room of their own ([`crate::guard::transfers`]).
+//! are in [`crate::guard::transfers`].
 //!
 //! The call that is issued again is the program's, so a filter of the program's
 //! own judges it there. One that it traps is given to the program's handler
@@ -166,8 +166,8 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     if let Some(result) = dispatch::answer(engine, number, arguments) {
         return result;
     }
-    if let Some(room) = credentials::answer_for_trapped(number) {
-        return room(arguments);
+    if let Some(answer) = credentials::answer_for_trapped(number) {
+        return answer(arguments);
     }
     match number {
         libc::SYS_execve | libc::SYS_execveat => exec_call::answer_exec(number, arguments),

@@ -1,7 +1,7 @@
 //! Masks that are kept with a place to jump to: `sigsetjmp`, and contexts.
 //!
-//! The C library keeps the kernel's mask, which lacks what is believed. There is a second
-//! word in its set that the kernel never writes: what is believed is kept there, with a
+//! The C library keeps the kernel's mask, which lacks the engine's signals. There is a second
+//! word in its set that the kernel never writes: those of the program's mask are kept there, with a
 //! mark that tells it from what a program writes over the whole set.
 
 use crate::base::instance;
@@ -31,7 +31,8 @@ const KEPT_MASK_AT: usize = 72;
 /// Where in a `ucontext_t` the mask is.
 const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
 
-/// Keeps with a mask, which the C library is about to write, what is believed.
+/// Keeps with a mask, which the C library is about to write, what the program has blocked of the
+/// engine's signals.
 ///
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
@@ -40,7 +41,7 @@ unsafe fn keep(at: *mut u8) {
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
-/// What was believed when a mask was kept.
+/// What the program had blocked of them when a mask was kept.
 ///
 /// # Safety
 /// As [`keep`].
@@ -117,7 +118,8 @@ unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *cons
     SIGSETJMP.get()
 }
 
-/// Takes the engine's signals out of a context's mask: they are believed from now on.
+/// Takes the engine's signals out of a context's mask: the program has them blocked
+/// from now on.
 ///
 /// # Safety
 /// `context` is valid.
@@ -138,7 +140,7 @@ unsafe fn adopt(context: *mut u8) {
         };
         if mask & OURS != 0 {
             word.write_unaligned(mask & !OURS);
-            // Whoever comes back here believes the same; not where the kernel's context
+            // Whoever comes back here has the same blocked; not where the kernel's context
             // goes on with a signal's number.
             let ours = word.add(1).read_unaligned();
             if matches!(ours, 0 | u64::MAX) || ours & MARK_BITS == MARK {

@@ -23,8 +23,8 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
 /// nothing: what the kernel finds missing it would call a bad pointer. Of what is more
 /// than all calls together may hold as much as that: no call fills it.
 pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
-    let mut room = StrippedMask::new();
-    signal_calls::strip(number, &mut arguments, &mut room);
+    let mut stripped = StrippedMask::new();
+    signal_calls::strip(number, &mut arguments, &mut stripped);
     let mut pins = Pins::<12>::new(engine);
     let mut filled = None;
     for (index, pointee) in syscall_table::pointers(number) {

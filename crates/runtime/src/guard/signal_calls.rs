@@ -127,8 +127,8 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
 }
 
 fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
-    let mut room = StrippedMask::new();
-    strip(number, &mut arguments, &mut room);
+    let mut stripped = StrippedMask::new();
+    strip(number, &mut arguments, &mut stripped);
     pass_on(number, arguments)
 }
 
@@ -184,9 +184,9 @@ pub(crate) unsafe fn answer_trapped(
     })
 }
 
-/// Has a caught call that waits use a mask without the engine's signals, kept in `room`.
-pub(crate) fn strip(number: i64, arguments: &mut Arguments, room: &mut StrippedMask) {
-    room.take_place(number, arguments, |address, bytes| {
+/// Has a caught call that waits use a mask without the engine's signals, kept in `stripped`.
+pub(crate) fn strip(number: i64, arguments: &mut Arguments, stripped: &mut StrippedMask) {
+    stripped.take_place(number, arguments, |address, bytes| {
         copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr(), bytes.len())
     });
 }

@@ -25,8 +25,8 @@ pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 struct Job {
     start: Start,
     argument: *mut c_void,
-    /// What it believes to block of the engine's signals.
-    believed: signals::Mask,
+    /// What it blocks of the engine's signals, as the program knows it.
+    blocked: signals::Mask,
     /// Whether it is a thread of the engine's.
     is_own: bool,
 }
@@ -97,9 +97,9 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     let given = signals::block_all();
     signals::set_mask(given & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
-    let Job { start, argument, believed, is_own } = unsafe { job.cast::<Job>().read() };
+    let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
     // By its maker, or by its attributes.
-    virtual_mask::inherit(believed | given);
+    virtual_mask::inherit(blocked | given);
     if is_own {
         lifecycle::be_engines();
     } else if let Some(stack) = stack {
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn pthread_create(
                 engine,
                 thread,
                 attributes,
-                Job { start, argument, believed: virtual_mask::get(), is_own: false },
+                Job { start, argument, blocked: virtual_mask::get(), is_own: false },
             )
         },
         // SAFETY: the caller's promise.
@@ -166,7 +166,7 @@ unsafe fn create(
     attributes: *const libc::pthread_attr_t,
     mut what: Job,
 ) -> i32 {
-    what.believed = inherited_belief(what.believed, attributes);
+    what.blocked = inherited_mask(what.blocked, attributes);
     let job = HEAP.allocate(size_of::<Job>(), align_of::<Job>(), false).cast::<Job>();
     if job.is_null() {
         return libc::EAGAIN;
@@ -195,27 +195,27 @@ unsafe fn create(
     result
 }
 
-/// What a new thread believes to block because its maker does: nothing where its
+/// What a new thread blocks because its maker does: nothing where its
 /// attributes have a mask.
-fn inherited_belief(
-    believed: signals::Mask,
+fn inherited_mask(
+    blocked: signals::Mask,
     attributes: *const libc::pthread_attr_t,
 ) -> signals::Mask {
     type GetMask = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut libc::sigset_t) -> i32;
-    if believed == 0 || attributes.is_null() {
-        return believed;
+    if blocked == 0 || attributes.is_null() {
+        return blocked;
     }
     // SAFETY: a C string; the C library has it from 2.32 on.
     let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
     if get.is_null() {
-        return believed;
+        return blocked;
     }
     // SAFETY: the function of that name.
     let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
     // SAFETY: all-zero is a valid set to write over.
     let mut mask = unsafe { std::mem::zeroed() };
     // SAFETY: a valid attribute object, and a local.
-    if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { believed }
+    if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
 /// Starts a thread of the engine's own through the above: the C library may
@@ -224,7 +224,7 @@ fn inherited_belief(
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let engine = instance::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
-    let job = Job { start, argument, believed: 0, is_own: true };
+    let job = Job { start, argument, blocked: 0, is_own: true };
     // SAFETY: a valid C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! one of each kind for the process, and one for each thread.
 //!
 //! The kernel gives what is sent to the process to any thread, because it knows of none
-//! that blocks it. Where that thread does not take it, believing that it blocks it, or
+//! that blocks it. Where that thread does not take it, because the program has it block that, or
 //! being the engine's own, it waits for the process, and a thread that does take it is told
 //! to look here: one that waits for it, or does not block it. A thread that begins to take
 //! a signal looks by itself, and one that ends leaves it to another.
@@ -35,7 +35,7 @@ const fn nothing() -> Held {
 }
 
 /// Whether anything was ever held: as long as there was not, there is no need to look.
-/// Set before what others believe is read, and read after what this thread believes is set,
+/// Set before the masks of others are read, and read after the mask of this thread is set,
 /// so one of both sees the other.
 static ANY: AtomicBool = AtomicBool::new(false);
 
@@ -74,8 +74,8 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
 /// A thread. Others look at it while it is in the list.
 struct Thread {
     number: AtomicI32,
-    /// Which of the engine's signals it believes to block, and which it waits for.
-    believed: AtomicU64,
+    /// Which of the engine's signals it blocks, as the program knows it, and which it waits for.
+    blocked: AtomicU64,
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
     /// Its number, while it forks; 0 while it does not.
@@ -97,7 +97,7 @@ impl Thread {
     const fn new() -> Thread {
         Thread {
             number: AtomicI32::new(0),
-            believed: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
             waits_for: AtomicU64::new(0),
             is_engines: Cell::new(false),
             forks_as: Cell::new(0),
@@ -113,7 +113,7 @@ impl Thread {
     /// Takes over what another was: the same thread's, in another place.
     fn be(&self, other: &Thread) {
         self.number.store(other.number.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.believed.store(other.believed.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.blocked.store(other.blocked.load(Ordering::Relaxed), Ordering::SeqCst);
         self.waits_for.store(other.waits_for.load(Ordering::Relaxed), Ordering::SeqCst);
         self.is_engines.set(other.is_engines.get());
         for (here, there) in self.held.iter().zip(&other.held) {
@@ -257,7 +257,7 @@ impl Process {
         let (poke, me) = (poke(signal), raw::current_thread());
         let takes = |thread: &&Thread| {
             thread.waits_for.load(Ordering::SeqCst) & bit != 0
-                || thread.believed.load(Ordering::SeqCst) & bit == 0
+                || thread.blocked.load(Ordering::SeqCst) & bit == 0
         };
         let is_first = |thread: &&Thread| thread.number.load(Ordering::Relaxed) == first;
         let others = self.threads().filter(|thread| !is_first(thread));
@@ -339,13 +339,13 @@ pub(super) fn takes_nothing() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
-/// Which of the engine's signals this thread believes it has blocked.
+/// Which of the engine's signals this thread blocks, as the program knows it.
 pub(super) fn blocked() -> Mask {
-    with_me(|me| me.believed.load(Ordering::Relaxed))
+    with_me(|me| me.blocked.load(Ordering::Relaxed))
 }
 
 pub(super) fn block(mask: Mask) {
-    with_me(|me| me.believed.store(mask, Ordering::SeqCst));
+    with_me(|me| me.blocked.store(mask, Ordering::SeqCst));
 }
 
 /// This thread waits for these, or for none any more.

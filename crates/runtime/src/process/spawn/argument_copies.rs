@@ -22,13 +22,9 @@ thread_local! {
 /// Key whose destructor takes a thread's buffer away; 0 before there is one.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// While loading, so that the key is one of the first, whose values glibc
+/// Makes the key. While loading, so that it is one of the first, whose values glibc
 /// keeps without allocating.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static MAKE_KEY: extern "C" fn() = make_key;
-
-extern "C" fn make_key() {
+pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: valid out-pointer; the destructor has the right signature.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(take_buffer)) } == 0 {
@@ -42,6 +38,7 @@ extern "C" fn take_buffer(_base: *mut c_void) {
         give_up(base, len);
     }
 }
+
 fn give_up(base: usize, len: usize) {
     if HEAP.owns(base) {
         // SAFETY: allocated there, as a whole, and nobody's from now on.

@@ -5,7 +5,7 @@
 //! that is handed over is copied out of managed memory first, and what the C
 //! library finds by itself, the environment, is kept in memory meanwhile.
 
-mod argument_copies;
+pub(crate) mod argument_copies;
 mod fork_safe_mutex;
 
 mod environment;

@@ -2,7 +2,7 @@
 //!
 //! The C library's own search does not do. While the kernel reads what it is given,
 //! a mask may be in force with which nothing can be brought in (what the program
-//! believes to block, a new program inherits), and the search reads PATH and writes
+//! blocks, a new program inherits), and the search reads PATH and writes
 //! to its stack between two such calls. So it is done here, from copies, and the
 //! mask changes for each call alone.
 

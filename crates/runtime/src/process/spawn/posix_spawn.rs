@@ -81,7 +81,7 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
 }
 
 /// A copy of the attributes. A child that is to have its parent's mask gets it by them
-/// where the parent believes to block what the kernel does not.
+/// where the parent blocks what the kernel does not.
 ///
 /// # Safety
 /// `attributes` is a valid object or null, and there is room for a copy.
