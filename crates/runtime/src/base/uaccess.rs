@@ -173,7 +173,7 @@ fn kernel_writes(address: usize) -> bool {
 /// # Safety
 /// Any bytes are a valid `T`.
 pub(crate) unsafe fn get_user<T: Copy>(address: usize) -> Option<T> {
-    // SAFETY: readable, and by the caller's promise valid.
+    // SAFETY: found readable just now; any bytes are a valid `T`.
     is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
 }
 

@@ -37,7 +37,7 @@ const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
 unsafe fn keep(at: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel never uses.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
@@ -46,7 +46,7 @@ unsafe fn keep(at: *mut u8) {
 /// # Safety
 /// As [`keep`].
 unsafe fn kept(at: *const u8) -> Option<Mask> {
-    // SAFETY: the caller's promise.
+    // SAFETY: two words of a `sigset_t` can be read there.
     let [_, ours] = unsafe { at.cast::<Words>().read_unaligned() };
     (ours & MARK_BITS == MARK).then_some(ours & OURS)
 }
@@ -57,7 +57,7 @@ unsafe fn kept(at: *const u8) -> Option<Mask> {
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
 unsafe fn target_of(buffer: *const c_void) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: within a `jmp_buf`, of eight words and more.
     let hidden = unsafe { *buffer.cast::<u64>().add(STACK_POINTER_WORD) };
     let guard: u64;
     // SAFETY: a read of the thread's own control block: <tcbhead_t>.
@@ -76,7 +76,7 @@ unsafe fn jump(buffer: *const c_void) {
     if instance::engine().is_none() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: a `jmp_buf` that was set: its words are within it.
     unsafe {
         pins::jump_to(target_of(buffer));
         let keeps_mask = buffer.byte_add(KEEPS_MASK_AT).cast::<i32>().read() != 0;
@@ -94,7 +94,8 @@ macro_rules! jumping {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
             real!($name: fn(*mut c_void, i32) -> !);
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function of this name, and the buffer that the program jumps
+            // by.
             unsafe {
                 jump(buffer);
                 $name()(buffer, value)
@@ -127,8 +128,8 @@ unsafe fn adopt(context: *mut u8) {
     if instance::engine().is_none() {
         return;
     }
-    // SAFETY: the caller's promise. The kernel's contexts have no second word, which is
-    // then only read: something else follows there.
+    // SAFETY: the mask's first word lies in the context. The kernel's contexts have no second word,
+    // which is then only read: something else follows there.
     unsafe {
         let at = context.add(CONTEXT_MASK_AT);
         let word = at.cast::<u64>();

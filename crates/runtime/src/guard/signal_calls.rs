@@ -177,7 +177,7 @@ pub(crate) unsafe fn answer_trapped(
         libc::SYS_rt_sigaction => rt_sigaction(arguments),
         libc::SYS_rt_sigpending => rt_sigpending(arguments),
         libc::SYS_rt_sigprocmask => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
             rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
         }
         _ => return None,

@@ -187,7 +187,7 @@ unsafe fn let_grow(old: *mut c_void, size: usize) -> Option<*mut c_void> {
         return None;
     }
     let new = growing::allocate(size)?;
-    // SAFETY: the caller's promise; the new block is nobody's yet.
+    // SAFETY: a live block that the program gives up; the new one is nobody's yet.
     Some(unsafe { move_to(new as *mut c_void, old, size) })
 }
 
@@ -201,7 +201,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
     {
         return new as *mut c_void;
     }
-    // SAFETY: mi_malloc takes any size; the caller's promise.
+    // SAFETY: mi_malloc takes any size; a live block that the program gives up.
     unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
@@ -209,7 +209,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
 /// As `free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a live block that the program gives up.
     unsafe { release(pointer) };
 }
 
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As `malloc_usable_size(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a live block of the program's.
     unsafe { usable(pointer) }
 }
 

@@ -182,7 +182,8 @@ pub unsafe extern "C" fn clone(
     };
     let engine = instance::engine().filter(|_| is_fork(flags as usize));
     let Some(engine) = engine else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
     };
     if shares_descriptors(flags as usize) {
@@ -205,7 +206,7 @@ pub unsafe extern "C" fn clone(
     let beginning = (&raw mut beginning).cast::<c_void>();
     prepare();
     // SAFETY: `begin` has the signature of a child's first function; it never
-    // comes back here in the child. The caller's promise for the rest.
+    // comes back here in the child. The rest is what the program has given.
     let pid = unsafe {
         let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
         let begin = std::mem::transmute::<

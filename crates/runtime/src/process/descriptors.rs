@@ -78,7 +78,7 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
     if is_ours(fd) {
         return c_result(NOT_OPEN) as i32;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
     unsafe { close()(fd) }
 }
 
@@ -138,7 +138,8 @@ macro_rules! asking {
             if is_ours(fd) {
                 return c_result(NOT_OPEN) as i32;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
             unsafe { $name()(fd, $($argument),*) }
         }
     };

@@ -97,7 +97,7 @@ pub unsafe extern "C" fn __register_atfork(
         return 0;
     }
     // A child finds our handler in the list, before it can find anything that is out.
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
     outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 
@@ -134,7 +134,7 @@ pub(super) extern "C" fn prepare() {
     let _ = engine.before_fork(&at_rest);
     let heir = engine.leaves_slots(&at_rest).then(|| heirs.make());
     let forking = Forking { at_rest, heirs, heir, heap_break, mask, pinned };
-    // SAFETY: see `Slot`.
+    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
     unsafe { *FORKING.0.get() = Some(forking) };
     // Last: nothing is allocated or freed until after the fork.
     HEAP.lock();
@@ -147,7 +147,7 @@ fn take() -> Option<Forking> {
     pins::unlock_after_fork();
     thread_end::unlock_after_fork();
     program_actions::unlock_after_fork();
-    // SAFETY: see `Slot`.
+    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
     unsafe { (*FORKING.0.get()).take() }
 }
 

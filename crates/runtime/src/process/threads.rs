@@ -144,7 +144,7 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> i32 {
     match instance::engine() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's attributes, valid or null, and room for a thread's number.
         Some(engine) => unsafe {
             create(
                 engine,
@@ -153,7 +153,8 @@ pub unsafe extern "C" fn pthread_create(
                 Job { start, argument, blocked: virtual_mask::get(), is_own: false },
             )
         },
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { really_create()(thread, attributes, start, argument) },
     }
 }
@@ -180,7 +181,7 @@ unsafe fn create(
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
     let pinned = (!attributes.is_null()).then(|| pin_attributes(engine, attributes));
     // What it makes of the default attributes is read with signals blocked, too.
-    // SAFETY: `begin` takes the Job; the rest is the caller's promise.
+    // SAFETY: `begin` takes the Job; the attributes are valid or null, the number goes to a local.
     let result = outside_the_window(|| unsafe {
         really_create()(&raw mut made, attributes, begin, job.cast())
     });

@@ -20,7 +20,7 @@ use std::ffi::c_void;
 /// `event` is a valid sigevent or null.
 unsafe fn wants_thread(event: *const libc::sigevent) -> bool {
     instance::engine().is_some()
-        // SAFETY: the caller's promise.
+        // SAFETY: an event of the program's, valid or null.
         && unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
 }
 
@@ -33,7 +33,8 @@ pub unsafe extern "C" fn timer_create(
     timer: *mut libc::timer_t,
 ) -> i32 {
     real!(timer_create: fn(libc::clockid_t, *mut libc::sigevent, *mut libc::timer_t) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given;
+    // the event is valid or null.
     unsafe {
         if wants_thread(event) {
             return fail(libc::ENOTSUP);
@@ -47,7 +48,8 @@ pub unsafe extern "C" fn timer_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_notify(queue: libc::mqd_t, event: *const libc::sigevent) -> i32 {
     real!(mq_notify: fn(libc::mqd_t, *const libc::sigevent) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given;
+    // the event is valid or null.
     unsafe {
         if wants_thread(event) {
             return fail(libc::ENOTSUP);
@@ -70,6 +72,6 @@ pub unsafe extern "C" fn getaddrinfo_a(
         set_errno(libc::ENOSYS);
         return libc::EAI_SYSTEM;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
     unsafe { getaddrinfo_a()(mode, list, count, event) }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// `context` is the running handler's.
 pub(super) unsafe fn begin(context: *mut c_void, named: Mask) {
     let blocked = virtual_mask::get();
-    // SAFETY: the caller's promise.
+    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
     unsafe { *signals::interrupted_mask(context) |= blocked };
     virtual_mask::set(blocked | named & OURS);
 }
@@ -27,7 +27,7 @@ pub(super) unsafe fn begin(context: *mut c_void, named: Mask) {
 /// # Safety
 /// As [`begin`].
 pub(super) unsafe fn end(context: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     let wanted = *mask & OURS;
     *mask &= !OURS;

@@ -24,13 +24,13 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
     raw::preserving_errno(|| {
         // SAFETY: `info` is what the kernel gave this SIGBUS handler.
         let address = unsafe { signals::fault_address(info) };
-        // SAFETY: likewise.
+        // SAFETY: `info` is what the kernel gave this SIGBUS handler.
         let from_kernel = unsafe { (*info).si_code } > 0;
         if from_kernel && instance::is_managed(address) {
             // SAFETY: `context` is what the kernel gave this handler.
             let writes = unsafe { signals::fault_is_write(context) };
             let access = if writes { Access::Write } else { Access::Read };
-            // SAFETY: likewise.
+            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
             let blocked = unsafe { *signals::interrupted_mask(context) };
             match bring_in(address, access, !blocked) {
                 Ok(()) => return,

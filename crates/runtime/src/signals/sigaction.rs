@@ -95,7 +95,7 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
         // SAFETY: a valid set.
         Action::new(new.sa_sigaction, flags, unsafe { bits(&raw const new.sa_mask) })
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: a handler of the program's, for a signal that programs may name.
     match unsafe { change(signal, wanted) } {
         Ok(before) => {
             // SAFETY: `old` is null or names an object that the program lets be written.
@@ -115,7 +115,8 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
 /// As `sigaction(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this is the function that the program has called, by another of its names; the
+    // arguments are the program's.
     unsafe { sigaction(signal, new, old) }
 }
 
@@ -128,7 +129,7 @@ unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize 
         return c_result(refused(libc::EINVAL)) as usize;
     }
     let action = Action::new(handler, u64::from(flags as u32), mask);
-    // SAFETY: the caller's promise.
+    // SAFETY: a handler of the program's, for a signal that programs may name.
     match unsafe { change(signal, Some(action)) } {
         Ok(before) => before.handler,
         Err(error) => c_result(refused(error)) as usize,
@@ -144,7 +145,7 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     let own = if is_for_programs(number) { signals::bit(number) } else { 0 };
     let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: a handler of the program's, for a signal that programs may name.
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
@@ -155,7 +156,8 @@ macro_rules! also_named {
         /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: i32, handler: usize) -> usize {
-            // SAFETY: the caller's promise.
+            // SAFETY: this is the function that the program has called, by another of its names;
+            // the arguments are the program's.
             unsafe { $of(number, handler) }
         }
     )*};
@@ -168,7 +170,7 @@ also_named!(sysv_signal: __sysv_signal);
 /// As `sysv_signal(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: a handler of the program's, for a signal that programs may name.
     unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
 }
 
@@ -185,7 +187,7 @@ pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     let own = signals::bit(number);
     let holds = disposition == HOLD;
     let action = (!holds).then(|| Action::new(disposition, 0, 0));
-    // SAFETY: the caller's promise.
+    // SAFETY: a handler of the program's, for a signal that programs may name.
     let before = match unsafe { change(number, action) } {
         Ok(before) => before,
         Err(error) => return c_result(refused(error)) as usize,

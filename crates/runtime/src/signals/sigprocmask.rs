@@ -13,7 +13,7 @@ unsafe fn change(how: i32, set: *const sigset_t, old: *mut sigset_t) -> Result<(
     // SAFETY: the caller's pointer is valid or null.
     let set = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) } & !INTERNAL);
     let before = change_mask(how, set)?;
-    // SAFETY: likewise.
+    // SAFETY: room for a set that the program has given, or null.
     if let Some(old) = unsafe { old.as_mut() } {
         set_bits(old, before);
     }
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     set: *const sigset_t,
     old: *mut sigset_t,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: sets of the program's, valid or null.
     unsafe { change(how, set, old) }.err().unwrap_or(0)
 }
 
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn pthread_sigmask(
 /// As `sigprocmask(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: i32, set: *const sigset_t, old: *mut sigset_t) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: sets of the program's, valid or null.
     c_outcome(unsafe { change(how, set, old) })
 }
 

@@ -20,7 +20,7 @@ pub(crate) unsafe fn strike(signal: i32, info: *const siginfo_t, context: *mut c
         *mask &= !signals::bit(signal);
         signals::set_default(signal);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: valid details of a signal; they are copied.
     if unsafe { signals::raise_with(signal, info) }.is_err() {
         std::process::abort();
     }

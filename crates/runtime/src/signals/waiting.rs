@@ -29,10 +29,10 @@ impl While {
     /// `set` is valid or null.
     unsafe fn new(set: *const sigset_t) -> While {
         let before = virtual_mask::get();
-        // SAFETY: the caller's promise.
+        // SAFETY: a set of the program's, valid or null.
         let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
         let Some(wanted) = wanted.filter(|_| instance::engine().is_some()) else {
-            // SAFETY: likewise.
+            // SAFETY: a set of the program's, valid or null.
             return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
         };
         virtual_mask::set(wanted & OURS);
@@ -65,7 +65,7 @@ impl While {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
     unsafe { While::new(set).call(|set| sigsuspend()(set)) }
 }
 
@@ -73,7 +73,8 @@ pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
 /// As `sigsuspend(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this is the function that the program has called, by another of its names; the
+    // arguments are the program's.
     unsafe { sigsuspend(set) }
 }
 
@@ -112,7 +113,8 @@ macro_rules! masked {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
             unsafe { While::new(set).call(|set| $name()($($arg,)* set)) }
         }
     )*};
@@ -139,7 +141,7 @@ pub unsafe extern "C" fn __ppoll_chk(
 ) -> i32 {
     type Fds = *mut libc::pollfd;
     real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
     unsafe { While::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
 }
 
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn sigtimedwait(
     time: *const timespec,
 ) -> i32 {
     real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's set; room for details, and a time, valid or null.
     unsafe {
         let wanted = bits(set) & virtual_mask::get();
         if wanted == 0 || instance::engine().is_none() {
@@ -233,7 +235,7 @@ pub unsafe extern "C" fn sigtimedwait(
 /// As `sigwaitinfo(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's set, and room for details or null.
     unsafe { sigtimedwait(set, info, std::ptr::null()) }
 }
 
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t)
 /// As `sigwait(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's set; room for details, and a time, valid or null.
     unsafe {
         loop {
             let got = sigtimedwait(set, std::ptr::null_mut(), std::ptr::null());

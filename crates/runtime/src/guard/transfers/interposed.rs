@@ -80,7 +80,7 @@ fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     // SAFETY: a kind that there is, and a local.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     let result = answer(engine, number, arguments);
-    // SAFETY: likewise; the kind that it was.
+    // SAFETY: the kind that it was, and nowhere to write to.
     unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
     result
 }
@@ -114,7 +114,8 @@ pub unsafe extern "C" fn readv(fd: i32, vectors: *const iovec, count: i32) -> is
     real!(readv: fn(i32, *const iovec, i32) -> isize);
     match plain(libc::SYS_readv, fd, vectors, count, [0; 3]) {
         Some(result) => result,
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { readv()(fd, vectors, count) },
     }
 }
@@ -126,7 +127,8 @@ pub unsafe extern "C" fn writev(fd: i32, vectors: *const iovec, count: i32) -> i
     real!(writev: fn(i32, *const iovec, i32) -> isize);
     match plain(libc::SYS_writev, fd, vectors, count, [0; 3]) {
         Some(result) => result,
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { writev()(fd, vectors, count) },
     }
 }
@@ -160,7 +162,8 @@ macro_rules! positioned {
             real!($name: fn(i32, *const iovec, i32, i64) -> isize);
                     match plain(libc::$number, fd, vectors, count, [offset as usize, 0, 0]) {
                 Some(result) => result,
-                // SAFETY: the caller's promise.
+                // SAFETY: the C library's function of this name, with the arguments that the
+                // program has given.
                 None => unsafe { $name()(fd, vectors, count, offset) },
             }
         }
@@ -174,7 +177,7 @@ positioned! {
     pwritev64 SYS_pwritev;
 }
 
-/// Defines `preadv2` and `pwritev2` likewise.
+/// Defines `preadv2` and `pwritev2`.
 macro_rules! positioned_with_flags {
     ($($name:ident $number:ident;)*) => {$(
         /// # Safety
@@ -187,7 +190,8 @@ macro_rules! positioned_with_flags {
             let rest = [offset as usize, 0, flags as usize];
                     match plain(libc::$number, fd, vectors, count, rest) {
                 Some(result) => result,
-                // SAFETY: the caller's promise.
+                // SAFETY: the C library's function of this name, with the arguments that the
+                // program has given.
                 None => unsafe { $name()(fd, vectors, count, offset, flags) },
             }
         }
@@ -219,7 +223,8 @@ pub unsafe extern "C" fn vmsplice(
     let rest = [flags as usize, 0, 0];
     match plain(libc::SYS_vmsplice, fd, vectors, signed(count), rest) {
         Some(result) => result,
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { vmsplice()(fd, vectors, count, flags) },
     }
 }
@@ -244,7 +249,8 @@ macro_rules! between_processes {
             let rest = [theirs as usize, their_count as usize, flags as usize];
                     match plain(libc::$number, pid, ours, signed(count as usize), rest) {
                 Some(result) => result,
-                // SAFETY: the caller's promise.
+                // SAFETY: the C library's function of this name, with the arguments that the
+                // program has given.
                 None => unsafe { $name()(pid, ours, count, theirs, their_count, flags) },
             }
         }
@@ -264,7 +270,8 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) ->
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
     match hidden_until_cancelled(libc::SYS_sendmsg, arguments) {
         Some(result) => c_result(result),
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { sendmsg()(fd, message, flags) },
     }
 }
@@ -277,7 +284,8 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> i
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
     match hidden_until_cancelled(libc::SYS_recvmsg, arguments) {
         Some(result) => c_result(result),
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { recvmsg()(fd, message, flags) },
     }
 }
@@ -290,7 +298,8 @@ pub unsafe extern "C" fn sendmmsg(fd: i32, messages: *mut mmsghdr, count: u32, f
     let arguments = [fd as usize, messages as usize, count as usize, flags as usize, 0, 0];
     match hidden_until_cancelled(libc::SYS_sendmmsg, arguments) {
         Some(result) => c_result(result) as i32,
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { sendmmsg()(fd, messages, count, flags) },
     }
 }
@@ -310,7 +319,8 @@ pub unsafe extern "C" fn recvmmsg(
         [fd as usize, messages as usize, count as usize, flags as usize, time as usize, 0];
     match hidden_until_cancelled(libc::SYS_recvmmsg, arguments) {
         Some(result) => c_result(result) as i32,
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         None => unsafe { recvmmsg()(fd, messages, count, flags, time) },
     }
 }

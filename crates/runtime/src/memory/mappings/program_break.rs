@@ -56,7 +56,8 @@ fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> 
 /// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: changes the break as the program asks; what it takes away the program does not use
+    // any more.
     unsafe { change_by(delta) }
 }
 
@@ -66,7 +67,8 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(engine) = instance::engine() else {
         // Not by the other name, which may be the program's here.
         crate::base::real::real!(__sbrk: fn(isize) -> *mut c_void);
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         return unsafe { __sbrk()(delta) };
     };
     match move_break(engine, |at| at.end.checked_add_signed(delta)) {
@@ -81,7 +83,8 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
 /// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: changes the break as the program asks; what it takes away the program does not use
+    // any more.
     unsafe { change_by(delta) }
 }
 
@@ -91,7 +94,8 @@ pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
 pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
     let Some(engine) = instance::engine() else {
         crate::base::real::real!(brk: fn(*mut c_void) -> i32);
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
         return unsafe { brk()(address) };
     };
     match move_break(engine, |_| Some(address as usize)) {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// # Safety
 /// As for [`submit`].
 unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's control block, which it leaves alone until the request is done.
     match unsafe { submit(block, operation, None) } {
         Ok(()) => 0,
         Err(error) => fail(error),
@@ -30,7 +30,7 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
         libc::O_DSYNC => Operation::DataSync,
         _ => return fail(libc::EINVAL),
     };
-    // SAFETY: the caller's promise; any descriptor may be named.
+    // SAFETY: the program's control block; any descriptor may be named.
     unsafe {
         if libc::fcntl((*block).fd, libc::F_GETFL) == -1 {
             return fail(libc::EBADF);
@@ -42,7 +42,7 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
 /// # Safety
 /// A valid control block, or null.
 unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: a control block of the program's, valid or null.
     unsafe { block.as_ref() }
         .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
 }
@@ -51,7 +51,7 @@ unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
 /// As `aio_suspend(3)`.
 unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: the caller's promise.
+    // SAFETY: a time of the program's, valid or null.
     let time = unsafe { time.as_ref() };
     let end = time.map(|time| {
         // What is negative is over.
@@ -61,9 +61,9 @@ unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const tim
     });
     loop {
         let seen = DONE.load(Ordering::Acquire);
-        // SAFETY: the caller's promise.
+        // SAFETY: within the list of `count` blocks that the program has given.
         let blocks = (0..count).map(|at| unsafe { *list.add(at) }).filter(|block| !block.is_null());
-        // SAFETY: likewise.
+        // SAFETY: control blocks of the program's; null ones are left out.
         let (busy, done) = blocks.fold((0, 0), |(busy, done), block| unsafe {
             if is_in_progress(block) { (busy + 1, done) } else { (busy, done + 1) }
         });
@@ -141,22 +141,22 @@ unsafe fn submit_all(
     if !waits && mode != libc::LIO_NOWAIT {
         return fail(libc::EINVAL);
     }
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: an event of the program's, valid or null.
     let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
     // One more than there are, until all are on their way.
     let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
     let list = Arc::new(List { left, has_failed, event });
     let mut refused = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: as above.
+        // SAFETY: within the list of `count` blocks that the program has given.
         let block = unsafe { *blocks.add(at) };
-        // SAFETY: as above.
+        // SAFETY: a control block of the program's, valid or null.
         let Some(opcode) = (unsafe { block.as_ref() }).map(|block| block.opcode) else { continue };
         if opcode == libc::LIO_NOP {
             continue;
         }
         list.left.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the program's control block, which it leaves alone until the request is done.
         if let Err(error) = unsafe { submit(block, Operation::of(opcode), Some(list.clone())) } {
             list.left.fetch_sub(1, Ordering::Relaxed);
             refused = Some(error);
@@ -190,10 +190,11 @@ macro_rules! calls {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
             if instance::engine().is_some() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the arguments that the program has given for the function of this name.
                 return unsafe { $body($($arg),*) };
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
             unsafe { $name()($($arg),*) }
         }
     };
@@ -202,14 +203,14 @@ macro_rules! calls {
 /// # Safety
 /// As `aio_read(3)`.
 unsafe fn read(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's control block, which it leaves alone until the request is done.
     unsafe { submit_one(block, Operation::Read) }
 }
 
 /// # Safety
 /// As `aio_write(3)`.
 unsafe fn write(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's control block, which it leaves alone until the request is done.
     unsafe { submit_one(block, Operation::Write) }
 }
 

@@ -22,11 +22,11 @@ fn carry_out(request: &Request) -> Result<isize, i32> {
     let positioned = || match request.operation {
         // SAFETY: the buffer is the program's promise; the kernel checks it.
         Operation::Read => unsafe { libc::pread64(fd, buffer, bytes, offset) },
-        // SAFETY: likewise.
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
         Operation::Write => unsafe { libc::pwrite64(fd, buffer, bytes, offset) },
         // SAFETY: any descriptor may be named.
         Operation::Sync => unsafe { libc::fsync(fd) as isize },
-        // SAFETY: likewise.
+        // SAFETY: any descriptor may be named.
         Operation::DataSync => unsafe { libc::fdatasync(fd) as isize },
         Operation::Unknown => {
             set_errno(libc::EINVAL);
@@ -34,9 +34,9 @@ fn carry_out(request: &Request) -> Result<isize, i32> {
         }
     };
     let in_order = || match request.operation {
-        // SAFETY: as above.
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
         Operation::Read => unsafe { libc::read(fd, buffer, bytes) },
-        // SAFETY: as above.
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
         _ => unsafe { libc::write(fd, buffer, bytes) },
     };
     let ended = |result: isize| {
@@ -77,7 +77,7 @@ pub(super) fn finish(request: Request, result: Result<isize, i32>) {
 /// # Safety
 /// The block is valid, and no other thread has it.
 pub(super) unsafe fn settle(block: *const ControlBlock, result: Result<isize, i32>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: a valid control block that no other thread has: its request is this thread's.
     unsafe {
         (&raw const (*block).result).cast_mut().write(result.unwrap_or(-1));
         (*block).error.store(result.err().unwrap_or(0), Ordering::Release);

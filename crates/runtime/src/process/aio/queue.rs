@@ -129,11 +129,11 @@ pub(super) unsafe fn submit(
     operation: Operation,
     list: Option<Arc<List>>,
 ) -> Result<(), i32> {
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: the program's control block, which it leaves alone until the request is done.
     let asked = unsafe { &mut *block };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
     if !is_sync && !(0..=MOST_PRIORITY).contains(&asked.priority) {
-        // SAFETY: as above.
+        // SAFETY: the program's control block, of which no thread has a request yet.
         unsafe { settle(block, Err(libc::EINVAL)) };
         return Err(libc::EINVAL);
     }
@@ -178,7 +178,7 @@ pub(super) unsafe fn submit(
     if taken_back.is_none() {
         return Ok(());
     }
-    // SAFETY: as above; nobody else has it any more.
+    // SAFETY: the program's control block, whose request was taken back: no other thread has it.
     unsafe { settle(block, Err(libc::EAGAIN)) };
     Err(libc::EAGAIN)
 }

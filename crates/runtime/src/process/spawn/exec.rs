@@ -18,7 +18,8 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     if instance::engine().is_none() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
+    // refuses it.
     c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
 }
 
@@ -26,7 +27,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
 /// As `execv(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's arguments, and the environment, which is an array of strings.
     unsafe { execve(path, argv, environment()) }
 }
 
@@ -37,7 +38,8 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
+    // refuses it.
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
@@ -46,7 +48,8 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: the arrays and strings that the program has given, as C has them; what cannot be read
+    // is copied by nobody.
     unsafe {
         if instance::engine().is_none() {
             return execvpe()(file, argv, envp);
@@ -59,7 +62,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
 /// As `execvp(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's arguments, and the environment, which is an array of strings.
     unsafe { execvpe(file, argv, environment()) }
 }
 
@@ -87,7 +90,8 @@ unsafe fn exec_listed(
     kind: &Listed,
 ) -> i32 {
     let word = |index: usize| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the variadic words up to the null pointer that ends them; `registers` has the
+        // first five, `stack` the others.
         unsafe {
             if index < IN_REGISTERS {
                 *registers.add(index)

@@ -13,7 +13,7 @@ use std::ffi::c_char;
 /// # Safety
 /// As the call.
 pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
     exec_mask::with_program_mask(|| unsafe { raw::syscall(number, arguments) })
 }
 
@@ -26,7 +26,8 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     let path = arguments[path_at] as *const c_char;
     let argv = arguments[path_at + 1] as Strings;
     let envp = arguments[path_at + 2] as Strings;
-    // SAFETY: the caller's promise.
+    // SAFETY: `Readable` looks only at what can be read; what cannot is left to the kernel, which
+    // refuses it.
     unsafe {
         let mut readable = Readable::new();
         let room =

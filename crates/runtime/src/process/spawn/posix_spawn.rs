@@ -119,7 +119,8 @@ unsafe fn spawn(
     argv: Strings,
     envp: Strings,
 ) -> i32 {
-    // SAFETY: the caller's promise throughout.
+    // SAFETY: objects that the program has made for this function, valid or null; strings and
+    // arrays are only read where they can be.
     unsafe {
         let Some(engine) = instance::engine() else {
             return real(pid, path, actions, attributes, argv, envp);
@@ -166,7 +167,8 @@ macro_rules! spawning {
         ) -> i32 {
             real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
                             Strings, Strings) -> i32);
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function of this name, and the arguments that the program has
+            // given for it.
             unsafe { spawn($name(), pid, path, actions, attributes, argv, envp) }
         }
     };

@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_void};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
-    // SAFETY: the caller's promise.
+    // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
         let Some(engine) = instance::engine() else { return popen()(command, mode) };
         let copies = Copies::with_room(Readable::new().text_room(command));
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
-    // SAFETY: the caller's promise.
+    // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
         if instance::engine().is_none() || command.is_null() {
             return system()(command);
