@@ -25,6 +25,6 @@ mod populate;
 mod address_choice;
 pub(crate) mod program_break;
 mod ranges;
-mod remap;
+mod mremap;
 
-pub(crate) mod calls;
+pub(crate) mod memory_calls;
