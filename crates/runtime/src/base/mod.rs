@@ -20,6 +20,5 @@ pub(crate) mod real;
 pub(crate) mod resident;
 pub(crate) mod signal_stack;
 pub(crate) mod system_calls;
-
 pub(crate) mod filter_verdict;
 pub(crate) mod uaccess;

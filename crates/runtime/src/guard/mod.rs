@@ -31,19 +31,12 @@
 //! | `raw_syscall`     | `syscall`: raw calls made through the C library                  |
 
 pub(crate) mod transfers;
-
 mod jumps;
-
 mod stripped_mask;
-
 pub(crate) mod signal_calls;
-
 mod pinned_call;
-
 mod filter_install;
-
 mod credentials;
 mod kernel_async_io;
-
 pub(crate) mod sigsys;
 mod raw_syscall;

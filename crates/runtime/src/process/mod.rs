@@ -16,22 +16,14 @@
 //! | `spawn`           | `exec`, `posix_spawn`, `system`, `popen`                    |
 
 pub(crate) mod statistics;
-
 pub(crate) mod descriptors;
-
 pub(crate) mod control_thread;
-
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;
-
 pub(crate) mod program_threads;
-
 pub(crate) mod engine_threads;
-
 pub(crate) mod aio;
 mod unsupported;
-
 pub(crate) mod fork;
-
 pub(crate) mod clone;
 pub(crate) mod spawn;

@@ -12,9 +12,6 @@
 
 mod aio_request;
 mod worker_thread;
-
 mod completion;
-
 pub(crate) mod queue;
-
 mod aio_calls;
