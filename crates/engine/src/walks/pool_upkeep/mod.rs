@@ -13,8 +13,8 @@ use crate::base::page::{Claim, PageNo, Place, StoredCopy};
 use crate::base::stats::Counter;
 use crate::codec::MAX_PACKED_BYTES;
 use crate::codec::packed_slot::{MAX_PART_BYTES, Packer};
+use crate::core::Core;
 use crate::core::errors::NoSlot;
-use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::steps::relocate::{GROUP_PAGES, Moved, Moves};
 use crate::steps::swap_cache;
@@ -33,26 +33,26 @@ const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in a
 ///
 /// The entries stay claimed while the write is under way: a page must not be
 /// changed and packed again into the same place meanwhile.
-pub fn write_back(parts: &Parts, context: &mut Context) -> Result<usize, NoSlot> {
-    let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return Ok(0) };
+pub fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
+    let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
     let before_ns = thread_cpu_ns();
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
-    let slots = allocate(parts, BATCH_PAGES)?;
+    let slots = allocate(&core.stores, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
-    let count = fill_batch(parts, context, batch, &mut moved);
+    let count = fill_batch(core, context, batch, &mut moved);
     let moves = Moves { slots, moved: &mut moved[..count] };
-    let gone = moves.carry_out(parts, context, &mut cluster);
-    parts.stats.add(Counter::PagesWrittenBack, gone as u64);
-    parts.partition.turnover().note_gone(gone as u64);
-    parts.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
+    let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
+    core.stats.add(Counter::PagesWrittenBack, gone as u64);
+    core.policies.partition.turnover().note_gone(gone as u64);
+    core.policies.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
     Ok(gone)
 }
 
 /// Fills a batch with the oldest pages and those beside them. Returns how many.
 fn fill_batch(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     mut batch: Batch<'_>,
     moved: &mut [Option<Moved<'static>>; WRITE_BACK_PAGES],
@@ -62,27 +62,28 @@ fn fill_batch(
     // in the batch already, or have left.
     for _ in 0..WRITE_BACK_PAGES {
         let mut oldest = [(0, Handle::default())];
-        if parts.pool.oldest(&mut oldest) == 0 {
+        if core.stores.pool.oldest(&mut oldest) == 0 {
             break;
         }
         let (owner, handle) = oldest[0];
         // Else its slab, which takes nothing more, would stay for it.
-        swap_cache::shed_one(parts, owner, handle);
+        swap_cache::shed_one(core, owner, handle);
         let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may name any owner.
-        let end = (first + GROUP_PAGES as u64).min(parts.window.pages() as u64);
+        let end = (first + GROUP_PAGES as u64).min(core.memory.window.pages() as u64);
         for page in first..end {
             if count < moved.len() {
-                moved[count] = batch.add(parts, context, page);
+                moved[count] = batch.add(core, context, page);
                 if moved[count].is_some() {
                     count += 1;
-                    let age = parts.clock.distance(page);
-                    age.into_iter().for_each(|age| parts.partition.turnover().note_age(age));
+                    let age = core.policies.clock.distance(page);
+                    age.into_iter()
+                        .for_each(|age| core.policies.partition.turnover().note_age(age));
                 }
             }
             if count == moved.len() || batch.is_full {
                 // Perhaps it has no place in this batch any more.
-                parts.pool.return_oldest(handle);
+                core.stores.pool.return_oldest(handle);
                 return count;
             }
         }
@@ -114,21 +115,16 @@ impl<'b> Batch<'b> {
     /// Claims a page of the pool and copies it into the batch. `None` when it is
     /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
     /// whoever touches it will be told.
-    fn add(
-        &mut self,
-        parts: &Parts,
-        context: &mut Context,
-        page: PageNo,
-    ) -> Option<Moved<'static>> {
-        let seen = parts.pages.load(page);
+    fn add(&mut self, core: &Core, context: &mut Context, page: PageNo) -> Option<Moved<'static>> {
+        let seen = core.memory.pages.load(page);
         let Place::Pool { handle } = seen.place() else { return None };
         let handle = Handle::from_bits(handle);
         if !self.has_room(handle.packed_bytes()) {
             self.is_full = true;
             return None;
         }
-        let claim = parts.pages.try_claim(page, seen)?;
-        let (at, part) = self.pack(handle.tag(), copy_packed(parts, context, handle)?)?;
+        let claim = core.memory.pages.try_claim(page, seen)?;
+        let (at, part) = self.pack(handle.tag(), copy_packed(core, context, handle)?)?;
         Some(Moved { claim, at, part: Some(part) })
     }
 
@@ -149,55 +145,55 @@ impl<'b> Batch<'b> {
 }
 
 /// An object's bytes, copied into the context; `None` when it is damaged.
-fn copy_packed<'c>(parts: &Parts, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
+fn copy_packed<'c>(core: &Core, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
     let room = &mut context.packed.0[..handle.packed_bytes()];
-    parts.pool.peek(handle, |packed| room.copy_from_slice(packed)).ok()?;
+    core.stores.pool.peek(handle, |packed| room.copy_from_slice(packed)).ok()?;
     Some(room)
 }
 
 /// Claims a page if it is still where the pool says and nobody else has it.
-fn claim_pooled(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
-    claim_at(parts, page, |place| place == Place::Pool { handle: handle.to_bits() })
+fn claim_pooled(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+    claim_at(core, page, |place| place == Place::Pool { handle: handle.to_bits() })
 }
 
 /// As [`claim_pooled`], or if what the pool has is a copy of a resident page.
-fn claim_stored(parts: &Parts, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
+fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     let bits = handle.to_bits();
     let is_copy = |place: Place| place.copy() == Some(StoredCopy::pooled(bits));
-    claim_at(parts, page, |place| place == Place::Pool { handle: bits } || is_copy(place))
+    claim_at(core, page, |place| place == Place::Pool { handle: bits } || is_copy(place))
 }
 
-fn claim_at(parts: &Parts, page: PageNo, is_it: impl Fn(Place) -> bool) -> Option<Claim<'static>> {
+fn claim_at(core: &Core, page: PageNo, is_it: impl Fn(Place) -> bool) -> Option<Claim<'static>> {
     // A damaged header may name any owner.
-    if page >= parts.window.pages() as u64 {
+    if page >= core.memory.window.pages() as u64 {
         return None;
     }
-    let seen = parts.pages.load(page);
-    is_it(seen.place()).then(|| parts.pages.try_claim(page, seen)).flatten()
+    let seen = core.memory.pages.load(page);
+    is_it(seen.place()).then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 
 /// Empties the sparsest slab into the gaps of others, where that is worth while.
 /// Returns how many pages moved.
-pub fn compact(parts: &Parts, context: &mut Context) -> usize {
-    let Some(slab) = parts.pool.sparsest() else { return 0 };
+pub fn compact(core: &Core, context: &mut Context) -> usize {
+    let Some(slab) = core.stores.pool.sparsest() else { return 0 };
     let mut moved = 0;
-    parts.pool.each_object(slab, |page, handle| {
-        moved += usize::from(move_object(parts, context, page, handle));
+    core.stores.pool.each_object(slab, |page, handle| {
+        moved += usize::from(move_object(core, context, page, handle));
     });
-    parts.pool.reopen(slab);
-    parts.stats.add(Counter::PagesCompacted, moved as u64);
+    core.stores.pool.reopen(slab);
+    core.stats.add(Counter::PagesCompacted, moved as u64);
     moved
 }
 
 /// Moves one page's object; false where it stays, because somebody has the page
 /// or there is no gap. What is damaged stays, too: whoever touches it is told.
-fn move_object(parts: &Parts, context: &mut Context, page: PageNo, handle: Handle) -> bool {
-    let Some(claim) = claim_stored(parts, page, handle) else { return false };
-    let packed = copy_packed(parts, context, handle);
-    let moved = packed.map(|packed| parts.pool.store_in_gap(packed, page, handle.tag()));
+fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
+    let Some(claim) = claim_stored(core, page, handle) else { return false };
+    let packed = copy_packed(core, context, handle);
+    let moved = packed.map(|packed| core.stores.pool.store_in_gap(packed, page, handle.tag()));
     let Some(Ok(new)) = moved else { return false };
     let at = claim.before().place();
     claim.publish(swap_cache::renamed(at, new));
-    parts.pool.free(handle);
+    core.stores.pool.free(handle);
     true
 }
