@@ -29,6 +29,8 @@ mod current;
 mod directory;
 mod compaction;
 #[cfg(test)]
+mod map_tests;
+#[cfg(test)]
 mod tests;
 
 use class::{CLASS, CLASSES, class_for};
