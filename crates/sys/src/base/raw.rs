@@ -19,6 +19,8 @@
 //! that it lists. Nothing in front of the instruction could change that: one
 //! jumps behind it.
 
+use crate::page::PAGE_SIZE;
+use crate::program_filter;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -165,7 +167,7 @@ pub(crate) fn settle_gate(address: usize) -> bool {
     }
     let start = softswap_raw_syscall as *const () as usize;
     let len = softswap_program_syscall_end as *const () as usize - start;
-    let page = crate::PAGE_SIZE;
+    let page = PAGE_SIZE;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
     // SAFETY: a new mapping that displaces nothing.
@@ -318,7 +320,7 @@ pub fn write_stderr(text: &[u8]) {
     if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
         return write_to(2, text);
     }
-    if crate::exemption::is_in_force() {
+    if program_filter::is_in_force() {
         return;
     }
     let path = c"/dev/tty".as_ptr() as usize;

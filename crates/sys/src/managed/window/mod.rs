@@ -11,21 +11,17 @@
 //! one. Staging frames are the exception: a full frame is read through
 //! [`StagedFrame`], which owns it while it lives.
 
-use crate::exemption;
+mod reservation;
+
 use crate::memory::{PAGE_SIZE, Page};
-use crate::place::{self, Place};
-use crate::raw;
 use crate::uffd::{self, Partial, Uffd};
+use crate::{futex, program_filter, raw};
+use reservation::{RESERVE, frame_states, mmap, reserve_range, settle};
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
-
-/// Sizes tried, largest first; smaller ones serve where limits
-/// (RLIMIT_AS, strict overcommit) forbid more.
-pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
-/// Places tried for the gate.
-const GATES: usize = 8;
+pub use reservation::{Protection, READ_WRITE, WINDOW_SIZES, WindowError};
 
 /// Runs of pages that are dropped in one call.
 const DISCARD_RUNS: usize = 64;
@@ -33,34 +29,6 @@ const DISCARD_RUNS: usize = 64;
 const EMPTY: u8 = 0;
 const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
-
-/// Why there is no window.
-#[derive(Debug, thiserror::Error)]
-pub enum WindowError {
-    /// userfaultfd is refused.
-    #[error(
-        "userfaultfd is refused ({0}): the kernel needs CONFIG_USERFAULTFD (5.11 or newer) \
-         and a container must allow the system call; `softswap doctor` tells what is missing"
-    )]
-    Userfaultfd(io::Error),
-    /// No address space.
-    #[error(
-        "cannot reserve {} GiB of address space for managed memory ({error}): \
-         raise the limit with `ulimit -v unlimited`, or set vm.overcommit_memory to 0 or 1",
-        bytes >> 30
-    )]
-    Reserve {
-        /// The smallest size that was tried.
-        bytes: usize,
-        /// The kernel's answer.
-        error: io::Error,
-    },
-}
-
-/// Protection of a range, as `mprotect` has it.
-pub type Protection = i32;
-/// The protection of managed memory unless the program asks for another.
-pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The managed window.
 #[derive(Debug)]
@@ -72,18 +40,6 @@ pub struct Window {
     staging: usize,
     frames: &'static [AtomicU8],
 }
-
-/// Raw `mmap`.
-///
-/// # Safety
-/// With MAP_FIXED the range must not hold memory that Rust code refers to.
-unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
-    let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: anonymous mapping; the caller vouches for a fixed address.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
-}
-
-const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 impl Window {
     /// Reserves the window and `staging_frames` frames, and opens userfaultfd
@@ -400,7 +356,7 @@ impl Window {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
         // A process may always ask this about itself, whoever it runs as.
-        if exemption::is_in_force() {
+        if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let pid = raw::current_process() as usize;
@@ -476,7 +432,7 @@ impl Window {
                 if seen == EMPTY {
                     break;
                 }
-                crate::futex::relax(&mut turns);
+                futex::relax(&mut turns);
             }
             full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
         }
@@ -557,58 +513,9 @@ impl Drop for StagedFrame<'_> {
     }
 }
 
-/// Where the window is to be, with the gate in its place. Another place serves
-/// where something lies at the one that was inherited. Without a gate calls are
-/// made from the library's own code: then programs that this one starts install
-/// a filter of their own.
-fn settle() -> usize {
-    let mut place = place::wanted();
-    for _ in 0..GATES {
-        if raw::settle_gate(place.gate()) {
-            break;
-        }
-        place = Place::choose();
-    }
-    place.window()
-}
-
-fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
-    let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
-    let smallest = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-    // Half of what the process may have: the rest is for the engine's tables, the
-    // program's code and stacks, and what is not managed.
-    let most = crate::memory::address_space_limit() / 2;
-    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
-        // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..place::WINDOWS {
-            let base = first + slot * len;
-            // SAFETY: NOREPLACE never displaces an existing mapping.
-            match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
-                Ok(address) if address == base => return Ok((base, len)),
-                Ok(elsewhere) => {
-                    // A kernel that does not know NOREPLACE took it as a hint.
-                    // SAFETY: just mapped, used by nobody.
-                    unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
-                }
-                Err(error) => refused = error,
-            }
-        }
-    }
-    Err(WindowError::Reserve { bytes: smallest, error: refused })
-}
-
-fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
-    let bytes: &'static [u8] = crate::memory::reserve_bytes(count)?;
-    // SAFETY: same size, alignment and validity; the only reference to the
-    // fresh bytes is turned into this one, and interior mutability is within
-    // memory that is writable.
-    Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
-}
-
 fn whole_page(read: usize) -> io::Result<()> {
     if read == PAGE_SIZE { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
 }
 
 #[cfg(test)]
-#[path = "window_tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
 //! Signals: the handlers through which faults and guarded calls arrive, the
 //! stacks they run on, and the masks that must never contain them.
 
-use crate::exemption;
 use crate::memory::PAGE_SIZE;
+use crate::program_filter;
 use crate::raw;
 use std::io;
 
@@ -274,7 +274,7 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// # Safety
 /// `info` is a valid siginfo_t.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
-    if exemption::is_in_force() {
+    if program_filter::is_in_force() {
         let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
         // SAFETY: reads `info`; a thread may send itself any details.
         if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
@@ -291,7 +291,7 @@ pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> 
 /// `info` is a valid siginfo_t.
 pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
     let (pid, tid) = (raw::current_process(), thread as usize);
-    if !exemption::may_signal(pid) {
+    if !program_filter::may_signal(pid) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     let pid = pid as usize;

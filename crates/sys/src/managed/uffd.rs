@@ -4,8 +4,8 @@
 //! exact partial results, and must treat EAGAIN as "try again" for every one.
 
 use crate::descriptor;
-use crate::hold::Hold;
 use crate::memory::PAGE_SIZE;
+use crate::registered_file::RegisteredFile;
 use crate::{futex, raw};
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::io;
@@ -66,7 +66,7 @@ pub struct Uffd {
     features: u64,
     /// Memory stays registered whatever becomes of the descriptor: a touch of
     /// what is out never reads zeroes.
-    hold: Hold,
+    registered: RegisteredFile,
 }
 
 #[repr(C)]
@@ -139,8 +139,8 @@ impl Uffd {
         let fd = descriptor::move_high(open(Privilege::UserModeOnly)?);
         let features = needed | (offered & FEATURE_MOVE);
         agree(&fd, features)?;
-        let hold = Hold::of(&fd);
-        Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, hold })
+        let registered = RegisteredFile::new(&fd);
+        Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, registered })
     }
 
     /// Puts a fresh descriptor, with the same features, in the place of this
@@ -157,7 +157,7 @@ impl Uffd {
         })?;
         agree(&fresh, self.features)?;
         let fresh = descriptor::move_high(fresh);
-        self.hold.renew(&fresh);
+        self.registered.renew(&fresh);
         self.close();
         // Not the old number: it may lie above a limit that was lowered since.
         self.fd.store(fresh.into_raw_fd(), Ordering::Release);

@@ -9,42 +9,28 @@
 //! writes into a buffer until the request's completion is posted, so a call
 //! that borrows buffers must not return earlier, whatever fails meanwhile.
 
-use crate::descriptor::move_high;
-use crate::exemption;
-use crate::file::errno;
-use crate::futex;
-use crate::kept;
-use crate::raw;
-use crate::segment::StaticRange;
-use io_uring::squeue::Entry;
-use io_uring::{IoUring, Parameters, opcode, types};
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+mod request;
+mod setup;
+mod sleep;
 
-/// The most that the kernel moves in one request.
-const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+use crate::file::errno;
+use crate::segment::StaticRange;
+use crate::{futex, kept, program_filter, raw};
+use io_uring::IoUring;
+use io_uring::squeue::Entry;
+use io_uring::types;
+use request::{clear, outcome_of, read_entry, write_entry};
+use setup::{CLAMP, HYBRID_IOPOLL, IOPOLL, build, set_up};
+use sleep::{nap, with_exact_timers};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+pub use request::{Piece, Target};
+pub use sleep::timer_overshoot_ns;
 
 /// How often a ring that accepts nothing is asked again before it counts as
 /// broken. Between two attempts a moment passes.
 const MAX_REFUSALS: u32 = 10_000;
-
-/// Which file a request is for.
-#[derive(Debug, Clone, Copy)]
-pub enum Target<'a> {
-    /// An open descriptor, looked up by the kernel for each request.
-    Descriptor(BorrowedFd<'a>),
-    /// The file given to [`Ring::attach`].
-    Attached,
-}
-
-/// One of several transfers that are under way at once.
-#[derive(Debug)]
-pub struct Piece<B> {
-    /// Where in the file, in bytes.
-    pub offset: u64,
-    /// What is read into, or written.
-    pub buf: B,
-}
 
 /// An io_uring for one owner at a time.
 pub struct Ring {
@@ -156,7 +142,7 @@ impl Ring {
     /// requests then.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && !exemption::is_in_force() && raw::current_process() == self.process
+        !self.broken && !program_filter::is_in_force() && raw::current_process() == self.process
     }
 
     /// Takes the ring out of use, as a failure of its own would.
@@ -506,145 +492,6 @@ impl Drop for Pending<'_> {
     }
 }
 
-fn nap(ns: u64) {
-    let time = libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    };
-    // Woken early by a signal is as good: whoever sleeps here looks next.
-    // SAFETY: reads `time`; what is left is not asked for.
-    unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
-}
-
-/// Runs `body` with the thread's timer slack at its least, 1 ns.
-fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
-    let before = rustix::thread::current_timer_slack();
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
-    let result = body();
-    if let Ok(before) = before {
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(before));
-    }
-    result
-}
-
-/// By how much a short sleep takes longer here than it should, in ns: the
-/// middle one of five.
-#[must_use]
-pub fn timer_overshoot_ns() -> u64 {
-    const ASKED_NS: u64 = 20_000;
-    let mut over = [0; 5];
-    with_exact_timers(|| {
-        for over in &mut over {
-            let start = crate::raw::now_ns();
-            nap(ASKED_NS);
-            *over = (crate::raw::now_ns() - start).saturating_sub(ASKED_NS);
-        }
-    });
-    over.sort_unstable();
-    over[2]
-}
-
-// <linux/io_uring.h>: flags of IORING_SETUP.
-const IOPOLL: u32 = 1 << 0;
-const CLAMP: u32 = 1 << 4;
-const SUBMIT_ALL: u32 = 1 << 7;
-const COOP_TASKRUN: u32 = 1 << 8;
-const TASKRUN_FLAG: u32 = 1 << 9;
-const HYBRID_IOPOLL: u32 = 1 << 17;
-
-fn build(entries: u32) -> io::Result<IoUring> {
-    // No interrupt of the owner when a completion comes in, since it waits or
-    // looks for it anyway; one refused request does not hold back the ones
-    // after it.
-    match set_up(entries, CLAMP | COOP_TASKRUN | TASKRUN_FLAG | SUBMIT_ALL) {
-        // Older kernels answer so to flags they do not know.
-        Err(error) if error.raw_os_error() == Some(errno::EINVAL) => set_up(entries, 0),
-        result => result,
-    }
-}
-
-/// A ring whose descriptor is out of the way of programs that close low ones
-/// before its queues are mapped: a program that starts makes many rings, and
-/// mapping them twice is what would take longest.
-fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
-    // Where in the 120 bytes of the parameters the flags are.
-    const FLAGS_AT: usize = 2;
-    if exemption::is_in_force() {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    const PARAMETER_WORDS: usize = size_of::<Parameters>() / size_of::<u32>();
-    let mut words = [0u32; PARAMETER_WORDS];
-    words[FLAGS_AT] = flags;
-    let args = [entries as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel reads and fills in the parameters, for which there is
-    // room, and returns a new descriptor.
-    let fd = crate::raw::check(unsafe { crate::raw::syscall(libc::SYS_io_uring_setup, args) })?;
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    let fd = move_high(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).into_raw_fd();
-    // SAFETY: the library's type is a transparent wrapper of what the kernel
-    // has filled in, all of it integers, of the same size.
-    let params = unsafe { std::mem::transmute::<[u32; PARAMETER_WORDS], Parameters>(words) };
-    // SAFETY: the descriptor is owned here, and these are its parameters. It is
-    // closed where its queues cannot be mapped.
-    unsafe { IoUring::from_fd(fd, params) }.inspect_err(|_| kept::forget(fd))
-}
-
-fn clear(results: &mut [io::Result<usize>]) {
-    for result in results {
-        *result = Err(io::Error::from_raw_os_error(errno::EIO));
-    }
-}
-
-fn outcome_of(result: i32) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-fn read_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &mut [u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::ReadFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Read::new($file, at, length).offset(offset_bytes).build()
-            }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
-}
-
-fn write_entry(
-    registered: Option<StaticRange>,
-    target: Target<'_>,
-    buf: &[u8],
-    offset_bytes: u64,
-) -> Entry {
-    let is_registered = registered.is_some_and(|range| range.contains(buf));
-    let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
-    macro_rules! entry {
-        ($file:expr) => {
-            if is_registered {
-                opcode::WriteFixed::new($file, at, length, 0).offset(offset_bytes).build()
-            } else {
-                opcode::Write::new($file, at, length).offset(offset_bytes).build()
-            }
-        };
-    }
-    match target {
-        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
-        Target::Attached => entry!(types::Fixed(0)),
-    }
-}
-
 impl Drop for Ring {
     fn drop(&mut self) {
         kept::forget(self.uring.as_raw_fd());
@@ -658,5 +505,4 @@ impl AsRawFd for Ring {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

@@ -39,8 +39,9 @@ use crate::seccomp::{
     ALLOW, ARCH_X86_64, ERRNO, IF_ANY_SET, IF_AT_LEAST, IF_EQUAL, Instruction, JUMP, LOAD,
     OFFSET_ARCH, OFFSET_ARGUMENTS, OFFSET_NUMBER, OFFSET_POINTER, RETURN, SET, plain,
 };
-use crate::{descriptor, uffd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::{descriptor, program_filter, uffd};
+
+pub use crate::program_filter::is_in_force;
 
 /// Most instructions that the kernel takes in one filter.
 pub const MOST_INSTRUCTIONS: usize = 4096;
@@ -178,21 +179,9 @@ const RULES: &[Rule] = &[
 const QUESTION: u32 = 0x7377_6170;
 const YES: i32 = libc::ESTALE;
 
-/// Whether there is a filter of the program's own.
-static IN_FORCE: AtomicBool = AtomicBool::new(false);
-/// The process whose number filters know; 0 for none.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
-
-/// Whether the program has a filter of its own: then the engine calls nothing
-/// but what is listed here.
-#[must_use]
-pub fn is_in_force() -> bool {
-    IN_FORCE.load(Ordering::Relaxed)
-}
-
 /// From now on there is one, or there is about to be. True if there was none.
 pub fn begin() -> bool {
-    if IN_FORCE.swap(true, Ordering::AcqRel) {
+    if program_filter::set_in_force(true) {
         return false;
     }
     // SAFETY: signal 0 is never delivered.
@@ -200,19 +189,13 @@ pub fn begin() -> bool {
         raw::syscall(libc::SYS_pidfd_send_signal, [raw::PIDFD_SELF as usize, 0, 0, 0, 0, 0])
     };
     let known = if named == 0 { 0 } else { raw::current_process() };
-    KNOWN.store(known, Ordering::Relaxed);
+    program_filter::set_known_process(known);
     true
 }
 
 /// There is none after all.
 pub fn undo() {
-    IN_FORCE.store(false, Ordering::Release);
-}
-
-/// Whether calls pass that signal this process by its number.
-#[must_use]
-pub(crate) fn may_signal(process: u32) -> bool {
-    !is_in_force() || KNOWN.load(Ordering::Relaxed) == process
+    program_filter::set_in_force(false);
 }
 
 /// Looks whether this program was started under a filter of an earlier one's.
@@ -221,7 +204,7 @@ pub fn look() {
     // SAFETY: takes no arguments, and changes nothing.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
     if answer == -(YES as isize) {
-        IN_FORCE.store(true, Ordering::Release);
+        program_filter::set_in_force(true);
     }
 }
 
@@ -233,7 +216,7 @@ fn if_equal(value: u32, then: usize, otherwise: usize) -> Instruction {
 #[derive(Debug, Clone, Copy)]
 struct Names {
     gate: u64,
-    /// [`KNOWN`].
+    /// [`program_filter::known_process`].
     process: u32,
     /// The first descriptor of those that may be the engine's.
     high: u32,
@@ -377,7 +360,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
 pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
     let mut code = exemption(Names {
         gate: raw::exempt_instruction_pointer(),
-        process: KNOWN.load(Ordering::Relaxed),
+        process: program_filter::known_process(),
         high: descriptor::first_high(),
     });
     code.extend_from_slice(program);

@@ -8,8 +8,8 @@
 //! needed, because fork copies the table up to the highest number in use.
 //! Where there is no room above, they lie high below the limit.
 
-use crate::exemption;
 use crate::kept;
+use crate::program_filter;
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -91,7 +91,7 @@ pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
     }
     let (soft, hard) = limits();
     let wanted = hard.min(soft.saturating_add(ABOVE));
-    let may_raise = soft <= FARTHEST && soft < wanted && !exemption::is_in_force();
+    let may_raise = soft <= FARTHEST && soft < wanted && !program_filter::is_in_force();
     let above = may_raise && set_soft(wanted);
     let raised = Raised { before: soft, raised: if above { wanted } else { soft } };
     SOFT_BEFORE.store(if above { soft as i32 } else { 0 }, Ordering::Relaxed);

@@ -10,75 +10,20 @@
 //! cancellation points and may be interposed, and this code runs in a fault
 //! handler.
 
+use super::unnamed_file::open_unnamed;
 use crate::descriptor::move_high;
-use crate::exemption;
 use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
+use crate::program_filter;
 use crate::raw;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
-/// The error numbers that callers tell apart, under their kernel names.
-pub mod errno {
-    pub use libc::{
-        EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
-        ESTALE,
-    };
-}
-
-/// An I/O error the way the system words it, without Rust's "(os error 2)".
-#[must_use]
-pub fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_string(),
-        None => text,
-    }
-}
-
-/// Why no swap file could be opened, and what would help.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum FileError {
-    #[error("swap directory {} does not exist: create it, or name another", path.display())]
-    NoSuchDirectory { path: PathBuf },
-    #[error("swap path {} is not a directory: name a directory", path.display())]
-    NotADirectory { path: PathBuf },
-    #[error("swap directory {} does not allow creating files ({cause}): change its permissions, or name another", path.display())]
-    NotWritable { path: PathBuf, cause: io::Error },
-    #[error("swap directory {} is on a read-only file system: name a directory on a writable one", path.display())]
-    ReadOnly { path: PathBuf },
-    #[error("file system of swap directory {} is full: free some space, or name another directory", path.display())]
-    NoSpace { path: PathBuf },
-    #[error("disk quota is used up in swap directory {}: raise the quota, or name another directory", path.display())]
-    Quota { path: PathBuf },
-    #[error("no file descriptor left for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
-    NoDescriptor { path: PathBuf, cause: io::Error },
-    #[error("cannot keep a swap file in {}: {cause}; name another directory", path.display())]
-    Unusable { path: PathBuf, cause: io::Error },
-}
-
-impl FileError {
-    fn new(path: &Path, errno: Errno) -> Self {
-        let path = path.to_owned();
-        let cause = io::Error::from(errno);
-        match errno {
-            Errno::NOENT => Self::NoSuchDirectory { path },
-            Errno::NOTDIR => Self::NotADirectory { path },
-            Errno::ACCESS | Errno::PERM => Self::NotWritable { path, cause },
-            Errno::ROFS => Self::ReadOnly { path },
-            Errno::NOSPC => Self::NoSpace { path },
-            Errno::DQUOT => Self::Quota { path },
-            Errno::MFILE | Errno::NFILE => Self::NoDescriptor { path, cause },
-            _ => Self::Unusable { path, cause },
-        }
-    }
-}
+pub use super::file_error::{FileError, errno, plain};
+pub use super::unnamed_file::{is_in_memory, map_unnamed, open_for_copies};
 
 /// What is written to try a file out.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
@@ -368,7 +313,7 @@ impl SwapFile {
         if !self.is_device {
             return self.punch(offset_bytes, length_bytes);
         }
-        if exemption::is_in_force() {
+        if program_filter::is_in_force() {
             return Err(Errno::OPNOTSUPP.into());
         }
         let fd = self.for_changing()?;
@@ -436,14 +381,6 @@ fn shorten(fd: impl AsFd, len: u64) -> io::Result<()> {
     uninterrupted(|| unsafe { raw::syscall(libc::SYS_ftruncate, args) }).map(drop)
 }
 
-/// Whether file systems of this type (`statfs`) keep their files in DRAM.
-#[must_use]
-pub fn is_in_memory(file_system: i64) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
-    matches!(file_system, TMPFS | RAMFS)
-}
-
 impl Drop for SwapFile {
     fn drop(&mut self) {
         kept::forget(self.fd.as_raw_fd());
@@ -456,88 +393,10 @@ impl AsFd for SwapFile {
     }
 }
 
-/// Maps `len` bytes of an unnamed file in `directory`, shared with the kernel's
-/// page cache: it may write them back and drop them by itself, and bring them in
-/// for a system call that is given them. Only the mapping is left of the file.
-/// All blocked signals stay so: the descriptor is open for this call only.
-///
-/// # Errors
-/// Where there is no room, where the file would lie in DRAM, and where the
-/// program's own limits forbid so large a file.
-pub fn map_unnamed(directory: &Path, len: usize) -> io::Result<usize> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if limit.is_some_and(|limit| limit < len as u64) {
-        // Not tried: the kernel would send SIGXFSZ.
-        return Err(Errno::FBIG.into());
-    }
-    let file = open_for_copies(directory)?;
-    // Storage at once: a page without any would be refused when it is touched.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let args = [0, len, prot, libc::MAP_SHARED as usize, file.as_raw_fd() as usize, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
-}
-
-/// Opens a file without a name, and without storage.
-///
-/// # Errors
-/// Where that cannot be, or it would lie in DRAM.
-pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::open(directory, flags, Mode::empty())?;
-    let file = open_unnamed(&parent, false)?;
-    if is_in_memory(rustix::fs::fstatfs(&file)?.f_type) {
-        return Err(Errno::NOSPC.into());
-    }
-    Ok(file)
-}
-
-fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {
-    let owner_only = Mode::RUSR | Mode::WUSR;
-    let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
-    if direct {
-        flags |= OFlags::DIRECT;
-    }
-    // EXCL: the file can also not be given a name later.
-    let unnamed = flags | OFlags::TMPFILE | OFlags::EXCL;
-    match rustix::fs::openat(parent, c".", unnamed, owner_only) {
-        // What file systems (and overlays of them) answer that have no O_TMPFILE.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
-            open_and_unlink(parent, flags, owner_only)
-        }
-        result => result,
-    }
-}
-
-fn open_and_unlink(parent: &OwnedFd, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    const ATTEMPTS: usize = 16;
-    let process = rustix::process::getpid().as_raw_nonzero();
-    for _ in 0..ATTEMPTS {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".softswap-{process}-{:x}-{count}", now.tv_nsec);
-        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        match rustix::fs::openat(parent, &name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
-            Err(Errno::EXIST) => {}
-            Err(errno) => {
-                // Some file systems create the file and then refuse O_DIRECT.
-                let _ = rustix::fs::unlinkat(parent, &name, AtFlags::empty());
-                return Err(errno);
-            }
-            Ok(fd) => {
-                rustix::fs::unlinkat(parent, &name, AtFlags::empty())?;
-                return Ok(fd);
-            }
-        }
-    }
-    Err(Errno::EXIST)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     /// A directory of this test's own, gone when it is dropped.
     struct Scratch(PathBuf);
@@ -592,17 +451,6 @@ mod tests {
         let mut read = [0; 3];
         assert_eq!(file.read_at(&mut read, 5).unwrap(), 3);
         assert_eq!(&read, b"abc");
-    }
-
-    #[test]
-    fn a_named_file_is_unlinked_at_once() {
-        let scratch = Scratch::new("named");
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
-        let fd = open_and_unlink(&parent, OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
-        let stat = rustix::fs::fstat(&fd).unwrap();
-        assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
     }
 
     #[test]

@@ -10,12 +10,7 @@ use crate::raw;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-/// Bytes in a page. The engine handles 4 KiB pages only.
-pub const PAGE_SIZE: usize = 4096;
-
-/// One page of engine memory, aligned so that it can be given to O_DIRECT.
-#[repr(C, align(4096))]
-pub struct Page(pub [u8; PAGE_SIZE]);
+pub use crate::page::{PAGE_SIZE, Page};
 
 /// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
 pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {

@@ -1,13 +1,12 @@
-//! A file kept open by no descriptor.
+//! A file kept open without a descriptor: registered with an io_uring.
 //!
 //! A program can close every number there is by an instruction of its own, and
-//! nobody can keep it from that. A ring of io_uring refers to the files that are
-//! registered with it, and a mapping of the ring's queue refers to the ring. So
-//! a file held this way is open as long as the mapping is there, under no
-//! number at all.
+//! nobody can keep it from that. A ring refers to the files that are registered
+//! with it, and a mapping of the ring's queue refers to the ring. So the file is
+//! open as long as the mapping is there, under no number at all.
 
-use crate::exemption;
 use crate::memory::PAGE_SIZE;
+use crate::program_filter;
 use crate::raw;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
@@ -16,21 +15,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The mapping, or 0 where this kernel lets this process have no rings: then
 /// the file is open as long as its descriptor is.
 #[derive(Debug)]
-pub(crate) struct Hold(AtomicUsize);
+pub(crate) struct RegisteredFile(AtomicUsize);
 
-impl Hold {
-    pub(crate) fn of(file: &OwnedFd) -> Hold {
-        Hold(AtomicUsize::new(map(file).unwrap_or(0)))
+impl RegisteredFile {
+    pub(crate) fn new(file: &OwnedFd) -> RegisteredFile {
+        RegisteredFile(AtomicUsize::new(map(file).unwrap_or(0)))
     }
 
-    /// Holds `file` instead: in a forked child, which has not inherited the
+    /// Registers `file` instead: in a forked child, which has not inherited the
     /// mapping.
     pub(crate) fn renew(&self, file: &OwnedFd) {
         self.0.store(map(file).unwrap_or(0), Ordering::Relaxed);
     }
 }
 
-impl Drop for Hold {
+impl Drop for RegisteredFile {
     fn drop(&mut self) {
         let mapping = *self.0.get_mut();
         if mapping != 0 {
@@ -42,7 +41,7 @@ impl Drop for Hold {
 
 fn map(file: &OwnedFd) -> io::Result<usize> {
     // A filter of the program's own may be deadly for what asks for a ring.
-    if exemption::is_in_force() {
+    if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     const PARAMETER_BYTES: usize = 120;
@@ -80,14 +79,14 @@ mod tests {
     #[test]
     fn a_file_stays_open_without_a_descriptor() {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        let hold = Hold::of(&write);
-        if hold.0.load(Ordering::Relaxed) == 0 {
+        let registered = RegisteredFile::new(&write);
+        if registered.0.load(Ordering::Relaxed) == 0 {
             return;
         }
         drop(write);
         rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::NONBLOCK).unwrap();
         // Not at its end: somebody may still write.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Err(rustix::io::Errno::AGAIN));
-        drop(hold);
+        drop(registered);
     }
 }
