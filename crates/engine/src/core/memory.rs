@@ -5,7 +5,9 @@ use crate::base::page::PageTable;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::pinners::Pinners;
+use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::Window;
+use std::io;
 use std::sync::atomic::AtomicUsize;
 
 /// The program's memory.
@@ -23,4 +25,21 @@ pub struct Memory {
     pub claimed_bytes: AtomicUsize,
     /// Whether pages may be unmapped together that lie apart.
     pub pinners: Pinners,
+}
+
+impl Memory {
+    /// All pages of `window` vacant.
+    ///
+    /// # Errors
+    /// When there is no address space for the tables.
+    pub fn new(window: Window, budget: Budget) -> io::Result<Memory> {
+        Ok(Memory {
+            pages: PageTable::new(reserve_u64(window.pages())?),
+            space: AddressSpace::scattered(window.pages() as u64)?,
+            budget,
+            claimed_bytes: AtomicUsize::new(0),
+            pinners: Pinners::start(),
+            window,
+        })
+    }
 }

@@ -10,6 +10,8 @@ use crate::policy::prefetch::companions::Companions;
 use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::WriteLoad;
+use softswap_sys::PAGE_SIZE;
+use std::io;
 use std::sync::atomic::AtomicBool;
 
 /// What is decided, and by what.
@@ -41,6 +43,33 @@ pub struct Policies {
 }
 
 impl Policies {
+    /// For a window of so many pages and a budget of so many bytes, with so many contexts.
+    ///
+    /// # Errors
+    /// When there is no address space for the tables.
+    pub fn new(
+        window_pages: usize,
+        budget_bytes: usize,
+        contexts: usize,
+        (partition, codec): (Partition, Choice),
+    ) -> io::Result<Policies> {
+        let budget_pages = budget_bytes / PAGE_SIZE;
+        Ok(Policies {
+            clock: Clock::new(window_pages, budget_pages)?,
+            grace: Grace::default(),
+            admission: Admission::new(window_pages)?,
+            partition,
+            write_load: WriteLoad::default(),
+            readahead: Readahead::new(budget_pages),
+            companions: Companions::new(window_pages)?,
+            stored_copies: StoredCopies::new(window_pages)?,
+            codec: Selector::new(codec),
+            codec_choice: CodecChoice::new(budget_bytes, contexts),
+            pool_shrinks: AtomicBool::new(false),
+            recompresses: AtomicBool::new(false),
+        })
+    }
+
     /// Whether nobody asked for a codec.
     pub(crate) fn chooses_codec(&self) -> bool {
         self.codec.get() == Choice::Auto

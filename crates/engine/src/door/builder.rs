@@ -1,25 +1,13 @@
 //! Puts an engine together: how large each is in a budget of that size,
 //! and what is refused.
 
-use crate::base::page::PageTable;
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
-use crate::codec::Selector;
 use crate::codec::seal::{NoKey, Sealer};
 use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
 use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
-use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
-use crate::memory::pinners::Pinners;
-use crate::policy::admission::Admission;
-use crate::policy::clock::Clock;
-use crate::policy::codec_choice::CodecChoice;
-use crate::policy::grace::Grace;
 use crate::policy::partition::Partition;
-use crate::policy::prefetch::companions::Companions;
-use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::stored_copies::StoredCopies;
-use crate::policy::write_load::WriteLoad;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
@@ -33,13 +21,12 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::affinity::Processors;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
-use softswap_sys::memory::reserve_u64;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
@@ -107,39 +94,15 @@ pub(crate) fn build(
     let cpus = usable_processors();
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-    let pressure = Pressure::shared(cpus, Load::open());
-    let processors = Processors::open();
-    let places =
-        Arc::new(Places::new(config.steer, processors.as_ref().map_or(1, Processors::most)));
-    let measured = OnceCell::new();
-    let polling = |mode: Option<Mode>| {
-        let mode = mode.unwrap_or(config.poll);
-        // Measured where it is needed from the first read on. Elsewhere too
-        // much is assumed: hybrid polling, when it is chosen later, finds
-        // out by itself.
-        let overshoot_ns = match mode {
-            Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
-            _ => ASSUMED_OVERSHOOT_NS,
-        };
-        let polling = Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats);
-        polling.telling(Arc::clone(&places))
-    };
-    let areas = Areas::new(storage, cpus, polling)?;
+    let steering = steering(config, cpus);
+    let areas = open_areas(config, storage, (cpus, &steering), stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
     let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let core = assemble(
-        config,
-        stats,
-        window,
-        areas,
-        bounce,
-        &contexts,
-        Steering { pressure, places, processors },
-    )?;
+    let core = assemble(config, stats, (window, areas, bounce), &contexts, steering)?;
     let needed = core.used_bytes() + LEAST_PAGES_BYTES;
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
@@ -177,19 +140,52 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
     }
 }
 
+/// What moves threads to where they wait least.
+fn steering(config: &Config, cpus: usize) -> Steering {
+    let processors = Processors::open();
+    let most = processors.as_ref().map_or(1, Processors::most);
+    Steering {
+        pressure: Pressure::shared(cpus, Load::open()),
+        places: Arc::new(Places::new(config.steer, most)),
+        processors,
+    }
+}
+
+/// Opens the swap areas, each with its way of waiting for the disk.
+fn open_areas(
+    config: &Config,
+    storage: Vec<Backing>,
+    (cpus, steering): (usize, &Steering),
+    stats: Stats,
+) -> Result<Areas, AreaError> {
+    let measured = OnceCell::new();
+    let polling = |mode: Option<Mode>| {
+        let mode = mode.unwrap_or(config.poll);
+        // Measured where it is needed from the first read on. Elsewhere too
+        // much is assumed: hybrid polling, when it is chosen later, finds
+        // out by itself.
+        let overshoot_ns = match mode {
+            Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
+            _ => ASSUMED_OVERSHOOT_NS,
+        };
+        let pressure = Arc::clone(&steering.pressure);
+        let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
+        polling.telling(Arc::clone(&steering.places))
+    };
+    Areas::new(storage, cpus, polling)
+}
+
 fn assemble(
     config: &Config,
     stats: Stats,
-    window: Window,
-    swap_areas: Areas,
-    bounce: Pools,
+    (window, areas, bounce): (Window, Areas, Pools),
     contexts: &Contexts,
     steering: Steering,
 ) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     let read_ahead_pages = ReadAheadPages::new(memory / PAGE_SIZE)?;
-    let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
+    let fixed = contexts.count() * (CONTEXT_BYTES + areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + read_ahead_pages.bytes()
@@ -204,46 +200,24 @@ fn assemble(
     let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
-    let window_pages = window.pages();
-    let clock = Clock::new(window_pages, memory / PAGE_SIZE)?;
-    Ok(Core {
-        memory: Memory {
-            pages: PageTable::new(reserve_u64(window_pages)?),
-            space: AddressSpace::scattered(window_pages as u64)?,
-            budget: Budget::new(memory, fixed),
-            claimed_bytes: AtomicUsize::new(0),
-            pinners: Pinners::start(),
-            window,
-        },
-        stores: Stores {
-            pool,
-            areas: swap_areas,
-            standby: Standby::new(memory / PAGE_SIZE),
-            read_ahead_pages,
-            bounce,
-            sealer,
-            workspaces: contexts.workspaces(),
-            may_write: AtomicBool::new(true),
-            stats,
-        },
-        policies: Policies {
-            clock,
-            grace: Grace::default(),
-            admission: Admission::new(window_pages)?,
-            partition,
-            write_load: WriteLoad::default(),
-            readahead: Readahead::new(memory / PAGE_SIZE),
-            companions: Companions::new(window_pages)?,
-            stored_copies: StoredCopies::new(window_pages)?,
-            codec: Selector::new(config.codec),
-            codec_choice: CodecChoice::new(memory, contexts.count()),
-            pool_shrinks: AtomicBool::new(config.shrink_pool),
-            recompresses: AtomicBool::new(config.recompress),
-        },
-        background: Background::default(),
-        steering,
+    let policies = Policies {
+        pool_shrinks: AtomicBool::new(config.shrink_pool),
+        recompresses: AtomicBool::new(config.recompress),
+        ..Policies::new(window.pages(), memory, contexts.count(), (partition, config.codec))?
+    };
+    let stores = Stores {
+        pool,
+        areas,
+        standby: Standby::new(memory / PAGE_SIZE),
+        read_ahead_pages,
+        bounce,
+        sealer,
+        workspaces: contexts.workspaces(),
+        may_write: AtomicBool::new(true),
         stats,
-    })
+    };
+    let memory = Memory::new(window, Budget::new(memory, fixed))?;
+    Ok(Core { memory, stores, policies, background: Background::default(), steering, stats })
 }
 
 fn publish_facts(core: &Core) {

@@ -32,6 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod held;
 pub mod holding;
 mod locking;
 pub mod remap;
@@ -57,7 +58,7 @@ pub struct Engine {
     /// Held while pages are moved from one mapping to another.
     moves: Mutex<()>,
     /// What calls to the kernel keep from leaving.
-    held: holding::Held,
+    held: held::Held,
 }
 
 /// The engine at rest: no walk is under way, nothing is half-way. For fork.
@@ -75,7 +76,7 @@ impl Engine {
         stats: Stats,
     ) -> Result<Engine, StartError> {
         let (core, contexts) = builder::build(config, storage, stats)?;
-        Ok(Engine { core, contexts, moves: Mutex::new(()), held: holding::Held::default() })
+        Ok(Engine { core, contexts, moves: Mutex::new(()), held: held::Held::default() })
     }
 
     /// Sets what the pool may take of the budget, or lets the engine choose.

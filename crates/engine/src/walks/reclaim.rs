@@ -26,7 +26,7 @@ const LEAST_PAGES: usize = 8 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
 /// Memory counts as exhausted after so long without any progress.
-const PATIENCE_NS: u64 = 1_500_000_000;
+const GIVE_UP_NS: u64 = 1_500_000_000;
 /// A try that takes longer counts for so long: a process that was stopped meanwhile, or
 /// whose disk was, has not tried.
 const LONGEST_TRY_NS: u64 = 100_000_000;
@@ -118,6 +118,9 @@ const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
 /// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
 /// long it ends early when one of the signals `open` is pending.
+///
+/// # Errors
+/// When nothing could leave for a while, or a signal is to be taken first.
 pub fn make_room(
     core: &Core,
     context: &mut Context,
@@ -128,8 +131,7 @@ pub fn make_room(
         core.memory.budget.charge(count);
         return Ok(());
     }
-    let (mut pauses, mut rounds) = (0_u32, 0_u32);
-    let (mut stuck_ns, mut tried_ns) = (0, None);
+    let (mut stuck, mut rounds) = (Stuck::default(), 0_u32);
     loop {
         let other = core.other_bytes();
         if core.try_charge(&mut context.scratch, count, other) {
@@ -145,35 +147,51 @@ pub fn make_room(
         core.stats.add(Counter::DirectReclaims, 1);
         match round_for_room(core, context) {
             Round::Progress => {
-                (pauses, stuck_ns, tried_ns) = (0, 0, None);
+                stuck = Stuck::default();
                 core.background.interrupted_wait.forget();
                 rounds += 1;
                 if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
                     return Err(Exhausted::Signal);
                 }
             }
-            Round::Stuck(why) => {
-                let now = now_ns();
-                let before = tried_ns.replace(now).unwrap_or_else(|| {
-                    let (waited_ns, at_ns) = core.background.interrupted_wait.go_on(now);
-                    stuck_ns = waited_ns;
-                    at_ns
-                });
-                stuck_ns += (now - before).min(LONGEST_TRY_NS);
-                pauses += 1;
-                if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
-                    core.stores.standby.release();
-                }
-                if stuck_ns > PATIENCE_NS {
-                    return Err(exhausted(core, why));
-                }
-                if signals::pending() & open != 0 {
-                    core.background.interrupted_wait.note(stuck_ns, now);
-                    return Err(Exhausted::Signal);
-                }
-                core.background.pause(core.background.seen(), PAUSE_NS);
-            }
+            Round::Stuck(why) => stuck.pause(core, why, open)?,
         }
+    }
+}
+
+/// For how long nothing could leave for somebody who waits for room.
+#[derive(Default)]
+struct Stuck {
+    ns: u64,
+    tried_at_ns: Option<u64>,
+    pauses: u32,
+}
+
+impl Stuck {
+    /// After a try in vain: waits for others' progress, unless that has been tried for long
+    /// enough, or a signal is to be taken.
+    fn pause(&mut self, core: &Core, why: Option<NoSlot>, open: Mask) -> Result<(), Exhausted> {
+        let interrupted_wait = &core.background.interrupted_wait;
+        let now = now_ns();
+        let before = self.tried_at_ns.replace(now).unwrap_or_else(|| {
+            let (waited_ns, at_ns) = interrupted_wait.go_on(now);
+            self.ns = waited_ns;
+            at_ns
+        });
+        self.ns += (now - before).min(LONGEST_TRY_NS);
+        self.pauses += 1;
+        if self.pauses.is_multiple_of(PAUSES_TO_RELEASE) {
+            core.stores.standby.release();
+        }
+        if self.ns > GIVE_UP_NS {
+            return Err(exhausted(core, why));
+        }
+        if signals::pending() & open != 0 {
+            interrupted_wait.note(self.ns, now);
+            return Err(Exhausted::Signal);
+        }
+        core.background.pause(core.background.seen(), PAUSE_NS);
+        Ok(())
     }
 }
 

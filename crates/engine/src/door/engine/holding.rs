@@ -13,8 +13,7 @@ use crate::core::errors::FaultError;
 use crate::walks::page_in;
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Of what the budget leaves for pages, calls may hold one part in so many.
 const SHARE: usize = 4;
@@ -22,23 +21,6 @@ const SHARE: usize = 4;
 const NAP_NS: u64 = 5_000_000;
 /// Pages brought in for a call after which signals are looked for.
 const PAGES_BETWEEN_LOOKS: usize = 16;
-
-/// What is held now.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    /// In pages; a page held twice counts twice.
-    pages: AtomicUsize,
-    /// Threads that wait for others to let go.
-    waiting: AtomicU32,
-    /// Rises when some is let go while others wait.
-    rings: AtomicU32,
-}
-
-impl Held {
-    pub(super) fn pages(&self) -> usize {
-        self.pages.load(Relaxed)
-    }
-}
 
 /// How far the pinning of a buffer came, and why no further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! The pool against a map, against threads, and in figures.
 
+use super::class::class_for;
 use super::handle::Object;
+use super::layout::HEADER_BYTES;
 use super::map_tests::Model;
 use super::*;
 use std::sync::atomic::AtomicBool;

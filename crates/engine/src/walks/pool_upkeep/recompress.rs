@@ -2,7 +2,7 @@
 //! dense codec, when processors are idle. Opt-in: such pages take longer to
 //! come back.
 
-use super::claim_pooled;
+use super::objects::claim_pooled;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Counter;
 use crate::codec::{self, Packer};

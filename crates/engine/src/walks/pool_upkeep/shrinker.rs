@@ -5,6 +5,7 @@
 //! many of those the pool could do without. These are fewer the more pages come
 //! back from the disk, as in the zswap shrinker of Linux.
 
+use super::write_back::write_back;
 use crate::base::stats::{Counter, Tier};
 use crate::core::Core;
 use crate::memory::context::Context;
@@ -40,7 +41,7 @@ impl Shrinker {
         if self.due >= SHARE * crate::memory::context::BATCH_PAGES {
             // What it could not do for want of a slot is not made good later.
             self.due = 0;
-            let gone = super::write_back(core, context).unwrap_or(0);
+            let gone = write_back(core, context).unwrap_or(0);
             core.stats.add(Counter::PagesShrunk, gone as u64);
         }
     }
