@@ -38,7 +38,8 @@ fn rlimit(new: Option<[u64; 2]>) -> Option<[u64; 2]> {
     let set = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
     let get = if new.is_none() { now.as_mut_ptr() as usize } else { 0 };
     let args = [0, libc::RLIMIT_NOFILE as usize, set, get, 0, 0];
-    // SAFETY: two words each, to read and to write.
+    // SAFETY: the kernel reads two words from `new` and writes two to `now`; either
+    // pointer may be null.
     raw::check(unsafe { raw::syscall(libc::SYS_prlimit64, args) }).ok()?;
     Some(new.unwrap_or(now))
 }
@@ -54,9 +55,9 @@ fn set_soft(soft: u64) -> bool {
 
 fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
     let args = [fd.as_raw_fd() as usize, libc::F_DUPFD_CLOEXEC as usize, floor as usize, 0, 0, 0];
-    // SAFETY: takes no pointers; returns a new descriptor.
+    // SAFETY: the call takes no pointers, and opens a new descriptor.
     let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) }).ok()?;
-    // SAFETY: fresh, and owned by nobody else.
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
     Some(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
@@ -125,7 +126,7 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
 /// Closes a descriptor by the engine's instruction: the C library's are the
 /// program's, which its own filters judge.
 fn close(fd: OwnedFd) {
-    // SAFETY: takes no pointers; owned here, and forgotten.
+    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
     unsafe { raw::syscall(libc::SYS_close, [fd.into_raw_fd() as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -189,7 +190,8 @@ impl KeptFile {
         let buffer = text.as_mut_ptr() as usize;
         let args = [self.0.as_raw_fd() as usize, buffer, text.len(), 0, 0, 0];
         loop {
-            // SAFETY: `text` may be written to for its length.
+            // SAFETY: the kernel writes at most `text.len()` bytes to `text`, which is
+            // borrowed exclusively.
             match unsafe { raw::syscall(libc::SYS_pread64, args) } {
                 len @ 0.. => return Some(&text[..len as usize]),
                 error if error == -(libc::EINTR as isize) => {}

@@ -6,21 +6,23 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const WAIT_PRIVATE: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
 
+/// Waits at the address of an atomic's four bytes.
 fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     let time = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let time_ptr = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
-    // SAFETY: the caller passes the address of a live 4-byte aligned atomic;
-    // `time` outlives the call. Any result just means "look again".
+    // SAFETY: the kernel reads four bytes at `address`, where it answers EFAULT if there
+    // is nothing to be read, and a `timespec` at `time_ptr`, which is `time` or null.
     unsafe {
         raw::syscall(libc::SYS_futex, [address, WAIT_PRIVATE, expected as usize, time_ptr, 0, 0])
     }
 }
 
 fn wake_at(address: usize, count: i32) {
-    // SAFETY: FUTEX_WAKE only uses the address as a key.
+    // SAFETY: the kernel compares the address with those that others wait at; what is
+    // there it does not read.
     unsafe {
         raw::syscall(libc::SYS_futex, [address, WAKE_PRIVATE, count as usize, 0, 0, 0]);
     }

@@ -14,8 +14,8 @@ pub struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only touched under the lock, by one thread at a time, which may be
-// another each time.
+// SAFETY: the value is only touched under the lock, by one thread at a time. That may be
+// another one each time, which a `T` that is `Send` allows.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {

@@ -14,41 +14,44 @@ pub use crate::page::{PAGE_SIZE, Page};
 
 /// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
 pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
-    let len = len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
-    let base = map_anonymous(len)?;
-    // SAFETY: the mapping is fresh, `len` bytes long, readable and writable,
-    // zero is a valid u8, nothing else refers to it and it is never unmapped.
-    Ok(unsafe { std::slice::from_raw_parts_mut(base, len) })
+    // SAFETY: zero is a valid u8, aligned anywhere.
+    unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
 /// Reserves a table of `len` zeroed 64-bit atomics.
 pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
-    let base = map_anonymous((len * 8).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))?;
-    // SAFETY: fresh page-aligned mapping of at least `len * 8` bytes that is
-    // never unmapped; all-zero bytes are a valid AtomicU64.
-    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), len) })
+    // SAFETY: all-zero bytes are a valid AtomicU64, aligned to 8 bytes.
+    Ok(unsafe { reserve::<AtomicU64>(len)? })
 }
 
 /// Reserves a table of `len` zeroed 32-bit atomics.
 pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
-    let base = map_anonymous((len * 4).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))?;
-    // SAFETY: as in `reserve_u64`, with 4-byte elements.
-    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU32>(), len) })
+    // SAFETY: all-zero bytes are a valid AtomicU32, aligned to 4 bytes.
+    Ok(unsafe { reserve::<AtomicU32>(len)? })
 }
 
 /// Reserves a table of `len` zeroed 16-bit atomics.
 pub fn reserve_u16(len: usize) -> io::Result<&'static [AtomicU16]> {
-    let base = map_anonymous((len * 2).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE))?;
-    // SAFETY: as in `reserve_u64`, with 2-byte elements.
-    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU16>(), len) })
+    // SAFETY: all-zero bytes are a valid AtomicU16, aligned to 2 bytes.
+    Ok(unsafe { reserve::<AtomicU16>(len)? })
 }
 
 /// Reserves `count` zeroed pages as separately ownable frames.
 pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
-    let base = map_anonymous((count * PAGE_SIZE).max(PAGE_SIZE))?;
-    // SAFETY: as in `reserve_bytes`; the mapping is page-aligned and a page
-    // of zeroes is a valid `Page`.
-    Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<Page>(), count) })
+    // SAFETY: all-zero bytes are a valid `Page`, aligned to a page.
+    unsafe { reserve(count) }
+}
+
+/// Reserves room for `len` values, all of whose bytes are zero, for good.
+///
+/// # Safety
+/// Such bytes are a valid `T`, which asks for no more than a page's alignment.
+unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
+    let bytes = (len * size_of::<T>()).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
+    let base = map_anonymous(bytes)?;
+    // SAFETY: the mapping is new and aligned to a page, at least `len` values long,
+    // readable, writable and zero; nothing else refers to it, and it is never unmapped.
+    Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<T>(), len) })
 }
 
 /// How much address space this process may have (`ulimit -v`).
@@ -71,11 +74,12 @@ pub fn populate(bytes: &mut [u8]) {
 }
 
 /// # Safety
-/// What the advice does to `bytes` must be all right with who owns them.
+/// What the advice leaves in `bytes` is valid for whoever owns them.
 unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
     let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
     // By the engine's instruction: filters of the program's own may forbid it this.
-    // SAFETY: the caller's promise.
+    // SAFETY: `bytes` are borrowed exclusively, and whatever they hold afterwards is
+    // valid for their owner, as asked for above.
     raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
 }
 
@@ -107,20 +111,26 @@ const LARGE_BYTES: usize = 4 << 20;
 
 /// Leaves whole pages of the engine's out of core files.
 pub(crate) fn leave_out_of_dumps(start: usize, len: usize) {
-    // SAFETY: changes nothing but what a dump has; a kernel that refuses dumps more.
+    // SAFETY: no content changes, only what a core file has; where nothing is mapped the
+    // kernel refuses.
     unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
 }
 
-fn map_anonymous(len: usize) -> io::Result<*mut u8> {
-    // SAFETY: a new private anonymous mapping at an address of the kernel's
-    // choice overlaps nothing.
+/// Maps `len` bytes of private memory, readable, writable and zero, that are taken from
+/// DRAM as they are touched.
+pub(crate) fn map_new(len: usize) -> io::Result<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let args = [0, len, prot, flags, usize::MAX, 0];
-    // SAFETY: as said.
-    let base = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
-    // SAFETY: the range was mapped just above. A huge page would populate, and
-    // so charge, memory that nobody asked for. Kernels without it may refuse.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+fn map_anonymous(len: usize) -> io::Result<*mut u8> {
+    let base = map_new(len)?;
+    // A huge page would populate, and so charge, memory that nobody asked for.
+    // SAFETY: the range was mapped just above, and no content changes. A kernel that
+    // does not know the advice refuses it.
     unsafe {
         raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
     };

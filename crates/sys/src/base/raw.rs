@@ -91,7 +91,9 @@ fn gate(offset: usize) -> Gate {
         0 => softswap_raw_syscall as *const () as usize,
         address => address,
     };
-    // SAFETY: both functions lie so far apart, and the gate holds copies.
+    // SAFETY: at `start` lies the engine's function, and `APART` bytes behind it the
+    // program's: in the library's code, or in the gate's copy of it. Private callers name
+    // these two offsets only.
     unsafe { std::mem::transmute::<usize, Gate>(start + offset) }
 }
 
@@ -100,23 +102,28 @@ fn gate(offset: usize) -> Gate {
 /// point.
 ///
 /// # Safety
-/// As the system call itself: pointers must be valid for what it does, and it
-/// must not take away memory that Rust code refers to.
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
 pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: the assembly follows the C calling convention and clobbers only
-    // what both that and the kernel allow (rcx, r11, rax are caller-saved);
-    // the call's own effects are the caller's promise.
+    // SAFETY: the assembly follows the C calling convention, whose caller-saved
+    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
+    // memory is sound, as asked for above.
     unsafe { gate(0)(number as usize, a, b, c, d, e, f) }
 }
 
 /// Issues a system call for the program, which its own filters judge.
 ///
 /// # Safety
-/// As [`syscall`].
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
 pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: as in `syscall`.
+    // SAFETY: the assembly follows the C calling convention, whose caller-saved
+    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
+    // memory is sound, as asked for above.
     unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
 }
 
@@ -124,12 +131,14 @@ pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
 /// program's are: with managed addresses it comes to the guard.
 ///
 /// # Safety
-/// As [`syscall`].
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
 #[inline(never)]
 pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
     let result;
-    // SAFETY: the kernel clobbers rcx and r11 only; the guard restores all but
-    // the result; the call's effects are the caller's promise.
+    // SAFETY: the kernel changes rax, rcx and r11, as declared, and the guard restores
+    // all registers but rax. What the call does to memory is sound, as asked for above.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -153,9 +162,14 @@ pub(crate) const PIDFD_SELF: i32 = -10000;
 pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
 
 /// Has pages of the program's brought in (`MADV_POPULATE_READ` or `_WRITE`), by
-/// way of the guard where they are managed: so whatever stack this runs on.
+/// way of the guard where they are managed: so whatever stack this runs on. Other advice
+/// is refused (EINVAL).
 pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
-    // SAFETY: no byte changes.
+    if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
+        return -(libc::EINVAL as isize);
+    }
+    // SAFETY: both kinds of advice do what touching the pages does, and change no byte;
+    // where nothing is mapped the kernel answers ENOMEM.
     unsafe { syscall_through_guard(libc::SYS_madvise, [address, len, advice as usize, ASKING]) }
 }
 
@@ -170,14 +184,14 @@ pub(crate) fn settle_gate(address: usize) -> bool {
     let page = PAGE_SIZE;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
-    // SAFETY: a new mapping that displaces nothing.
+    // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let mapped = unsafe { syscall(libc::SYS_mmap, [address, page, prot, flags, usize::MAX, 0]) };
     if mapped != address as isize {
         return false;
     }
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
-    // SAFETY: the code is `len` bytes long and refers to nothing by relative
-    // address; the page was mapped just now for this.
+    // SAFETY: the code is `len` bytes long, less than a page, and refers to nothing by
+    // relative address. The page was mapped just now, so nothing else refers to it.
     let protected = unsafe {
         std::ptr::copy_nonoverlapping(start as *const u8, address as *mut u8, len);
         syscall(libc::SYS_mprotect, [address, page, executable, 0, 0, 0])
@@ -215,29 +229,29 @@ pub fn check(result: isize) -> std::io::Result<usize> {
 /// The index of the CPU this thread runs on; a hint, stale as soon as read.
 #[must_use]
 pub fn current_cpu() -> usize {
-    // SAFETY: sched_getcpu has no preconditions; it reads the thread's rseq
-    // area or asks the vDSO.
+    // SAFETY: the function takes nothing; it reads the thread's rseq area or asks the
+    // vDSO.
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
 /// The calling thread's number, from the kernel: a forked child asks too.
 #[must_use]
 pub fn current_thread() -> i32 {
-    // SAFETY: takes nothing and changes nothing.
+    // SAFETY: the call takes no arguments and only tells a number.
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
 /// This process's number, from the kernel.
 #[must_use]
 pub fn current_process() -> u32 {
-    // SAFETY: takes nothing and changes nothing.
+    // SAFETY: the call takes no arguments and only tells a number.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// The parent's number; 0 or less when there is none to be seen.
 #[must_use]
 pub fn parent_process() -> i32 {
-    // SAFETY: takes nothing and changes nothing.
+    // SAFETY: the call takes no arguments and only tells a number.
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
@@ -245,7 +259,7 @@ pub fn parent_process() -> i32 {
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec to write to.
+    // SAFETY: the function writes one `timespec` to `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -265,7 +279,7 @@ pub fn process_cpu_ns() -> u64 {
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // No clock that the vDSO reads.
-    // SAFETY: `time` is a valid timespec to write to.
+    // SAFETY: the kernel writes one `timespec` to `time`.
     unsafe {
         syscall(libc::SYS_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0])
     };
@@ -275,18 +289,21 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 /// Runs `body` and restores the thread's `errno` afterwards, as a signal
 /// handler must.
 pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: __errno_location returns this thread's errno, always valid.
-    let saved = unsafe { *libc::__errno_location() };
+    let saved = errno();
     let result = body();
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = saved };
+    set_errno(saved);
     result
 }
 
 /// Sets the calling thread's `errno`.
 pub fn set_errno(value: i32) {
-    // SAFETY: as in `preserving_errno`.
+    // SAFETY: the C library returns the address of this thread's own `errno`.
     unsafe { *libc::__errno_location() = value };
+}
+
+fn errno() -> i32 {
+    // SAFETY: the C library returns the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() }
 }
 
 /// Device and number of the file that standard error was at the start; all zero
@@ -296,11 +313,16 @@ const NO_FILE: [u64; 2] = [u64::MAX; 2];
 
 /// What a descriptor's number means: device and number of the file.
 fn identity(fd: usize) -> [u64; 2] {
-    // SAFETY: all-zero is a valid stat to write over.
+    file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
+}
+
+/// `fstat(2)`, by the engine's instruction.
+pub(crate) fn file_status(fd: usize) -> std::io::Result<libc::stat> {
+    // SAFETY: integers, for which zero is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is valid to write.
-    let told = unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) };
-    if told == 0 { [stat.st_dev, stat.st_ino] } else { NO_FILE }
+    // SAFETY: the kernel writes one `struct stat` to `stat`.
+    check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
+    Ok(stat)
 }
 
 /// Notes what standard error is: from now on messages go there, and not to what
@@ -325,12 +347,12 @@ pub fn write_stderr(text: &[u8]) {
     }
     let path = c"/dev/tty".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    // SAFETY: a C string; opens a new descriptor.
+    // SAFETY: the kernel reads a C string, and opens a new descriptor.
     let terminal =
         unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
     if terminal >= 0 {
         write_to(terminal as usize, text);
-        // SAFETY: opened just now.
+        // SAFETY: the descriptor was opened just now, and nobody else knows of it.
         unsafe { syscall(libc::SYS_close, [terminal as usize, 0, 0, 0, 0, 0]) };
     }
 }
@@ -339,7 +361,7 @@ fn write_to(fd: usize, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
         let args = [fd, rest.as_ptr() as usize, rest.len(), 0, 0, 0];
-        // SAFETY: write(2) reads `rest`, which is valid for its length.
+        // SAFETY: the kernel reads `rest.len()` bytes from `rest`.
         let written = unsafe { syscall(libc::SYS_write, args) };
         if written <= 0 {
             return;

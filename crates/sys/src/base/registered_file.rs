@@ -33,7 +33,7 @@ impl Drop for RegisteredFile {
     fn drop(&mut self) {
         let mapping = *self.0.get_mut();
         if mapping != 0 {
-            // SAFETY: made by `map`, and used by nobody.
+            // SAFETY: this value's own mapping, which nobody reads or writes.
             unsafe { raw::syscall(libc::SYS_munmap, [mapping, PAGE_SIZE, 0, 0, 0, 0]) };
         }
     }
@@ -49,25 +49,26 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     let mut parameters = [0u8; PARAMETER_BYTES];
     let args = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
     let ring = crate::descriptor::with_room(|| {
-        // SAFETY: the kernel reads and fills in the parameters, for which there
-        // is room, and returns a new descriptor.
+        // SAFETY: the kernel reads and writes `struct io_uring_params`, for whose 120
+        // bytes there is room, and opens a new descriptor.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })
     })?;
-    // SAFETY: fresh, and owned by nobody else.
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
     let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
     let number = ring.as_raw_fd() as usize;
     let files = [file.as_raw_fd()];
     let args = [number, REGISTER_FILES, files.as_ptr() as usize, files.len(), 0, 0];
-    // SAFETY: the kernel reads as many numbers as there are.
+    // SAFETY: the kernel reads `files.len()` numbers from `files`, and refers to what
+    // they stand for by itself.
     raw::check(unsafe { raw::syscall(libc::SYS_io_uring_register, args) })?;
     let flags = libc::MAP_SHARED as usize;
-    // SAFETY: a new mapping, at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
     let mapping = raw::check(unsafe {
         raw::syscall(libc::SYS_mmap, [0, PAGE_SIZE, libc::PROT_READ as usize, flags, number, 0])
     })?;
     // A child has a file of its own, and would keep this one.
     let advice = libc::MADV_DONTFORK as usize;
-    // SAFETY: the mapping made just now.
+    // SAFETY: a mapping that nobody else knows of, of which children get no copy.
     unsafe { raw::syscall(libc::SYS_madvise, [mapping, PAGE_SIZE, advice, 0, 0, 0]) };
     Ok(mapping)
 }

@@ -1,7 +1,7 @@
 //! Signals: the handlers through which faults and guarded calls arrive, the
 //! stacks they run on, and the masks that must never contain them.
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, map_new};
 use crate::program_filter;
 use crate::raw;
 use std::io;
@@ -99,14 +99,15 @@ pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Act
     let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let mut old = Action::DEFAULT;
     let args = [signal as usize, new, &raw mut old as usize, size_of::<Mask>(), 0, 0];
-    // SAFETY: both places are valid; the handler is the caller's promise.
+    // SAFETY: the kernel reads `ours` and writes `old`. A handler that is called from
+    // now on is a function for signals, sound at any moment, as asked for above.
     raw::check(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
     Ok(old)
 }
 
 /// What a signal does.
 pub fn action_of(signal: i32) -> io::Result<Action> {
-    // SAFETY: nothing is changed.
+    // SAFETY: without a new action no handler is installed.
     unsafe { change_action(signal, None) }
 }
 
@@ -115,14 +116,15 @@ pub fn action_of(signal: i32) -> io::Result<Action> {
 pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
     let action = Action::new(handler as *const () as usize, flags, mask);
-    // SAFETY: the handler has the signature that SA_SIGINFO asks for.
+    // SAFETY: a function of the type that SA_SIGINFO asks for. It is safe to call, so
+    // it takes care by itself of what it may do in a signal handler.
     unsafe { change_action(signal, Some(&action)) }
 }
 
 /// Sets a signal back to its default action.
 pub fn set_default(signal: i32) {
     // Refused only for what is no signal.
-    // SAFETY: no handler is installed.
+    // SAFETY: the default action runs no code of this program.
     let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
 }
 
@@ -130,7 +132,7 @@ fn procmask(how: i32, mask: Mask) -> Mask {
     let mut old: Mask = 0;
     let args =
         [how as usize, &raw const mask as usize, &raw mut old as usize, size_of::<Mask>(), 0, 0];
-    // SAFETY: both pointers are to live kernel-sized sets.
+    // SAFETY: the kernel reads a set of eight bytes from `mask` and writes one to `old`.
     unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
@@ -171,21 +173,16 @@ pub fn current_mask() -> Mask {
 pub fn pending() -> Mask {
     let mut set: Mask = 0;
     let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
-    // SAFETY: writes the local set.
+    // SAFETY: the kernel writes a set of eight bytes to `set`.
     unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
     set
 }
 
 /// Gives the calling thread an engine signal stack and returns its address.
 pub fn install_stack() -> io::Result<usize> {
-    let len = THREAD_BYTES;
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a new mapping overlaps nothing.
-    let base =
-        raw::check(unsafe { raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) })?;
+    let base = map_new(THREAD_BYTES)?;
     // The lowest page is a guard: an overflow faults instead of overwriting.
-    // SAFETY: the first page of the mapping just made.
+    // SAFETY: a page that was mapped just now, to which nothing refers yet.
     unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
     use_stack(base);
     Ok(base)
@@ -214,7 +211,8 @@ pub fn room(base: usize) -> usize {
 fn use_stack(base: usize) {
     let stack =
         libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES };
-    // SAFETY: the stack is mapped, private to this thread and of ample size.
+    // SAFETY: the kernel reads `stack`. What it describes is mapped, this thread's
+    // alone, and not unmapped before `remove_stack` has disabled it.
     unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -226,11 +224,12 @@ fn use_stack(base: usize) {
 pub unsafe fn remove_stack(base: usize) {
     let none =
         libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: disabling the alternate stack touches no memory.
+    // SAFETY: the kernel reads `none`, and refuses while it is the stack in use.
     let disabled =
         unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const none as usize, 0, 0, 0, 0, 0]) };
     if disabled == 0 {
-        // SAFETY: the mapping is this thread's own and, being disabled, unused.
+        // SAFETY: the mapping was this thread's alone. Signals do not use it any more, nor
+        // does anybody use the room in it, as asked for above.
         unsafe { raw::syscall(libc::SYS_munmap, [base, THREAD_BYTES, 0, 0, 0, 0]) };
     }
 }
@@ -241,7 +240,8 @@ pub unsafe fn remove_stack(base: usize) {
 /// `info` is the one a SIGBUS or SIGSEGV handler was given.
 #[must_use]
 pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
-    // SAFETY: for these signals si_addr is set.
+    // SAFETY: details that a handler was given can be read, and for these signals
+    // `si_addr` is set.
     unsafe { (*info).si_addr() as usize }
 }
 
@@ -252,8 +252,8 @@ pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
 #[must_use]
 pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the context is a valid ucontext_t; bit 1 of the page-fault error
-    // code says "write".
+    // SAFETY: a handler's context is a `ucontext_t`, with the registers in it. Bit 1
+    // of the page-fault error code says "write".
     unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
 }
 
@@ -264,7 +264,8 @@ pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
 #[must_use]
 pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: uc_sigmask starts with the kernel's 64-bit set.
+    // SAFETY: a handler's context is a `ucontext_t`, whose `uc_sigmask` starts with the
+    // kernel's 64-bit set; only its address is taken.
     unsafe { (&raw mut (*context).uc_sigmask).cast::<Mask>() }
 }
 
@@ -272,30 +273,33 @@ pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
 /// had raised it: it is delivered when the current handler returns.
 ///
 /// # Safety
-/// `info` is a valid siginfo_t.
+/// `info` points to a siginfo_t, or to nothing: the kernel copies it, and answers
+/// EFAULT where it cannot.
 pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
     if program_filter::is_in_force() {
         let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
-        // SAFETY: reads `info`; a thread may send itself any details.
+        // SAFETY: the kernel copies `info`, and answers EFAULT where it cannot be read.
         if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
             return Ok(());
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `info` is only handed on to the kernel, which answers EFAULT where it
+    // cannot be read.
     unsafe { send_with(raw::current_thread(), signal, info) }
 }
 
 /// Sends a signal with the given details to a thread of this process.
 ///
 /// # Safety
-/// `info` is a valid siginfo_t.
+/// `info` points to a siginfo_t, or to nothing: the kernel copies it, and answers
+/// EFAULT where it cannot.
 pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
     let (pid, tid) = (raw::current_process(), thread as usize);
     if !program_filter::may_signal(pid) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     let pid = pid as usize;
-    // SAFETY: reads `info`; a process may send itself any details.
+    // SAFETY: the kernel copies `info`, and answers EFAULT where it cannot be read.
     raw::check(unsafe {
         raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
     })
@@ -306,24 +310,28 @@ pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io:
 #[must_use]
 pub fn segv_info(address: usize) -> siginfo_t {
     const SEGV_MAPERR: i32 = 1;
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    info.si_signo = SIGSEGV;
-    info.si_code = SEGV_MAPERR;
-    // SAFETY: the union of signal details starts at byte 16 of siginfo_t on
-    // 64-bit Linux and for SIGSEGV holds the address.
+    let mut info = info_of(SIGSEGV, SEGV_MAPERR);
+    // SAFETY: the union of signal details starts at byte 16 of the 128 of siginfo_t on
+    // 64-bit Linux, and for SIGSEGV holds the address.
     unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
+    info
+}
+
+/// Details of a signal, all other bytes zero.
+fn info_of(signal: i32, code: i32) -> siginfo_t {
+    // SAFETY: integers and padding, for which zero is valid.
+    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = code;
     info
 }
 
 /// Details of a queued signal with a value.
 #[must_use]
 pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    info.si_signo = signal;
-    info.si_code = libc::SI_QUEUE;
-    // SAFETY: process, user and value start at byte 16 of siginfo_t; the value at 24.
+    let mut info = info_of(signal, libc::SI_QUEUE);
+    // SAFETY: process, user and value start at byte 16 of the 128 of siginfo_t on 64-bit
+    // Linux, the value at byte 24.
     unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
     info
 }
@@ -333,7 +341,8 @@ pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
 pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = libc::SI_ASYNCIO;
-    // SAFETY: process and user, of 32 bits each, start at byte 16 of siginfo_t.
+    // SAFETY: process and user, of 32 bits each, start at byte 16 of the 128 of
+    // siginfo_t on 64-bit Linux; `getuid` only tells a number.
     unsafe {
         let details = (&raw mut info).cast::<u32>().add(4);
         details.write(raw::current_process());
@@ -345,7 +354,8 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
 /// The value of a queued signal.
 #[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {
-    // SAFETY: within siginfo_t, of which every byte is initialised.
+    // SAFETY: the word at byte 24 of the 128 of siginfo_t, of which the kernel, or
+    // whoever made it here, has written every byte.
     unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
 }
 
@@ -356,6 +366,6 @@ pub fn queued_value(info: &siginfo_t) -> usize {
 #[must_use]
 pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the context is a valid ucontext_t.
+    // SAFETY: a handler's context is a `ucontext_t`, with the registers in it.
     unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
 }

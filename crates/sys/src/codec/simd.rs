@@ -70,10 +70,10 @@ impl Width {
         match self.0 {
             Registers::Words => repeats_words(page, word),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: this value exists, so the CPU has AVX2 (see `Width`).
+            // SAFETY: such a value is only made where the CPU was found to have AVX2.
             Registers::Avx2 => unsafe { repeats_avx2(page, word) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above, AVX-512F.
+            // SAFETY: such a value is only made where the CPU was found to have AVX-512F.
             Registers::Avx512 => unsafe { repeats_avx512(page, word) },
         }
     }
@@ -101,8 +101,8 @@ fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
         let mut differing = _mm256_setzero_si256();
         let (parts, _) = step.as_chunks::<{ size_of::<__m256i>() }>();
         for part in parts {
-            // SAFETY: `part` is 32 bytes that may be read; any address will do
-            // for this load.
+            // SAFETY: `part` is 32 bytes that may be read; this load asks for no
+            // alignment.
             let part = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
             differing = _mm256_or_si256(differing, _mm256_xor_si256(part, wanted));
         }
@@ -123,8 +123,8 @@ fn repeats_avx512(page: &[u8; PAGE_SIZE], word: u64) -> bool {
         let mut differing = _mm512_setzero_si512();
         let (parts, _) = step.as_chunks::<{ size_of::<__m512i>() }>();
         for part in parts {
-            // SAFETY: `part` is 64 bytes that may be read; any address will do
-            // for this load.
+            // SAFETY: `part` is 64 bytes that may be read; this load asks for no
+            // alignment.
             let part = unsafe { _mm512_loadu_epi64(part.as_ptr().cast()) };
             differing = _mm512_or_si512(differing, _mm512_xor_si512(part, wanted));
         }

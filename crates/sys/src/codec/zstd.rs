@@ -34,7 +34,8 @@ struct Workspace {
     context: *mut c_void,
 }
 
-// SAFETY: the memory is reached through this value alone.
+// SAFETY: the memory, and the context in it, are reached through this value alone, from
+// whatever thread has it; zstd ties a context to none.
 unsafe impl Send for Workspace {}
 
 impl Workspace {
@@ -74,8 +75,9 @@ impl Compressor {
         target: &mut [u8],
     ) -> Option<usize> {
         let context = self.context(level)?;
-        // SAFETY: the context is good and this value's alone; the C function
-        // reads the page and writes at most `target.len()` bytes.
+        // SAFETY: the context was made in this value's memory, which `self` borrows
+        // exclusively; the C function reads the page and writes at most `target.len()`
+        // bytes to `target`.
         let len = unsafe {
             zstd_sys::ZSTD_compress2(
                 context,
@@ -113,8 +115,8 @@ impl Compressor {
         self.level = None;
         let bytes = context_bytes(level);
         self.touched_bytes += self.untouched_bytes(level);
-        // SAFETY: the workspace is this value's and long enough for any level.
-        // What an earlier context kept there is given up.
+        // SAFETY: the memory is this value's, aligned, and long enough for any level, as
+        // `Workspace::new` has checked. What an earlier context kept there is given up.
         let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
         self.workspace.context = context.cast();
         let parameters = [
@@ -123,7 +125,7 @@ impl Compressor {
         ];
         let is_ready = !context.is_null()
             && parameters.into_iter().all(|(parameter, value)| {
-                // SAFETY: the context was made just above.
+                // SAFETY: the context was made just above, and is not null.
                 checked(unsafe { zstd_sys::ZSTD_CCtx_setParameter(context, parameter, value) })
                     .is_some()
             });
@@ -145,7 +147,7 @@ impl Decompressor {
     /// When that is too little, or not aligned to 8 bytes.
     #[must_use]
     pub fn new(memory: &'static mut [u8]) -> Decompressor {
-        // SAFETY: takes nothing and only adds up sizes.
+        // SAFETY: the function takes nothing, and only adds up sizes.
         let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };
         Decompressor { workspace: Workspace::new(memory, needed), is_ready: false }
     }
@@ -154,8 +156,9 @@ impl Decompressor {
     /// `packed` is malformed or gives more than `target` holds.
     pub fn decompress(&mut self, packed: &[u8], target: &mut [u8]) -> Option<usize> {
         let context = self.context()?;
-        // SAFETY: the context is good and this value's alone; the C function
-        // takes any input, reads `packed` and writes only into `target`.
+        // SAFETY: the context was made in this value's memory, which `self` borrows
+        // exclusively; the C function is made for any input, reads `packed.len()` bytes
+        // and writes at most `target.len()`.
         let len = unsafe {
             zstd_sys::ZSTD_decompressDCtx(
                 context,
@@ -184,12 +187,13 @@ impl Decompressor {
             return Some(self.workspace.context.cast());
         }
         let Workspace { start, len, .. } = self.workspace;
-        // SAFETY: the workspace is this value's and long enough.
+        // SAFETY: the memory is this value's, aligned, and long enough, as
+        // `Workspace::new` has checked.
         let context = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
         self.workspace.context = context.cast();
         let magicless = ZSTD_dParameter::ZSTD_d_experimentalParam1;
         self.is_ready = !context.is_null()
-            // SAFETY: the context was made just above.
+            // SAFETY: the context was made just above, and is not null.
             && checked(unsafe { zstd_sys::ZSTD_DCtx_setParameter(context, magicless, MAGICLESS) })
                 .is_some();
         self.is_ready.then_some(context)
@@ -201,7 +205,7 @@ const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 
 /// What a context for pages needs.
 fn context_bytes(level: i8) -> usize {
-    // SAFETY: numbers in, numbers out.
+    // SAFETY: both functions only compute with the numbers that they are given.
     unsafe {
         let parameters = zstd_sys::ZSTD_getCParams(i32::from(level), PAGE_SIZE as u64, 0);
         zstd_sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
@@ -210,7 +214,7 @@ fn context_bytes(level: i8) -> usize {
 
 /// Lengths and errors come in the same number.
 fn checked(code: usize) -> Option<usize> {
-    // SAFETY: looks at the number only.
+    // SAFETY: the function only looks at the number.
     (unsafe { zstd_sys::ZSTD_isError(code) } == 0).then_some(code)
 }
 

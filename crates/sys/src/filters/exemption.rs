@@ -184,7 +184,7 @@ pub fn begin() -> bool {
     if program_filter::set_in_force(true) {
         return false;
     }
-    // SAFETY: signal 0 is never delivered.
+    // SAFETY: signal 0 is never delivered; the call only tells whether it could be.
     let named = unsafe {
         raw::syscall(libc::SYS_pidfd_send_signal, [raw::PIDFD_SELF as usize, 0, 0, 0, 0, 0])
     };
@@ -201,7 +201,7 @@ pub fn undo() {
 /// Looks whether this program was started under a filter of an earlier one's.
 /// Where calls are not made from the gate yet there can be none that is known.
 pub fn look() {
-    // SAFETY: takes no arguments, and changes nothing.
+    // SAFETY: the call looks at no arguments, and only tells a number.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
     if answer == -(YES as isize) {
         program_filter::set_in_force(true);

@@ -286,7 +286,8 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
     let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
     let attempt = |flags| {
         let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
-        // SAFETY: the kernel copies the program, which is valid for its length.
+        // SAFETY: the kernel reads `descriptor`, and copies as many instructions as
+        // `program` has.
         raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) })
     };
     let install = || match attempt(FLAG_SPEC_ALLOW | FLAG_ALL_THREADS) {
@@ -296,7 +297,7 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
     };
     match install() {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: takes no pointers; cannot affect memory.
+            // SAFETY: the call takes no pointers.
             unsafe { raw::syscall(libc::SYS_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
             install()
         }
@@ -429,12 +430,12 @@ pub(crate) mod tests {
         use crate::probe::{Ended, in_child};
         let program = trapping(libc::SYS_getppid);
         let ended = in_child(|| {
-            // SAFETY: the default action runs no code of ours.
+            // SAFETY: the default action runs no code of this program.
             unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
             let (start, started) = std::sync::mpsc::channel();
             let earlier = std::thread::spawn(move || {
                 let _ = started.recv();
-                // SAFETY: takes nothing and changes nothing.
+                // SAFETY: the function takes nothing, and only tells a number.
                 unsafe { libc::getppid() }
             });
             if install(&program).is_err() || start.send(()).is_err() {

@@ -30,8 +30,11 @@ const READABLE: usize = 0o444;
 const NO_RESERVE: usize = 0o10000;
 
 /// A call of which nothing is to be known but whether it succeeds.
-fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
-    // SAFETY: private callers only, which say why each is sound.
+///
+/// # Safety
+/// What the call does to this process's memory is sound.
+unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
+    // SAFETY: what the call does to memory is sound, as asked for above.
     raw::check(unsafe { raw::syscall(number, [a, b, c, 0, 0, 0]) }).ok()
 }
 
@@ -42,29 +45,31 @@ impl Heirloom {
     pub fn make() -> Option<Heirloom> {
         let bytes = PAGE_SIZE + place::below(MOST_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
-        // Creates; maps at an address of the kernel's choice; and lets it go with
-        // the last mapping.
-        let id = call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)?;
-        let address = call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize);
-        call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0);
+        // SAFETY: the call takes no pointers, and maps nothing.
+        let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe { call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize) };
+        // SAFETY: lets the memory go with its last mapping; no mapping changes.
+        unsafe { call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0) };
         Some(Heirloom { id, address: address?, bytes })
     }
 
     /// Whether children that are forked from now on inherit it.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
-        // Changes no memory. What is refused is handed on.
-        call(libc::SYS_madvise, self.address, self.bytes, advice as usize);
+        // What is refused is handed on.
+        // SAFETY: no content changes, only what children get.
+        unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
     /// Whether nobody but this process has it.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        // SAFETY: plain numbers, of which all-zero is valid.
+        // SAFETY: integers, for which zero is valid.
         let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
-        // Writes `state`.
-        let told =
-            call(libc::SYS_shmctl, self.id, libc::IPC_STAT as usize, &raw mut state as usize);
+        let (ask, place) = (libc::IPC_STAT as usize, &raw mut state as usize);
+        // SAFETY: the kernel writes one `struct shmid_ds` to `state`.
+        let told = unsafe { call(libc::SYS_shmctl, self.id, ask, place) };
         told.is_some() && state.shm_segsz == self.bytes && state.shm_nattch == 1
     }
 
@@ -77,9 +82,9 @@ impl Heirloom {
 
 impl Drop for Heirloom {
     fn drop(&mut self) {
-        // By the general call, which is one of those that filters let pass. The
-        // mapping was made by `make`, and nobody refers to it.
-        call(libc::SYS_munmap, self.address, self.bytes, 0);
+        // By the general call, which is one of those that filters let pass.
+        // SAFETY: the mapping is this value's own, and nobody refers to it.
+        unsafe { call(libc::SYS_munmap, self.address, self.bytes, 0) };
     }
 }
 

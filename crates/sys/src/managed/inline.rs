@@ -88,26 +88,27 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
 extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
     raw::preserving_errno(|| {
         let Some(installed) = INSTALLED.get() else { return };
-        // SAFETY: `info` is what the kernel gave this SIGBUS or SIGSEGV handler.
+        // SAFETY: `info` is what the kernel gave this handler of SIGBUS and SIGSEGV.
         let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
         // SAFETY: `context` is what the kernel gave this handler.
         let is_write = unsafe { signals::fault_is_write(context) };
         if signal == SIGBUS && code > 0 && (installed.resolver)(address, is_write) {
             return;
         }
-        // SAFETY: `context` is this handler's.
+        // SAFETY: `context` is what the kernel gave this handler, which is running.
         if code > 0 && unsafe { refuse_access(context) } {
             return;
         }
         let before = &installed.before[usize::from(signal == SIGSEGV)];
         // The instruction is repeated and strikes again, then there.
         // Refused only for what is no signal.
-        // SAFETY: an action that was in force before.
+        // SAFETY: the action was in force before, so whoever set it has seen to it that its
+        // handler is a function for signals.
         let _ = unsafe { signals::change_action(signal, Some(before)) };
         if code <= 0 {
             // Sent, not struck: nothing would repeat it. If that fails the
             // signal is lost, which its sender must reckon with anyway.
-            // SAFETY: the kernel's own details.
+            // SAFETY: `info` is what the kernel gave this handler.
             let _ = unsafe { signals::raise_with(signal, info) };
         }
     });
@@ -120,7 +121,8 @@ extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_
 unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
     let first = softswap_inline_load as *const () as usize;
     let refused = softswap_inline_refused as *const () as usize;
-    // SAFETY: a valid ucontext_t, by the caller's promise.
+    // SAFETY: the running handler's context is a `ucontext_t`, which nobody else refers
+    // to meanwhile.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let at = registers[libc::REG_RIP as usize] as usize;
     if !(first..refused).contains(&at) {
@@ -150,7 +152,8 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: made by this thread, whose destructors do not run on it.
+        // SAFETY: `install_stack` has made it on this thread, whose destructors do not run
+        // on it, and which handles no fault of this module's any more.
         unsafe { signals::remove_stack(self.0) };
     }
 }
@@ -227,8 +230,8 @@ impl Memory {
     pub fn read(&self, offset: usize) -> Option<u64> {
         let mut word = 0;
         let from = self.at(offset, size_of::<u64>());
-        // SAFETY: reads managed memory, which no Rust reference describes (see
-        // `Memory::new`), and writes `word`. A refused read returns 0.
+        // SAFETY: writes `word`, and reads eight bytes where only windows lie, into which
+        // no Rust reference points; a read that is refused returns 0.
         let done = unsafe { softswap_inline_load(&raw mut word, from) };
         (done == 1).then_some(word)
     }
@@ -237,7 +240,8 @@ impl Memory {
     #[must_use]
     pub fn write(&self, offset: usize, word: u64) -> bool {
         let to = self.at(offset, size_of::<u64>());
-        // SAFETY: writes managed memory only, as in `read`.
+        // SAFETY: writes eight bytes where only windows lie, into which no Rust reference
+        // points; a write that is refused returns 0.
         unsafe { softswap_inline_store(to, word) == 1 }
     }
 
@@ -246,7 +250,8 @@ impl Memory {
     #[must_use]
     pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> bool {
         let from = self.at(offset, bytes.len());
-        // SAFETY: `bytes` is exclusively borrowed and as long as what is read.
+        // SAFETY: writes `bytes`, which is borrowed exclusively, for its length, and reads
+        // where only windows lie; a read that is refused returns 0.
         unsafe { softswap_inline_copy(bytes.as_mut_ptr() as usize, from, bytes.len()) == 1 }
     }
 
@@ -255,7 +260,8 @@ impl Memory {
     #[must_use]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> bool {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `bytes` is borrowed; the rest as in `write`.
+        // SAFETY: reads `bytes` for its length, and writes where only windows lie, into
+        // which no Rust reference points; a write that is refused returns 0.
         unsafe { softswap_inline_copy(to, bytes.as_ptr() as usize, bytes.len()) == 1 }
     }
 
@@ -265,7 +271,8 @@ impl Memory {
     /// The kernel's; EFAULT when a page is not there or may not be written.
     pub fn read_from(&self, descriptor: &impl AsRawFd) -> io::Result<usize> {
         let args = [descriptor.as_raw_fd() as usize, self.start, self.len, 0, 0, 0];
-        // SAFETY: the kernel writes managed memory only, as `write` does.
+        // SAFETY: the kernel writes where only windows lie, into which no Rust reference
+        // points, and answers EFAULT where it cannot.
         raw::check(unsafe { raw::syscall(libc::SYS_read, args) })
     }
 

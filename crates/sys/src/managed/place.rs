@@ -48,7 +48,7 @@ pub struct Place {
 fn chance() -> usize {
     const NO_RANDOMIZE: isize = 0x0004_0000;
     const ASK: usize = 0xffff_ffff;
-    // SAFETY: only asks.
+    // SAFETY: by this number the call asks, and changes nothing.
     let personality = unsafe { raw::syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) };
     let mut bytes = [0; size_of::<usize>()];
     // Before there is any randomness, at boot, addresses are known.
@@ -149,7 +149,7 @@ pub fn hold(place: Place) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let args = [place.window, TIB, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new mapping that displaces nothing.
+    // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
     if held == place.window as isize {
         HELD.store(place.window, Ordering::Relaxed);
@@ -160,7 +160,7 @@ pub fn hold(place: Place) {
 pub fn let_go() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
-        // SAFETY: nobody has anything there.
+        // SAFETY: `hold` has mapped the range without access, so nothing is in it.
         unsafe { raw::syscall(libc::SYS_munmap, [held, TIB, 0, 0, 0, 0]) };
     }
 }

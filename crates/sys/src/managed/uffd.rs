@@ -80,9 +80,9 @@ fn open(privilege: Privilege) -> io::Result<OwnedFd> {
         Privilege::UserModeOnly => OPEN_FLAGS,
         Privilege::KernelToo => OPEN_FLAGS & !USER_MODE_ONLY,
     };
-    // SAFETY: userfaultfd takes flags only and returns a new descriptor.
+    // SAFETY: the call takes no pointers, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
-    // SAFETY: the descriptor is fresh and owned by nobody else.
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -100,9 +100,10 @@ fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
 
 fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
     let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
-    // SAFETY: `arg` is the structure that `request` names (private callers
-    // only), valid for reads and writes. Effects on memory are confined to
-    // ranges that were registered through `Uffd::register`.
+    // SAFETY: the kernel reads and writes `arg`, whose type the methods of this file
+    // choose by `request`. It puts pages only into ranges that were registered through
+    // `Uffd::register`, which hold no Rust objects, and answers ENOENT for others. What it
+    // copies from it only reads, or answers EFAULT.
     match raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }) {
         // Not open, or not a userfaultfd, any more.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTTY)) => {
@@ -168,7 +169,7 @@ impl Uffd {
     fn close(&self) {
         let number = self.fd.swap(-1, Ordering::AcqRel);
         if number >= 0 {
-            // SAFETY: owned by this alone, which has forgotten it.
+            // SAFETY: the descriptor was this value's, which has forgotten its number.
             descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
@@ -325,7 +326,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: mincore writes one byte for each page, to `out`.
+    // SAFETY: the kernel writes one byte to `out` for each page, for which there is room;
+    // where nothing is mapped it answers ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 

@@ -6,7 +6,7 @@
 //! the C library and the dynamic loader keep for themselves. That is counted.
 
 use crate::futex::Lock;
-use crate::{raw, signals};
+use crate::{memory, raw, signals};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,17 +31,12 @@ fn start() -> usize {
     if known != 0 {
         return known;
     }
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let fair = (crate::memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
+    let fair = (memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
     for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
-        // SAFETY: a new mapping overlaps nothing.
-        let base = unsafe { raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) };
-        if base > 0 {
-            let base = base as usize;
+        if let Ok(base) = memory::map_new(len) {
             NEXT.store(base, Ordering::Relaxed);
             END.store(base + len, Ordering::Relaxed);
-            crate::memory::leave_out_of_dumps(base, len);
+            memory::leave_out_of_dumps(base, len);
             START.store(base, Ordering::Release);
             return base;
         }
@@ -63,7 +58,7 @@ fn dump_up_to(end: usize) {
         let to = (end + DUMPED_BYTES).min(END.load(Ordering::Relaxed));
         DUMPED.store(to, Ordering::Relaxed);
         let args = [from, to - from, libc::MADV_DODUMP as usize, 0, 0, 0];
-        // SAFETY: the heap's own pages; changes nothing but what a dump has.
+        // SAFETY: no content changes, only what a core file has of the heap's pages.
         unsafe { raw::syscall(libc::SYS_madvise, args) };
     }
 }
@@ -109,7 +104,8 @@ pub struct Heap {
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
-// SAFETY: `inner` is only reached under `locked`.
+// SAFETY: `inner` is only reached under `locked`, by one thread at a time; the rest is
+// atomic.
 unsafe impl Sync for Heap {}
 
 /// The one heap.
@@ -125,7 +121,8 @@ impl Heap {
         // A handler that allocated while its own thread held the lock would wait for ever.
         signals::with_all_blocked(|| {
             self.lock();
-            // SAFETY: the lock is held until after the last use.
+            // SAFETY: the lock is held, and signals are blocked: no other reference to the
+            // allocator is in use until `body` returns.
             let result = body(unsafe { &mut *self.inner.get() });
             self.unlock();
             result
@@ -161,8 +158,9 @@ impl Heap {
             return block;
         }
         self.lend(total);
-        // SAFETY: the block has `offset` bytes before the pointer handed out,
-        // enough for a header, aligned as the header's size.
+        // SAFETY: the block is `offset + size` bytes long. Its first `offset` bytes end at
+        // the pointer handed out, have room for a header, and are a multiple of its
+        // alignment.
         unsafe {
             let pointer = block.add(offset);
             pointer.cast::<Header>().sub(1).write(Header { offset, size });
@@ -172,7 +170,7 @@ impl Heap {
 
     fn block(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         self.with(|heap| {
-            // SAFETY: any size and a power-of-two alignment are allowed.
+            // SAFETY: dlmalloc takes any size, and any alignment that is a power of two.
             unsafe { if zeroed { heap.calloc(size, align) } else { heap.malloc(size, align) } }
         })
     }
@@ -182,8 +180,8 @@ impl Heap {
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and is not used afterwards.
     pub unsafe fn release(&self, pointer: *mut u8) {
-        // SAFETY: the header lies before every such pointer and tells where
-        // and how long the block is.
+        // SAFETY: `allocate` has written a header before every pointer that it gave,
+        // which tells where the block begins and how long it is; nobody uses it any more.
         unsafe {
             let Header { offset, size } = pointer.cast::<Header>().sub(1).read();
             self.with(|heap| heap.free(pointer.sub(offset), size + offset, offset));
@@ -221,7 +219,8 @@ impl Heap {
     /// `pointer` came from [`Heap::allocate`] and is live.
     #[must_use]
     pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
-        // SAFETY: as in `release`.
+        // SAFETY: `allocate` has written a header before every pointer that it gave,
+        // which stays there as long as the block lives.
         unsafe { (*pointer.cast::<Header>().sub(1)).size }
     }
 }
@@ -233,7 +232,8 @@ struct Header {
     size: usize,
 }
 
-// SAFETY: dlmalloc's blocks are live, disjoint and aligned as asked.
+// SAFETY: dlmalloc's blocks are disjoint, as long as asked for and so aligned, and stay
+// until they are freed; no method unwinds.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.block(layout.size(), layout.align(), false)
@@ -242,11 +242,13 @@ unsafe impl GlobalAlloc for Heap {
         self.block(layout.size(), layout.align(), true)
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, size and alignment as allocated.
+        // SAFETY: `pointer` came from this heap with this layout, and is not used any more:
+        // that is what the trait asks of whoever calls.
         self.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pointer` came from this heap with this layout, and `size` is not zero:
+        // that is what the trait asks of whoever calls.
         self.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
     }
 }
@@ -254,22 +256,24 @@ unsafe impl GlobalAlloc for Heap {
 /// [`HEAP`] as a `#[global_allocator]`, which needs a value of its own.
 pub struct HeapHandle;
 
-// SAFETY: hands every call on to the heap.
+// SAFETY: all memory is the heap's, which keeps what the trait promises.
 unsafe impl GlobalAlloc for HeapHandle {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
         unsafe { HEAP.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
         unsafe { HEAP.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
+        // gives does, and is not used any more.
         unsafe { HEAP.dealloc(pointer, layout) };
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
+        // gives does, and `size` is not zero.
         unsafe { HEAP.realloc(pointer, layout, size) }
     }
 }
@@ -284,7 +288,7 @@ mod tests {
         for round in 0..2000usize {
             let size = (round * 37) % 5000 + 1;
             let layout = Layout::from_size_align(size, 1 << (round % 7)).unwrap();
-            // SAFETY: sizes and layouts are tracked beside each block.
+            // SAFETY: each block is used within its size, and freed with its layout.
             unsafe {
                 let block = HEAP.alloc(layout);
                 assert!(!block.is_null() && HEAP.owns(block as usize));
@@ -301,7 +305,7 @@ mod tests {
             }
         }
         for (block, size, value) in blocks {
-            // SAFETY: allocated above, released once.
+            // SAFETY: each block is read within its size, and released once.
             unsafe {
                 assert!((0..size).all(|i| *block.add(i) == value));
                 HEAP.release(block);

@@ -50,7 +50,7 @@ impl Pages {
     /// Keeps them in DRAM; whether the limits allow that.
     fn lock(&self) -> bool {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
-        // SAFETY: whole pages that are mapped as long as `self` is.
+        // SAFETY: no content changes; the pages are mapped as long as `self` lives.
         unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
     }
 }
@@ -62,8 +62,8 @@ impl Drop for Pages {
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
         bytes.zeroize();
-        // SAFETY: mapped by `map`, and `self` was the last to know of it. Raw,
-        // because the C library's function is the interposed one.
+        // Raw, because the C library's function is the interposed one.
+        // SAFETY: the mapping is this value's own, and nobody refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
     }
 }
@@ -76,7 +76,8 @@ pub struct Secret<T> {
     value: PhantomData<T>,
 }
 
-// SAFETY: owns its `T` as a `Box<T>` does; nothing else refers to the pages.
+// SAFETY: the pages hold the `T`, which goes with them to another thread as its type
+// allows; nothing else refers to them.
 unsafe impl<T: Send> Send for Secret<T> {}
 // SAFETY: a shared `Secret` gives out only `&T`, an atomic flag, and system calls
 // that leave the value as it is.
@@ -122,7 +123,7 @@ impl<T> Deref for Secret<T> {
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: as in `deref`, and nobody can ask for it any more. The pages
+        // SAFETY: `new` has put a `T` there, and nobody can ask for it any more. The pages
         // are wiped and unmapped after this.
         unsafe { std::ptr::drop_in_place(self.pages.start.cast::<T>()) };
     }
@@ -132,8 +133,8 @@ impl<T> Drop for Secret<T> {
 #[inline(never)]
 fn make_at<T>(place: *mut T, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
     let value = make()?;
-    // SAFETY: the caller has mapped room for a `T` at a page boundary, and
-    // nothing is there yet.
+    // SAFETY: `Secret::new`, the only caller, has mapped room for a `T` at a page
+    // boundary, and nothing is there yet.
     unsafe { place.write(value) };
     Ok(())
 }
@@ -208,7 +209,7 @@ mod tests {
         let file = rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, PAGE_SIZE as u64).unwrap();
         let map = || {
-            // SAFETY: a new shared mapping overlaps nothing.
+            // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
             unsafe {
                 rustix::mm::mmap(
                     std::ptr::null_mut(),
@@ -255,7 +256,7 @@ mod tests {
             std::arch::asm!("movq xmm9, {}", in(reg) u64::MAX, out("xmm9") _);
         }
         wipe_registers();
-        // SAFETY: reads a register into another.
+        // SAFETY: copies a register into another that is declared.
         unsafe {
             std::arch::asm!("movq {}, xmm9", out(reg) left);
         }

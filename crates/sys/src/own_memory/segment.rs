@@ -119,7 +119,8 @@ pub struct Segment {
 // (bits of `taken` that one thread has set), and by whoever closes the segment,
 // when there is none. Both synchronise through `taken`.
 unsafe impl Send for Segment {}
-// SAFETY: as for `Send`.
+// SAFETY: threads that share a segment take slots by setting bits of `taken`, one thread
+// each bit, so that no two reach the same bytes.
 unsafe impl Sync for Segment {}
 
 impl Segment {
@@ -191,8 +192,8 @@ impl Segment {
     pub fn open_populated(&self) {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
-                // SAFETY: the slot is part of the segment, and nobody else
-                // reaches it as long as every bit is set.
+                // SAFETY: the slot lies in the segment's memory, and nobody else reaches it
+                // as long as every bit of `taken` is set.
                 unsafe { self.base.add(slot * PAGE_SIZE).write_volatile(0) };
             }
             self.taken.store(self.missing, Ordering::Release);
@@ -256,7 +257,8 @@ impl Run<'_> {
 
     #[inline]
     fn base(&self) -> *mut u8 {
-        // SAFETY: the segment's memory has at least `first + slots` slots.
+        // SAFETY: the segment's memory has at least `first + slots` slots, as the run's
+        // bits were found in it.
         unsafe { self.segment.base.add(self.first * PAGE_SIZE) }
     }
 }
@@ -275,7 +277,8 @@ impl Deref for Run<'_> {
 impl DerefMut for Run<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        // SAFETY: the slots' bits are this run's alone, and `self` is borrowed exclusively,
+        // so nobody else reaches them; they are never unmapped, and any bytes are valid.
         unsafe { std::slice::from_raw_parts_mut(self.base(), self.slots * PAGE_SIZE) }
     }
 }

@@ -85,10 +85,9 @@ pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     }
     let values: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
     let spare = SPARE.swap(0, Relaxed);
-    // SAFETY: the range holds these words alone (their own mapping or a
-    // reservation of whole pages), which stay valid words throughout; the
-    // child has one thread, so nobody looks in between. The spare memory is
-    // as long, and nobody's.
+    // SAFETY: the pages hold these words alone (a mapping of their own, or whole pages
+    // reserved for them), and stay words that may be read and written; the child has one
+    // thread, so nobody looks in between. The spare memory is as long, and nobody's.
     unsafe {
         let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;

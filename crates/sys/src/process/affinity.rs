@@ -90,14 +90,15 @@ impl Processors {
 fn allowed() -> io::Result<CpuSet> {
     let mut set = CpuSet::new();
     let args = [0, size_of::<CpuSet>(), &raw mut set as usize, 0, 0, 0];
-    // SAFETY: a set is plain bits, and may be written to for its length.
+    // SAFETY: the kernel writes at most `size_of::<CpuSet>()` bytes to `set`, which may be
+    // any bits.
     raw::check(unsafe { raw::syscall(libc::SYS_sched_getaffinity, args) }).map(|_| set)
 }
 
 /// Says where the calling thread may run.
 fn bind(set: &CpuSet) -> io::Result<()> {
     let args = [0, size_of::<CpuSet>(), std::ptr::from_ref(set) as usize, 0, 0, 0];
-    // SAFETY: reads the set.
+    // SAFETY: the kernel reads `size_of::<CpuSet>()` bytes from `set`.
     raw::check(unsafe { raw::syscall(libc::SYS_sched_setaffinity, args) }).map(drop)
 }
 

@@ -32,8 +32,8 @@ impl SignalQueue {
     pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
         let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
         let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: sigemptyset and sigaddset write to a valid set; an invalid
-        // number only makes sigaddset fail.
+        // SAFETY: both functions write to `held`, which is initialised by the first; a
+        // number that is no signal's only makes the second fail.
         let held = unsafe {
             libc::sigemptyset(held.as_mut_ptr());
             for &signal in signals.iter().chain(&[libc::SIGCHLD]) {
@@ -43,12 +43,12 @@ impl SignalQueue {
         };
         let mask_before = set_mask(libc::SIG_BLOCK, &held)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: -1 asks for a new descriptor; the set is valid.
+        // SAFETY: the function reads `held`, and for -1 opens a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const held, flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is fresh and owned by nobody else.
+        // SAFETY: the descriptor was opened just now, and is owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
     }
@@ -67,7 +67,7 @@ impl SignalQueue {
     pub fn next(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is valid for `size` bytes of writing.
+        // SAFETY: the kernel writes at most `size` bytes to `info`, which is so long.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if got < 0 {
             let error = io::Error::last_os_error();
@@ -76,7 +76,7 @@ impl SignalQueue {
                 _ => Err(error),
             };
         }
-        // SAFETY: zeroed before, then filled by the kernel; plain integers.
+        // SAFETY: integers, which were zero before the kernel wrote them.
         let info = unsafe { info.assume_init() };
         let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
         Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process }))
@@ -98,18 +98,19 @@ impl SignalQueue {
             if now as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            // SAFETY: the caller keeps `keep` open until after the fork, and
-            // the child has its own table of descriptors.
+            // SAFETY: this runs in the child, whose own copy of the descriptor nobody
+            // closes before exec: `keep` was open when it was borrowed, and a caller that
+            // closes it before the fork makes the child fail by EBADF only.
             let keep = unsafe { BorrowedFd::borrow_raw(keep) };
             rustix::io::fcntl_setfd(keep.as_fd(), rustix::io::FdFlags::empty())?;
             if ignore_child_signal {
-                // SAFETY: setting a disposition to "ignore" runs no code of ours.
+                // SAFETY: a signal that is ignored runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
             }
             set_mask(libc::SIG_SETMASK, &mask).map(drop)
         };
-        // SAFETY: between fork and exec the closure only makes system calls;
-        // it neither allocates nor takes locks.
+        // SAFETY: between fork and exec the closure only makes system calls; it neither
+        // allocates nor takes locks that another thread may have held.
         unsafe { command.pre_exec(in_child) };
     }
 
@@ -119,13 +120,14 @@ impl SignalQueue {
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
         let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the set is valid to write; raise has no memory effects of its own.
+        // SAFETY: the first two functions write to `only`; the third takes a number, and
+        // by the default action no code of this program runs.
         unsafe {
             libc::sigemptyset(only.as_mut_ptr());
             libc::sigaddset(only.as_mut_ptr(), signal);
             libc::raise(signal);
         }
-        // SAFETY: initialised by sigemptyset just above.
+        // SAFETY: `sigemptyset` has initialised it.
         let only = unsafe { only.assume_init() };
         let _ = set_mask(libc::SIG_UNBLOCK, &only);
         std::process::exit(128 + signal)
@@ -134,7 +136,7 @@ impl SignalQueue {
 
 /// Sends `signal` to `pid`; real-time signals too.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill has no memory effects in this process.
+    // SAFETY: the call takes numbers, and changes no memory of this process.
     match unsafe { libc::kill(pid, signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -154,10 +156,12 @@ pub fn close_inherited() {
         .filter(|&number| number > 2)
         .collect();
     for number in numbers {
-        // SAFETY: F_GETFD only reads a flag; a closed number gives an error.
+        // SAFETY: F_GETFD only tells a flag; for a number that is not open the kernel
+        // answers EBADF.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // SAFETY: nothing in this process owns an inherited descriptor.
+            // SAFETY: what Rust code opens is close-on-exec, so nothing in this process
+            // owns the descriptor.
             unsafe { libc::close(number) };
         }
     }
@@ -171,7 +175,7 @@ pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
 
 /// Sets a signal's disposition to its default; whether it was ignored before.
 fn set_default(signal: i32) -> io::Result<bool> {
-    // SAFETY: the default disposition runs no code of ours.
+    // SAFETY: the default action runs no code of this program.
     match unsafe { libc::signal(signal, libc::SIG_DFL) } {
         libc::SIG_ERR => Err(io::Error::last_os_error()),
         before => Ok(before == libc::SIG_IGN),
@@ -180,9 +184,9 @@ fn set_default(signal: i32) -> io::Result<bool> {
 
 fn set_mask(how: i32, mask: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: both sets are valid; only this thread's mask changes.
+    // SAFETY: the function reads `mask`, and writes a set to `before`.
     match unsafe { libc::pthread_sigmask(how, mask, before.as_mut_ptr()) } {
-        // SAFETY: filled in by the call above.
+        // SAFETY: the function has succeeded, and so written it.
         0 => Ok(unsafe { before.assume_init() }),
         error => Err(io::Error::from_raw_os_error(error)),
     }

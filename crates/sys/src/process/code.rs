@@ -36,7 +36,8 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
     }
     if done.is_ok() {
         for (from, to) in jumps {
-            // SAFETY: the page is writable now; the caller vouches for the function.
+            // SAFETY: the pages are writable now; there is a function at `from`, which `to`
+            // can stand for, and which nobody runs meanwhile, as asked for above.
             unsafe { write_jump(*from, *to) };
         }
     }
@@ -50,12 +51,14 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
 /// Sets the protection of whole pages of code.
 fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: what is executable stays so, and nothing else lies there.
+    // SAFETY: the call takes no pointers that are followed. Code stays executable and
+    // readable whatever `redirect`, the only caller, asks for.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
 /// # Safety
-/// As [`redirect`], of which all is prepared.
+/// `from` is the address of a function, at a multiple of 16, that can be written to and
+/// that no thread runs meanwhile; the function at `to` can be called in its place.
 unsafe fn write_jump(from: usize, to: usize) {
     let mut jump = [0; FAR_BYTES];
     let distance = to.wrapping_sub(from + NEAR_BYTES) as isize;
@@ -69,7 +72,8 @@ unsafe fn write_jump(from: usize, to: usize) {
         FAR_BYTES
     };
     // Functions begin at multiples of 16, so this reaches into no other one.
-    // SAFETY: the caller's promise.
+    // SAFETY: the code at `from` can be written to, for 16 bytes at least, and nobody runs
+    // it meanwhile, as asked for above.
     unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), from as *mut u8, len) };
 }
 
@@ -91,7 +95,8 @@ mod tests {
     static OTHER: [u8; 16] = answering(2);
 
     fn call(address: usize) -> i32 {
-        // SAFETY: the code of a function without arguments.
+        // SAFETY: at the address is the code of a function that takes nothing and returns
+        // a number.
         unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(address)() }
     }
 
@@ -106,7 +111,7 @@ mod tests {
         assert_eq!((call(address(2)), call(address(4))), (1, 1));
         // Too far for a short jump.
         let far = memory_far_away();
-        // SAFETY: as above.
+        // SAFETY: a function of this test's own, which nobody else runs.
         unsafe { redirect(&[(address(7), far)]) }.unwrap();
         assert_eq!((call(address(7)), call(address(8))), (2, 1));
     }
@@ -116,9 +121,9 @@ mod tests {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
         let at = 0x1000_0000_0000_usize;
         let arguments = [at, PAGE_SIZE, prot, flags, usize::MAX, 0];
-        // SAFETY: a new mapping that replaces nothing.
+        // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
         raw::check(unsafe { raw::syscall(libc::SYS_mmap, arguments) }).unwrap();
-        // SAFETY: just mapped.
+        // SAFETY: the page was mapped just now, to be written and run.
         unsafe { (at as *mut [u8; 16]).write(OTHER) };
         at
     }

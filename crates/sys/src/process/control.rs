@@ -277,7 +277,8 @@ impl Peer {
         let [level, name] = [libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize];
         let fd = self.0.as_raw_fd() as usize;
         let arguments = [fd, level, name, &raw mut found as usize, &raw mut len as usize, 0];
-        // SAFETY: both pointers are to locals, and `len` says how long the first is.
+        // SAFETY: the kernel writes at most `len` bytes to `found`, which is so long, and to
+        // `len` how many.
         raw::check(unsafe { raw::syscall(libc::SYS_getsockopt, arguments) })?;
         Ok(Credentials { pid: found.pid, uid: found.uid })
     }

@@ -48,11 +48,12 @@ unsafe extern "C" {
 fn is_stub(address: usize) -> bool {
     const SYMBOL: i32 = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();
-    // SAFETY: all-zero is a valid description to write over.
+    // SAFETY: pointers, for which null is valid.
     let mut about = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about; both are written to.
+    // SAFETY: the function may be asked about any address, and writes to `about` and
+    // `symbol`.
     let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
-    // SAFETY: an entry of a table that is loaded, if there is one.
+    // SAFETY: null, or an entry of the symbol table of a library, which stays loaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
 }
@@ -65,8 +66,10 @@ pub fn definition(name: &CStr) -> usize {
         found: usize,
     }
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
-        // SAFETY: as in `Linked::around`; a library's name is a C string that stays, as
-        // does what is loaded already, and stays counted once more.
+        // SAFETY: the loader gives a description of one library, with its name, a C string,
+        // and its program headers, as many as it says. `search` is what `dl_iterate_phdr`
+        // was given below, a local that nothing else refers to meanwhile. By
+        // RTLD_NOLOAD nothing is loaded, and the library stays, as it is not closed again.
         unsafe {
             let (info, search) = (&*info, &mut *search.cast::<Search>());
             if info.dlpi_name.is_null() || *info.dlpi_name == 0 {
@@ -86,13 +89,14 @@ pub fn definition(name: &CStr) -> usize {
             1
         }
     }
-    // SAFETY: a valid C string.
+    // SAFETY: the function reads a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
     if !is_stub(found) {
         return found;
     }
     let mut search = Search { name, found: 0 };
-    // SAFETY: the callback has the right signature and gets the search.
+    // SAFETY: `look` takes what the loader calls it with; its last argument is the
+    // `Search` that it makes of it.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }
@@ -106,10 +110,12 @@ impl Linked {
             found: Option<Linked>,
         }
         extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
-            // SAFETY: the loader's description of one library, and the search that
-            // `dl_iterate_phdr` was given below.
+            // SAFETY: the loader gives a description of one library. `search` is what
+            // `dl_iterate_phdr` was given below, a local that nothing else refers to
+            // meanwhile.
             let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-            // SAFETY: the library's program headers, as many as it says.
+            // SAFETY: the library's program headers, as many as the loader says, stay as
+            // long as the library is loaded.
             let headers =
                 unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
             let linked = Linked { base: info.dlpi_addr as usize, headers };
@@ -118,7 +124,8 @@ impl Linked {
             i32::from(is_it)
         }
         let mut search = Search { inside, found: None };
-        // SAFETY: the callback has the right signature and gets the search.
+        // SAFETY: `look` takes what the loader calls it with; its last argument is the
+        // `Search` that it makes of it.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
         search.found
     }
@@ -148,7 +155,9 @@ impl Linked {
             let first = data.start.next_multiple_of(size_of::<usize>());
             (first..data.end - (size_of::<usize>() - 1)).step_by(size_of::<usize>())
         });
-        // SAFETY: within data that is loaded, at a word's place.
+        // SAFETY: each word lies in data of a library that stays loaded, aligned. Other
+        // threads may write it: the read is volatile, of a word that the processor reads
+        // whole.
         words.filter(|word| unsafe { (*word as *const usize).read_volatile() } == value).collect()
     }
 
@@ -167,8 +176,9 @@ impl Linked {
         for (table, len) in TABLES {
             let (Some(table), Some(len)) = (self.table(table), self.tagged(len)) else { continue };
             for index in 0..len / size_of::<Relocation>() {
-                // SAFETY: within the library's table of relocations, which stays, and so
-                // do its symbols and their names.
+                // SAFETY: the entry lies in the library's table of relocations, which is as
+                // long as the library says. It and the tables of symbols and of names,
+                // C strings, stay as long as the library is loaded.
                 let (entry, name) = unsafe {
                     let entry = (table as *const Relocation).add(index).read();
                     let symbol = (symbols as *const libc::Elf64_Sym).add(entry.symbol as usize);
@@ -189,7 +199,8 @@ impl Linked {
     fn tagged(&self, tag: i64) -> Option<usize> {
         let section = self.segments(libc::PT_DYNAMIC, 0).next()?;
         let count = (section.end - section.start) / size_of::<Tagged>();
-        // SAFETY: the library's dynamic section, which stays.
+        // SAFETY: the library's dynamic section, as long as its header says, stays as long
+        // as the library is loaded; the loader has finished writing it.
         let entries = unsafe { std::slice::from_raw_parts(section.start as *const Tagged, count) };
         let mut known = entries.iter().take_while(|entry| entry.tag != 0);
         known.find(|entry| entry.tag == tag).map(|entry| entry.value)
@@ -218,7 +229,9 @@ impl Linked {
             protect(range, WRITABLE)?;
         }
         for (word, value) in words {
-            // SAFETY: a word of the library's data, writable now; the caller's promise.
+            // SAFETY: the word was found in the library's data, and can be written to now;
+            // what is called through it may be called in place of what there was, as asked
+            // for above.
             unsafe { (*word as *mut usize).write_volatile(*value) };
         }
         read_only.iter().try_for_each(|range| protect(range, libc::PROT_READ))
@@ -227,7 +240,8 @@ impl Linked {
 
 fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: data of a library's, which stays readable.
+    // SAFETY: data of a library's, which stays readable, and which nobody but the loader
+    // wrote to before it was protected.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
@@ -259,23 +273,23 @@ mod tests {
         }
         let words = own().words_for(&[c"no such name", c"getppid"]);
         assert!(!words.is_empty() && words.iter().all(|(_, which)| *which == 1));
-        // SAFETY: no preconditions.
+        // SAFETY: the function takes nothing, and only tells a number.
         let before = unsafe { getppid() };
         let was: Vec<_> = words
             .iter()
-            // SAFETY: words of this executable's.
+            // SAFETY: the word lies in this executable's data, aligned.
             .map(|(word, _)| (*word, unsafe { (*word as *const usize).read() }))
             .collect();
         let new: Vec<_> =
             words.iter().map(|(word, _)| (*word, instead as *const () as usize)).collect();
-        // SAFETY: a function of the same type, for this test alone.
+        // SAFETY: `instead` has the type of `getppid`, and all words are put back.
         let changed = unsafe {
             own().replace(&new).unwrap();
             let changed = getppid();
             own().replace(&was).unwrap();
             changed
         };
-        // SAFETY: no preconditions.
+        // SAFETY: the function takes nothing, and only tells a number.
         assert_eq!((changed, unsafe { getppid() }), (-7, before));
         assert!(own().words_with(instead as *const () as usize).is_empty());
     }

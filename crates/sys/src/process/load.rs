@@ -13,7 +13,7 @@ impl Load {
     /// `None` where /proc does not tell.
     #[must_use]
     pub fn open() -> Option<Load> {
-        // SAFETY: takes a number and returns one.
+        // SAFETY: the function takes a number, and tells one.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let processors = u32::try_from(online).ok()?;
         let load = Load { file: KeptFile::open("/proc/loadavg").ok()?, processors };

@@ -2,24 +2,18 @@
 
 use crate::futex;
 use crate::raw;
-use crate::signals::{SIGSYS, siginfo_t};
+use crate::signals::{self, SIGSYS, siginfo_t};
 
 /// What tells a signal that only interrupts: nobody else queues a SIGSYS with it.
 const INTERRUPTS: usize = 0x736f_6674_7377_6170;
-const VALUE_AT: usize = 24;
 
 /// Interrupts the thread's system call, if it is in one that can be. The
 /// handler of SIGSYS asks [`is_interruption`] and returns.
 pub fn interrupt(thread: i32) {
-    // SAFETY: all-zero is a valid siginfo_t.
-    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    info.si_signo = SIGSYS;
-    info.si_code = libc::SI_QUEUE;
-    // SAFETY: for SI_QUEUE, si_value is the word at byte 24.
-    unsafe { (&raw mut info).cast::<u8>().add(VALUE_AT).cast::<usize>().write(INTERRUPTS) };
+    let info = signals::queued_info(SIGSYS, INTERRUPTS);
     let pid = raw::current_process() as usize;
     let args = [pid, thread as usize, SIGSYS as usize, &raw const info as usize, 0, 0];
-    // SAFETY: reads `info`; a process may send its own threads any details.
+    // SAFETY: the kernel reads one `siginfo_t` from `info`.
     unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
 }
 
@@ -29,18 +23,16 @@ pub fn interrupt(thread: i32) {
 /// `info` is what a handler was given.
 #[must_use]
 pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
-    // SAFETY: the caller's promise; the word lies within any siginfo_t.
-    unsafe {
-        (*info).si_code == libc::SI_QUEUE
-            && info.cast::<u8>().add(VALUE_AT).cast::<usize>().read() == INTERRUPTS
-    }
+    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
+    let info = unsafe { &*info };
+    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == INTERRUPTS
 }
 
 /// Waits until a thread that ends by itself is gone for the kernel, too.
 pub fn wait_until_gone(thread: i32) {
     let pid = raw::current_process() as usize;
     let still_there = || {
-        // SAFETY: signal 0 is never delivered.
+        // SAFETY: signal 0 is never delivered; the call only tells whether it could be.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
     let mut turns = 0;

@@ -129,8 +129,8 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     loop {
         let address = &raw mut *request as usize;
         let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP, address, 0, 0, 0];
-        // SAFETY: the kernel writes at most `count` extents behind the head,
-        // and there is room for as many.
+        // SAFETY: the kernel reads and writes the head of `request`, and writes at most
+        // `count` extents behind it, for which there is room.
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
         let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
         let is_last = mapped.last().is_none_or(|last| last.flags & LAST != 0);

@@ -107,7 +107,7 @@ impl SwapFile {
     /// behind the engine's back, and have files of its own under them by then.
     /// (What a ring writes goes to the file that was attached to it.)
     fn for_changing(&self) -> io::Result<&OwnedFd> {
-        let stat = status(&self.fd)?;
+        let stat = raw::file_status(self.fd.as_raw_fd() as usize)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
         if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
     }
@@ -216,7 +216,8 @@ impl SwapFile {
     /// What the kernel reported; interruptions are retried.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         let buffer = (buf.as_mut_ptr() as usize, buf.len());
-        // SAFETY: `buf` may be written to for its length.
+        // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`, which is borrowed
+        // exclusively.
         unsafe { self.transfer(libc::SYS_pread64, buffer, offset_bytes) }
     }
 
@@ -228,17 +229,19 @@ impl SwapFile {
         self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
         let buffer = (buf.as_ptr() as usize, buf.len());
-        // SAFETY: `buf` is valid for its length.
+        // SAFETY: the kernel reads at most `buf.len()` bytes from `buf`.
         unsafe { self.transfer(libc::SYS_pwrite64, buffer, offset_bytes) }
     }
 
     /// A call of pread's or pwrite's kind; interruptions are retried.
     ///
     /// # Safety
-    /// The buffer (address, length) is valid for what the call does with it.
+    /// `number` is that of such a call, and the buffer (address, length) may be written to
+    /// if the call does that.
     unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
         let args = [self.fd.as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
-        // SAFETY: the caller's promise.
+        // SAFETY: the call reads the buffer, or writes it where it may be written to, as
+        // asked for above.
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
@@ -251,7 +254,8 @@ impl SwapFile {
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
-        // SAFETY: only asks; the place is valid.
+        // SAFETY: without new limits the call changes none; the kernel writes one `rlimit`
+        // to `limit`.
         unsafe { raw::syscall(libc::SYS_prlimit64, args) };
         if end_bytes > limit.rlim_cur && !self.is_device {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -278,7 +282,7 @@ impl SwapFile {
     }
 
     fn extend(&self, end_bytes: u64) -> io::Result<()> {
-        let stat = status(&self.fd)?;
+        let stat = raw::file_status(self.fd.as_raw_fd() as usize)?;
         if (stat.st_size as u64) < end_bytes { shorten(&self.fd, end_bytes) } else { Ok(()) }
     }
 
@@ -319,7 +323,7 @@ impl SwapFile {
         let fd = self.for_changing()?;
         let range = [offset_bytes, length_bytes];
         let args = [fd.as_raw_fd() as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0];
-        // SAFETY: the kernel reads two words, and there are two.
+        // SAFETY: the kernel reads two words of 64 bits from `range`.
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
     }
 
@@ -328,10 +332,10 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        // SAFETY: all-zero is a valid statfs to write over.
+        // SAFETY: integers, for which zero is valid.
         let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
         let args = [self.fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
-        // SAFETY: `stat` is valid to write.
+        // SAFETY: the kernel writes one `struct statfs` to `stat`.
         uninterrupted(|| unsafe { raw::syscall(libc::SYS_fstatfs, args) })?;
         let block = if stat.f_frsize > 0 { stat.f_frsize } else { stat.f_bsize };
         Ok(stat.f_bavail.saturating_mul(block as u64))
@@ -357,27 +361,18 @@ fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
     }
 }
 
-/// `fstat(2)`.
-fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
-    // SAFETY: all-zero is a valid stat to write over.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let args = [fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
-    // SAFETY: `stat` is valid to write.
-    raw::check(unsafe { raw::syscall(libc::SYS_fstat, args) }).map(|_| stat)
-}
-
 /// `fallocate(2)`.
 fn claim(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd() as usize;
     let args = [fd, flags.bits() as usize, at as usize, len as usize, 0, 0];
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     uninterrupted(|| unsafe { raw::syscall(libc::SYS_fallocate, args) }).map(drop)
 }
 
 /// `ftruncate(2)`.
 fn shorten(fd: impl AsFd, len: u64) -> io::Result<()> {
     let args = [fd.as_fd().as_raw_fd() as usize, len as usize, 0, 0, 0, 0];
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     uninterrupted(|| unsafe { raw::syscall(libc::SYS_ftruncate, args) }).map(drop)
 }
 

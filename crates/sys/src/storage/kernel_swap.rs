@@ -15,14 +15,14 @@ const PREFER: libc::c_int = 0x8000;
 pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     let path = c_path(path)?;
     let flags = PREFER | libc::c_int::from(priority.min(HIGHEST_PRIORITY));
-    // SAFETY: the path ends with a zero and lives until the call returns.
+    // SAFETY: the function reads a C string, which lives until it returns.
     done(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
 /// Ends that: brings all that is there back into DRAM first. Needs root.
 pub fn swap_off(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
-    // SAFETY: the path ends with a zero and lives until the call returns.
+    // SAFETY: the function reads a C string, which lives until it returns.
     done(unsafe { libc::swapoff(path.as_ptr()) })
 }
 

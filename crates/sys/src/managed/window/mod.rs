@@ -49,7 +49,7 @@ impl Window {
         let (base, len) = reserve_range(settle())?;
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
-        // SAFETY: no fixed address.
+        // SAFETY: without MAP_FIXED the mapping overlaps nothing.
         let staging = unsafe { mmap(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
         let window = Window {
             base,
@@ -72,11 +72,9 @@ impl Window {
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         self.uffd.reopen()?;
         for (page, count) in managed {
-            // SAFETY: as in `prepare`.
-            unsafe { self.uffd.register(self.address(*page, *count), count * PAGE_SIZE)? };
+            self.register(self.address(*page, *count), count * PAGE_SIZE)?;
         }
-        // SAFETY: as in `prepare`.
-        unsafe { self.uffd.register(self.staging, self.frames.len() * PAGE_SIZE) }
+        self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
     /// Whether a forked child inherits ranges of the window, given as (first
@@ -93,11 +91,17 @@ impl Window {
     fn prepare(&self) -> io::Result<()> {
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
             self.advise_whole(start, len)?;
-            // SAFETY: both ranges were reserved for this purpose; Rust code
-            // refers to neither except through `StagedFrame`.
-            unsafe { self.uffd.register(start, len)? };
+            self.register(start, len)?;
         }
         Ok(())
+    }
+
+    /// Has the faults of a range, of the window or of staging, arrive by userfaultfd.
+    fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        // SAFETY: the methods of this file name ranges of the window and of staging only.
+        // No Rust reference points into the window, and into staging those of
+        // `StagedFrame` only, whose page stays while they live.
+        unsafe { self.uffd.register(start, len) }
     }
 
     /// What holds for all managed memory that was mapped just now.
@@ -219,7 +223,8 @@ impl Window {
         // in a forked child.
         let advice = libc::MADV_DONTNEED as usize;
         let args = [raw::PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
-        // SAFETY: `runs` lie in the window, to which no Rust code refers.
+        // SAFETY: the kernel reads `runs`, which lie in the window: no Rust reference points
+        // to what it drops.
         raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
     }
 
@@ -234,7 +239,7 @@ impl Window {
     /// Changes what the program may do with `count` pages.
     pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, protection as usize, 0, 0, 0];
-        // SAFETY: the range lies in the window, to which no Rust code refers.
+        // SAFETY: the range lies in the window, into which no Rust reference points.
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
@@ -244,25 +249,24 @@ impl Window {
         // It could not bring them in by itself.
         let flags = libc::MLOCK_ONFAULT as usize;
         let args = [self.address(page, count), count * PAGE_SIZE, flags, 0, 0, 0];
-        // SAFETY: changes no content.
+        // SAFETY: the call takes no pointers that are followed, and changes no content.
         raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
     }
 
     /// Ends [`Window::lock`].
     pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
-        // SAFETY: changes no content.
+        // SAFETY: the call takes no pointers that are followed, and changes no content.
         raw::check(unsafe { raw::syscall(libc::SYS_munlock, args) }).map(drop)
     }
 
     /// Gives `count` pages back to the window after a foreign mapping lay there.
     pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
-        // SAFETY: the range lies in the window, to which no Rust code refers.
+        // SAFETY: the range lies in the window, into which no Rust reference points.
         unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
         self.advise_whole(start, len)?;
-        // SAFETY: as in `prepare`.
-        unsafe { self.uffd.register(start, len) }
+        self.register(start, len)
     }
 
     /// Whether the kernel has a page mapped at `page`.
@@ -361,8 +365,8 @@ impl Window {
         }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-        // SAFETY: `local` describes `to`, a page we may write; the remote side
-        // is read by the kernel, which checks it.
+        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively,
+        // and reads the page at `from`, or answers EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         whole_page(raw::check(read)?)
@@ -389,19 +393,19 @@ impl Window {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
-        // SAFETY: a page of the window, to which no Rust code refers, goes to an
-        // address of the kernel's choice.
+        // SAFETY: a page of the window, into which no Rust reference points, goes to an
+        // address of the kernel's choice, where nothing is.
         let moved = raw::check(unsafe {
             raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
         })?;
         let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
-        // SAFETY: the mapping made just now, known to nobody else.
+        // SAFETY: the page was moved there just now, and nobody else knows of it.
         if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
             raw::write_stderr(b"softswap: internal error: a page cannot be read; stopping the program rather than losing data\n");
             std::process::abort();
         }
-        // SAFETY: as above: a page that may be read, and that is taken away
-        // once nothing refers to it.
+        // SAFETY: `moved` is a page that may be read, of which nobody else knows, and apart
+        // from `to`. It is unmapped once it has been copied.
         unsafe {
             std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
             raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
@@ -449,8 +453,8 @@ impl Window {
     }
 
     fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
-        // SAFETY: only called for ranges of the window and of empty or claimed
-        // staging frames: no Rust reference points there.
+        // SAFETY: the methods of this file name ranges of the window, and of staging frames
+        // that are empty or claimed for dropping, only: no Rust reference points there.
         raw::check(unsafe {
             raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0])
         })
@@ -461,9 +465,9 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
-            // SAFETY: both ranges are this window's own. No Rust reference
-            // points into the window, and the only ones into staging come from
-            // `StagedFrame`s, which borrow the window and so are gone.
+            // SAFETY: both ranges were mapped for this value. No Rust reference points into
+            // the window, and those of `StagedFrame`s into staging are gone, since they
+            // borrow this value.
             unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
         }
     }
@@ -481,8 +485,8 @@ impl StagedFrame<'_> {
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         let address = self.window.staging + self.frame * PAGE_SIZE;
-        // SAFETY: the frame was FULL, so its page is present; CLAIMED keeps
-        // everyone else from moving, emptying or filling it while `self` lives.
+        // SAFETY: the frame was FULL, so its page is there, aligned and readable; CLAIMED
+        // keeps everyone else from moving, emptying or filling it while `self` lives.
         unsafe { &*(address as *const [u8; PAGE_SIZE]) }
     }
 

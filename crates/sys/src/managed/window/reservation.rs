@@ -40,13 +40,14 @@ pub type Protection = i32;
 /// The protection of managed memory unless the program asks for another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Raw `mmap`.
+/// Raw `mmap` of anonymous memory.
 ///
 /// # Safety
 /// With MAP_FIXED the range must not hold memory that Rust code refers to.
 pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
     let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: anonymous mapping; the caller vouches for a fixed address.
+    // SAFETY: the call takes no pointers. A mapping that it displaces is none that Rust
+    // code refers to, as asked for above.
     raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
 }
 
@@ -77,12 +78,12 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
         // A neighbouring slot serves when something already lies at the first.
         for slot in 0..place::WINDOWS {
             let base = first + slot * len;
-            // SAFETY: NOREPLACE never displaces an existing mapping.
+            // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
                 Ok(elsewhere) => {
                     // A kernel that does not know NOREPLACE took it as a hint.
-                    // SAFETY: just mapped, used by nobody.
+                    // SAFETY: the range was mapped just now, and nobody knows of it.
                     unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
                 }
                 Err(error) => refused = error,
@@ -94,8 +95,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
 
 pub(super) fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
     let bytes: &'static [u8] = memory::reserve_bytes(count)?;
-    // SAFETY: same size, alignment and validity; the only reference to the
-    // fresh bytes is turned into this one, and interior mutability is within
-    // memory that is writable.
+    // SAFETY: an AtomicU8 has the size, alignment and values of a u8. The only reference
+    // to the new bytes is turned into this one, and they can be written to.
     Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
 }

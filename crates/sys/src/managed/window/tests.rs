@@ -119,7 +119,8 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 #[test]
 fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
     const PR_SET_MEMORY_MERGE: i32 = 67;
-    // SAFETY: from now on equal pages of this process are shared, unseen.
+    // SAFETY: the call takes no pointers. The kernel shares equal pages of this process
+    // from now on, which shows in no content.
     if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
         eprintln!("skipped: only root may have memory merged, where the kernel can");
         return;
@@ -127,7 +128,8 @@ fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
     let window = Window::reserve(1, false).unwrap();
     window.restore(16, 16).unwrap();
     let flags = [0, 16].map(|page| flags_of_mapping(window.base() + page * PAGE_SIZE));
-    // SAFETY: as above, and no longer.
+    // SAFETY: the call takes no pointers. The kernel shares no more pages, which shows in
+    // no content.
     unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
     for flags in flags {
         assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");

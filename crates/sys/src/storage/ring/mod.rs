@@ -107,8 +107,8 @@ impl Ring {
     /// When RLIMIT_MEMLOCK does not allow it, or something is registered already.
     pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
         let buffer = libc::iovec { iov_base: range.base() as *mut _, iov_len: range.len_bytes() };
-        // SAFETY: the range stays mapped until the process ends. What the kernel
-        // does with it follows from requests alone, whose buffers are borrowed.
+        // SAFETY: the range stays mapped until the process ends. The kernel reads and
+        // writes there for requests only, each of whose buffers is borrowed.
         unsafe { self.uring.submitter().register_buffers(&[buffer])? };
         self.registered = Some(range);
         Ok(())
@@ -162,7 +162,8 @@ impl Ring {
     ) -> io::Result<usize> {
         let entry = read_entry(self.registered, target, buf, offset_bytes);
         let mut result = Err(io::Error::from_raw_os_error(errno::EIO));
-        // SAFETY: `buf` is borrowed exclusively until `run` returns.
+        // SAFETY: the entry's buffer is `buf`, which is borrowed exclusively until `run`
+        // returns; neither closure panics.
         unsafe { self.run(1, |_| entry.clone(), |_, outcome| result = outcome)? };
         result
     }
@@ -213,9 +214,9 @@ impl Ring {
         for (index, Piece { offset, buf }) in requests.iter_mut().enumerate() {
             let entry = read_entry(self.registered, target, buf, *offset);
             let entry = entry.user_data(base.wrapping_add(index as u64));
-            // SAFETY: the buffers are borrowed exclusively for this call, and
+            // SAFETY: the entry's buffer is borrowed exclusively for this call, and
             // `Pending` does not go before all requests have completed, even in a
-            // panic. The queue is empty and takes `entries` requests.
+            // panic. The queue was empty, and takes `entries` requests.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
         }
@@ -269,8 +270,9 @@ impl Ring {
             let Piece { offset, buf } = &requests[index];
             write_entry(registered, target, buf, *offset)
         };
-        // SAFETY: all buffers are borrowed until `run` returns, and the kernel
-        // only reads them.
+        // SAFETY: the entries' buffers are borrowed until `run` returns, and the kernel
+        // only reads them. Both closures are given indices below the length of `requests`
+        // and `results`, so they do not panic.
         unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
     }
 
@@ -294,7 +296,9 @@ impl Ring {
             let Piece { offset, buf } = &mut requests[index];
             read_entry(registered, target, buf, *offset)
         };
-        // SAFETY: all buffers are borrowed exclusively until `run` returns.
+        // SAFETY: the entries' buffers are borrowed exclusively until `run` returns. Both
+        // closures are given indices below the length of `requests` and `results`, so
+        // they do not panic.
         unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
     }
 
@@ -320,9 +324,9 @@ impl Ring {
             self.next_request = base.wrapping_add(load as u64);
             for index in 0..load {
                 let entry = entry(done + index).user_data(base.wrapping_add(index as u64));
-                // SAFETY: the caller keeps the buffer borrowed until `run`
-                // returns, which is after `finish` has seen its completion.
-                // The queue is empty and takes `entries` requests.
+                // SAFETY: the entry's buffer stays borrowed until this function returns,
+                // as asked for above, which is after `finish` has seen its completion.
+                // The queue was empty, and takes `entries` requests.
                 let pushed = unsafe { self.uring.submission().push(&entry) };
                 debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
             }

@@ -39,15 +39,15 @@ pub(super) fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
     let mut words = [0u32; PARAMETER_WORDS];
     words[FLAGS_AT] = flags;
     let args = [entries as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel reads and fills in the parameters, for which there is
-    // room, and returns a new descriptor.
+    // SAFETY: the kernel reads and writes `struct io_uring_params`, for which there is
+    // room, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })?;
-    // SAFETY: the descriptor is fresh and owned by nobody else.
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
     let fd = move_high(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).into_raw_fd();
     // SAFETY: the library's type is a transparent wrapper of what the kernel
     // has filled in, all of it integers, of the same size.
     let params = unsafe { std::mem::transmute::<[u32; PARAMETER_WORDS], Parameters>(words) };
-    // SAFETY: the descriptor is owned here, and these are its parameters. It is
-    // closed where its queues cannot be mapped.
+    // SAFETY: the descriptor is a ring's, nobody else owns it, and these are its
+    // parameters. The library closes it where the queues cannot be mapped.
     unsafe { IoUring::from_fd(fd, params) }.inspect_err(|_| kept::forget(fd))
 }

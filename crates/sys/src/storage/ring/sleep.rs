@@ -8,7 +8,8 @@ pub(super) fn nap(ns: u64) {
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
     // Woken early by a signal is as good: whoever sleeps here looks next.
-    // SAFETY: reads `time`; what is left is not asked for.
+    // SAFETY: the kernel reads `time`, and writes nothing where no place for what is left
+    // of it is given.
     unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
 }
 
