@@ -4,7 +4,7 @@
 //! is out would read as zeroes there, silently. So the engine is brought to
 //! rest before, and in the child userfaultfd is opened again before any of the
 //! program's code runs. The child reads its parent's swap area, whose slots
-//! the parent keeps until the child is gone or has called exec ([`heirs`]); it
+//! the parent keeps until the child is gone or has called exec (`forked_children`); it
 //! has no area of its own yet, so what it changes stays in DRAM or in the pool.
 //!
 //! Fork opens no descriptor in the parent and changes no limit: other threads of
