@@ -122,6 +122,7 @@ unprivileged() {
 
 step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
+step "order of rooms: what the check refuses" tests/order_test.py
 step "order of rooms" tests/order.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh

@@ -5,71 +5,73 @@
 //! code. Those whose soundness the caller must vouch for are `unsafe`, and
 //! say what they ask for.
 //!
-//! | modules                                        | what they are for                      |
-//! |------------------------------------------------|----------------------------------------|
-//! | [`raw`], [`seccomp`], [`syscall_table`],       | system calls from the instructions     |
-//! | [`exemption`], [`place`]                       | that filters let through               |
-//! | [`memory`], [`alloc`], [`shared`], [`segment`] | memory that never swaps                |
-//! | [`secret`]                                     | a key that nobody else sees            |
-//! | [`uffd`], [`window`]                           | managed memory, and how pages enter    |
-//! |                                                | and leave it                           |
-//! | [`signals`], [`inline`], [`child`], [`futex`]  | handlers, their stacks, masks, waiting |
-//! | [`heirloom`]                                   | whether forked children are there yet  |
-//! | [`file`], [`fiemap`], [`ring`], [`descriptor`] | the swap file and I/O to it            |
-//! | [`claim`], [`holders`], [`layout`]             | a named file or device of one's own    |
-//! | [`control`]                                    | the socket for `stat` and `ctl`        |
-//! | [`load`], [`threads`]                          | how many threads want to run; this     |
-//! |                                                | process's own                          |
-//! | [`pinners`]                                    | who else may reach a program's memory  |
-//! | [`linked`], [`code`]                           | what the loader has put together       |
-//! | [`simd`]                                       | comparing a page with wide registers   |
-//! | [`kernel_swap`]                              | the kernel's own swap, for comparisons |
-//! | [`lz4`], [`zstd`]                              | the codecs, C libraries                |
-//! | [`probe`]                                      | trying out what a machine allows       |
+//! Each room is a folder. A room, and a file in it, uses only what comes before it here;
+//! all files are re-exported, so that `softswap_sys::futex` is one.
+//!
+//! | room         | file                  | what is in it                                  |
+//! |--------------|-----------------------|------------------------------------------------|
+//! | `base`       | `page`                | a page, and its size                           |
+//! |              | `program_filter`      | whether the program has a filter of its own    |
+//! |              | [`raw`]               | system calls that filters let through          |
+//! |              | [`memory`]            | `mmap` and `madvise` of the engine's own pages |
+//! |              | [`futex`]             | waiting on a word; a lock                      |
+//! |              | [`signals`]           | handlers, signal stacks, masks, details        |
+//! |              | [`locked`]            | a value behind that lock, signals blocked      |
+//! |              | [`kept`]              | the descriptors that are the engine's          |
+//! |              | [`descriptor`]        | where their numbers lie                        |
+//! |              | `registered_file`     | a file kept open by no descriptor              |
+//! | `own_memory` | [`alloc`]             | the engine's heap                              |
+//! |              | [`segment`]           | buffers in runs of pages                       |
+//! |              | [`secret`]            | a key that nobody else sees                    |
+//! |              | [`shared`]            | counters shared with `softswap run`            |
+//! | `managed`    | [`place`]             | where the window and the gate lie (ASLR)       |
+//! |              | [`uffd`]              | userfaultfd                                    |
+//! |              | [`window`]            | managed memory: pages in, pages out            |
+//! |              | [`inline`]            | managed memory inside one's own process        |
+//! |              | [`heirloom`]          | whether forked children are there yet          |
+//! | `filters`    | [`syscall_table`]     | which arguments of which calls are pointers    |
+//! |              | [`seccomp`]           | the guard's filter                             |
+//! |              | [`exemption`]         | passing a filter of the program's own          |
+//! | `storage`    | [`file`](mod@file)    | the swap file                                  |
+//! |              | [`ring`]              | io_uring                                       |
+//! |              | [`fiemap`]            | where a file lies on its device                |
+//! |              | [`layout`]            | whether every page of a file has room          |
+//! |              | [`holders`]           | who uses a file or device                      |
+//! |              | [`claim`]             | a named file or device of one's own            |
+//! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
+//! | `process`    | [`load`]              | how many threads want to run                   |
+//! |              | [`affinity`]          | on which processor a thread runs               |
+//! |              | [`threads`]           | interrupting a thread, waiting for its end     |
+//! |              | [`child`]             | standing in for a child process                |
+//! |              | [`pinners`]           | mappings by which memory may stay pinned       |
+//! |              | [`control`]           | the socket for `stat` and `ctl`                |
+//! |              | [`linked`]            | words through which libraries call others      |
+//! |              | [`code`]              | jumps put into loaded code                     |
+//! | `codec`      | [`simd`]              | comparing a page with wide registers           |
+//! |              | [`lz4`], [`zstd`]     | the C libraries                                |
+//! |              | [`probe`]             | trying out what a machine allows               |
 //!
 //! Two rules hold throughout. No Rust reference points into the window: its
 //! pages come and go, so they are named by number. And what may run in a
 //! signal handler (faults, page-out, the re-issued call) does not allocate.
 #![warn(missing_docs)]
 
-pub mod affinity;
-pub mod alloc;
-pub mod child;
-pub mod claim;
-pub mod code;
-pub mod control;
-pub mod descriptor;
-pub mod exemption;
-pub mod fiemap;
-pub mod file;
-pub mod futex;
-pub mod heirloom;
-pub mod hold;
-pub mod holders;
-pub mod inline;
-pub mod kept;
-pub mod kernel_swap;
-pub mod layout;
-pub mod linked;
-pub mod locked;
-pub mod load;
-pub mod lz4;
-pub mod memory;
-pub mod pinners;
-pub mod place;
+mod base;
+mod own_memory;
+mod managed;
+mod filters;
+mod storage;
+mod process;
+mod codec;
 pub mod probe;
-pub mod raw;
-pub mod ring;
-pub mod seccomp;
-pub mod secret;
-pub mod segment;
-pub mod shared;
-pub mod signals;
-pub mod simd;
-pub mod syscall_table;
-pub mod threads;
-pub mod uffd;
-pub mod window;
-pub mod zstd;
 
-pub use memory::{PAGE_SIZE, Page};
+pub use base::{descriptor, futex, kept, locked, memory, raw, signals};
+pub(crate) use base::{page, program_filter, registered_file};
+pub use codec::{lz4, simd, zstd};
+pub use filters::{exemption, seccomp, syscall_table};
+pub use managed::{heirloom, inline, place, uffd, window};
+pub use own_memory::{alloc, secret, segment, shared};
+pub use process::{affinity, child, code, control, linked, load, pinners, threads};
+pub use storage::{claim, fiemap, file, holders, kernel_swap, layout, ring};
+
+pub use page::{PAGE_SIZE, Page};

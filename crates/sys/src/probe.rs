@@ -24,8 +24,8 @@ pub(crate) enum Ended {
 
 /// Runs `body` in a forked child; its result is the exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
-    // SAFETY: the child runs `body` and leaves by _exit. The callers' bodies
-    // only make system calls: no allocation, no locks.
+    // SAFETY: the child runs `body`, which in all of this crate only makes system calls,
+    // allocates nothing and takes no locks, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(io::Error::last_os_error());
@@ -34,12 +34,12 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
         let _ =
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
         let status = body();
-        // SAFETY: ends the child without running the parent's exit handlers.
+        // SAFETY: ends the child at once; no exit handlers of the parent's run.
         unsafe { libc::_exit(status) };
     }
     let mut status = 0;
     loop {
-        // SAFETY: `status` is valid to write.
+        // SAFETY: the kernel writes one `int` to `status`.
         if unsafe { libc::waitpid(pid, &raw mut status, 0) } == pid {
             break;
         }
@@ -79,14 +79,16 @@ pub fn fault_as_sigbus() -> io::Result<()> {
             Ok(uffd) => uffd,
             Err(error) => return as_status(&error),
         };
-        // SAFETY: `page` is plain bytes reserved for this, in this child alone.
+        // SAFETY: bytes that were reserved for this, of which the child has a copy of its
+        // own, and to which it has no reference.
         if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
             return as_status(&error);
         }
         // The default action must show, whatever was set up before the fork.
-        // SAFETY: the default disposition runs no code of ours.
+        // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
-        // SAFETY: mapped and writable; the touch is what is being tried.
+        // SAFETY: the page is mapped and may be written to; the child dies of it, or the
+        // write takes place.
         unsafe { at.write_volatile(1) };
         libc::EOPNOTSUPP
     })?;
@@ -109,15 +111,17 @@ pub fn move_page() -> io::Result<()> {
         if !uffd.has_move() {
             return libc::EOPNOTSUPP;
         }
-        // SAFETY: plain bytes reserved for this, in this child alone.
+        // SAFETY: aligned bytes that were reserved for this, to which the child has no
+        // reference.
         unsafe { (from as *mut u64).write_volatile(0x5157_4150) };
-        // SAFETY: as above.
+        // SAFETY: a page that was reserved for this, to which the child has no reference.
         if let Err(error) = unsafe { uffd.register(to, PAGE_SIZE) } {
             return as_status(&error);
         }
         match uffd.move_pages(to, from, PAGE_SIZE).error {
             Some(error) => as_status(&error),
-            // SAFETY: the page is present now, or the child ends and says so.
+            // SAFETY: the move says that the page is there now; where it is not, the child
+            // dies of SIGBUS, which is told.
             None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => 0,
             None => libc::EIO,
         }
@@ -136,9 +140,9 @@ pub fn seccomp_trap() -> io::Result<()> {
         if let Err(error) = seccomp::install(&filter) {
             return as_status(&error);
         }
-        // SAFETY: the default disposition runs no code of ours.
+        // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
-        // SAFETY: getppid takes nothing and changes nothing.
+        // SAFETY: the call takes no arguments and only tells a number.
         let _ = unsafe { raw::syscall(libc::SYS_getppid, [0; 6]) };
         libc::EOPNOTSUPP
     })?;
@@ -151,7 +155,7 @@ pub fn seccomp_trap() -> io::Result<()> {
 /// Sets up an io_uring and takes one operation through it.
 pub fn io_uring_nop() -> io::Result<()> {
     let mut ring = io_uring::IoUring::new(4)?;
-    // SAFETY: a no-op refers to no memory.
+    // SAFETY: an operation that does nothing refers to no memory.
     unsafe { ring.submission().push(&io_uring::opcode::Nop::new().build()) }
         .map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
@@ -167,11 +171,11 @@ pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags};
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: NOREPLACE never touches an existing mapping.
+    // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let got = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::without_provenance_mut(address), len, access, flags)?
     };
-    // SAFETY: mapped just above, referred to by nobody.
+    // SAFETY: the range was mapped just above, and nobody else knows of it.
     unsafe { rustix::mm::munmap(got, len)? };
     if got.addr() == address { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
 }
@@ -208,9 +212,9 @@ pub fn userfaultfd_device() -> io::Result<()> {
     let device =
         rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let args = [device.as_raw_fd() as usize, NEW, libc::O_CLOEXEC as usize, 0, 0, 0];
-    // SAFETY: the request takes flags only and returns a new descriptor.
+    // SAFETY: the request takes no pointers, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
-    // SAFETY: fresh, owned by nobody else; closed at once.
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
     drop(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd as i32) });
     Ok(())
 }

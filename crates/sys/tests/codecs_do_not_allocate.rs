@@ -26,30 +26,32 @@ fn note() {
 #[unsafe(no_mangle)]
 extern "C" fn malloc(len: usize) -> *mut c_void {
     note();
-    // SAFETY: what the C library's own `malloc` does.
+    // SAFETY: the C library's own function takes any length.
     unsafe { __libc_malloc(len) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
     note();
-    // SAFETY: as above.
+    // SAFETY: the C library's own function takes any lengths.
     unsafe { __libc_calloc(count, len) }
 }
 
 /// # Safety
-/// As C's.
+/// `old` is null, or came from one of these functions and was not freed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
     note();
-    // SAFETY: as above; the caller vouches for `old`.
+    // SAFETY: `old` is null or came from one of these functions, whose memory is the C
+    // library's, as C asks of whoever calls.
     unsafe { __libc_realloc(old, len) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, len: usize) -> *mut c_void {
     note();
-    // SAFETY: as above.
+    // SAFETY: the C library's own function takes any length, and refuses an alignment
+    // that is none.
     unsafe { __libc_memalign(align, len) }
 }
 

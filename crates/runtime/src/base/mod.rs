@@ -1,0 +1,25 @@
+//! What every other room uses: the engine of this process, the C library's own functions,
+//! raw system calls, and memory of the program's read as the kernel reads it.
+//!
+//! | file             | what it has                                                  |
+//! |------------------|--------------------------------------------------------------|
+//! | `instance`       | the one engine of this process, and which addresses are its  |
+//! | `errno`          | results as the kernel and as C have them                     |
+//! | `real`           | the C library's versions of what is interposed               |
+//! | `system_calls`   | system calls of the program's, and of the engine's           |
+//! | `program_filter` | what a seccomp filter of the program's says to a call        |
+//! | `uaccess`        | memory of the program's: copied, or found to be a bad pointer |
+//! | `resident`       | ranges that stay in memory for a while                       |
+//! | `signal_stack`   | where this thread's signal stack is                          |
+//! | `guarded_call`   | the caught system call that this thread is in                |
+
+pub(crate) mod errno;
+pub(crate) mod guarded_call;
+pub(crate) mod instance;
+pub(crate) mod real;
+pub(crate) mod resident;
+pub(crate) mod signal_stack;
+pub(crate) mod system_calls;
+
+pub(crate) mod program_filter;
+pub(crate) mod uaccess;

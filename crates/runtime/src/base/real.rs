@@ -1,0 +1,78 @@
+//! The C library's own versions of what the runtime interposes.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function further down the search order, found on first use.
+pub(crate) struct Real {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Real {
+        Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// The function's address, if a library that everybody sees has it.
+    pub(crate) fn find(&self) -> Option<*mut c_void> {
+        // SAFETY: a valid C string; RTLD_NEXT asks for the next definition.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    }
+
+    /// The function's address in one of these libraries, if it is loaded: one that
+    /// was opened for its opener alone is not found otherwise.
+    pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
+        libraries.iter().find_map(|library| {
+            // SAFETY: valid C strings; nothing is loaded. The library stays counted
+            // once more, so that what was found stays.
+            unsafe {
+                let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                let found = if handle.is_null() {
+                    std::ptr::null_mut()
+                } else {
+                    libc::dlsym(handle, self.name.as_ptr())
+                };
+                (!found.is_null()).then_some(found)
+            }
+        })
+    }
+
+    /// The function's address.
+    pub(crate) fn get(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        let Some(found) = self.find() else {
+            softswap_sys::raw::write_stderr(b"softswap: the C library lacks ");
+            softswap_sys::raw::write_stderr(self.name.to_bytes());
+            softswap_sys::raw::write_stderr(b"; only glibc programs are supported\n");
+            std::process::abort();
+        };
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Declares a C library function under its own name: `real!(name: fn(..) -> ..)`
+/// makes `name()` return it as a callable pointer.
+macro_rules! real {
+    ($name:ident: fn($($arg:ty),*) -> $ret:ty) => {
+        fn $name() -> unsafe extern "C" fn($($arg),*) -> $ret {
+            static REAL: crate::base::real::Real = crate::base::real::Real::new(
+                match std::ffi::CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => panic!("not a C string"),
+                },
+            );
+            // SAFETY: the symbol is the C library's function of that name,
+            // whose prototype is the one declared.
+            unsafe { std::mem::transmute::<*mut std::ffi::c_void, _>(REAL.get()) }
+        }
+    };
+}
+pub(crate) use real;

@@ -1,0 +1,60 @@
+//! Memory kept in place while the C library does something during which
+//! nothing can be brought in: any number of ranges, for a while.
+
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw;
+
+/// Ranges that stay resident until this is dropped.
+pub(crate) struct ResidentRanges<'e> {
+    engine: &'e Engine,
+    ranges: Vec<(usize, usize)>,
+}
+
+impl<'e> ResidentRanges<'e> {
+    pub(crate) fn new(engine: &'e Engine) -> ResidentRanges<'e> {
+        ResidentRanges { engine, ranges: Vec::new() }
+    }
+
+    /// Brings in and keeps `len` bytes, as far as they are managed and mapped.
+    ///
+    /// The pages are asked for rather than fetched: whatever stack this runs on,
+    /// managed memory perhaps, the guard serves the call on the engine's. For
+    /// writing, because a page that is only read may stay protected, and such
+    /// pages are not pinned; not by a write, because it may be read-only.
+    pub(crate) fn add(&mut self, address: usize, len: usize) {
+        if !self.engine.contains(address) || self.is_last(address, len) {
+            return;
+        }
+        let mut done = 0;
+        while done < len && self.engine.is_mapped((address + done) & !(PAGE_SIZE - 1), PAGE_SIZE) {
+            let at = address + done;
+            while !self.engine.pin_resident(at) {
+                let page = at & !(PAGE_SIZE - 1);
+                raw::ask_for_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE);
+            }
+            done += PAGE_SIZE - at % PAGE_SIZE;
+        }
+        if done > 0 {
+            self.ranges.push((address, done.min(len)));
+        }
+    }
+
+    /// Whether the range lies in the pages pinned last: strings made one after
+    /// another share theirs.
+    fn is_last(&self, address: usize, len: usize) -> bool {
+        self.ranges.last().is_some_and(|(start, pinned)| {
+            let first = start & !(PAGE_SIZE - 1);
+            let end = (start + pinned).next_multiple_of(PAGE_SIZE);
+            first <= address && address + len <= end
+        })
+    }
+}
+
+impl Drop for ResidentRanges<'_> {
+    fn drop(&mut self) {
+        for (address, len) in &self.ranges {
+            self.engine.unpin(*address, *len);
+        }
+    }
+}

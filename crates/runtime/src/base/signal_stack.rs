@@ -1,0 +1,25 @@
+//! Where this thread's signal stack is, on which all handlers run.
+
+use softswap_sys::signals;
+use std::cell::Cell;
+
+thread_local! {
+    /// Its base; 0: there is none.
+    static BASE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread has a signal stack at `base`; 0: none any more.
+pub(crate) fn set(base: usize) {
+    BASE.set(base);
+}
+
+/// Whether this thread has a signal stack of the engine's.
+pub(crate) fn exists() -> bool {
+    BASE.get() != 0
+}
+
+/// Whether an address is on this thread's.
+pub(crate) fn contains(address: usize) -> bool {
+    let base = BASE.get();
+    base != 0 && signals::stack_at(base).contains(&address)
+}

@@ -1,0 +1,204 @@
+//! Memory of the program's, read and written as the kernel would: a bad pointer is an
+//! answer, not a fault.
+//!
+//! Of managed memory the engine knows what is allowed, and a touch brings it in.
+//! Of other memory the kernel is asked, by a call that does nothing else with it;
+//! the calling thread's own stack needs no asking. Where the caller's own stack may be
+//! managed memory the kernel copies, and has what is out brought in by way of the guard
+//! ([`copy_from_user`]).
+
+use super::instance;
+use super::system_calls::ask;
+use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
+
+/// Where addresses of programs end.
+pub(crate) const TASK_SIZE: usize = 0x7fff_ffff_f000;
+
+/// A page that was brought in may leave before it is looked at.
+const ATTEMPTS: usize = 100;
+
+/// Fills `to` from an address of the program's, what is out being brought in;
+/// false where that cannot be read.
+pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
+    let Some(end) = address.checked_add(to.len()) else { return false };
+    let first = address & !(PAGE_SIZE - 1);
+    let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else { return false };
+    let len = end - first;
+    for _ in 0..ATTEMPTS {
+        if copy_from_user_nofault(address, to) {
+            return true;
+        }
+        let is_mapped = || instance::engine().is_some_and(|engine| engine.is_mapped(first, len));
+        let populate = || raw::ask_for_pages(first, len, libc::MADV_POPULATE_READ);
+        if !instance::is_managed(address) || !is_mapped() || raw::preserving_errno(populate) != 0 {
+            return false;
+        }
+    }
+    false
+}
+
+/// Whether a byte can be read.
+pub(crate) fn can_read(address: usize) -> bool {
+    copy_from_user(address, &mut [0])
+}
+
+/// As many words from an address of the program's; `None` where they cannot be read.
+pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
+    let mut words = [0; N];
+    // SAFETY: the array's own bytes, of which any are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(&words))
+    };
+    copy_from_user(address, bytes).then_some(words)
+}
+
+/// Reads what is in memory already, managed or not; false where there is nothing.
+pub(crate) fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
+    const FORBIDDEN: [isize; 2] = [-(libc::ENOSYS as isize), -(libc::EPERM as isize)];
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    if exemption::is_in_force() {
+        return copy_readable(from, to);
+    }
+    let pid = raw::current_process() as usize;
+    let result = ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]);
+    if FORBIDDEN.contains(&result) {
+        // By a container, say. Without it a pointer that is bad faults.
+        // SAFETY: the program's promise to the call that it makes.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        return true;
+    }
+    result == to.len() as isize
+}
+
+/// As [`copy_from_user_nofault`], under a filter of the program's own: the kernel says of each
+/// page whether it can be read, and then it is.
+fn copy_readable(from: usize, to: &mut [u8]) -> bool {
+    let Some(end) = from.checked_add(to.len()) else { return false };
+    let mut pages = (from & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
+    if !pages.all(|page| kernel_reads(page.max(from))) {
+        return false;
+    }
+    // SAFETY: just found readable; C's rules keep others from taking it away.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+    true
+}
+
+/// Whether the kernel can read from the page of an address: it reads a signal set
+/// there, and then refuses what it is asked to do with it.
+pub(crate) fn kernel_reads(address: usize) -> bool {
+    const NOTHING: usize = usize::MAX;
+    // At the very start of memory there would be no set.
+    let word = (address & !(size_of::<u64>() - 1)).max(size_of::<u64>());
+    let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
+    ask(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
+}
+
+unsafe extern "C" {
+    // Where the main thread's stack begins, by the dynamic loader.
+    static __libc_stack_end: usize;
+}
+
+/// How far above the stack pointer the thread's own stack is looked for. Threads'
+/// stacks are larger; this is to be short of what may lie beyond a coroutine's.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Whether memory lies in the calling thread's stack, above this very frame.
+fn is_on_stack(address: usize, len: usize) -> bool {
+    let here = 0_u8;
+    let here = &raw const here as usize;
+    if address < here || len > STACK_BYTES || address - here > STACK_BYTES - len {
+        return false;
+    }
+    // SAFETY: set by the loader before anything of this library runs.
+    let main_end = unsafe { __libc_stack_end };
+    // A thread's descriptor lies at the upper end of its stack.
+    // SAFETY: has no preconditions.
+    let thread_end = unsafe { libc::pthread_self() } as usize;
+    let end = address + len;
+    end <= main_end && main_end - here < (8 << 20) || end <= thread_end && thread_end > here
+}
+
+/// The parts of a range by page: `body` until it says no.
+fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) -> bool {
+    let Some(end) = address.checked_add(len) else { return false };
+    let mut at = address;
+    while at < end {
+        let next = (at & !(PAGE_SIZE - 1)).saturating_add(PAGE_SIZE).min(end);
+        if !body(at, next - at) {
+            return false;
+        }
+        at = next;
+    }
+    true
+}
+
+/// Whether the engine lets a page be accessed; `None` where it has no say.
+fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
+    let engine = instance::engine().filter(|engine| engine.contains(address))?;
+    if engine.is_foreign(address) {
+        return None;
+    }
+    Some(signals::with_all_blocked(|| engine.allowed_bytes(address, len, wanted) == len))
+}
+
+/// Whether the program's memory can be read.
+pub(crate) fn is_readable(address: usize, len: usize) -> bool {
+    is_on_stack(address, len)
+        || all_pages(address, len, |at, len| {
+            engine_allows(at, len, libc::PROT_READ).unwrap_or_else(|| kernel_reads(at))
+        })
+}
+
+/// Whether the program's memory can be written. Of other than managed memory the
+/// first byte of each page is changed by asking: for what is overwritten anyway.
+pub(crate) fn is_writable(address: usize, len: usize) -> bool {
+    is_on_stack(address, len)
+        || all_pages(address, len, |at, len| {
+            engine_allows(at, len, libc::PROT_WRITE).unwrap_or_else(|| kernel_writes(at))
+        })
+}
+
+/// Whether the kernel can write a byte: whether the page of this frame is in
+/// memory.
+fn kernel_writes(address: usize) -> bool {
+    let here = 0_u8;
+    let page = &raw const here as usize & !(PAGE_SIZE - 1);
+    ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != -(libc::EFAULT as isize)
+}
+
+/// A structure of the program's; `None` where it cannot be read.
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+pub(crate) unsafe fn get_user<T: Copy>(address: usize) -> Option<T> {
+    // SAFETY: found readable just now; any bytes are a valid `T`.
+    is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
+}
+
+/// Copies an array of the program's; whether it could be read.
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+pub(crate) unsafe fn get_user_array<T: Copy>(address: usize, into: &mut [T]) -> bool {
+    let len = size_of_val(into);
+    if len == 0 || !is_readable(address, len) {
+        return len == 0;
+    }
+    // SAFETY: readable just now, and `into` is exclusively borrowed.
+    unsafe {
+        std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr().cast::<u8>(), len);
+    }
+    true
+}
+
+/// Writes bytes into the program's memory; whether that could be done.
+pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
+    if !is_writable(address, bytes.len()) {
+        return false;
+    }
+    // SAFETY: the program's memory, writable just now.
+    unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    true
+}

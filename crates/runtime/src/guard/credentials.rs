@@ -1,0 +1,152 @@
+//! Calls that change what a thread may do or where it lives: credentials,
+//! capabilities, name spaces, filters, and what `prctl` sets for a thread.
+//!
+//! Linux changes the calling thread only, and refuses some where there are
+//! others. So the engine's own threads end before each of these calls and
+//! start again after it ([`engine_threads`]): then they have what the caller has,
+//! and a program of one thread is one. What the C library does for all threads
+//! by itself (`setuid` and its relatives) reaches ours like any other.
+
+use super::filter_install;
+use super::pinned_call::issue_pinned;
+use crate::base::errno::c_result;
+use crate::base::real::real;
+use crate::base::system_calls::{Answer, Arguments, is_our_own};
+use crate::base::{instance, uaccess};
+use crate::process::engine_threads;
+use std::ffi::c_void;
+
+const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
+const SYS_LSM_SET_SELF_ATTR: i64 = 460;
+
+/// Whether an option of `prctl` changes what the calling thread may do.
+fn concerns_threads(option: usize) -> bool {
+    matches!(
+        option as i32,
+        libc::PR_SET_KEEPCAPS
+            | libc::PR_CAPBSET_DROP
+            | libc::PR_SET_SECUREBITS
+            | libc::PR_SET_NO_NEW_PRIVS
+            | libc::PR_CAP_AMBIENT
+            | libc::PR_SET_SPECULATION_CTRL
+    )
+}
+
+/// Makes a call of the program's with none of our threads there.
+fn alone<const NUMBER: i64>(arguments: Arguments) -> isize {
+    engine_threads::without(|| issue_pinned(NUMBER, arguments))
+}
+
+fn keyctl(arguments: Arguments) -> isize {
+    const JOIN_SESSION_KEYRING: usize = 1;
+    match arguments[0] {
+        JOIN_SESSION_KEYRING => alone::<{ libc::SYS_keyctl }>(arguments),
+        _ => issue_pinned(libc::SYS_keyctl, arguments),
+    }
+}
+
+fn control(arguments: Arguments) -> isize {
+    match arguments[0] as i32 {
+        libc::PR_SET_SECCOMP => filter_install::set_by_prctl(arguments),
+        libc::PR_GET_SECCOMP => filter_install::mode(arguments),
+        _ if concerns_threads(arguments[0]) => alone::<{ libc::SYS_prctl }>(arguments),
+        _ => issue_pinned(libc::SYS_prctl, arguments),
+    }
+}
+
+/// The answer to a raw call, if it is one of these.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    instance::engine()?;
+    Some(match number {
+        libc::SYS_prctl => control,
+        libc::SYS_seccomp => filter_install::set,
+        libc::SYS_capset => alone::<{ libc::SYS_capset }>,
+        libc::SYS_unshare => alone::<{ libc::SYS_unshare }>,
+        libc::SYS_setns => alone::<{ libc::SYS_setns }>,
+        libc::SYS_setuid => alone::<{ libc::SYS_setuid }>,
+        libc::SYS_setgid => alone::<{ libc::SYS_setgid }>,
+        libc::SYS_setreuid => alone::<{ libc::SYS_setreuid }>,
+        libc::SYS_setregid => alone::<{ libc::SYS_setregid }>,
+        libc::SYS_setresuid => alone::<{ libc::SYS_setresuid }>,
+        libc::SYS_setresgid => alone::<{ libc::SYS_setresgid }>,
+        libc::SYS_setfsuid => alone::<{ libc::SYS_setfsuid }>,
+        libc::SYS_setfsgid => alone::<{ libc::SYS_setfsgid }>,
+        libc::SYS_setgroups => alone::<{ libc::SYS_setgroups }>,
+        libc::SYS_keyctl => keyctl,
+        SYS_LANDLOCK_RESTRICT_SELF => alone::<SYS_LANDLOCK_RESTRICT_SELF>,
+        SYS_LSM_SET_SELF_ATTR => alone::<SYS_LSM_SET_SELF_ATTR>,
+        _ => return None,
+    })
+}
+
+/// The answer to one that trapped. Of those that the C library makes in all threads, ours
+/// too, only `setgroups` points to memory: where it was not found below, each thread
+/// makes it for itself, as none can wait for another to end then.
+pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
+    if number == libc::SYS_setgroups { None } else { answer_for(number) }
+}
+
+/// `setgroups(2)`. The C library makes the call in each thread, out of a handler that can
+/// come at any moment: nothing can be brought in there. So it gets a list that never leaves.
+///
+/// # Safety
+/// As `setgroups(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
+    real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
+    /// The kernel reads no longer ones.
+    const MOST: usize = 65536;
+    if !instance::is_managed(list as usize) {
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
+        return unsafe { setgroups()(count, list) };
+    }
+    let mut copy = vec![0; count.min(MOST) * size_of::<libc::gid_t>()];
+    let can_be_read = uaccess::copy_from_user(list as usize, &mut copy);
+    let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
+    // SAFETY: as long as the count says, if the kernel reads it at all.
+    unsafe { setgroups()(count, list) }
+}
+
+/// `prctl(2)`. Further arguments are only passed where the option has some;
+/// reading their registers otherwise is harmless.
+///
+/// # Safety
+/// As `prctl(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
+    real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
+    let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP);
+    if instance::engine().is_some() && (own || concerns_threads(option as usize)) {
+        return c_result(control([option as usize, a, b, c, d, 0])) as i32;
+    }
+    // The allocator in this library would name its memory, for nobody.
+    if option == libc::PR_SET_VMA && is_our_own(d) {
+        return 0;
+    }
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    unsafe { prctl()(option, a, b, c, d) }
+}
+
+/// Defines calls that the C library makes for the calling thread alone.
+macro_rules! alone {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        /// # Safety
+        /// As the system call of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
+            real!($name: fn($($ty),*) -> i32);
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
+            engine_threads::without(|| unsafe { $name()($($arg),*) })
+        }
+    )*};
+}
+
+alone! {
+    capset(header: *mut c_void, data: *const c_void);
+    unshare(flags: i32);
+    setns(fd: i32, kind: i32);
+    setfsuid(uid: libc::uid_t);
+    setfsgid(gid: libc::gid_t);
+}

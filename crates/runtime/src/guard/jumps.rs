@@ -1,0 +1,210 @@
+//! Masks that are kept with a place to jump to: `sigsetjmp`, and contexts.
+//!
+//! The C library keeps the kernel's mask, which lacks the engine's signals. There is a second
+//! word in its set that the kernel never writes: those of the program's mask are kept there, with a
+//! mark that tells it from what a program writes over the whole set.
+
+use crate::base::instance;
+use crate::base::real::{Real, real};
+use crate::memory::pins;
+use crate::signals::sets::OURS;
+use crate::signals::virtual_mask;
+use crate::signals::virtual_mask::settle;
+use softswap_sys::signals::Mask;
+use std::ffi::c_void;
+
+const MARK: u64 = 0x50f7_5a9e << 32;
+const MARK_BITS: u64 = !0 << 32;
+
+/// The mask had other signals when this was written.
+const HAD_OTHERS: u64 = 1;
+
+/// What lies in a C library `sigset_t`: the kernel's word, and ours.
+type Words = [u64; 2];
+
+// `jmp_buf`: eight registers, whether the mask is kept, the mask; <setjmp.h> and glibc's
+// <jmpbuf-offsets.h>.
+const STACK_POINTER_WORD: usize = 6;
+const KEEPS_MASK_AT: usize = 64;
+const KEPT_MASK_AT: usize = 72;
+
+/// Where in a `ucontext_t` the mask is.
+const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
+
+/// Keeps with a mask, which the C library is about to write, what the program has blocked of the
+/// engine's signals.
+///
+/// # Safety
+/// A `sigset_t` of the C library is at `at`.
+unsafe fn keep(at: *mut u8) {
+    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel never uses.
+    unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
+}
+
+/// What the program had blocked of them when a mask was kept.
+///
+/// # Safety
+/// As [`keep`].
+unsafe fn kept(at: *const u8) -> Option<Mask> {
+    // SAFETY: two words of a `sigset_t` can be read there.
+    let [_, ours] = unsafe { at.cast::<Words>().read_unaligned() };
+    (ours & MARK_BITS == MARK).then_some(ours & OURS)
+}
+
+/// The stack pointer that a jump restores. The C library hides it: turned by 17 bits and
+/// mixed with a word of the thread's.
+///
+/// # Safety
+/// `buffer` is a `jmp_buf` that was set.
+unsafe fn target_of(buffer: *const c_void) -> usize {
+    // SAFETY: within a `jmp_buf`, of eight words and more.
+    let hidden = unsafe { *buffer.cast::<u64>().add(STACK_POINTER_WORD) };
+    let guard: u64;
+    // SAFETY: a read of the thread's own control block: <tcbhead_t>.
+    unsafe {
+        core::arch::asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, readonly, pure));
+    }
+    (hidden.rotate_right(17) ^ guard) as usize
+}
+
+/// A thread is about to jump: out of the guarded calls that lie before the place, and
+/// into the mask that was kept.
+///
+/// # Safety
+/// `buffer` is a `jmp_buf` that was set.
+unsafe fn jump(buffer: *const c_void) {
+    if instance::engine().is_none() {
+        return;
+    }
+    // SAFETY: a `jmp_buf` that was set: its words are within it.
+    unsafe {
+        pins::jump_to(target_of(buffer));
+        let keeps_mask = buffer.byte_add(KEEPS_MASK_AT).cast::<i32>().read() != 0;
+        if keeps_mask && let Some(mask) = kept(buffer.byte_add(KEPT_MASK_AT).cast()) {
+            settle(mask);
+        }
+    }
+}
+
+/// Defines a jump that leaves guarded calls behind.
+macro_rules! jumping {
+    ($($name:ident)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
+            real!($name: fn(*mut c_void, i32) -> !);
+            // SAFETY: the C library's function of this name, and the buffer that the program jumps
+            // by.
+            unsafe {
+                jump(buffer);
+                $name()(buffer, value)
+            }
+        }
+    )*};
+}
+
+jumping! { longjmp _longjmp siglongjmp __longjmp_chk }
+
+static SIGSETJMP: Real = Real::new(c"__sigsetjmp");
+static GETCONTEXT: Real = Real::new(c"getcontext");
+static SETCONTEXT: Real = Real::new(c"setcontext");
+static SWAPCONTEXT: Real = Real::new(c"swapcontext");
+
+unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *const c_void {
+    if keeps_mask != 0 && instance::engine().is_some() {
+        // SAFETY: the caller's buffer.
+        unsafe { keep(buffer.add(KEPT_MASK_AT)) };
+    }
+    SIGSETJMP.get()
+}
+
+/// Takes the engine's signals out of a context's mask: the program has them blocked
+/// from now on.
+///
+/// # Safety
+/// `context` is valid.
+unsafe fn adopt(context: *mut u8) {
+    if instance::engine().is_none() {
+        return;
+    }
+    // SAFETY: the mask's first word lies in the context. The kernel's contexts have no second word,
+    // which is then only read: something else follows there.
+    unsafe {
+        let at = context.add(CONTEXT_MASK_AT);
+        let word = at.cast::<u64>();
+        let mask = word.read_unaligned();
+        let wanted = match kept(at) {
+            // Emptied since it was kept.
+            Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHERS != 0 => 0,
+            kept => kept.unwrap_or(0) | mask & OURS,
+        };
+        if mask & OURS != 0 {
+            word.write_unaligned(mask & !OURS);
+            // Whoever comes back here has the same blocked; not where the kernel's context
+            // goes on with a signal's number.
+            let ours = word.add(1).read_unaligned();
+            if matches!(ours, 0 | u64::MAX) || ours & MARK_BITS == MARK {
+                let others = if mask & !OURS == 0 { 0 } else { HAD_OTHERS };
+                word.add(1).write_unaligned(MARK | wanted | others);
+            }
+        }
+        settle(wanted);
+    }
+}
+
+unsafe extern "C" fn before_getcontext(context: *mut u8) -> *const c_void {
+    if instance::engine().is_some() {
+        // SAFETY: the caller's context.
+        unsafe { keep(context.add(CONTEXT_MASK_AT)) };
+    }
+    GETCONTEXT.get()
+}
+
+unsafe extern "C" fn before_setcontext(context: *mut u8) -> *const c_void {
+    // SAFETY: the caller's context.
+    unsafe { adopt(context) };
+    SETCONTEXT.get()
+}
+
+unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_void {
+    if instance::engine().is_some() {
+        // SAFETY: the caller's contexts.
+        unsafe {
+            keep(from.add(CONTEXT_MASK_AT));
+            adopt(to);
+        }
+    }
+    SWAPCONTEXT.get()
+}
+
+/// Defines a function that goes on in the C library's, in the caller's own frame: that is
+/// the frame which is kept.
+macro_rules! looking_first {
+    ($($name:ident: $before:ident;)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {before}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+looking_first! {
+    __sigsetjmp: before_sigsetjmp;
+    getcontext: before_getcontext;
+    setcontext: before_setcontext;
+    swapcontext: before_swapcontext;
+}

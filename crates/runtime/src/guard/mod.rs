@@ -1,0 +1,49 @@
+//! The system-call guard. A system call with hidden pointers is taught here, in one of the
+//! places that this table names; then it is tested in `crates/cli/tests/abi.rs`.
+//!
+//! | what the kernel follows in the call                        | where it is added                 |
+//! |-------------------------------------------------------------|-----------------------------------|
+//! | pointers in its arguments: structures, arrays, strings       | a line of `sys::syscall_table`: the filter looks at them, and `pinned_call` pins what they point to |
+//! | one of them is an array that the kernel fills, perhaps a long one | also `transfers::output_array` |
+//! | buffers behind a pointer (`iovec`, `msghdr`)                | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
+//! | a mask that is in force while it waits                      | `stripped_mask`                   |
+//! | a handler, a mask or an alternate stack                      | `signal_calls`                    |
+//! | memory itself (`mmap` and its relatives)                    | [`crate::memory::mappings`]       |
+//! | what a thread may do (credentials, name spaces)             | `credentials`                     |
+//! | memory that is used after the call has returned             | `kernel_async_io`: refused        |
+//! | strings of strings, for `exec`                              | [`crate::process::spawn`]         |
+//!
+//! A caught call comes to `handler`, and a call through the C library's `syscall` function to
+//! `raw_syscall`: a file that answers calls by their numbers is named in both. What is listed
+//! in `sys::syscall_table` needs nothing more.
+//!
+//! | file              | what it has                                                     |
+//! |-------------------|-----------------------------------------------------------------|
+//! | `transfers`       | calls that move data: `read`, `writev`, `sendmsg` and so on      |
+//! | `jumps`           | jumps out of guarded calls, and the masks that are kept with them |
+//! | `stripped_mask`   | masks of calls that wait, without the engine's signals          |
+//! | `signal_calls`    | calls about signals, by their numbers                            |
+//! | `pinned_call`     | any call of `sys::syscall_table`: pin, issue, unpin              |
+//! | `filter_install`  | the program's own seccomp filters                                |
+//! | `credentials`     | `capset`, `prctl`, `unshare` and others that concern threads     |
+//! | `kernel_async_io` | io_uring and the kernel's asynchronous I/O: refused              |
+//! | `handler`         | SIGSYS: bring the buffers in, re-issue the call                  |
+//! | `raw_syscall`     | `syscall`: raw calls made through the C library                  |
+
+pub(crate) mod transfers;
+
+mod jumps;
+
+mod stripped_mask;
+
+pub(crate) mod signal_calls;
+
+mod pinned_call;
+
+mod filter_install;
+
+mod credentials;
+mod kernel_async_io;
+
+pub(crate) mod handler;
+mod raw_syscall;

@@ -1,0 +1,192 @@
+//! Calls about handlers and masks that are made by their numbers: through `syscall`, or
+//! where the filter has caught one whose pointers are managed.
+
+use super::stripped_mask::StrippedMask;
+use crate::base::errno::{c_result, refused};
+use crate::base::system_calls::{Answer, Arguments, pass_on};
+use crate::base::{instance, program_filter, signal_stack};
+use crate::memory::pins::Pins;
+use crate::signals::virtual_mask::{change_interrupted, change_mask};
+use crate::signals::{alternate_stack, sigaction, virtual_mask};
+use libc::stack_t;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action, Mask};
+use std::ffi::c_void;
+
+const FAULT: isize = refused(libc::EFAULT);
+const INVALID: isize = refused(libc::EINVAL);
+
+/// Copies between the program's memory and ours by way of the kernel, which knows bad
+/// addresses. What is managed is brought in before.
+fn copy(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
+    if let Some(engine) = instance::engine() {
+        let mut pins = Pins::<1>::new(engine);
+        if pins.add(address, len, len) < len {
+            return false;
+        }
+        return copy_pinned(number, address, ours, len);
+    }
+    copy_pinned(number, address, ours, len)
+}
+
+fn copy_pinned(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
+    let local = [ours as usize, len];
+    let remote = [address, len];
+    let pid = raw::current_process() as usize;
+    let args = [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
+    // SAFETY: `ours` is valid for `len` bytes; the program's memory is the kernel's to check.
+    unsafe { raw::syscall(number, args) == len as isize }
+}
+
+/// A value at a pointer of the program's; null is none.
+fn read<T: Copy>(address: usize, mut value: T) -> Result<Option<T>, isize> {
+    if address == 0 {
+        return Ok(None);
+    }
+    let at = (&raw mut value).cast();
+    if copy(libc::SYS_process_vm_readv, address, at, size_of::<T>()) {
+        Ok(Some(value))
+    } else {
+        Err(FAULT)
+    }
+}
+
+fn write<T: Copy>(address: usize, mut value: T) -> isize {
+    let at = (&raw mut value).cast();
+    if address == 0 || copy(libc::SYS_process_vm_writev, address, at, size_of::<T>()) {
+        0
+    } else {
+        FAULT
+    }
+}
+
+fn of<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
+    result.map_or_else(|error| error, then)
+}
+
+fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
+    if len != size_of::<Mask>() {
+        return INVALID;
+    }
+    of(read(new, Action::DEFAULT), |new| {
+        // SAFETY: the program's own handler.
+        let changed = unsafe { sigaction::change(signal as i32, new) };
+        of(changed.map_err(refused), |before| write(old, before))
+    })
+}
+
+/// A change of the mask: of the one in force, or of the one that a handler's return puts
+/// in force.
+fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut Mask>) -> isize {
+    if len != size_of::<Mask>() {
+        return INVALID;
+    }
+    of(read(set, 0), |set| {
+        let changed = match interrupted {
+            Some(mask) => change_interrupted(mask, how as i32, set),
+            None => change_mask(how as i32, set),
+        };
+        of(changed.map_err(refused), |before: Mask| write(old, before))
+    })
+}
+
+fn rt_sigpending([set, len, ..]: Arguments) -> isize {
+    let pending = signals::pending() | virtual_mask::held();
+    match len {
+        8 => write(set, pending),
+        _ => INVALID,
+    }
+}
+
+fn sigaltstack_by_number(arguments: Arguments) -> isize {
+    if let Some(refused) = program_filter::refusal(libc::SYS_sigaltstack, arguments) {
+        return refused;
+    }
+    let [new, old, ..] = arguments;
+    of(read(new, alternate_stack::DISABLED), |new| {
+        of(alternate_stack::exchange(new), |before| write(old, before))
+    })
+}
+
+/// The answer to `sigaltstack`, if the thread's handlers run on a stack of the engine's.
+fn answer_for_stack() -> Option<Answer> {
+    signal_stack::exists().then_some(sigaltstack_by_number)
+}
+
+/// # Safety
+/// As `sigaltstack(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> i32 {
+    let arguments = [new as usize, old as usize, 0, 0, 0, 0];
+    let result = match answer_for_stack() {
+        Some(answer) => answer(arguments),
+        // SAFETY: the kernel reads and writes what the program names, or refuses it.
+        None => unsafe { raw::syscall(libc::SYS_sigaltstack, arguments) },
+    };
+    c_result(result) as i32
+}
+
+fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
+    let mut stripped = StrippedMask::new();
+    strip(number, &mut arguments, &mut stripped);
+    pass_on(number, arguments)
+}
+
+/// Defines answers to calls that wait.
+macro_rules! waiting {
+    ($($name:ident)*) => {$(
+        #[allow(non_snake_case, reason = "the call's name")]
+        mod $name {
+            pub(super) fn answer(arguments: crate::base::system_calls::Arguments) -> isize {
+                super::with_stripped(libc::$name, arguments)
+            }
+        }
+    )*};
+}
+
+waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2 }
+
+/// The answer to a call through `syscall`, if it is about signals.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    instance::engine()?;
+    Some(match number {
+        libc::SYS_rt_sigaction => rt_sigaction,
+        libc::SYS_rt_sigprocmask => |arguments| rt_sigprocmask(arguments, None),
+        libc::SYS_rt_sigpending => rt_sigpending,
+        libc::SYS_rt_sigsuspend => SYS_rt_sigsuspend::answer,
+        libc::SYS_ppoll => SYS_ppoll::answer,
+        libc::SYS_pselect6 => SYS_pselect6::answer,
+        libc::SYS_epoll_pwait => SYS_epoll_pwait::answer,
+        libc::SYS_epoll_pwait2 => SYS_epoll_pwait2::answer,
+        libc::SYS_sigaltstack => return answer_for_stack(),
+        _ => return None,
+    })
+}
+
+/// The answer to a call that was caught, if it is about signals: the handler of the
+/// catch restores the mask from its context.
+///
+/// # Safety
+/// `context` is the running handler's.
+pub(crate) unsafe fn answer_trapped(
+    number: i64,
+    arguments: Arguments,
+    context: *mut c_void,
+) -> Option<isize> {
+    Some(match number {
+        libc::SYS_rt_sigaction => rt_sigaction(arguments),
+        libc::SYS_rt_sigpending => rt_sigpending(arguments),
+        libc::SYS_rt_sigprocmask => {
+            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+            rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
+        }
+        _ => return None,
+    })
+}
+
+/// Has a caught call that waits use a mask without the engine's signals, kept in `stripped`.
+pub(crate) fn strip(number: i64, arguments: &mut Arguments, stripped: &mut StrippedMask) {
+    stripped.take_place(number, arguments, |address, bytes| {
+        copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr(), bytes.len())
+    });
+}

@@ -1,0 +1,66 @@
+//! Calls that wait with a mask of their own, made by their numbers: the kernel gets the mask
+//! without the engine's signals.
+
+use crate::signals::sets::OURS;
+use softswap_sys::signals::Mask;
+
+/// Where a call has its mask: the argument that points to it, or to a pointer to it.
+fn place_of_mask(number: i64) -> Option<(usize, bool)> {
+    const SYS_IO_PGETEVENTS: i64 = 333;
+    match number {
+        libc::SYS_rt_sigsuspend => Some((0, false)),
+        libc::SYS_ppoll => Some((3, false)),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Some((4, false)),
+        libc::SYS_pselect6 | SYS_IO_PGETEVENTS => Some((5, true)),
+        _ => None,
+    }
+}
+
+/// The mask of a call that is made by its number, without the engine's signals.
+pub(crate) struct StrippedMask {
+    mask: Mask,
+    /// A pointer to the mask, and its size.
+    pair: [usize; 2],
+}
+
+impl StrippedMask {
+    pub(crate) const fn new() -> StrippedMask {
+        StrippedMask { mask: 0, pair: [0; 2] }
+    }
+
+    /// Has the call use a mask without the engine's signals, kept here. `read` copies
+    /// what the program's pointers name; where it cannot, the kernel says so, too.
+    pub(crate) fn take_place(
+        &mut self,
+        number: i64,
+        arguments: &mut [usize; 6],
+        read: impl Fn(usize, &mut [u8]) -> bool,
+    ) {
+        let Some((at, is_pair)) = place_of_mask(number) else { return };
+        let mut from = arguments[at];
+        if is_pair {
+            let mut pair = [0; 2 * size_of::<usize>()];
+            if from == 0 || !read(from, &mut pair) {
+                return;
+            }
+            let (first, second) = pair.split_at(size_of::<usize>());
+            let word = |bytes: &[u8]| {
+                bytes.iter().rev().fold(0, |word, byte| word << 8 | usize::from(*byte))
+            };
+            self.pair = [word(first), word(second)];
+            from = self.pair[0];
+        }
+        let mut mask = [0; size_of::<Mask>()];
+        if from == 0 || !read(from, &mut mask) {
+            return;
+        }
+        self.mask = Mask::from_le_bytes(mask) & !OURS;
+        let stripped = &raw const self.mask as usize;
+        if is_pair {
+            self.pair[0] = stripped;
+            arguments[at] = self.pair.as_ptr() as usize;
+        } else {
+            arguments[at] = stripped;
+        }
+    }
+}

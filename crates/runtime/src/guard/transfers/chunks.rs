@@ -1,0 +1,108 @@
+//! What may be cut, cut into pieces that may be pinned.
+
+use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
+use crate::base::instance;
+use crate::memory::pins::Pins;
+use libc::iovec;
+use softswap_engine::door::engine::Engine;
+
+/// Where a piece lies in its transfer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    /// Bytes moved before it.
+    pub(super) done: usize,
+    pub(super) is_last: bool,
+}
+
+/// What became of a piece.
+pub(super) struct Moved {
+    pub(super) result: isize,
+    /// Whether the next piece may follow, if there is one.
+    pub(super) goes_on: bool,
+}
+
+impl From<isize> for Moved {
+    fn from(result: isize) -> Moved {
+        Moved { result, goes_on: true }
+    }
+}
+
+/// Moves buffers piece by piece, until one is not moved whole. The bytes moved, or
+/// the error of the first piece.
+pub(super) fn in_chunks(
+    engine: &Engine,
+    originals: &[iovec],
+    mut go: impl FnMut(&[iovec], Step) -> Moved,
+) -> isize {
+    let mut kept = Pins::new(engine);
+    let mut few = [EMPTY; FEW];
+    let Some(vectors) = room(&mut kept, &mut few, originals.len()) else {
+        return -(libc::ENOMEM as isize);
+    };
+    let mut progress = Progress { originals, index: 0, skip: 0 };
+    let mut total = 0_usize;
+    loop {
+        let mut pins = Pins::new(engine);
+        let (count, bytes) = progress.take(&mut pins, vectors, engine.call_limit_bytes());
+        let step = Step { done: total, is_last: progress.is_at_end() };
+        let moved = go(&vectors[..count], step);
+        drop(pins);
+        if moved.result < 0 {
+            return if total > 0 { total as isize } else { moved.result };
+        }
+        total += moved.result as usize;
+        if (moved.result as usize) < bytes || step.is_last || !moved.goes_on {
+            return total as isize;
+        }
+    }
+}
+
+/// How far a transfer has come.
+struct Progress<'v> {
+    originals: &'v [iovec],
+    index: usize,
+    /// Bytes done of the vector at `index`.
+    skip: usize,
+}
+
+impl Progress<'_> {
+    fn is_at_end(&self) -> bool {
+        self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>() <= self.skip
+    }
+
+    /// Names the next piece in `vectors` and pins it: `most` managed bytes, or as many as
+    /// other calls leave room for. How many vectors, and bytes.
+    fn take(
+        &mut self,
+        pins: &mut Pins<'_, MOST_RANGES>,
+        vectors: &mut [iovec],
+        most: usize,
+    ) -> (usize, usize) {
+        let (mut count, mut bytes, mut left) = (0, 0, most);
+        while let Some(original) = self.originals.get(self.index) {
+            let base = original.iov_base as usize + self.skip;
+            let wanted = original.iov_len - self.skip;
+            let mut len = wanted;
+            if wanted > 0 && instance::is_managed(base) {
+                if left == 0 || pins.room() == 0 {
+                    break;
+                }
+                let (asked, pinned) = pins.add_some(base, wanted.min(left));
+                // Where less could be pinned the kernel finds a bad pointer.
+                len = if pinned == asked { asked } else { wanted };
+                // Where others leave no more the piece ends here.
+                left = if asked < wanted { 0 } else { left - asked };
+            }
+            vectors[count] = iovec { iov_base: base as *mut _, iov_len: len };
+            count += 1;
+            bytes += len;
+            if len < wanted {
+                self.skip += len;
+                break;
+            }
+            self.index += 1;
+            self.skip = 0;
+        }
+        (count, bytes)
+    }
+}

@@ -1,0 +1,88 @@
+//! What a descriptor is open on, as far as it matters to how data is moved.
+
+use crate::base::system_calls::ask;
+
+/// What may be done to a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A regular file: read at a position, written whole.
+    File {
+        len: u64,
+    },
+    /// A disk: read and written at a position.
+    Disk {
+        len: u64,
+    },
+    /// Bytes without boundaries.
+    Pipe,
+    Stream,
+    /// A device whose bytes have nothing to do with each other: random ones, zeroes.
+    Endless,
+    /// A device that does not look at what it is given.
+    Sink,
+    /// Anything else has boundaries, or may have.
+    Whole,
+}
+
+/// The kind of what is read from, or written to.
+pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    if ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
+        return Kind::Whole;
+    }
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Kind::File { len: stat.st_size.max(0) as u64 },
+        libc::S_IFBLK => disk(fd),
+        libc::S_IFCHR => device(stat.st_rdev, writes),
+        libc::S_IFIFO if !is_direct(fd) => Kind::Pipe,
+        libc::S_IFSOCK if socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM) => {
+            Kind::Stream
+        }
+        _ => Kind::Whole,
+    }
+}
+
+fn disk(fd: usize) -> Kind {
+    const BLKGETSIZE64: usize = 0x8008_1272;
+    let mut len = 0_u64;
+    match ask(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
+        0 => Kind::Disk { len },
+        _ => Kind::Whole,
+    }
+}
+
+fn device(number: libc::dev_t, writes: bool) -> Kind {
+    const MEMORY_DEVICES: u32 = 1;
+    const NULL: u32 = 3;
+    const ZERO: u32 = 5;
+    const FULL: u32 = 7;
+    const RANDOM: u32 = 8;
+    const URANDOM: u32 = 9;
+    match (libc::major(number), libc::minor(number)) {
+        (MEMORY_DEVICES, NULL | ZERO | FULL) if writes => Kind::Sink,
+        (MEMORY_DEVICES, ZERO | FULL | RANDOM | URANDOM) => Kind::Endless,
+        _ => Kind::Whole,
+    }
+}
+
+/// Whether a file is read past the page cache, in whole blocks; of a pipe, whether
+/// each write is a packet.
+pub(super) fn is_direct(fd: usize) -> bool {
+    let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    flags < 0 || flags as i32 & libc::O_DIRECT != 0
+}
+
+fn socket_option(fd: usize, option: i32) -> Option<i32> {
+    let mut value = 0_i32;
+    let mut len = size_of::<i32>() as u32;
+    let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
+    let arguments = [fd, level, option as usize, at, &raw mut len as usize, 0];
+    (ask(libc::SYS_getsockopt, arguments) == 0).then_some(value)
+}
+
+/// Whether MSG_TRUNC makes a socket drop what it says it has received.
+pub(super) fn drops_truncated(fd: usize) -> bool {
+    let is_stream = socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
+    is_stream && socket_option(fd, libc::SO_DOMAIN) != Some(libc::AF_UNIX)
+}

@@ -1,0 +1,32 @@
+//! Which calls move data, and what answers for them.
+
+use super::{messages, vectors};
+use crate::base::system_calls::Arguments;
+use softswap_engine::door::engine::Engine;
+
+/// Answers a call that moves data; `None` for other calls.
+pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
+    Some(match number {
+        libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_recvfrom
+        | libc::SYS_getrandom
+        | libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_sendto => vectors::answer_buffer(engine, number, arguments),
+        libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_vmsplice
+        | libc::SYS_process_vm_readv
+        | libc::SYS_process_vm_writev => vectors::answer_vectors(engine, number, arguments),
+        libc::SYS_sendmsg => messages::send(engine, arguments),
+        libc::SYS_recvmsg => messages::receive(engine, arguments),
+        libc::SYS_sendmmsg => messages::send_all(engine, arguments),
+        libc::SYS_recvmmsg => messages::receive_all(engine, arguments),
+        _ => return None,
+    })
+}

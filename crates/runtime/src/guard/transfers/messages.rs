@@ -1,0 +1,352 @@
+//! `sendmsg`, `recvmsg` and their relatives.
+//!
+//! A message is its data, an address and control data: buffers all of them, and
+//! treated alike. They are listed one message after the other, the data first.
+
+use super::buffers::{Buffers, EMPTY, FEW, MAX_VECTORS, MOST_RANGES, RECEIVED, Way, cut, room};
+use super::chunks::{Moved, in_chunks};
+use super::descriptor_kind::{Kind, drops_truncated, kind_of};
+use super::reading::{most_waiting, waits_for_all};
+use super::writing::piece_flags;
+use crate::base::system_calls::{Arguments, issue};
+use crate::base::{program_filter, uaccess};
+use crate::memory::pins::Pins;
+use libc::{iovec, mmsghdr, msghdr, timespec};
+use softswap_engine::door::engine::Engine;
+
+/// Buffers of a message beside its data: the address, and the control data.
+const OTHERS: usize = 2;
+/// The longest address of a socket.
+const MAX_ADDRESS_BYTES: usize = 128;
+/// As many messages as the kernel takes in one call.
+const MAX_MESSAGES: usize = 1024;
+/// Messages that need no mapping of their own.
+const FEW_MESSAGES: usize = 4;
+
+/// Lists the buffers of a message in `list`, which has as much room as
+/// [`buffers_of`] says. Whether they could be read, and are such as the kernel takes.
+fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
+    let (data, others) = list.split_at_mut(message.msg_iovlen);
+    let address_len = (message.msg_namelen as usize).min(MAX_ADDRESS_BYTES);
+    others[0] = iovec { iov_base: message.msg_name, iov_len: address_len };
+    others[1] = iovec { iov_base: message.msg_control, iov_len: message.msg_controllen };
+    // SAFETY: any bytes are a vector.
+    let are_read = unsafe { uaccess::get_user_array(message.msg_iov as usize, data) };
+    are_read && cut(data) && cut(others)
+}
+
+/// How many buffers a message has; `None` where the kernel refuses so many.
+fn buffers_of(message: &msghdr) -> Option<usize> {
+    (message.msg_iovlen <= MAX_VECTORS).then_some(message.msg_iovlen + OTHERS)
+}
+
+/// Makes a message name other buffers.
+fn name(message: &mut msghdr, buffers: &[iovec]) {
+    let (data, others) = buffers.split_at(buffers.len() - OTHERS);
+    message.msg_iov = data.as_ptr().cast_mut();
+    message.msg_iovlen = data.len();
+    message.msg_name = others[0].iov_base;
+    message.msg_control = others[1].iov_base;
+}
+
+/// Gives the program what was received: data, address, control data, and what its
+/// own structure says of them. The kernel's error where that cannot be written.
+fn hand_back(
+    buffers: &Buffers<'_, '_>,
+    (first, end): (usize, usize),
+    bytes: usize,
+    original: usize,
+    received: &msghdr,
+) -> Option<isize> {
+    buffers.hand_back(first, end - OTHERS, bytes);
+    buffers.hand_back(end - 2, end - 1, received.msg_namelen as usize);
+    buffers.hand_back(end - 1, end, received.msg_controllen);
+    return_header(original, received)
+}
+
+/// Tells the program what the kernel has written into the copy of a header.
+fn return_header(original: usize, received: &msghdr) -> Option<isize> {
+    let header = original as *mut msghdr;
+    // Field by field: asking changes a byte of what is asked about, and the name
+    // and the vectors between them are the program's.
+    let fields = [
+        (std::mem::offset_of!(msghdr, msg_namelen), size_of_val(&received.msg_namelen)),
+        (std::mem::offset_of!(msghdr, msg_controllen), size_of_val(&received.msg_controllen)),
+        (std::mem::offset_of!(msghdr, msg_flags), size_of_val(&received.msg_flags)),
+    ];
+    if !fields.iter().all(|(offset, len)| uaccess::is_writable(original + offset, *len)) {
+        return Some(-(libc::EFAULT as isize));
+    }
+    // SAFETY: the program's own structure, writable just now.
+    unsafe {
+        (&raw mut (*header).msg_namelen).write_unaligned(received.msg_namelen);
+        (&raw mut (*header).msg_controllen).write_unaligned(received.msg_controllen);
+        (&raw mut (*header).msg_flags).write_unaligned(received.msg_flags);
+    }
+    None
+}
+
+pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
+    let [fd, original, flags, ..] = arguments;
+    let refused = || issue(libc::SYS_sendmsg, arguments);
+    // SAFETY: any bytes are a header.
+    let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
+        return refused();
+    };
+    let go = |message: &msghdr, flags| {
+        issue(libc::SYS_sendmsg, [fd, std::ptr::from_ref(message) as usize, flags, 0, 0, 0])
+    };
+    let Some(count) = buffers_of(&message) else { return go(&message, flags) };
+    let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
+    let Some(list) = room(&mut pins, &mut few, count) else { return -(libc::ENOMEM as isize) };
+    if !list_buffers(&message, list) {
+        return refused();
+    }
+    let most = engine.call_limit_bytes();
+    let pinned = Buffers::pinned(engine, list, most);
+    if pinned.is_none() && kind_of(fd, true) == Kind::Stream {
+        let (data, others) = list.split_at(count - OTHERS);
+        for other in others {
+            pins.add(other.iov_base as usize, other.iov_len, usize::MAX);
+        }
+        return in_chunks(engine, data, |vectors, step| {
+            message.msg_iov = vectors.as_ptr().cast_mut();
+            message.msg_iovlen = vectors.len();
+            if step.done > 0 {
+                message.msg_controllen = 0;
+            }
+            go(&message, piece_flags(flags, step)).into()
+        });
+    }
+    match pinned.map_or_else(|| Buffers::new(engine, list, Way::Out, most), Ok) {
+        Ok(buffers) => {
+            name(&mut message, buffers.vectors());
+            go(&message, flags)
+        }
+        Err(error) => error,
+    }
+}
+
+pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
+    let [fd, original, flags, ..] = arguments;
+    let refused = || issue(libc::SYS_recvmsg, arguments);
+    // SAFETY: any bytes are a header.
+    let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
+        return refused();
+    };
+    let go = |message: &mut msghdr| {
+        issue(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
+    };
+    let Some(count) = buffers_of(&message) else { return go(&mut message) };
+    let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
+    let Some(list) = room(&mut pins, &mut few, count) else { return -(libc::ENOMEM as isize) };
+    if !list_buffers(&message, list) {
+        return refused();
+    }
+    let most = most_waiting(engine);
+    let pinned = Buffers::pinned(engine, list, most);
+    if pinned.is_none() && waits_for_all(flags) && kind_of(fd, false) == Kind::Stream {
+        let (data, others) = list.split_at(count - OTHERS);
+        return receive_all_of(engine, message, data, others, original, go);
+    }
+    let buffers = match pinned.map_or_else(|| Buffers::new(engine, list, RECEIVED, most), Ok) {
+        Ok(buffers) => buffers,
+        Err(error) => return error,
+    };
+    name(&mut message, buffers.vectors());
+    let result = go(&mut message);
+    if result < 0 {
+        return result;
+    }
+    let dropped = flags & libc::MSG_TRUNC as usize != 0 && drops_truncated(fd);
+    let bytes = if dropped { 0 } else { result as usize };
+    hand_back(&buffers, (0, count), bytes, original, &message).unwrap_or(result)
+}
+
+/// Receives from a stream until all is there, or control data has come.
+fn receive_all_of(
+    engine: &Engine,
+    mut message: msghdr,
+    data: &[iovec],
+    others: &[iovec],
+    original: usize,
+    go: impl Fn(&mut msghdr) -> isize,
+) -> isize {
+    let mut pins = Pins::<OTHERS>::new(engine);
+    for other in others {
+        pins.add(other.iov_base as usize, other.iov_len, usize::MAX);
+    }
+    let mut received = message;
+    let result = in_chunks(engine, data, |vectors, _| {
+        message.msg_iov = vectors.as_ptr().cast_mut();
+        message.msg_iovlen = vectors.len();
+        let mut piece = message;
+        let result = go(&mut piece);
+        if result >= 0 {
+            received = piece;
+        }
+        Moved { result, goes_on: piece.msg_controllen == 0 }
+    });
+    if result < 0 {
+        return result;
+    }
+    return_header(original, &received).unwrap_or(result)
+}
+
+/// The headers of several messages, and the list of all their buffers.
+struct Messages<'p> {
+    headers: &'p mut [mmsghdr],
+    buffers: &'p mut [iovec],
+}
+
+/// Reads the headers at `original`; `None` where the kernel is to say what is wrong
+/// with them.
+fn read_headers<'p>(
+    pins: &mut Pins<'_, MOST_RANGES>,
+    few: &'p mut [mmsghdr],
+    few_buffers: &'p mut [iovec],
+    original: usize,
+    count: usize,
+) -> Option<Messages<'p>> {
+    let headers = room(pins, few, count)?;
+    // SAFETY: any bytes are headers.
+    if !unsafe { uaccess::get_user_array(original, headers) } {
+        return None;
+    }
+    let counts = headers.iter().map(|header| buffers_of(&header.msg_hdr));
+    let total = counts.sum::<Option<usize>>()?;
+    let buffers = room(pins, few_buffers, total)?;
+    let mut rest = &mut *buffers;
+    for header in headers.iter() {
+        let (list, others) = rest.split_at_mut(buffers_of(&header.msg_hdr)?);
+        if !list_buffers(&header.msg_hdr, list) {
+            return None;
+        }
+        rest = others;
+    }
+    Some(Messages { headers, buffers })
+}
+
+/// Whether the header and the vectors of a message can be read.
+fn is_good(original: usize, index: usize) -> bool {
+    // SAFETY: any bytes are a header.
+    let header = unsafe { uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>()) };
+    header.is_some_and(|header| {
+        let message = &header.msg_hdr;
+        buffers_of(message).is_some()
+            && uaccess::is_readable(
+                message.msg_iov as usize,
+                message.msg_iovlen * size_of::<iovec>(),
+            )
+    })
+}
+
+/// Where the buffers of each message lie in the list.
+fn places(headers: &[mmsghdr]) -> impl Iterator<Item = (usize, usize)> {
+    let mut end = 0;
+    headers.iter().map(move |header| {
+        let first = end;
+        end += header.msg_hdr.msg_iovlen + OTHERS;
+        (first, end)
+    })
+}
+
+fn no_messages() -> [mmsghdr; FEW_MESSAGES] {
+    // SAFETY: all-zero is a valid mmsghdr.
+    [unsafe { std::mem::zeroed() }; FEW_MESSAGES]
+}
+
+/// What is short goes by one call. Else message by message: so does the kernel.
+pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
+    let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
+    let mut pins = Pins::<MOST_RANGES>::new(engine);
+    let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
+    let most = engine.call_limit_bytes();
+    if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
+        // A filter of the program's own may let no other call pass.
+        let buffers = match Buffers::pinned(engine, messages.buffers, most) {
+            None if program_filter::is_in_force() => {
+                Buffers::new(engine, messages.buffers, Way::Out, most).ok()
+            }
+            buffers => buffers,
+        };
+        if let Some(buffers) = buffers {
+            let count = messages.headers.len();
+            for index in 0..count {
+                let Some((first, end)) = places(messages.headers).nth(index) else { break };
+                name(&mut messages.headers[index].msg_hdr, &buffers.vectors()[first..end]);
+            }
+            arguments[1] = messages.headers.as_ptr() as usize;
+            arguments[2] = count;
+            let result = issue(libc::SYS_sendmmsg, arguments);
+            for index in 0..result.max(0) as usize {
+                if !return_len(original, index, messages.headers[index].msg_len) {
+                    return if index > 0 { index as isize } else { -(libc::EFAULT as isize) };
+                }
+            }
+            return result;
+        }
+    }
+    drop(pins);
+    send_each(engine, arguments, count)
+}
+
+fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
+    let [fd, original, _, flags, ..] = arguments;
+    let mut sent = 0;
+    for index in 0..count {
+        let header = original.wrapping_add(index * size_of::<mmsghdr>());
+        let result = send(engine, [fd, header, flags, 0, 0, 0]);
+        if result >= 0 && return_len(original, index, result as u32) {
+            sent += 1;
+            continue;
+        }
+        let error = if result < 0 { result } else { -(libc::EFAULT as isize) };
+        return if sent > 0 { sent } else { error };
+    }
+    sent
+}
+
+/// Tells how much of a message was moved.
+fn return_len(original: usize, index: usize, len: u32) -> bool {
+    let at = original + index * size_of::<mmsghdr>() + std::mem::offset_of!(mmsghdr, msg_len);
+    uaccess::copy_to_user(at, &len.to_ne_bytes())
+}
+
+pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
+    let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
+    let mut pins = Pins::<MOST_RANGES>::new(engine);
+    let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
+    // The kernel receives as many as it can before the first bad pointer.
+    let count = (0..count).take_while(|index| is_good(original, *index)).count();
+    let messages = if count > 0 {
+        read_headers(&mut pins, &mut few, &mut few_buffers, original, count)
+    } else {
+        None
+    };
+    let Some(Messages { headers, buffers: list }) = messages else {
+        return issue(libc::SYS_recvmmsg, arguments);
+    };
+    pins.add(arguments[4], size_of::<timespec>(), usize::MAX);
+    let buffers = match Buffers::new(engine, list, RECEIVED, most_waiting(engine)) {
+        Ok(buffers) => buffers,
+        Err(error) => return error,
+    };
+    for index in 0..headers.len() {
+        let Some((first, end)) = places(headers).nth(index) else { break };
+        name(&mut headers[index].msg_hdr, &buffers.vectors()[first..end]);
+    }
+    arguments[1] = headers.as_ptr() as usize;
+    arguments[2] = headers.len();
+    let result = issue(libc::SYS_recvmmsg, arguments);
+    for (index, place) in places(headers).take(result.max(0) as usize).enumerate() {
+        let at = original + index * size_of::<mmsghdr>();
+        let mmsghdr { msg_hdr: header, msg_len: len } = &headers[index];
+        if hand_back(&buffers, place, *len as usize, at, header).is_some()
+            || !return_len(original, index, *len)
+        {
+            return if index > 0 { index as isize } else { -(libc::EFAULT as isize) };
+        }
+    }
+    result
+}

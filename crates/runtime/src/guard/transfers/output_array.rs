@@ -1,0 +1,74 @@
+//! Arrays that the kernel fills as far as it has something, and says how far.
+//!
+//! They may be long, and the call wait for ever. Where other calls hold too much for one
+//! to be pinned the kernel fills memory that nobody has touched: it takes DRAM for what
+//! comes.
+
+use super::buffers;
+use crate::base::uaccess;
+use crate::memory::pins::Pins;
+use softswap_sys::PAGE_SIZE;
+
+/// Of what size the elements are that a call's result counts, if it fills the array that its
+/// argument `index` points to.
+fn element_bytes(number: i64, index: u8) -> Option<usize> {
+    const SYS_IO_PGETEVENTS: i64 = 333;
+    Some(match (number, index) {
+        (libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2, 1) => {
+            size_of::<libc::epoll_event>()
+        }
+        (libc::SYS_io_getevents | SYS_IO_PGETEVENTS, 3) => 32,
+        (libc::SYS_getcwd, 0)
+        | (
+            libc::SYS_getdents
+            | libc::SYS_getdents64
+            | libc::SYS_readlink
+            | libc::SYS_listxattr
+            | libc::SYS_llistxattr
+            | libc::SYS_flistxattr
+            | libc::SYS_mq_timedreceive,
+            1,
+        )
+        | (
+            libc::SYS_readlinkat | libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr,
+            2,
+        ) => 1,
+        _ => return None,
+    })
+}
+
+/// An array that the kernel fills in another place.
+pub(crate) struct OutputArray {
+    original: usize,
+    copy: usize,
+    element_bytes: usize,
+}
+
+impl OutputArray {
+    /// Where the kernel may fill the array that argument `index` of a call points to; `None`
+    /// where it does not, or there is no memory.
+    pub(crate) fn new<const N: usize>(
+        pins: &mut Pins<'_, N>,
+        (number, index): (i64, u8),
+        original: usize,
+        len: usize,
+    ) -> Option<OutputArray> {
+        let element_bytes = element_bytes(number, index)?;
+        let len = len.checked_next_multiple_of(PAGE_SIZE)?;
+        let copy = pins.keep_mapping(len, 0, || buffers::in_memory(len))?;
+        Some(OutputArray { original, copy, element_bytes })
+    }
+
+    /// What the kernel is to be given.
+    pub(crate) fn address(&self) -> usize {
+        self.copy
+    }
+
+    /// Gives the program what the kernel has filled; the call's result.
+    pub(crate) fn hand_back(&self, result: isize) -> isize {
+        let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
+        // SAFETY: the kernel has written as much there, and nobody else refers to it.
+        let filled = unsafe { std::slice::from_raw_parts(self.copy as *const u8, len) };
+        if uaccess::copy_to_user(self.original, filled) { result } else { -(libc::EFAULT as isize) }
+    }
+}

@@ -1,0 +1,98 @@
+//! Reading: what waits, or has boundaries, is read by one call; files, disks and
+//! endless devices piece by piece.
+//!
+//! A read at the file's own position first claims its part of the file, by moving
+//! the position over it in one step: of two readers each gets a part of its own,
+//! whole, as by one call.
+
+use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
+use super::chunks::in_chunks;
+use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of};
+use super::transfer_call::Call;
+use crate::base::program_filter;
+use crate::base::system_calls::ask;
+use libc::iovec;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+
+/// Most bytes that are pinned for a call that may wait.
+pub(super) fn most_waiting(engine: &Engine) -> usize {
+    (engine.call_limit_bytes() / 4).max(64 << 10)
+}
+
+pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
+    if let Some(buffers) = Buffers::pinned(engine, originals, most_waiting(engine)) {
+        return call.go(buffers.vectors());
+    }
+    if call.number == libc::SYS_getrandom {
+        return in_chunks(engine, originals, |vectors, _| call.go(vectors).into());
+    }
+    match (kind_of(call.fd(), false), call.position()) {
+        (Kind::Endless, _) => in_chunks(engine, originals, |vectors, _| call.go(vectors).into()),
+        (Kind::File { .. } | Kind::Disk { .. }, Some(position)) => {
+            in_chunks(engine, originals, |vectors, step| {
+                call.at(position + step.done).go(vectors).into()
+            })
+        }
+        (Kind::File { len } | Kind::Disk { len }, None) => claimed(engine, call, originals, len),
+        (Kind::Stream, _) if waits_for_all(call.flags()) => {
+            in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
+        }
+        _ => in_one(engine, call, originals, RECEIVED),
+    }
+}
+
+/// Whether all that was asked for is waited for, and taken.
+pub(super) fn waits_for_all(flags: usize) -> bool {
+    const NOT: i32 = libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
+    flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0
+}
+
+fn in_one(engine: &Engine, call: &Call, originals: &[iovec], way: Way) -> isize {
+    let mut dropped = 0;
+    let result = whole(engine, originals, way, most_waiting(engine), |vectors| {
+        let result = call.go(vectors);
+        let truncates = call.flags() & libc::MSG_TRUNC as usize != 0;
+        if truncates && drops_truncated(call.fd()) {
+            dropped = result.max(0);
+        }
+        result - dropped
+    });
+    result + dropped
+}
+
+fn seek(fd: usize, by: isize) -> isize {
+    ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
+}
+
+/// Reads from the file's own position on, after claiming what there is to read.
+fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
+    let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
+    let position = seek(call.fd(), 0);
+    let left = (len as i64 - position as i64).max(0) as usize;
+    // What is short comes by one call: the end of a file, or one that says
+    // nothing of its length because it is made while it is read. So does what a
+    // filter of the program's own judges: it may let no other call pass. And past
+    // the page cache the kernel takes whole blocks only, into each vector.
+    let bytes = managed_bytes(originals);
+    let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
+    let is_direct = is_direct(call.fd());
+    let is_whole = program_filter::is_in_force() || is_direct && originals.len() > 1;
+    if position < 0 || is_whole || left <= most_waiting(engine) {
+        return in_one();
+    }
+    let wanted = wanted.min(if is_direct { left.next_multiple_of(PAGE_SIZE) } else { left });
+    let end = seek(call.fd(), wanted as isize);
+    if end < 0 {
+        return in_one();
+    }
+    let start = end as usize - wanted;
+    shorten(originals, wanted);
+    let result =
+        in_chunks(engine, originals, |vectors, step| call.at(start + step.done).go(vectors).into());
+    let unread = wanted as isize - result.max(0);
+    if unread > 0 {
+        seek(call.fd(), -unread);
+    }
+    result
+}

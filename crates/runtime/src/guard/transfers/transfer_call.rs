@@ -1,0 +1,99 @@
+//! A call that moves data, without its buffers: what it moves, where to, and by which call
+//! another piece of it is moved.
+
+use crate::base::system_calls::{Arguments, issue};
+use libc::iovec;
+
+/// A call that moves data, without its buffers.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub(super) number: i64,
+    pub(super) arguments: Arguments,
+}
+
+impl Call {
+    pub(super) fn fd(&self) -> usize {
+        self.arguments[0]
+    }
+
+    /// Flags of a call about a socket.
+    pub(super) fn flags(&self) -> usize {
+        match self.number {
+            libc::SYS_recvfrom | libc::SYS_sendto => self.arguments[3],
+            _ => 0,
+        }
+    }
+
+    /// Where the buffer is named, if it is one.
+    pub(super) fn buffer_at(&self) -> Option<usize> {
+        match self.number {
+            libc::SYS_getrandom => Some(0),
+            libc::SYS_read
+            | libc::SYS_pread64
+            | libc::SYS_recvfrom
+            | libc::SYS_write
+            | libc::SYS_pwrite64
+            | libc::SYS_sendto => Some(1),
+            _ => None,
+        }
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        matches!(
+            self.number,
+            libc::SYS_write
+                | libc::SYS_pwrite64
+                | libc::SYS_sendto
+                | libc::SYS_writev
+                | libc::SYS_pwritev
+                | libc::SYS_pwritev2
+        )
+    }
+
+    /// The position that the call names; `None` when the file's own counts.
+    pub(super) fn position(&self) -> Option<usize> {
+        match self.number {
+            libc::SYS_pread64 | libc::SYS_pwrite64 | libc::SYS_preadv | libc::SYS_pwritev => {
+                Some(self.arguments[3])
+            }
+            libc::SYS_preadv2 | libc::SYS_pwritev2 => {
+                Some(self.arguments[3]).filter(|position| *position != usize::MAX)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same transfer at a position.
+    pub(super) fn at(&self, position: usize) -> Call {
+        let mut call = *self;
+        call.arguments[3] = position;
+        call.number = match self.number {
+            libc::SYS_read => libc::SYS_pread64,
+            libc::SYS_write => libc::SYS_pwrite64,
+            libc::SYS_readv => libc::SYS_preadv,
+            libc::SYS_writev => libc::SYS_pwritev,
+            other => other,
+        };
+        if matches!(call.number, libc::SYS_preadv | libc::SYS_pwritev) {
+            // The position's upper half, which a 64-bit kernel shifts away.
+            call.arguments[4] = 0;
+        }
+        call
+    }
+
+    /// Issues the call over other buffers.
+    pub(super) fn go(&self, vectors: &[iovec]) -> isize {
+        let mut arguments = self.arguments;
+        match (self.buffer_at(), vectors) {
+            (Some(at), [vector, ..]) => {
+                arguments[at] = vector.iov_base as usize;
+                arguments[at + 1] = vector.iov_len;
+            }
+            _ => {
+                arguments[1] = vectors.as_ptr() as usize;
+                arguments[2] = vectors.len();
+            }
+        }
+        issue(self.number, arguments)
+    }
+}

@@ -1,0 +1,79 @@
+//! Calls over one buffer, and over an array of them.
+
+use super::buffers::{EMPTY, FEW, MAX_VECTORS, MOST_RANGES, cut, room};
+use super::chunks::{Moved, in_chunks};
+use super::transfer_call::Call;
+use super::{reading, writing};
+use crate::base::system_calls::{Arguments, issue};
+use crate::base::uaccess;
+use crate::memory::pins::Pins;
+use libc::iovec;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::syscall_table::{self, Pointee};
+
+fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
+    if call.writes() {
+        writing::write(engine, call, originals)
+    } else {
+        reading::read(engine, call, originals)
+    }
+}
+
+/// Pins what surrounds the data: addresses of sockets and their lengths.
+fn pin_others(pins: &mut Pins<'_, 4>, call: &Call, buffer_at: usize) {
+    for (index, pointee) in syscall_table::pointers(call.number) {
+        let (index, arguments) = (*index as usize, &call.arguments);
+        match *pointee {
+            Pointee::Struct(len) if index != buffer_at => {
+                pins.add(arguments[index], len as usize, usize::MAX);
+            }
+            Pointee::Bytes(len) if index != buffer_at => {
+                pins.add(arguments[index], arguments[len as usize], usize::MAX);
+            }
+            _ => {}
+        }
+    }
+}
+
+pub(super) fn answer_buffer(engine: &Engine, number: i64, arguments: Arguments) -> isize {
+    let call = Call { number, arguments };
+    let at = call.buffer_at().unwrap_or(1);
+    let mut original = [iovec { iov_base: arguments[at] as *mut _, iov_len: arguments[at + 1] }];
+    let mut pins = Pins::new(engine);
+    pin_others(&mut pins, &call, at);
+    if !cut(&mut original) {
+        return issue(number, arguments);
+    }
+    move_data(engine, &call, &mut original)
+}
+
+pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments) -> isize {
+    let [_, address, count, ..] = arguments;
+    let mut pins = Pins::<MOST_RANGES>::new(engine);
+    let mut few = [EMPTY; FEW];
+    if count > MAX_VECTORS {
+        return issue(number, arguments);
+    }
+    let Some(originals) = room(&mut pins, &mut few, count) else {
+        return -(libc::ENOMEM as isize);
+    };
+    // SAFETY: any bytes are a vector.
+    if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {
+        // The kernel says what is wrong.
+        return issue(number, arguments);
+    }
+    let call = Call { number, arguments };
+    match number {
+        libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => {
+            pins.add(arguments[3], arguments[4].saturating_mul(size_of::<iovec>()), usize::MAX);
+            one_piece(engine, &call, originals)
+        }
+        libc::SYS_vmsplice => one_piece(engine, &call, originals),
+        _ => move_data(engine, &call, originals),
+    }
+}
+
+/// As much as may be pinned at once: a call that may move less than it is asked to.
+fn one_piece(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
+    in_chunks(engine, originals, |vectors, _| Moved { result: call.go(vectors), goes_on: false })
+}

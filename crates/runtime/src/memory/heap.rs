@@ -1,0 +1,308 @@
+//! `malloc` and its relatives: mimalloc, whose arenas lie in the window because
+//! it maps them through the interposed `mmap`. Large blocks that grow have
+//! mappings of their own ([`growing`]).
+//!
+//! Three kinds of memory come from the engine's own heap instead, which never
+//! swaps: what is allocated before the engine is up; what the C library and the
+//! dynamic loader keep for themselves ([`library`]); and the buffers of
+//! [`streams`].
+
+use crate::base::instance;
+use crate::memory::{growing, libc_memory, stdio_buffers};
+use libmimalloc_sys as mi;
+use softswap_sys::alloc::HEAP;
+use softswap_sys::raw::set_errno;
+use std::ffi::c_void;
+
+/// The alignment of every block, as the C library has it. mimalloc's blocks of
+/// less than so many bytes have less.
+const NATURAL: usize = 16;
+
+/// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
+/// a gigabyte, its own choice, would look like memory the program asked for. And
+/// what is freed as a whole (blocks of more than 16 MiB, segments of small ones)
+/// goes back at once: mimalloc would keep it until somebody frees or asks for as
+/// much again, and until then what is used would be written out to make room for
+/// what is not. The C library gives such blocks back, too, until they have made it
+/// raise its threshold.
+pub(crate) fn set_up() {
+    const ARENA_RESERVE: mi::mi_option_t = 23;
+    const ARENA_KIB: std::ffi::c_long = 64 << 10;
+    const ARENA_PURGE_MULT: mi::mi_option_t = 24;
+    const AT_ONCE: std::ffi::c_long = 0;
+    for (option, value) in [(ARENA_RESERVE, ARENA_KIB), (ARENA_PURGE_MULT, AT_ONCE)] {
+        // SAFETY: an option of this version of mimalloc and a value in its range;
+        // set before the first allocation.
+        unsafe { mi::mi_option_set(option, value) };
+    }
+}
+
+/// Whether an allocation of `size` bytes must stay out of the window.
+#[inline]
+fn is_ours(caller: usize, size: usize) -> bool {
+    libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()
+}
+
+fn checked(pointer: *mut c_void) -> *mut c_void {
+    if pointer.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    pointer
+}
+
+/// Defines the exported function `$name`, which adds its caller's address as
+/// one more argument and goes on to `$body`.
+macro_rules! with_caller {
+    ($name:ident, $register:literal, $body:path) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {body}",
+                body = sym $body,
+            )
+        }
+    };
+}
+
+with_caller!(malloc, "rsi", malloc_from);
+with_caller!(calloc, "rdx", calloc_from);
+with_caller!(realloc, "rdx", realloc_from);
+with_caller!(memalign, "rdx", memalign_from);
+with_caller!(aligned_alloc, "rdx", memalign_from);
+with_caller!(posix_memalign, "rcx", posix_memalign_from);
+
+extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
+    if let Some(buffer) = stdio_buffers::allocate(size, caller) {
+        return buffer;
+    }
+    if is_ours(caller, size) {
+        return checked(HEAP.allocate(size, NATURAL, false).cast());
+    }
+    // SAFETY: mi_malloc takes any size.
+    checked(unsafe { mi::mi_malloc(size.max(NATURAL)) })
+}
+
+extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
+    let Some(total) = count.checked_mul(size) else { return checked(std::ptr::null_mut()) };
+    if is_ours(caller, total) {
+        return checked(HEAP.allocate(total, NATURAL, true).cast());
+    }
+    // SAFETY: mi_zalloc takes any size.
+    checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) })
+}
+
+extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
+    // As the C library does it; what is not a power of two is rounded up.
+    let Some(align) = align.checked_next_power_of_two() else {
+        set_errno(libc::EINVAL);
+        return std::ptr::null_mut();
+    };
+    checked(aligned(align, size, caller))
+}
+
+fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
+    if is_ours(caller, size) {
+        return HEAP.allocate(size, align.max(NATURAL), false).cast();
+    }
+    // SAFETY: the alignment is a power of two.
+    unsafe { mi::mi_malloc_aligned(size, align) }
+}
+
+extern "C" fn posix_memalign_from(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> i32 {
+    if !align.is_power_of_two() || align < size_of::<usize>() {
+        return libc::EINVAL;
+    }
+    let pointer = aligned(align, size, caller);
+    if pointer.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's pointer is valid for a pointer.
+    unsafe { out.write(pointer) };
+    0
+}
+
+extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if old.is_null() {
+        return malloc_from(size, caller);
+    }
+    if size == 0 {
+        // The C library's answer, which programs know how to tell from a failure.
+        // SAFETY: the caller's live block.
+        unsafe { release(old) };
+        return std::ptr::null_mut();
+    }
+    if HEAP.owns(old as usize) {
+        // SAFETY: the caller's live block.
+        return unsafe { move_to(malloc_from(size, caller), old, size) };
+    }
+    if let Some(len) = growing::usable(old as usize) {
+        // SAFETY: the caller's live block.
+        return unsafe { resize_growing(old, len, size) };
+    }
+    if growing::is_worth_it(size) && !is_ours(caller, size) {
+        // SAFETY: the caller's live block.
+        if let Some(new) = unsafe { let_grow(old, size) } {
+            return new;
+        }
+    }
+    // Also when the loader grows a block of the program's: it keeps its home.
+    // SAFETY: a live mimalloc block.
+    checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
+}
+
+/// Brings what is in `old` to `new`, a block of `size` bytes, unless that is
+/// null, and frees `old`. Returns `new`.
+///
+/// # Safety
+/// `old` is a live block, of which nobody else knows; `new` is another one.
+unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_void {
+    if !new.is_null() {
+        // SAFETY: both blocks are live and distinct, at least this long.
+        unsafe {
+            let len = usable(old).min(size);
+            std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
+            release(old);
+        }
+    }
+    new
+}
+
+/// Makes a mimalloc block that needs another place for `size` bytes a growing
+/// one. `None` where it need not move, or cannot.
+///
+/// # Safety
+/// As [`move_to`].
+unsafe fn let_grow(old: *mut c_void, size: usize) -> Option<*mut c_void> {
+    // SAFETY: a live mimalloc block.
+    if size <= unsafe { mi::mi_usable_size(old) } {
+        return None;
+    }
+    let new = growing::allocate(size)?;
+    // SAFETY: a live block that the program gives up; the new one is nobody's yet.
+    Some(unsafe { move_to(new as *mut c_void, old, size) })
+}
+
+/// `realloc` of a growing block of `len` bytes.
+///
+/// # Safety
+/// As [`move_to`].
+unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_void {
+    if size >= growing::SMALL_BYTES
+        && let Some(new) = growing::resize(old as usize, len, size)
+    {
+        return new as *mut c_void;
+    }
+    // SAFETY: mi_malloc takes any size; a live block that the program gives up.
+    unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
+}
+
+/// # Safety
+/// As `free(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    // SAFETY: null, or a live block that the program gives up.
+    unsafe { release(pointer) };
+}
+
+/// `free`, which by that name may be another one: the program's.
+///
+/// # Safety
+/// As `free(3)`.
+#[inline(always)]
+unsafe fn release(pointer: *mut c_void) {
+    if HEAP.owns(pointer as usize) {
+        // SAFETY: it came from there; the caller gives it up.
+        unsafe { release_outside(pointer) };
+    } else if let Some(len) = growing::usable(pointer as usize) {
+        growing::release(pointer as usize, len);
+    } else {
+        // SAFETY: null or a live mimalloc block.
+        unsafe { mi::mi_free(pointer) };
+    }
+}
+
+/// Frees a block in the engine's heap.
+///
+/// # Safety
+/// It was given to the caller, who does not use it afterwards.
+#[cold]
+unsafe fn release_outside(pointer: *mut c_void) {
+    if stdio_buffers::owns(pointer as usize) {
+        stdio_buffers::release(pointer as usize);
+    } else {
+        // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
+        unsafe { HEAP.release(pointer.cast()) };
+    }
+}
+
+/// # Safety
+/// As `reallocarray(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(total) => realloc_from(old, total, 0),
+        None => checked(std::ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// As `valloc(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    checked(aligned(softswap_sys::PAGE_SIZE, size, 0))
+}
+
+/// # Safety
+/// As `pvalloc(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = softswap_sys::PAGE_SIZE;
+    match size.max(1).checked_next_multiple_of(page) {
+        Some(size) => checked(aligned(page, size, 0)),
+        None => checked(std::ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// As `malloc_usable_size(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    // SAFETY: null, or a live block of the program's.
+    unsafe { usable(pointer) }
+}
+
+/// # Safety
+/// As `malloc_usable_size(3)`.
+unsafe fn usable(pointer: *mut c_void) -> usize {
+    if pointer.is_null() {
+        0
+    } else if HEAP.owns(pointer as usize) {
+        if stdio_buffers::owns(pointer as usize) {
+            return softswap_sys::PAGE_SIZE;
+        }
+        // SAFETY: a live block of the heap's.
+        unsafe { HEAP.usable(pointer.cast()) }
+    } else if let Some(len) = growing::usable(pointer as usize) {
+        len
+    } else {
+        // SAFETY: a live mimalloc block.
+        unsafe { mi::mi_usable_size(pointer) }
+    }
+}
+
+/// Gives free memory back, as `malloc_trim(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { mi::mi_collect(true) };
+    1
+}

@@ -1,0 +1,261 @@
+//! Where a new mapping goes.
+//!
+//! Linux takes an address without MAP_FIXED as a hint and maps there if nothing
+//! lies there. A hint in the window is kept in that way. One outside is not: memory
+//! can only be managed in the window, most programs take what they get, and to a
+//! program it is as if something lay at the hint. Some insist (ZGC places its heap
+//! by hints, V8 and Go only prefer): such a program reserves address space without
+//! access, gives back untouched what lies elsewhere and asks for the next address.
+//! Who has given back [`INSISTENT`] reservations in a row, more than those do that
+//! then take anything, gets those that follow where Linux puts them, from the kernel
+//! and unmanaged. Memory that is accessible from the start stays managed.
+
+use super::populate::populate;
+use crate::base::errno::{kernel_error, refused};
+use crate::base::instance;
+use crate::base::system_calls::{Arguments, issue};
+use crate::base::uaccess::TASK_SIZE;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
+const MIN_MANAGED_BYTES: usize = 64 << 10;
+/// What managed memory can be allowed.
+const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+
+/// So many hints in a row are not kept. Go's runtime gives up after 128 of them,
+/// Java's other collectors after fewer.
+const INSISTENT: usize = 160;
+/// How many were given back in a row, and where the last lies that was not, or 0.
+static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// A reservation was put elsewhere than its hint said.
+fn not_kept(address: usize) {
+    if LAST.swap(address, Relaxed) != 0 && GIVEN_BACK.load(Relaxed) < INSISTENT {
+        // The one before was good enough.
+        GIVEN_BACK.store(0, Relaxed);
+    }
+}
+
+/// A mapping is given back, which may be such a reservation, still closed.
+pub(super) fn given_back(engine: &Engine, address: usize, len: usize) {
+    if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
+        return;
+    }
+    let is_untouched =
+        || engine.is_one_mapping(address, len) && engine.protection(address) == libc::PROT_NONE;
+    if signals::with_all_blocked(is_untouched) {
+        GIVEN_BACK.fetch_add(1, Relaxed);
+    }
+}
+
+fn is_insistent() -> bool {
+    GIVEN_BACK.load(Relaxed) >= INSISTENT
+}
+
+/// Whether a new mapping is the engine's business.
+fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
+    const UNWANTED: i32 = libc::MAP_HUGETLB
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_STACK
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
+    (MIN_MANAGED_BYTES..=engine.window().1 / 4).contains(&len)
+        && is_managed_kind(prot, flags)
+        && flags & UNWANTED == 0
+}
+
+/// Private, anonymous and not code.
+fn is_managed_kind(prot: i32, flags: i32) -> bool {
+    flags & libc::MAP_ANONYMOUS != 0
+        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && prot & libc::PROT_EXEC == 0
+}
+
+pub(super) fn map(arguments: Arguments) -> isize {
+    let [address, len, prot, flags, _, offset] = arguments;
+    let (prot, flags) = (prot as i32, flags as i32);
+    let Some(engine) = instance::engine() else { return issue(libc::SYS_mmap, arguments) };
+    if flags & FIXED != 0 {
+        return match engine.contains(address) {
+            true => map_within(engine, arguments),
+            false if reaches_window(engine, address, len) => refused(libc::ENOMEM),
+            false => issue(libc::SYS_mmap, arguments),
+        };
+    }
+    // The kernel says what is wrong with it.
+    let is_sound = offset.is_multiple_of(PAGE_SIZE);
+    if is_sound && wants_window(engine, len, prot, flags) {
+        let hint = address & !(PAGE_SIZE - 1);
+        if let Some(address) = map_managed(engine, hint, len, prot & ACCESS) {
+            if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
+                populate(engine, address, len);
+            }
+            return address as isize;
+        }
+        // No room in the window: unmanaged memory is better than none.
+    }
+    let mut arguments = arguments;
+    if engine.contains(address) {
+        // To the kernel the window is taken; where it is free the hint is kept.
+        arguments[0] &= !(PAGE_SIZE - 1);
+        arguments[3] |= libc::MAP_FIXED_NOREPLACE as usize;
+        match map_within(engine, arguments) {
+            there if there >= 0 => return there,
+            _ => arguments[0] = 0,
+        }
+        arguments[3] = flags as usize;
+    }
+    issue(libc::SYS_mmap, arguments)
+}
+
+/// Whether a range that begins before the window ends in it or beyond.
+fn reaches_window(engine: &Engine, address: usize, len: usize) -> bool {
+    let (base, window_len) = engine.window();
+    address < base + window_len && address.saturating_add(len) > base
+}
+
+/// Managed memory, at the hint where it can be; `None` when there is no room, or
+/// the program insists on a place outside.
+fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<usize> {
+    let is_inside = engine.contains(hint);
+    if is_inside {
+        let there = signals::with_all_blocked(|| engine.map_at(hint, len, prot, false));
+        if matches!(there, Ok(true)) {
+            return Some(hint);
+        }
+    }
+    let is_wish = hint != 0 && !is_inside && prot == libc::PROT_NONE;
+    if is_wish && is_insistent() && is_free(hint, len) {
+        return None;
+    }
+    let address = signals::with_all_blocked(|| engine.map(len, prot)).ok()??;
+    if is_wish {
+        not_kept(address);
+    }
+    Some(address)
+}
+
+/// Whether the kernel would map there.
+fn is_free(address: usize, len: usize) -> bool {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let none = libc::PROT_NONE as usize;
+    let there = issue(libc::SYS_mmap, [address, len, none, flags as usize, usize::MAX, 0]);
+    if there > 0 {
+        issue(libc::SYS_munmap, [there as usize, len, 0, 0, 0, 0]);
+    }
+    there == address as isize
+}
+
+/// A mapping at a fixed address in the window.
+fn map_within(engine: &Engine, arguments: Arguments) -> isize {
+    let [address, len, prot, flags, _, offset] = arguments;
+    let (prot, flags) = (prot as i32, flags as i32);
+    if is_managed_kind(prot, flags) && flags & libc::MAP_HUGETLB == 0 {
+        return match whole_pages(address, len, offset) {
+            Ok(len) => map_managed_at(engine, address, len, prot & ACCESS, flags),
+            Err(error) => error,
+        };
+    }
+    // Made elsewhere first: what is refused displaces nothing.
+    let mut elsewhere = arguments;
+    elsewhere[0] = 0;
+    elsewhere[3] = (flags & !FIXED) as usize;
+    let made = issue(libc::SYS_mmap, elsewhere);
+    if made < 0 {
+        return made;
+    }
+    let made = made as usize;
+    let unit = page_bytes(flags);
+    let len = len.next_multiple_of(unit);
+    let give_up = |error| {
+        issue(libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
+        error
+    };
+    if !address.is_multiple_of(unit) {
+        return give_up(refused(libc::EINVAL));
+    }
+    let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
+    let placed = signals::with_all_blocked(|| {
+        engine.lend(address, len, replace, || put(made, len, address, arguments))
+    });
+    match placed {
+        Ok(true) => address as isize,
+        Ok(false) => give_up(refused(libc::EEXIST)),
+        Err(error) => give_up(kernel_error(&error)),
+    }
+}
+
+/// Moves a new mapping to its place, or makes it there if it cannot be moved.
+fn put(made: usize, len: usize, address: usize, arguments: Arguments) -> io::Result<()> {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    if issue(libc::SYS_mremap, [made, len, len, flags, address, 0]) == address as isize {
+        return Ok(());
+    }
+    let mut fixed = arguments;
+    let flags = arguments[3] as i32 & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
+    fixed[3] = flags as usize;
+    match issue(libc::SYS_mmap, fixed) {
+        error if error < 0 => Err(io::Error::from_raw_os_error(-error as i32)),
+        _ => {
+            issue(libc::SYS_munmap, [made, len, 0, 0, 0, 0]);
+            Ok(())
+        }
+    }
+}
+
+/// What a mapping's place and length are a multiple of.
+fn page_bytes(flags: i32) -> usize {
+    const SHIFT: i32 = 26;
+    const DEFAULT_LOG: u32 = 21;
+    match (flags & libc::MAP_HUGETLB != 0, (flags >> SHIFT & 63) as u32) {
+        (false, _) => PAGE_SIZE,
+        (true, 0) => 1 << DEFAULT_LOG,
+        (true, log) => 1 << log,
+    }
+}
+
+/// The length in whole pages, if Linux maps such a range at a fixed address.
+fn whole_pages(address: usize, len: usize, offset: usize) -> Result<usize, isize> {
+    if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
+        return Err(refused(libc::EINVAL));
+    }
+    let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(refused(libc::ENOMEM))?;
+    if address.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+        return Err(refused(libc::ENOMEM));
+    }
+    if !address.is_multiple_of(PAGE_SIZE) {
+        return Err(refused(libc::EINVAL));
+    }
+    Ok(len)
+}
+
+fn map_managed_at(engine: &Engine, address: usize, len: usize, prot: i32, flags: i32) -> isize {
+    let (base, window_len) = engine.window();
+    if address + len > base + window_len {
+        return refused(libc::ENOMEM);
+    }
+    let is_locked = flags & libc::MAP_LOCKED != 0;
+    if is_locked && len > engine.lock_limit_bytes() {
+        return refused(libc::EAGAIN);
+    }
+    let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;
+    match signals::with_all_blocked(|| engine.map_at(address, len, prot, replace)) {
+        Ok(true) => {}
+        Ok(false) => return refused(libc::EEXIST),
+        Err(error) => return kernel_error(&error),
+    }
+    if is_locked {
+        // Mapped all the same where it cannot be had at once.
+        let _ = signals::with_all_blocked(|| engine.lock_range(address, len));
+    } else if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
+        populate(engine, address, len);
+    }
+    address as isize
+}

@@ -1,0 +1,30 @@
+//! `mmap` and its relatives, and `brk`.
+//!
+//! Private anonymous memory of 64 KiB and more comes from the window and is the
+//! engine's; everything else is the kernel's. Calls about the window are answered
+//! here, whether they come through the C library or as raw system calls (the
+//! guard). The rules:
+//!
+//! - **Check first, then change.** Whatever Linux refuses is refused before
+//!   anything is displaced, with the same error; what Linux does up to the first
+//!   hole is done up to there. The kernel cannot tell by itself: to it the whole
+//!   window is mapped.
+//! - **A range may hold all three**: managed memory, mappings of the program's that
+//!   were put into the window (lent, "foreign"), and holes. Each call goes through
+//!   it part by part ([`ranges`]); foreign parts are the kernel's.
+//! - **A fixed address is where it is to be.** In the window, what is private and
+//!   anonymous is managed, all else is lent; outside, the kernel's.
+//! - **A hint is kept where it can be** ([`address_choice`]): in the window by the engine. A
+//!   hint outside the window is treated as if something lay there, so that the
+//!   memory can be managed, until the program shows that it insists.
+//! - **Protection keys and `mlockall` are refused**, as where the processor has
+//!   no keys and the limit is too low.
+
+mod populate;
+
+mod address_choice;
+pub(crate) mod program_break;
+mod ranges;
+mod remap;
+
+pub(crate) mod calls;

@@ -1,0 +1,350 @@
+//! Calls about a range of what is mapped: protection, advice, residency, locking.
+//!
+//! Each is checked as Linux does, in its order, and then goes through the parts of
+//! the range: managed ones are the engine's, foreign ones the kernel's, and a hole
+//! is what it is on Linux, though the kernel has the window reserved there.
+
+use super::populate::populate;
+use crate::base::errno::{refused, result_of};
+use crate::base::system_calls::{Arguments, issue};
+use crate::base::uaccess::TASK_SIZE;
+use crate::base::{instance, uaccess};
+use crate::memory::pins::Pins;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::memory::address_space::{AtFork, Kind};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
+
+const MADV_DONTNEED_LOCKED: i32 = 24;
+const MADV_SOFT_OFFLINE: i32 = 101;
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+
+/// Whole pages from `address`; `None` when they wrap around.
+fn whole_pages(address: usize, len: usize) -> Option<usize> {
+    let len = len.checked_next_multiple_of(PAGE_SIZE)?;
+    address.checked_add(len).map(|_| len)
+}
+
+/// Goes through the parts of a range in order, until one is refused. `on_managed`
+/// and `on_foreign` give the kernel's result. Returns whether there were holes.
+fn each_part(
+    engine: &Engine,
+    (address, len): (usize, usize),
+    stop_at_hole: bool,
+    mut on_managed: impl FnMut(usize, usize) -> isize,
+    mut on_foreign: impl FnMut(usize, usize) -> isize,
+) -> Result<bool, isize> {
+    let (mut has_holes, mut covered) = (false, 0);
+    let segments = signals::with_all_blocked(|| engine.segments(address, len));
+    for (start, len, kind) in segments {
+        let result = match kind {
+            Kind::Managed => on_managed(start, len),
+            Kind::Foreign => on_foreign(start, len),
+            Kind::Hole if stop_at_hole => return Ok(true),
+            Kind::Hole => {
+                has_holes = true;
+                0
+            }
+        };
+        if result < 0 {
+            return Err(result);
+        }
+        covered += len;
+    }
+    Ok(has_holes || covered < len)
+}
+
+/// ENOMEM where there were holes.
+fn no_holes(went: Result<bool, isize>) -> isize {
+    match went {
+        Ok(false) => 0,
+        Ok(true) => refused(libc::ENOMEM),
+        Err(error) => error,
+    }
+}
+
+/// `pkey_mprotect`, and `mprotect`, whose key is -1.
+pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, key: i32) -> isize {
+    const GROWS: i32 = libc::PROT_GROWSDOWN | libc::PROT_GROWSUP;
+    const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    const SEMAPHORE: i32 = 8;
+    if prot & GROWS == GROWS || !address.is_multiple_of(PAGE_SIZE) {
+        return refused(libc::EINVAL);
+    }
+    if len == 0 {
+        return 0;
+    }
+    let Some(len) = whole_pages(address, len) else { return refused(libc::ENOMEM) };
+    if prot & !(ACCESS | SEMAPHORE | GROWS) != 0 {
+        return refused(libc::EINVAL);
+    }
+    if let Some(error) = key_error(key) {
+        return error;
+    }
+    let managed = |start, len| {
+        if prot & GROWS != 0 {
+            return refused(libc::EINVAL);
+        }
+        let protect = || engine.protect(start, len, prot & ACCESS);
+        result_of(signals::with_all_blocked(protect))
+    };
+    if engine.is_mapped(address, len) {
+        return managed(address, len);
+    }
+    let foreign = |start, len| issue(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
+    no_holes(each_part(engine, (address, len), true, managed, foreign))
+}
+
+/// Why a protection key cannot be used for managed memory: the engine reads it on
+/// the program's behalf, and has no part in what the program's threads may.
+fn key_error(key: i32) -> Option<isize> {
+    if key == -1 {
+        return None;
+    }
+    // No key of the program's own exists; whether the first one does, the
+    // kernel knows: a page to try it on.
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let page = issue(libc::SYS_mmap, [0, PAGE_SIZE, 0, flags, usize::MAX, 0]);
+    if key != 0 || page < 0 {
+        return Some(refused(libc::EINVAL));
+    }
+    let tried = issue(libc::SYS_pkey_mprotect, [page as usize, PAGE_SIZE, 0, 0, 0, 0]);
+    issue(libc::SYS_munmap, [page as usize, PAGE_SIZE, 0, 0, 0, 0]);
+    (tried < 0).then_some(tried)
+}
+
+/// There are no keys, as on a processor that has none.
+pub(super) fn allocate_key(arguments: Arguments) -> isize {
+    let key = issue(libc::SYS_pkey_alloc, arguments);
+    if key < 0 || instance::engine().is_none() {
+        return key;
+    }
+    issue(libc::SYS_pkey_free, [key as usize, 0, 0, 0, 0, 0]);
+    refused(libc::ENOSPC)
+}
+
+pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
+    let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE);
+    if drops && engine.is_mapped(address, len) && !engine.has_locked(address, len) {
+        return result_of(signals::with_all_blocked(|| engine.discard(address, len)));
+    }
+    // Whether there is such an advice, the kernel knows.
+    let known = issue(libc::SYS_madvise, [0, 0, advice as usize, 0, 0, 0]);
+    if known < 0 || !address.is_multiple_of(PAGE_SIZE) {
+        return refused(libc::EINVAL);
+    }
+    let Some(len) = whole_pages(address, len) else { return refused(libc::EINVAL) };
+    if len == 0 {
+        return 0;
+    }
+    if matches!(advice, libc::MADV_HWPOISON | MADV_SOFT_OFFLINE) {
+        // Who may not, is told so; nobody else breaks pages of the engine's.
+        let tried = issue(libc::SYS_madvise, [0, PAGE_SIZE, advice as usize, 0, 0, 0]);
+        return refused(if tried == refused(libc::EPERM) { libc::EPERM } else { libc::EINVAL });
+    }
+    let stops = matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE);
+    let managed = |start, len| advise_managed(engine, start, len, advice);
+    let foreign = |start, len| issue(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
+    no_holes(each_part(engine, (address, len), stops, managed, foreign))
+}
+
+fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
+    let locked = engine.has_locked(address, len);
+    let at_fork = |what, on| {
+        result_of(signals::with_all_blocked(|| engine.set_at_fork(address, len, what, on)))
+    };
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT if locked => {
+            refused(libc::EINVAL)
+        }
+        // Freed lazily or at once, the content is given up either way.
+        libc::MADV_DONTNEED | libc::MADV_FREE => {
+            result_of(signals::with_all_blocked(|| engine.discard(address, len)))
+        }
+        MADV_DONTNEED_LOCKED => {
+            result_of(signals::with_all_blocked(|| engine.discard_locked(address, len)))
+        }
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            let reads = advice == libc::MADV_POPULATE_READ;
+            let wanted = if reads { libc::PROT_READ } else { libc::PROT_WRITE };
+            if !engine.allows(address, len, wanted) {
+                return refused(libc::EINVAL);
+            }
+            if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
+        }
+        libc::MADV_DONTFORK => at_fork(AtFork::Withheld, true),
+        libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
+        libc::MADV_WIPEONFORK => at_fork(AtFork::Wiped, true),
+        libc::MADV_KEEPONFORK => at_fork(AtFork::Wiped, false),
+        // There is no file to punch a hole into; no huge page to be had; and guards
+        // are too new for some kernels as well.
+        libc::MADV_REMOVE | libc::MADV_COLLAPSE | MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => {
+            refused(libc::EINVAL)
+        }
+        // Hints about access, huge pages, merging and dumps.
+        _ => 0,
+    }
+}
+
+/// Advice to a process by its descriptor. What would change content is refused for
+/// managed memory, as kernels before 6.13 refuse it for all.
+pub(super) fn advise_process(arguments: Arguments) -> isize {
+    let [_, vectors, count, advice, ..] = arguments;
+    let Some(engine) = instance::engine() else {
+        return issue(libc::SYS_process_madvise, arguments);
+    };
+    let is_hint =
+        matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
+    let mut pins = Pins::<1>::new(engine);
+    let bytes = count.saturating_mul(size_of::<libc::iovec>());
+    // The kernel says what is wrong with an array that is too long, or cannot be read.
+    if count > libc::UIO_MAXIOV as usize
+        || pins.add(vectors, bytes, usize::MAX) < bytes
+        || !uaccess::is_readable(vectors, bytes)
+    {
+        return issue(libc::SYS_process_madvise, arguments);
+    }
+    let is_managed = (0..count).any(|index| {
+        // SAFETY: the program's array, readable just now, and pinned if managed.
+        let vector = unsafe { (vectors as *const libc::iovec).add(index).read_unaligned() };
+        engine.contains(vector.iov_base as usize)
+    });
+    if is_managed && !is_hint {
+        return refused(libc::EINVAL);
+    }
+    issue(libc::SYS_process_madvise, arguments)
+}
+
+pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize) -> isize {
+    /// As many pages as the kernel looks at at once.
+    const CHUNK: usize = 4096;
+    if !address.is_multiple_of(PAGE_SIZE) {
+        return refused(libc::EINVAL);
+    }
+    if address.checked_add(len).is_none_or(|end| end > TASK_SIZE) {
+        return refused(libc::ENOMEM);
+    }
+    let pages = len.div_ceil(PAGE_SIZE);
+    for done in (0..pages).step_by(CHUNK) {
+        let count = CHUNK.min(pages - done);
+        let (start, bytes, out) = (address + done * PAGE_SIZE, count * PAGE_SIZE, out + done);
+        let inside = engine.contains(start);
+        let parts = if inside { engine.segments(start, bytes) } else { Vec::new() };
+        let covered: usize = parts.iter().map(|(_, len, _)| len).sum();
+        if inside && (covered < bytes || parts.iter().any(|(.., kind)| *kind == Kind::Hole)) {
+            return refused(libc::ENOMEM);
+        }
+        let mut pins = Pins::<1>::new(engine);
+        if pins.add(out, count, usize::MAX) < count {
+            return refused(libc::EFAULT);
+        }
+        // The kernel says whether it can be written, and what foreign parts are.
+        let result = issue(libc::SYS_mincore, [start, bytes, out, 0, 0, 0]);
+        if result < 0 {
+            return result;
+        }
+        for (part, len, _) in parts.into_iter().filter(|(.., kind)| *kind == Kind::Managed) {
+            let at = out + (part - start) / PAGE_SIZE;
+            // SAFETY: the kernel has just written these bytes, pinned if managed.
+            let out = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len / PAGE_SIZE) };
+            let result = result_of(engine.residency(part, out));
+            if result < 0 {
+                return result;
+            }
+        }
+    }
+    0
+}
+
+/// The pages of a range that begins anywhere: Linux's own sum, which wraps around.
+fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
+    let offset = address % PAGE_SIZE;
+    let (start, len) = (address - offset, len.wrapping_add(offset));
+    let len = len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+    start.checked_add(len).map(|_| (start, len)).ok_or(refused(libc::EINVAL))
+}
+
+/// Locks what is resident then and later, all at once.
+pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
+    let (start, len) = match around(address, len) {
+        Ok((start, len)) if len > 0 => (start, len),
+        // Nothing is locked: but who may not, or not so much, is told that first.
+        _ => return issue(libc::SYS_mlock, [address, len, 0, 0, 0, 0]),
+    };
+    let mut is_out_of_reach = false;
+    let managed = |start, len| {
+        // What may only be written is locked, too.
+        let allows = |access| engine.allows(start, len, access);
+        if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
+            is_out_of_reach = true;
+            return 0;
+        }
+        if len <= engine.lock_limit_bytes() {
+            // While signals come; what is left to do then is little.
+            populate(engine, start, len);
+        }
+        result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
+    };
+    let foreign = |start, len| issue(libc::SYS_mlock, [start, len, 0, 0, 0, 0]);
+    match no_holes(each_part(engine, (start, len), true, managed, foreign)) {
+        0 if is_out_of_reach => refused(libc::ENOMEM),
+        result => result,
+    }
+}
+
+pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
+    let (start, len) = match around(address, len) {
+        Ok(range) => range,
+        Err(error) => return error,
+    };
+    let managed =
+        |start, len| result_of(signals::with_all_blocked(|| engine.unlock_range(start, len)));
+    let foreign = |start, len| issue(libc::SYS_munlock, [start, len, 0, 0, 0, 0]);
+    no_holes(each_part(engine, (start, len), true, managed, foreign))
+}
+
+/// Never more than a part of the budget can be locked: refused like memory beyond
+/// the limit, after what Linux looks at first.
+pub(super) fn lock_all(arguments: Arguments) -> isize {
+    if instance::engine().is_none() {
+        softswap_sys::place::let_go();
+        return issue(libc::SYS_mlockall, arguments);
+    }
+    let flags = arguments[0] as i32;
+    let known = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    if flags == 0 || flags & !known != 0 || flags == libc::MCL_ONFAULT {
+        return refused(libc::EINVAL);
+    }
+    let may = issue(libc::SYS_mlock, [0; 6]);
+    if may < 0 { may } else { refused(libc::ENOMEM) }
+}
+
+pub(super) fn unlock_all(arguments: Arguments) -> isize {
+    let Some(engine) = instance::engine() else { return issue(libc::SYS_munlockall, arguments) };
+    let done = result_of(signals::with_all_blocked(|| engine.unlock_all()));
+    if done < 0 {
+        return done;
+    }
+    let done = issue(libc::SYS_munlockall, arguments);
+    engine.all_was_unlocked();
+    done
+}
+
+pub(super) fn sync(engine: &Engine, address: usize, len: usize, flags: i32) -> isize {
+    const KNOWN: i32 = libc::MS_ASYNC | libc::MS_INVALIDATE | libc::MS_SYNC;
+    const BOTH: i32 = libc::MS_ASYNC | libc::MS_SYNC;
+    if flags & !KNOWN != 0 || !address.is_multiple_of(PAGE_SIZE) || flags & BOTH == BOTH {
+        return refused(libc::EINVAL);
+    }
+    let len = len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+    if address.checked_add(len).is_none() {
+        return refused(libc::ENOMEM);
+    }
+    let managed = |start, len| {
+        let is_kept = flags & libc::MS_INVALIDATE != 0 && engine.has_locked(start, len);
+        if is_kept { refused(libc::EBUSY) } else { 0 }
+    };
+    let foreign = |start, len| issue(libc::SYS_msync, [start, len, flags as usize, 0, 0, 0]);
+    no_holes(each_part(engine, (address, len), false, managed, foreign))
+}

@@ -1,0 +1,30 @@
+//! The program's memory: what is pinned for a call, `malloc`, and `mmap` and its relatives.
+//!
+//! | file            | answers for                                                   |
+//! |-----------------|---------------------------------------------------------------|
+//! | `spare_files`   | files for copies where a filter may forbid to open one        |
+//! | `pins`          | what guarded calls keep in memory, and when that ends         |
+//! | `libc_memory`   | what the C library and the loader keep for themselves         |
+//! | `stdio_buffers` | the buffers of the C library's streams                        |
+//! | `growing`       | large blocks that `realloc` lets grow where they are          |
+//! | `heap`          | `malloc` and its relatives                                    |
+//! | `redirect`      | the C library's own allocator leads to ours                   |
+//! | `other_malloc`  | the same, where the executable has a malloc of its own        |
+//! | `mappings`      | `mmap` and its relatives, `brk`                               |
+
+pub(crate) mod spare_files;
+
+pub(crate) mod pins;
+
+pub(crate) mod libc_memory;
+pub(crate) mod stdio_buffers;
+
+pub(crate) mod growing;
+
+pub(crate) mod heap;
+
+pub(crate) mod redirect;
+
+pub(crate) mod other_malloc;
+
+pub(crate) mod mappings;

@@ -1,0 +1,203 @@
+//! Where `malloc` is not ours: the executable has one of its own, or a library that
+//! is preloaded before this one.
+//!
+//! What such an allocator maps is managed like all memory of the program's, so it may
+//! be out. The C library and the loader have it allocate what they read with all
+//! signals blocked, or in a child. So they are led past it, through the words by which
+//! they reach it:
+//!
+//! - The loader frees itself all that it allocates: it gets memory of the engine's
+//!   heap, always.
+//! - What the C library allocates may be the program's to free (`strdup`, `getline`),
+//!   by a function that knows its own blocks only. So that comes from the program's
+//!   allocator, but for what is made in [`libc_memory::outside_the_window`], which the C
+//!   library frees itself.
+//!
+//! Both free what either gave. What was allocated before the engine was up lies in
+//! memory that is not managed.
+
+use crate::memory::{libc_memory, redirect};
+use softswap_sys::alloc::HEAP;
+use softswap_sys::linked;
+use softswap_sys::raw::set_errno;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const NAMES: [&CStr; 4] = [c"malloc", c"calloc", c"realloc", c"free"];
+
+/// The program's functions of these names.
+static THEIRS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// The alignment of every block, as the C library has it.
+const NATURAL: usize = 16;
+
+type Block = *mut c_void;
+
+/// Calls the program's function of a name.
+macro_rules! theirs {
+    ($index:literal as fn($($ty:ty),*) $(-> $ret:ty)?, $($argument:expr),*) => {{
+        let function = THEIRS[$index].load(Ordering::Relaxed);
+        // SAFETY: the program's function of that name, whose prototype is the C
+        // library's; its arguments are the caller's.
+        unsafe {
+            std::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(function)(
+                $($argument),*
+            )
+        }
+    }};
+}
+
+fn ours(size: usize, zeroed: bool) -> Block {
+    let block = HEAP.allocate(size, NATURAL, zeroed);
+    if block.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    block.cast()
+}
+
+fn zeroes(count: usize, size: usize) -> Block {
+    match count.checked_mul(size) {
+        Some(total) => ours(total, true),
+        None => {
+            set_errno(libc::ENOMEM);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+extern "C" fn malloc_of_loader(size: usize) -> Block {
+    ours(size, false)
+}
+
+extern "C" fn calloc_of_loader(count: usize, size: usize) -> Block {
+    zeroes(count, size)
+}
+
+extern "C" fn realloc_of_loader(old: Block, size: usize) -> Block {
+    if old.is_null() { ours(size, false) } else { realloc_either(old, size) }
+}
+
+extern "C" fn malloc_of_library(size: usize) -> Block {
+    if libc_memory::is_outside() {
+        ours(size, false)
+    } else {
+        theirs!(0 as fn(usize) -> Block, size)
+    }
+}
+
+extern "C" fn calloc_of_library(count: usize, size: usize) -> Block {
+    if libc_memory::is_outside() {
+        zeroes(count, size)
+    } else {
+        theirs!(1 as fn(usize, usize) -> Block, count, size)
+    }
+}
+
+extern "C" fn realloc_of_library(old: Block, size: usize) -> Block {
+    if old.is_null() { malloc_of_library(size) } else { realloc_either(old, size) }
+}
+
+/// A block stays with the allocator that gave it.
+fn realloc_either(old: Block, size: usize) -> Block {
+    if !HEAP.owns(old as usize) {
+        return theirs!(2 as fn(Block, usize) -> Block, old, size);
+    }
+    if size == 0 {
+        free_either(old);
+        return std::ptr::null_mut();
+    }
+    let new = ours(size, false);
+    if !new.is_null() {
+        // SAFETY: both are live blocks of the heap's, at least as long; the old one is
+        // given up by the caller.
+        unsafe {
+            let len = HEAP.usable(old.cast()).min(size);
+            std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
+            HEAP.release(old.cast());
+        }
+    }
+    new
+}
+
+extern "C" fn free_either(block: Block) {
+    if HEAP.owns(block as usize) {
+        // SAFETY: it came from there; the caller gives it up.
+        unsafe { HEAP.release(block.cast()) };
+    } else {
+        theirs!(3 as fn(Block), block);
+    }
+}
+
+/// Runs what a thread of the engine's does: what the C library allocates in it is not
+/// the program's.
+pub(crate) fn kept_out<R>(body: impl FnOnce() -> R) -> R {
+    let is_theirs = THEIRS[0].load(Ordering::Relaxed) != 0;
+    if is_theirs { libc_memory::outside_the_window(body) } else { body() }
+}
+
+/// Leads the loader and the C library past the program's allocator, if it has one.
+/// Before the program begins.
+///
+/// # Errors
+/// Where that cannot be done, with the reason: what they keep could then be out.
+pub(crate) fn install() -> Result<(), String> {
+    if redirect::is_ours() {
+        return Ok(());
+    }
+    for (name, theirs) in NAMES.iter().zip(&THEIRS) {
+        theirs.store(linked::definition(name), Ordering::Relaxed);
+    }
+    lead_loader().and_then(|()| lead_libraries()).map_err(|why| {
+        format!(
+            "the program has a malloc of its own, or preloads one before libsoftswap.so, and \
+             {why}; let it use the C library's malloc (without that preload, or built without \
+             its own)"
+        )
+    })
+}
+
+/// The loader has the functions' addresses in variables, a word each.
+fn lead_loader() -> Result<(), String> {
+    let ours = [
+        malloc_of_loader as *const c_void,
+        calloc_of_loader as *const c_void,
+        realloc_of_loader as *const c_void,
+        free_either as *const c_void,
+    ];
+    let loader = libc_memory::loader().ok_or("the dynamic loader cannot be found")?;
+    let mut words = Vec::new();
+    for ((theirs, ours), name) in THEIRS.iter().zip(ours).zip(NAMES) {
+        match loader.words_with(theirs.load(Ordering::Relaxed))[..] {
+            [word] => words.push((word, ours as usize)),
+            _ => {
+                return Err(format!(
+                    "where the dynamic loader has {} cannot be told",
+                    name.to_string_lossy()
+                ));
+            }
+        }
+    }
+    // SAFETY: functions of the same names; what the loader allocated before it frees by
+    // ours, too.
+    unsafe { loader.replace(&words) }
+        .map_err(|why| format!("the dynamic loader cannot be led past it ({why})"))
+}
+
+/// The C library, and what belongs to it.
+fn lead_libraries() -> Result<(), String> {
+    let ours = [
+        malloc_of_library as *const c_void,
+        calloc_of_library as *const c_void,
+        realloc_of_library as *const c_void,
+        free_either as *const c_void,
+    ];
+    for library in libc_memory::libraries() {
+        let words = library.words_for(&NAMES);
+        let words: Vec<_> =
+            words.iter().map(|(word, which)| (*word, ours[*which] as usize)).collect();
+        // SAFETY: functions of the same names, which take what either gave.
+        unsafe { library.replace(&words) }
+            .map_err(|why| format!("the C library cannot be led past it ({why})"))?;
+    }
+    Ok(())
+}

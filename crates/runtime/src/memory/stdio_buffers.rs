@@ -1,0 +1,104 @@
+//! The buffers of the C library's streams (`FILE`).
+//!
+//! A stream's buffer goes to the kernel again and again, a page at a time, and
+//! for memory in the window each such call is caught by the guard, which costs
+//! more than the call. So the first few buffers lie outside; all others are the
+//! program's memory like any. Their number bounds what is not managed, and keeps
+//! the engine's heap, with its lock, out of it.
+
+use crate::base::real::Real;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::alloc::HEAP;
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How many buffers there are, a bit each of [`TAKEN`].
+const BUFFERS: usize = u64::BITS as usize;
+
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// Where the buffers lie, a page each: within the engine's heap, so that `free`
+/// need not look for them among the program's blocks. 0 while there are none.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// The code that allocates a buffer: first address and the one past its end.
+static ALLOCATOR_START: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATOR_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds the C library's function that gives streams their buffers, and makes
+/// room for them; DRAM is taken as they are used. Where it cannot be found all
+/// buffers are the program's.
+pub(crate) fn set_up() {
+    static ALLOCATOR: Real = Real::new(c"_IO_file_doallocate");
+    let Some(code) = extent_of(ALLOCATOR.get()) else { return };
+    let layout = Layout::from_size_align(BUFFERS * PAGE_SIZE, PAGE_SIZE).ok();
+    // SAFETY: the layout is not empty.
+    let base = layout.map_or(std::ptr::null_mut(), |layout| unsafe { HEAP.alloc(layout) });
+    if !base.is_null() {
+        ALLOCATOR_START.store(code.start, Ordering::Relaxed);
+        ALLOCATOR_END.store(code.end, Ordering::Relaxed);
+        BASE.store(base as usize, Ordering::Relaxed);
+    }
+}
+
+/// The addresses of a function, by the symbol table of its library.
+fn extent_of(function: *mut c_void) -> Option<Range<usize>> {
+    // RTLD_DL_SYMENT
+    const SYMBOL_TOO: i32 = 1;
+    let mut symbol: *mut libc::Elf64_Sym = std::ptr::null_mut();
+    // SAFETY: all-zero is a valid Dl_info to write over.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: both are written to only; the loader is asked about an address in
+    // a library that stays.
+    let found =
+        unsafe { libc::dladdr1(function, &raw mut info, (&raw mut symbol).cast(), SYMBOL_TOO) };
+    if found == 0 || symbol.is_null() || info.dli_saddr != function {
+        return None;
+    }
+    // SAFETY: the symbol table of a library that stays.
+    let len = unsafe { (*symbol).st_size };
+    (len > 0).then(|| function as usize..function as usize + len as usize)
+}
+
+/// A buffer for a stream, if it is one for which `caller` wants `size` bytes.
+#[inline]
+pub(crate) fn allocate(size: usize, caller: usize) -> Option<*mut c_void> {
+    // Nearly every allocation is told by its size already.
+    if !(PAGE_SIZE / 4..=PAGE_SIZE).contains(&size) {
+        return None;
+    }
+    let code = ALLOCATOR_START.load(Ordering::Relaxed)..ALLOCATOR_END.load(Ordering::Relaxed);
+    if code.contains(&caller) { take() } else { None }
+}
+
+#[cold]
+fn take() -> Option<*mut c_void> {
+    let mut taken = TAKEN.load(Ordering::Relaxed);
+    while taken != u64::MAX {
+        let index = taken.trailing_ones() as usize;
+        let change =
+            TAKEN.compare_exchange(taken, taken | 1 << index, Ordering::Acquire, Ordering::Relaxed);
+        match change {
+            Ok(_) => {
+                HEAP.lend(PAGE_SIZE);
+                let address = BASE.load(Ordering::Relaxed) + index * PAGE_SIZE;
+                return Some(address as *mut c_void);
+            }
+            Err(now) => taken = now,
+        }
+    }
+    None
+}
+
+/// Whether an address in the engine's heap is that of a stream's buffer.
+pub(crate) fn owns(address: usize) -> bool {
+    let base = BASE.load(Ordering::Relaxed);
+    base != 0 && (base..base + BUFFERS * PAGE_SIZE).contains(&address)
+}
+
+/// Gives back what [`allocate`] gave.
+pub(crate) fn release(address: usize) {
+    let index = (address - BASE.load(Ordering::Relaxed)) / PAGE_SIZE;
+    HEAP.take_back(PAGE_SIZE);
+    TAKEN.fetch_and(!(1 << index), Ordering::Release);
+}

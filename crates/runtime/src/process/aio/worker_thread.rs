@@ -1,0 +1,28 @@
+//! A thread that is like the program's, and that nobody joins.
+
+use crate::process::threads;
+use libc::c_void;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// Starts a thread that nobody joins; with the given attributes where there are some.
+pub(super) fn start_thread(
+    body: threads::Start,
+    argument: *mut c_void,
+    attributes: *const libc::pthread_attr_t,
+) -> bool {
+    let mut thread = 0;
+    // SAFETY: a local object, made before it is used, and the caller's.
+    unsafe {
+        if !attributes.is_null() {
+            return threads::pthread_create(&raw mut thread, attributes, body, argument) == 0;
+        }
+        let mut own: libc::pthread_attr_t = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut own);
+        libc::pthread_attr_setdetachstate(&raw mut own, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut own, STACK_BYTES);
+        let result = threads::pthread_create(&raw mut thread, &raw const own, body, argument);
+        libc::pthread_attr_destroy(&raw mut own);
+        result == 0
+    }
+}

@@ -1,0 +1,220 @@
+//! Children that are forked by a raw call made through the C library, or by `clone` without
+//! CLONE_VM, on a stack of their own.
+
+use super::fork::{child, forked, parent, prepare};
+use crate::base::errno::c_result;
+use crate::base::real::Real;
+use crate::base::resident::ResidentRanges;
+use crate::base::system_calls::{Answer, Arguments, issue};
+use crate::base::{instance, uaccess};
+use softswap_sys::raw;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+
+/// What of a child's is copied, not shared, so that it is a fork: the memory.
+/// A table of descriptors in common cannot be: the engine's mean other things
+/// in the child.
+fn is_fork(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0
+}
+
+fn shares_descriptors(flags: usize) -> bool {
+    flags & libc::CLONE_FILES as usize != 0
+}
+
+/// A call that makes a child with a copy of the memory. `words` is where the
+/// kernel writes numbers to, in the parent and in the child.
+fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
+    let Some(engine) = instance::engine() else { return issue(number, arguments) };
+    if shares_descriptors(flags) {
+        return -(libc::EINVAL as isize);
+    }
+    let mut pinned = ResidentRanges::new(engine);
+    words.iter().for_each(|(word, len)| pinned.add(*word, *len));
+    forked(|| issue(number, arguments))
+}
+
+/// `fork`, and `vfork`, whose child would return into a frame that its parent
+/// has left: it gets a copy instead.
+fn answer_fork(_arguments: Arguments) -> isize {
+    answer(libc::SYS_fork, [0; 6], 0, &[])
+}
+
+fn answer_clone(arguments: Arguments) -> isize {
+    const NUMBER: usize = size_of::<libc::pid_t>();
+    let [flags, _, in_parent, in_child, ..] = arguments;
+    answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
+}
+
+/// `clone3`'s arguments, the first ones of them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: usize,
+    child_tid: usize,
+    parent_tid: usize,
+    exit_signal: u64,
+    stack: usize,
+    stack_size: u64,
+    tls: u64,
+    set_tid: usize,
+    set_tid_size: usize,
+    cgroup: u64,
+}
+
+/// Reads `clone3`'s arguments; `None` where the kernel is to say what is wrong
+/// with them.
+fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
+    if len != size_of::<CloneArguments>() || instance::engine().is_none() {
+        return None;
+    }
+    let mut bytes = [0; size_of::<CloneArguments>()];
+    // SAFETY: as many bytes, of integers.
+    uaccess::copy_from_user(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
+}
+
+fn answer_clone3(arguments: Arguments) -> isize {
+    const NUMBER: usize = size_of::<libc::pid_t>();
+    let Some(asked) = clone_arguments(arguments[0], arguments[1]) else {
+        return issue(libc::SYS_clone3, arguments);
+    };
+    let words = [
+        (asked.pidfd, NUMBER),
+        (asked.child_tid, NUMBER),
+        (asked.parent_tid, NUMBER),
+        (asked.set_tid, asked.set_tid_size.min(32) * NUMBER),
+    ];
+    let arguments = [&raw const asked as usize, arguments[1], 0, 0, 0, 0];
+    answer(libc::SYS_clone3, arguments, asked.flags as usize, &words)
+}
+
+/// The answer to raw calls that fork, with a child that goes on where its
+/// parent is. One with a stack of its own would return on that from the C
+/// library's `syscall` and not come by here: it is left without managed memory.
+pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
+    match number {
+        libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
+        libc::SYS_clone if is_fork(a) && b == 0 => Some(answer_clone),
+        libc::SYS_clone3 => {
+            let asked = clone_arguments(a, b)?;
+            (is_fork(asked.flags as usize) && asked.stack == 0).then_some(answer_clone3)
+        }
+        _ => None,
+    }
+}
+
+/// What a child made by `clone` begins with, and what it is to do then.
+#[repr(C)]
+struct Beginning {
+    body: unsafe extern "C" fn(*mut c_void) -> i32,
+    argument: *mut c_void,
+}
+
+/// Where a child becomes one: its own stack may be managed memory.
+const CHILD_STACK_BYTES: usize = 256 << 10;
+#[repr(align(16))]
+struct ChildStack(UnsafeCell<[u8; CHILD_STACK_BYTES]>);
+// SAFETY: used by the one thread of a forked child, in its own copy.
+unsafe impl Sync for ChildStack {}
+static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; CHILD_STACK_BYTES]));
+
+extern "C" fn child_stack_end() -> usize {
+    CHILD_STACK.0.get() as usize + CHILD_STACK_BYTES
+}
+
+/// The first function of a child made by `clone`: becomes a child on another
+/// stack, and goes on with the program's on its own.
+#[unsafe(naked)]
+unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
+    core::arch::naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "mov rbx, rdi",
+        "mov rbp, rsp",
+        "call {stack_end}",
+        "mov rsp, rax",
+        "call {child}",
+        "mov rdi, [rbx + 8]",
+        "mov rax, [rbx]",
+        "mov rsp, rbp",
+        "call rax",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        stack_end = sym child_stack_end,
+        child = sym child,
+    )
+}
+
+type Clone = unsafe extern "C" fn(
+    unsafe extern "C" fn(*mut c_void) -> i32,
+    *mut c_void,
+    i32,
+    *mut c_void,
+    usize,
+    usize,
+    usize,
+) -> i32;
+static CLONE: Real = Real::new(c"clone");
+
+/// glibc's `clone`: without CLONE_VM a fork whose child has a stack of its own.
+/// The arguments that a variadic call leaves out are whatever is there.
+///
+/// # Safety
+/// As `clone(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    body: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
+    stack: *mut c_void,
+    flags: i32,
+    argument: *mut c_void,
+    in_parent: usize,
+    tls: usize,
+    in_child: usize,
+) -> i32 {
+    // SAFETY: the C library's function of that name.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
+    let (Some(body), false) = (body, stack.is_null()) else {
+        return c_result(-(libc::EINVAL as isize)) as i32;
+    };
+    let engine = instance::engine().filter(|_| is_fork(flags as usize));
+    let Some(engine) = engine else {
+        // SAFETY: the C library's function of this name, with the arguments that the program has
+        // given.
+        return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
+    };
+    if shares_descriptors(flags as usize) {
+        return c_result(-(libc::EINVAL as isize)) as i32;
+    }
+    let mut pinned = ResidentRanges::new(engine);
+    for (word, flag) in [
+        (in_parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD),
+        (in_child, libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
+    ] {
+        if flags & flag != 0 {
+            pinned.add(word, size_of::<libc::pid_t>());
+        }
+    }
+    // The top of the stack, where the C library and `begin` put a few words.
+    const TOP_BYTES: usize = 256;
+    let top = stack as usize;
+    pinned.add(top - TOP_BYTES, TOP_BYTES);
+    let mut beginning = Beginning { body, argument };
+    let beginning = (&raw mut beginning).cast::<c_void>();
+    prepare();
+    // SAFETY: `begin` has the signature of a child's first function; it never
+    // comes back here in the child. The rest is what the program has given.
+    let pid = unsafe {
+        let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
+        let begin = std::mem::transmute::<
+            unsafe extern "C" fn(*mut Beginning) -> i32,
+            unsafe extern "C" fn(*mut c_void) -> i32,
+        >(begin);
+        real(begin, stack, flags, beginning, in_parent, tls, in_child)
+    };
+    raw::preserving_errno(|| parent());
+    pid
+}

@@ -1,0 +1,152 @@
+//! The engine's descriptors, to the program: there are none.
+//!
+//! It did not open them, so whatever it asks of their numbers is answered as
+//! for a number that is not open (EBADF), and what closes or copies a range
+//! goes around them. That holds for the C library's functions and for raw calls
+//! made through it. An instruction of the program's own goes past this room:
+//! then memory stays registered and each write proves its file, but what is out
+//! cannot be reached any more, and the program is stopped when it touches that.
+
+use crate::base::errno::c_result;
+use crate::base::instance;
+use crate::base::real::real;
+use crate::base::system_calls::{Arguments, issue};
+use softswap_sys::kept;
+
+const NOT_OPEN: isize = -(libc::EBADF as isize);
+
+fn is_ours(fd: i32) -> bool {
+    kept::is_kept(fd) && instance::engine().is_some()
+}
+
+/// Closes what lies between the engine's descriptors.
+fn close_around(first: u32, last: u32, flags: u32) -> isize {
+    let mut from = first;
+    while from <= last {
+        let kept = kept::next_from(from).filter(|kept| *kept <= last);
+        let end = kept.map_or(last, |kept| kept.saturating_sub(1));
+        if kept != Some(from) {
+            let arguments = [from as usize, end as usize, flags as usize, 0, 0, 0];
+            let result = issue(libc::SYS_close_range, arguments);
+            if result < 0 {
+                return result;
+            }
+        }
+        let Some(next) = kept.unwrap_or(last).checked_add(1) else { break };
+        from = next;
+    }
+    0
+}
+
+/// Gives the calling thread a table of descriptors of its own, in which only
+/// the engine's are open; whether the kernel did. The program's close when the
+/// program closes them, and the engine can still bring in a page here.
+pub(crate) fn leave_table() -> bool {
+    close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
+}
+
+/// What the kernel would answer if the engine's descriptors were not there.
+fn answer_close_range(arguments: Arguments) -> isize {
+    let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
+    if first > last || instance::engine().is_none() {
+        return issue(libc::SYS_close_range, arguments);
+    }
+    close_around(first, last, flags)
+}
+
+fn not_open(_arguments: Arguments) -> isize {
+    NOT_OPEN
+}
+
+/// What answers a raw call that closes or copies the engine's descriptors, or
+/// asks something of them; every other goes its own way.
+pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
+    let names_ours = match number {
+        libc::SYS_close_range => return Some(answer_close_range),
+        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl | libc::SYS_fstat => is_ours(a as i32),
+        libc::SYS_dup2 | libc::SYS_dup3 => is_ours(a as i32) || is_ours(b as i32),
+        _ => false,
+    };
+    names_ours.then_some(not_open)
+}
+
+/// # Safety
+/// As `close(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: i32) -> i32 {
+    real!(close: fn(i32) -> i32);
+    if is_ours(fd) {
+        return c_result(NOT_OPEN) as i32;
+    }
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    unsafe { close()(fd) }
+}
+
+/// # Safety
+/// As `close_range(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
+    let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
+    c_result(answer_close_range(arguments)) as i32
+}
+
+/// # Safety
+/// As `closefrom(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: i32) {
+    answer_close_range([first.max(0) as usize, u32::MAX as usize, 0, 0, 0, 0]);
+}
+
+/// # Safety
+/// As `dup(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(old: i32) -> i32 {
+    let arguments = [old as usize, 0, 0, 0, 0, 0];
+    c_result(if is_ours(old) { NOT_OPEN } else { issue(libc::SYS_dup, arguments) }) as i32
+}
+
+fn duplicate(number: i64, arguments: Arguments) -> isize {
+    let is_ours = is_ours(arguments[0] as i32) || is_ours(arguments[1] as i32);
+    if is_ours { NOT_OPEN } else { issue(number, arguments) }
+}
+
+/// # Safety
+/// As `dup2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: i32, new: i32) -> i32 {
+    let arguments = [old as usize, new as usize, 0, 0, 0, 0];
+    c_result(duplicate(libc::SYS_dup2, arguments)) as i32
+}
+
+/// # Safety
+/// As `dup3(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
+    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
+    c_result(duplicate(libc::SYS_dup3, arguments)) as i32
+}
+
+/// Defines an interposed function that asks something of a descriptor.
+macro_rules! asking {
+    ($name:ident($($argument:ident),*)) => {
+        /// # Safety
+        /// As the C library's function of the same name. The third argument of
+        /// `fcntl`, where a command has one, is a word in a register.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: i32, $($argument: usize),*) -> i32 {
+            real!($name: fn(i32, $(asking!(@word $argument)),*) -> i32);
+            if is_ours(fd) {
+                return c_result(NOT_OPEN) as i32;
+            }
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
+            unsafe { $name()(fd, $($argument),*) }
+        }
+    };
+    (@word $argument:ident) => { usize };
+}
+
+asking!(fcntl(command, argument));
+asking!(fcntl64(command, argument));
+asking!(fstat(status));
+asking!(fstat64(status));

@@ -1,0 +1,214 @@
+//! The engine's own threads: background reclaim, read-ahead, the control
+//! socket. The program knows nothing of them, so a call that changes what a
+//! thread may do, or that only a process of one thread may make, finds none:
+//! they end before it ([`without`]) and start again after it, and so have
+//! what the caller has then: credentials, namespaces, descriptors.
+//!
+//! Meanwhile, and for good where they cannot start again, the engine does
+//! without, as in a forked child: what needs room makes it itself. A program
+//! that makes such calls all the time goes without them, too, rather than wait
+//! for them each time.
+//!
+//! Only the process that started them ends them: a child that shares memory
+//! (`vfork`) or has a copy of it (`fork`) has none.
+
+use super::threads::Start;
+use super::{control_thread, forked_children, thread_end, threads};
+use crate::base::instance;
+use crate::memory::other_malloc;
+use crate::signals::sets::INTERNAL;
+use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_sys::threads as kernel;
+use softswap_sys::{futex, signals};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Reclaim and the control socket, and those that read ahead.
+const COUNT: usize = 2 + PREFETCH_THREADS;
+/// Which of them the control socket's is.
+const CONTROL: usize = COUNT - 1;
+/// So often they start again.
+const MOST_RESTARTS: u32 = 256;
+/// Between two attempts to wake one of them.
+const WAKE_NS: u64 = 1_000_000;
+
+/// Whether they are to go on.
+static GO_ON: AtomicBool = AtomicBool::new(true);
+/// The process that has them.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Their numbers: 0 before they run.
+static NUMBERS: [AtomicI32; COUNT] = [const { AtomicI32::new(0) }; COUNT];
+/// 1 while one of them runs.
+static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
+
+struct State {
+    threads: [Option<libc::pthread_t>; COUNT],
+    /// Calls under way that want none of them.
+    calls: usize,
+    restarts: u32,
+    /// Whether they stay ended.
+    for_good: bool,
+}
+
+static STATE: Mutex<State> =
+    Mutex::new(State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false });
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What each of them does.
+fn work_of(index: usize) -> Start {
+    match index {
+        0 => reclaim,
+        CONTROL => control,
+        _ => read_ahead,
+    }
+}
+
+fn go_on() -> bool {
+    GO_ON.load(Ordering::Relaxed)
+}
+
+extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap");
+    if let Some(engine) = instance::engine() {
+        engine.run_reclaim(|| {
+            forked_children::reap(engine);
+            thread_end::release_gone(engine);
+            go_on()
+        });
+    }
+    std::ptr::null_mut()
+}
+
+extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap-ahead");
+    if let Some(engine) = instance::engine() {
+        engine.run_prefetch(index.addr() - 1, go_on);
+    }
+    std::ptr::null_mut()
+}
+
+extern "C" fn control(_index: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap-ctl");
+    control_thread::serve(go_on);
+    std::ptr::null_mut()
+}
+
+extern "C" fn run(index: *mut c_void) -> *mut c_void {
+    let at = index.addr();
+    NUMBERS[at].store(softswap_sys::raw::current_thread(), Ordering::Release);
+    other_malloc::kept_out(|| work_of(at)(index));
+    RUNNING[at].store(0, Ordering::Release);
+    futex::wake_all(&RUNNING[at]);
+    std::ptr::null_mut()
+}
+
+/// Starts all of them, or none where the kernel refuses one: a process may have a new
+/// process name space before it, where its children go but no thread of its own. Whether
+/// they are there. Nothing is put into words here: for that the C library allocates, and
+/// it may be under [`undisturbed`], where no page can be brought in.
+fn start_all(state: &mut State) -> bool {
+    GO_ON.store(true, Ordering::Relaxed);
+    for at in 0..COUNT {
+        NUMBERS[at].store(0, Ordering::Relaxed);
+        RUNNING[at].store(1, Ordering::Relaxed);
+        match threads::start_own(run, std::ptr::without_provenance_mut(at)) {
+            Ok(started) => state.threads[at] = Some(started),
+            // `stat` and `ctl` are no condition.
+            Err(_) if at == CONTROL => {}
+            Err(_) => {
+                end_all(state);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Asks all of them to end, and waits until the kernel knows none of them.
+fn end_all(state: &mut State) {
+    GO_ON.store(false, Ordering::Relaxed);
+    if let Some(engine) = instance::engine() {
+        engine.wake_background();
+    }
+    for (at, thread) in state.threads.iter_mut().enumerate() {
+        let Some(thread) = thread.take() else { continue };
+        while RUNNING[at].load(Ordering::Acquire) == 1 {
+            if at == CONTROL {
+                // It sleeps until a client comes, or a signal.
+                kernel::interrupt(NUMBERS[at].load(Ordering::Acquire));
+            }
+            futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
+        }
+        // SAFETY: a thread that was started joinable, and is joined once.
+        unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+        // A thread is joined a moment before it is gone.
+        kernel::wait_until_gone(NUMBERS[at].load(Ordering::Acquire));
+    }
+}
+
+/// Starts them, or goes on without for good.
+pub(crate) fn start() {
+    OWNER.store(softswap_sys::raw::current_process(), Ordering::Relaxed);
+    let mut state = state();
+    state.for_good = !start_all(&mut state);
+}
+
+/// Whether this process is the one that has them.
+fn has_them() -> bool {
+    instance::engine().is_some()
+        && OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+/// Runs `body` with signals blocked, where this thread is not cancelled: waiting
+/// for a thread would be a place for that. By the C library's own signals a
+/// `setuid` reaches all threads, and has a lock meanwhile that starting and ending
+/// one need.
+fn undisturbed<R>(body: impl FnOnce() -> R) -> R {
+    const DISABLE: i32 = 1;
+    let mut before = 0;
+    // SAFETY: changes this thread's own state, put back below.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = signals::with_blocked(!INTERNAL, body);
+    // SAFETY: what it was.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
+/// Runs `call` while there are none of them.
+pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
+    if !has_them() {
+        return call();
+    }
+    undisturbed(|| {
+        let mut state = state();
+        state.calls += 1;
+        if state.calls == 1 {
+            end_all(&mut state);
+        }
+    });
+    let result = call();
+    undisturbed(|| {
+        let mut state = state();
+        state.calls -= 1;
+        state.restarts += 1;
+        if state.calls == 0 && !state.for_good && state.restarts < MOST_RESTARTS {
+            start_all(&mut state);
+        }
+    });
+    result
+}
+
+/// They do not start again: the program's own filter may forbid what they do.
+pub(crate) fn stay_ended() {
+    if has_them() {
+        signals::with_all_blocked(|| state().for_good = true);
+    }
+}

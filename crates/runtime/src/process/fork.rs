@@ -1,0 +1,253 @@
+//! What a forked child needs to see its data.
+//!
+//! On fork the kernel drops the registration of the child's memory: a page that
+//! is out would read as zeroes there, silently. So the engine is brought to
+//! rest before, and in the child userfaultfd is opened again before any of the
+//! program's code runs. The child reads its parent's swap area, whose slots
+//! the parent keeps until the child is gone or has called exec ([`heirs`]); it
+//! has no area of its own yet, so what it changes stays in DRAM or in the pool.
+//!
+//! Fork opens no descriptor in the parent and changes no limit: other threads of
+//! the program's run on, and start programs meanwhile.
+//!
+//! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
+
+use super::forked_children::{Heir, Heirs};
+use super::{aio, forked_children, statistics, thread_end};
+use crate::base::real::real;
+use crate::base::resident::ResidentRanges;
+use crate::base::{instance, program_filter};
+use crate::memory::libc_memory::outside_the_window;
+use crate::memory::mappings::program_break;
+use crate::memory::mappings::program_break::Break;
+use crate::memory::pins;
+use crate::signals::{lifecycle, program_actions, virtual_mask};
+use softswap_engine::door::engine::{AtRest, Engine};
+use softswap_sys::alloc::HEAP;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the fork under way holds, from `prepare` to `parent` or `child`.
+struct Forking {
+    at_rest: AtRest<'static>,
+    heirs: MutexGuard<'static, Heirs>,
+    /// `None` where the child reads none of this process's slots.
+    heir: Option<Heir>,
+    heap_break: MutexGuard<'static, Break>,
+    mask: Mask,
+    /// Pages the C library touches between fork and our handler.
+    pinned: ResidentRanges<'static>,
+}
+
+struct Slot(UnsafeCell<Option<Forking>>);
+
+// SAFETY: touched only by the thread that forks, between `prepare` and
+// `parent` or `child`; `AtRest` keeps a second fork out meanwhile, and the
+// child has that one thread only.
+unsafe impl Sync for Slot {}
+
+static FORKING: Slot = Slot(UnsafeCell::new(None));
+
+type Handler = Option<extern "C" fn()>;
+
+unsafe extern "C" {
+    // The C library's list of open streams and its lock, exported for its own
+    // tools. The lock may be taken twice by one thread.
+    fn _IO_iter_begin() -> *mut c_void;
+    fn _IO_iter_end() -> *mut c_void;
+    fn _IO_iter_next(at: *mut c_void) -> *mut c_void;
+    fn _IO_iter_file(at: *mut c_void) -> *mut c_void;
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn _IO_list_resetlock();
+}
+
+/// Whether our handlers are registered.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// What `pthread_atfork` calls. Ours come before everybody else's, so that
+/// `prepare` runs last and the others first: handlers of the program's and of
+/// its libraries always see their memory.
+///
+/// # Safety
+/// As `pthread_atfork(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    before: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+    library: *mut c_void,
+) -> i32 {
+    real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> i32);
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers have the right signatures; null: never unloaded.
+        let result = outside_the_window(|| unsafe {
+            __register_atfork()(Some(prepare), Some(parent), Some(child), std::ptr::null_mut())
+        });
+        if result != 0 {
+            REGISTERED.store(false, Ordering::Release);
+            return result;
+        }
+    }
+    if before.is_none() && in_parent.is_none() && in_child.is_none() {
+        return 0;
+    }
+    // A child finds our handler in the list, before it can find anything that is out.
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
+}
+
+pub(crate) fn install() -> Result<(), String> {
+    // SAFETY: registers ours, if no library's constructor has yet.
+    let result = unsafe { __register_atfork(None, None, None, std::ptr::null_mut()) };
+    if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
+}
+
+pub(super) extern "C" fn prepare() {
+    let Some(engine) = instance::engine() else { return };
+    let mask = signals::block_all();
+    lifecycle::begin_fork();
+    // What the C library does between here and the fork may touch managed
+    // memory (the name-service database, say): this thread can still fault.
+    signals::set_mask(!NEVER_BLOCKED);
+    // Before the engine rests: a thread that has this lock may need a page.
+    // SAFETY: released in `parent`, made new in `child`.
+    unsafe { _IO_list_lock() };
+    let pinned = pin_streams(engine);
+    let mut heirs = forked_children::lock();
+    if program_filter::is_in_force() {
+        // No thread does it now and then.
+        heirs.reap(engine);
+    }
+    let heap_break = program_break::lock_break();
+    program_actions::lock_for_fork();
+    thread_end::lock_for_fork();
+    aio::queue::lock_for_fork();
+    pins::lock_for_fork();
+    let at_rest = engine.rest();
+    // If refused, the child has no window at all: it faults where it would
+    // otherwise have read zeroes.
+    let _ = engine.before_fork(&at_rest);
+    let heir = engine.leaves_slots(&at_rest).then(|| heirs.make());
+    let forking = Forking { at_rest, heirs, heir, heap_break, mask, pinned };
+    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
+    unsafe { *FORKING.0.get() = Some(forking) };
+    // Last: nothing is allocated or freed until after the fork.
+    HEAP.lock();
+}
+
+fn take() -> Option<Forking> {
+    instance::engine()?;
+    HEAP.unlock();
+    aio::queue::unlock_after_fork();
+    pins::unlock_after_fork();
+    thread_end::unlock_after_fork();
+    program_actions::unlock_after_fork();
+    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
+    unsafe { (*FORKING.0.get()).take() }
+}
+
+pub(super) extern "C" fn parent() {
+    let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
+    engine.child_made(&forking.at_rest, forking.heir.is_some());
+    // Also when fork has failed: then it shows that nobody is there.
+    if let Some(heir) = forking.heir {
+        forking.heirs.made(heir);
+    }
+    drop(forking.heap_break);
+    drop(forking.heirs);
+    drop(forking.at_rest);
+    engine.end_fork();
+    // SAFETY: taken in `prepare` by this thread.
+    unsafe { _IO_list_unlock() };
+    drop(forking.pinned);
+    end(forking.mask);
+}
+
+pub(super) extern "C" fn child() {
+    let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
+    if let Err(error) = engine.become_child(&mut forking.at_rest) {
+        stop_child(&error);
+    }
+    statistics::leave();
+    virtual_mask::become_child();
+    aio::queue::become_child();
+    pins::become_child(engine);
+    drop(forking.heap_break);
+    drop(forking.at_rest);
+    if let Some(heir) = forking.heir {
+        heir.keep();
+    }
+    // The parent's other children are not ours to wait for.
+    forking.heirs.forget();
+    drop(forking.heirs);
+    engine.end_fork();
+    // SAFETY: the child has one thread, and nobody else has the lock.
+    unsafe { _IO_list_resetlock() };
+    drop(forking.pinned);
+    end(forking.mask);
+}
+
+/// All is as it was before: what was sent to this process meanwhile is taken now.
+fn end(mask: Mask) {
+    lifecycle::end_fork();
+    signals::set_mask(mask);
+    lifecycle::look();
+}
+
+/// Forks by `make`, which no handlers of the C library's surround.
+pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
+    prepare();
+    let pid = make();
+    raw::preserving_errno(|| if pid == 0 { child() } else { parent() });
+    pid
+}
+
+/// glibc's `_Fork` runs no handlers: a child of it would be without its data.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "glibc's name")]
+pub extern "C" fn _Fork() -> libc::pid_t {
+    real!(_Fork: fn() -> libc::pid_t);
+    // SAFETY: no preconditions; what the child may do is the caller's matter.
+    forked(|| unsafe { _Fork()() } as isize) as libc::pid_t
+}
+
+fn stop_child(error: &std::io::Error) -> ! {
+    use softswap_sys::raw::write_stderr;
+    write_stderr(
+        format!(
+            "softswap: stopping a forked child: its swapped-out memory cannot be reached \
+             (userfaultfd: {error}); raise the limit on open files, or start the child with exec\n"
+        )
+        .as_bytes(),
+    );
+    // SAFETY: ends the child before any of its code sees a page of zeroes.
+    unsafe { libc::_exit(125) }
+}
+
+/// In a child with several threads the C library resets the locks of all open
+/// streams before our handler runs: those must be in memory.
+fn pin_streams(engine: &'static Engine) -> ResidentRanges<'static> {
+    // Bytes of a stream that are touched (the whole structure), and where in
+    // it the pointer to its lock is: <bits/types/struct_FILE.h>.
+    const STREAM_BYTES: usize = 216;
+    const LOCK_AT: usize = 136;
+    const LOCK_BYTES: usize = 16;
+    let mut pinned = ResidentRanges::new(engine);
+    // SAFETY: the iteration follows the C library's own protocol; each stream
+    // is pinned before it is read.
+    unsafe {
+        let mut at = _IO_iter_begin();
+        while at != _IO_iter_end() {
+            let stream = _IO_iter_file(at) as usize;
+            pinned.add(stream, STREAM_BYTES);
+            pinned.add(*((stream + LOCK_AT) as *const usize), LOCK_BYTES);
+            at = _IO_iter_next(at);
+        }
+    }
+    pinned
+}

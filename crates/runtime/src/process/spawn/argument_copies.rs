@@ -1,0 +1,199 @@
+//! Copies of what is handed over, outside managed memory.
+//!
+//! What cannot be read is handed over as it is: the kernel finds the same, and
+//! says so when its turn comes.
+
+use crate::base::system_calls::issue;
+use crate::base::uaccess::can_read;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::alloc::HEAP;
+use std::cell::Cell;
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(super) type Strings = *const *const c_char;
+
+thread_local! {
+    /// Where this thread's last copies lie. Kept rather than freed: after
+    /// vfork it is the child that fills it and the parent that stays.
+    static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Key whose destructor takes a thread's buffer away; 0 before there is one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the key. While loading, so that it is one of the first, whose values glibc
+/// keeps without allocating.
+pub(crate) fn set_up() {
+    let mut key = 0;
+    // SAFETY: valid out-pointer; the destructor has the right signature.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(take_buffer)) } == 0 {
+        KEY.store(key + 1, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn take_buffer(_base: *mut c_void) {
+    let (base, len) = BUFFER.replace((0, 0));
+    if len > 0 {
+        give_up(base, len);
+    }
+}
+
+fn give_up(base: usize, len: usize) {
+    if HEAP.owns(base) {
+        // SAFETY: allocated there, as a whole, and nobody's from now on.
+        unsafe { HEAP.release(base as *mut u8) };
+    } else {
+        issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
+    }
+}
+
+/// The page last found to be readable: strings lie close together.
+pub(super) struct Readable(usize);
+
+impl Readable {
+    pub(super) const fn new() -> Readable {
+        Readable(0)
+    }
+
+    /// Whether what lies at an address can be read, up to the page's end.
+    fn is(&mut self, address: usize) -> bool {
+        let page = address & !(PAGE_SIZE - 1);
+        if page != self.0 && can_read(address) {
+            self.0 = page;
+        }
+        page == self.0 && page != 0
+    }
+
+    /// Whether all of a range can be read.
+    fn is_all(&mut self, start: usize, len: usize) -> bool {
+        let Some(end) = start.checked_add(len) else { return false };
+        let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
+        pages.into_iter().all(|page| self.is(page.max(start)))
+    }
+
+    /// A string's bytes, with its zero.
+    fn text_len(&mut self, text: *const c_char) -> Option<usize> {
+        let mut at = text as usize;
+        while self.is(at) {
+            let left = PAGE_SIZE - at % PAGE_SIZE;
+            // SAFETY: found readable up to the page's end; C's rules keep others
+            // from taking it away meanwhile.
+            let within = unsafe { libc::strnlen(at as *const c_char, left) };
+            at += within;
+            if within < left {
+                return Some(at + 1 - text as usize);
+            }
+        }
+        None
+    }
+
+    /// The words of an array, with its null.
+    fn array_len(&mut self, strings: Strings) -> Option<usize> {
+        let mut at = strings;
+        while self.is_all(at as usize, size_of::<usize>()) {
+            // SAFETY: found readable.
+            if unsafe { (*at).is_null() } {
+                return Some((at as usize - strings as usize) / size_of::<usize>() + 1);
+            }
+            at = at.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Bytes a copy of a string takes.
+    pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
+        self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())
+    }
+
+    /// Bytes a copy of an array of strings takes.
+    pub(super) fn strings_room(&mut self, strings: Strings) -> usize {
+        let Some(words) = self.array_len(strings) else { return 0 };
+        // SAFETY: within the array, which was found readable.
+        let texts = (0..words - 1).map(|index| self.text_room(unsafe { *strings.add(index) }));
+        texts.sum::<usize>() + words * size_of::<usize>()
+    }
+}
+
+/// Copies of strings and arrays outside managed memory.
+pub(super) struct Copies {
+    base: usize,
+    len: usize,
+    used: usize,
+    readable: Readable,
+}
+
+impl Copies {
+    /// Room for `len` bytes; `None` when the kernel has none.
+    pub(super) fn with_room(len: usize) -> Option<Copies> {
+        let (base, have) = BUFFER.get();
+        if have >= len {
+            return Some(Copies { base, len: have, used: 0, readable: Readable::new() });
+        }
+        if have > 0 {
+            give_up(base, have);
+        }
+        let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
+        let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+        let mut base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
+        if base < 0 {
+            // A limit on address space that was lowered below the window's size
+            // leaves what the engine has reserved for itself.
+            base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
+        }
+        if base == 0 {
+            BUFFER.set((0, 0));
+            return None;
+        }
+        BUFFER.set((base as usize, len));
+        if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
+            // SAFETY: a live key of this library's.
+            unsafe { libc::pthread_setspecific(key, base as *const c_void) };
+        }
+        Some(Copies { base: base as usize, len, used: 0, readable: Readable::new() })
+    }
+
+    /// Room for `len` bytes, aligned to words, that nothing else refers to.
+    pub(super) fn take(&mut self, len: usize) -> *mut u8 {
+        let at = self.used;
+        self.used += len.next_multiple_of(size_of::<usize>());
+        assert!(self.used <= self.len, "copies are measured before they are made");
+        (self.base + at) as *mut u8
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) -> *const c_char {
+        let at = self.take(bytes.len());
+        // SAFETY: room just taken, in this thread's buffer.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+        at as *const c_char
+    }
+
+    /// A copy of a string, or the pointer itself where it cannot be read.
+    pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
+        match self.readable.text_len(text) {
+            // SAFETY: found readable.
+            Some(len) => self.put(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
+            None => text,
+        }
+    }
+
+    /// A copy of an array and its strings, or the pointer itself.
+    pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
+        let Some(words) = self.readable.array_len(strings) else { return strings };
+        let array = self.take(words * size_of::<usize>()).cast::<*const c_char>();
+        for index in 0..words {
+            // SAFETY: within the array, which was found readable and ends with a
+            // null pointer, and within the buffer.
+            unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
+        }
+        array
+    }
+}
+
+/// # Safety
+/// `strings` is a null-terminated array.
+pub(super) unsafe fn count(strings: Strings) -> usize {
+    // SAFETY: up to and including the terminator.
+    (0..).take_while(|index| unsafe { !(*strings.add(*index)).is_null() }).count()
+}

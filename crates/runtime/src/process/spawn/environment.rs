@@ -1,0 +1,127 @@
+//! The environment, which the C library hands to children by itself: its
+//! array moves out of managed memory, once and for good, because the filter
+//! would trap it in the child; the strings are pinned while a child starts.
+
+use super::argument_copies::{Strings, count};
+use super::fork_safe_mutex::ForkSafeMutex;
+use crate::base::instance;
+use crate::base::real::real;
+use crate::base::resident::ResidentRanges;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::alloc::HEAP;
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+unsafe extern "C" {
+    static mut environ: Strings;
+}
+
+pub(super) fn environment() -> Strings {
+    // SAFETY: reading the pointer; programs that change it meanwhile race with
+    // exec in any case.
+    unsafe { environ }
+}
+
+/// The array that `environ` was last given here, and how many words it has room for.
+struct Array {
+    at: *mut *const c_char,
+    room: usize,
+}
+
+// SAFETY: memory of the engine's heap, which belongs to no thread.
+unsafe impl Send for Array {}
+
+static ARRAY: ForkSafeMutex<Array> =
+    ForkSafeMutex::new(Array { at: std::ptr::null_mut(), room: 0 });
+/// `Array::at` when the C library has put a longer array in its place. One that
+/// the program put aside itself may come back and is not touched again.
+static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Moves the array `environ` points to out of managed memory, for good: the C
+/// library's child names it to the kernel, and the filter would trap that. The
+/// strings stay where they are. False when there is no memory.
+///
+/// As everywhere in C, no other thread may change the environment meanwhile.
+pub(super) fn settle_environment() -> bool {
+    if !instance::is_managed(environment() as usize) {
+        return true;
+    }
+    ARRAY.with(|array| {
+        let original = environment();
+        if !instance::is_managed(original as usize) {
+            return true;
+        }
+        // SAFETY: `environ` is a null-terminated array.
+        let words = unsafe { count(original) } + 1;
+        let reusable = SUPERSEDED.swap(std::ptr::null_mut(), Ordering::Relaxed) == array.at;
+        if !reusable || array.room < words {
+            let room = words.next_power_of_two();
+            let align = align_of::<usize>();
+            let at = HEAP.allocate(room * size_of::<usize>(), align, false).cast::<*const c_char>();
+            if at.is_null() {
+                return false;
+            }
+            if reusable && !array.at.is_null() {
+                // SAFETY: from the engine's heap, and no longer `environ`.
+                unsafe { HEAP.release(array.at.cast()) };
+            }
+            *array = Array { at, room };
+        }
+        // SAFETY: room for as many words; C code reads the pointer, as it would
+        // one that setenv had changed.
+        unsafe {
+            std::ptr::copy_nonoverlapping(original, array.at, words);
+            std::sync::atomic::fence(Ordering::Release);
+            (&raw mut environ).write_volatile(array.at);
+        }
+        true
+    })
+}
+
+/// Runs what makes the C library put a longer array in the place of `environ`,
+/// and notes when it was ours that it left.
+fn growing(call: impl FnOnce() -> i32) -> i32 {
+    let before = environment();
+    let result = call();
+    if environment() != before && HEAP.owns(before as usize) {
+        SUPERSEDED.store(before.cast_mut(), Ordering::Relaxed);
+    }
+    result
+}
+
+/// # Safety
+/// As `setenv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, replace: i32) -> i32 {
+    real!(setenv: fn(*const c_char, *const c_char, i32) -> i32);
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    growing(|| unsafe { setenv()(name, value, replace) })
+}
+
+/// # Safety
+/// As `putenv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
+    real!(putenv: fn(*mut c_char) -> i32);
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    growing(|| unsafe { putenv()(text) })
+}
+
+/// Calls a function of the C library whose child reads the environment, with
+/// all of that kept in memory.
+pub(super) fn with_environment<R>(engine: &Engine, call: impl FnOnce() -> R) -> R {
+    let mut pinned = ResidentRanges::new(engine);
+    let strings = environment();
+    if !strings.is_null() {
+        // SAFETY: a null-terminated array of C strings.
+        unsafe {
+            let count = count(strings);
+            pinned.add(strings as usize, (count + 1) * size_of::<usize>());
+            for index in 0..count {
+                let text = *strings.add(index);
+                pinned.add(text as usize, libc::strlen(text) + 1);
+            }
+        }
+    }
+    call()
+}

@@ -1,0 +1,159 @@
+//! The `exec` family.
+
+use super::argument_copies::Strings;
+use super::environment::environment;
+use super::exec_call::exec;
+use super::path_search;
+use crate::base::errno::c_result;
+use crate::base::instance;
+use crate::base::real::real;
+use crate::base::system_calls::issue;
+use std::ffi::c_char;
+
+/// # Safety
+/// As `execve(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
+    let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
+    if instance::engine().is_none() {
+        return c_result(issue(libc::SYS_execve, arguments)) as i32;
+    }
+    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
+    // refuses it.
+    c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
+}
+
+/// # Safety
+/// As `execv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
+    // SAFETY: the program's arguments, and the environment, which is an array of strings.
+    unsafe { execve(path, argv, environment()) }
+}
+
+/// # Safety
+/// As `fexecve(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
+    let empty = c"".as_ptr() as usize;
+    let flags = libc::AT_EMPTY_PATH as usize;
+    let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
+    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
+    // refuses it.
+    c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
+}
+
+/// # Safety
+/// As `execvpe(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
+    real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
+    // SAFETY: the arrays and strings that the program has given, as C has them; what cannot be read
+    // is copied by nobody.
+    unsafe {
+        if instance::engine().is_none() {
+            return execvpe()(file, argv, envp);
+        }
+        c_result(path_search::exec(file, argv, envp)) as i32
+    }
+}
+
+/// # Safety
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
+    // SAFETY: the program's arguments, and the environment, which is an array of strings.
+    unsafe { execvpe(file, argv, environment()) }
+}
+
+/// How a variadic exec finds its arguments: five in registers, the rest on
+/// the stack.
+const IN_REGISTERS: usize = 5;
+/// Most arguments of a variadic exec.
+const MAX_LISTED: usize = 2000;
+
+/// Which exec a variadic function stands for.
+#[derive(PartialEq)]
+enum Listed {
+    Path,
+    PathAndEnvironment,
+    File,
+}
+
+/// # Safety
+/// `registers` holds the first five variadic words, `stack` the others, of
+/// which a null pointer ends the list.
+unsafe fn exec_listed(
+    path: *const c_char,
+    registers: *const usize,
+    stack: *const usize,
+    kind: &Listed,
+) -> i32 {
+    let word = |index: usize| {
+        // SAFETY: the variadic words up to the null pointer that ends them; `registers` has the
+        // first five, `stack` the others.
+        unsafe {
+            if index < IN_REGISTERS {
+                *registers.add(index)
+            } else {
+                *stack.add(index - IN_REGISTERS)
+            }
+        }
+    };
+    let mut argv = [std::ptr::null::<c_char>(); MAX_LISTED];
+    let mut count = 0;
+    while word(count) != 0 {
+        if count + 1 == MAX_LISTED {
+            return c_result(-(libc::E2BIG as isize)) as i32;
+        }
+        argv[count] = word(count) as *const c_char;
+        count += 1;
+    }
+    // SAFETY: `argv` ends with a null pointer; the strings are the program's.
+    unsafe {
+        match kind {
+            Listed::Path => execv(path, argv.as_ptr()),
+            Listed::PathAndEnvironment => execve(path, argv.as_ptr(), word(count + 1) as Strings),
+            Listed::File => execvp(path, argv.as_ptr()),
+        }
+    }
+}
+
+/// Defines a variadic exec: saves the register arguments below the return
+/// address and hands both places on.
+macro_rules! listed {
+    ($name:ident, $inner:ident, $kind:expr) => {
+        unsafe extern "C" fn $inner(
+            path: *const c_char,
+            registers: *const usize,
+            stack: *const usize,
+        ) -> i32 {
+            // SAFETY: both places were set up by the function below.
+            unsafe { exec_listed(path, registers, stack, &$kind) }
+        }
+
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "lea rdx, [rsp + 48]",
+                "call {inner}",
+                "add rsp, 40",
+                "ret",
+                inner = sym $inner,
+            )
+        }
+    };
+}
+
+listed!(execl, execl_inner, Listed::Path);
+listed!(execle, execle_inner, Listed::PathAndEnvironment);
+listed!(execlp, execlp_inner, Listed::File);

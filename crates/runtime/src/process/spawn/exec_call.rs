@@ -1,0 +1,60 @@
+//! The system calls `execve` and `execveat`, with all that they are given outside managed
+//! memory: the kernel reads path, argv and envp with no chance to bring anything in.
+
+use super::argument_copies::{Copies, Readable, Strings};
+use crate::base::instance;
+use crate::base::system_calls::{Answer, Arguments};
+use crate::signals::exec_mask;
+use softswap_sys::raw;
+use std::ffi::c_char;
+
+/// Issues the call itself, with what it is given outside managed memory.
+///
+/// # Safety
+/// As the call.
+pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
+    // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
+    exec_mask::with_program_mask(|| unsafe { raw::syscall(number, arguments) })
+}
+
+/// Issues execve or execveat with everything copied out of managed memory.
+/// The kernel's result; returns only on failure.
+///
+/// # Safety
+/// As the call: a path, and arrays of strings.
+pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
+    let path = arguments[path_at] as *const c_char;
+    let argv = arguments[path_at + 1] as Strings;
+    let envp = arguments[path_at + 2] as Strings;
+    // SAFETY: `Readable` looks only at what can be read; what cannot is left to the kernel, which
+    // refuses it.
+    unsafe {
+        let mut readable = Readable::new();
+        let room =
+            readable.text_room(path) + readable.strings_room(argv) + readable.strings_room(envp);
+        let Some(mut copies) = Copies::with_room(room) else {
+            return -(libc::E2BIG as isize);
+        };
+        arguments[path_at] = copies.put_text(path) as usize;
+        arguments[path_at + 1] = copies.put_strings(argv) as usize;
+        arguments[path_at + 2] = copies.put_strings(envp) as usize;
+        issue_exec(number, arguments)
+    }
+}
+
+/// exec that trapped: made by a raw system call or inside the C library.
+pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
+    let path_at = usize::from(number == libc::SYS_execveat);
+    // SAFETY: the program's own arguments.
+    unsafe { exec(number, arguments, path_at) }
+}
+
+/// The answers to raw calls of `exec`.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    instance::engine()?;
+    match number {
+        libc::SYS_execve => Some(|arguments| answer_exec(libc::SYS_execve, arguments)),
+        libc::SYS_execveat => Some(|arguments| answer_exec(libc::SYS_execveat, arguments)),
+        _ => None,
+    }
+}

@@ -1,0 +1,138 @@
+//! `execvp` and its relatives: the file is looked for in the directories of PATH.
+//!
+//! The C library's own search does not do. While the kernel reads what it is given,
+//! a mask may be in force with which nothing can be brought in (what the program
+//! blocks, a new program inherits), and the search reads PATH and writes
+//! to its stack between two such calls. So it is done here, from copies, and the
+//! mask changes for each call alone.
+
+use super::argument_copies::{Copies, Readable, Strings, count};
+use super::exec_call::issue_exec;
+use std::ffi::{CStr, c_char};
+
+/// Where there is no PATH.
+const USUAL: &CStr = c"/bin:/usr/bin";
+const SHELL: &CStr = c"/bin/sh";
+const MOST_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
+const LONGEST_NAME: usize = 255;
+/// Of a longer PATH the C library looks at no longer entry.
+const LONGEST_PATH: usize = MOST_NAME_BYTES - 1;
+
+/// What of the room goes by rounding up, and for the shell's further words.
+const ROUNDING_WORDS: usize = 8;
+
+/// What is handed over, outside managed memory.
+struct Program {
+    file: &'static [u8],
+    argv: Strings,
+    envp: Strings,
+    /// Room for a name that is tried.
+    name: *mut u8,
+    /// Room for the arguments of a shell that is to read the file.
+    for_shell: *mut *const c_char,
+    /// How many arguments there are.
+    count: usize,
+}
+
+/// `execvpe(3)`: the kernel's result of the last attempt that says something.
+///
+/// # Safety
+/// As `execvpe(3)`.
+pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> isize {
+    // SAFETY: the environment is the program's; nobody changes it meanwhile.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    let path = if path.is_null() { USUAL.as_ptr() } else { path };
+    let mut readable = Readable::new();
+    let (path_room, file_room) = (readable.text_room(path), readable.text_room(file));
+    if file_room == 0 {
+        return -(libc::EFAULT as isize);
+    }
+    let argv_room = readable.strings_room(argv);
+    // The shell's arguments are as many words and one more, which the room for the
+    // strings covers, too.
+    let room = 2 * (path_room + file_room + argv_room)
+        + readable.strings_room(envp)
+        + SHELL.count_bytes()
+        + ROUNDING_WORDS * size_of::<usize>();
+    let Some(mut copies) = Copies::with_room(room) else { return -(libc::E2BIG as isize) };
+    // SAFETY: found readable just now, and copied.
+    let (file, path) = unsafe {
+        let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
+        let path: &'static CStr = CStr::from_ptr(copies.put_text(path));
+        (file.to_bytes_with_nul(), path.to_bytes())
+    };
+    let argv = copies.put_strings(argv);
+    let envp = copies.put_strings(envp);
+    let count = if argv_room == 0 || argv.is_null() {
+        0
+    } else {
+        // SAFETY: a copy of an array that ends with a null pointer.
+        unsafe { count(argv) }
+    };
+    let name = copies.take(path.len() + file.len() + 1);
+    let for_shell = copies.take((count + 3) * size_of::<usize>()).cast();
+    search(&Program { file, argv, envp, name, for_shell, count }, path)
+}
+
+fn search(program: &Program, path: &[u8]) -> isize {
+    let len = program.file.len() - 1;
+    if len == 0 {
+        return -(libc::ENOENT as isize);
+    }
+    if program.file.contains(&b'/') {
+        return attempt(program, &[]);
+    }
+    if len > LONGEST_NAME {
+        return -(libc::ENAMETOOLONG as isize);
+    }
+    let mut denied = false;
+    let mut result = -(libc::ENOENT as isize);
+    for directory in path.split(|byte| *byte == b':') {
+        if directory.len() > LONGEST_PATH {
+            continue;
+        }
+        result = attempt(program, directory);
+        match -result as i32 {
+            libc::EACCES => denied = true,
+            libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return result,
+        }
+    }
+    if denied { -(libc::EACCES as isize) } else { result }
+}
+
+/// Tries the file in one directory; by a shell, where it is no program of the
+/// kernel's.
+fn attempt(program: &Program, directory: &[u8]) -> isize {
+    let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+    let mut at = program.name;
+    for part in [directory, slash, program.file] {
+        // SAFETY: room for the longest directory, a slash and the file's name.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
+            at = at.add(part.len());
+        }
+    }
+    let name = program.name as usize;
+    let result = call(name, program.argv, program.envp);
+    if result != -(libc::ENOEXEC as isize) {
+        return result;
+    }
+    // SAFETY: room for three words more than there are arguments; `argv` has as many.
+    unsafe {
+        let words = program.for_shell;
+        words.write(SHELL.as_ptr());
+        words.add(1).write(name as *const c_char);
+        let rest = program.count.saturating_sub(1);
+        for index in 0..rest {
+            words.add(2 + index).write(*program.argv.add(1 + index));
+        }
+        words.add(2 + rest).write(std::ptr::null());
+    }
+    call(SHELL.as_ptr() as usize, program.for_shell, program.envp)
+}
+
+fn call(name: usize, argv: Strings, envp: Strings) -> isize {
+    // SAFETY: copies, or pointers that the kernel refuses.
+    unsafe { issue_exec(libc::SYS_execve, [name, argv as usize, envp as usize, 0, 0, 0]) }
+}

@@ -1,0 +1,178 @@
+//! `posix_spawn`: its child shares our memory, but not our handlers.
+
+use super::argument_copies::{Copies, Readable, Strings};
+use super::environment::with_environment;
+use crate::base::instance;
+use crate::base::real::real;
+use crate::signals::exec_mask;
+use std::ffi::c_char;
+
+type FileActions = *const libc::posix_spawn_file_actions_t;
+type SpawnAttributes = *const libc::posix_spawnattr_t;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    FileActions,
+    SpawnAttributes,
+    Strings,
+    Strings,
+) -> i32;
+
+/// Bytes of one action in glibc: a tag, then numbers and at most one path.
+const ACTION_BYTES: usize = 32;
+
+/// glibc's `posix_spawn_file_actions_t`, as far as it is public.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Actions {
+    allocated: i32,
+    used: i32,
+    actions: *const [usize; ACTION_BYTES / size_of::<usize>()],
+    pad: [i32; 16],
+}
+
+/// Which word of an action is a path: glibc's tags 2 (open) and 3 (chdir).
+fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usize> {
+    match action[0] as u32 {
+        2 => Some(2),
+        3 => Some(1),
+        _ => None,
+    }
+}
+
+/// Room for a copy of file actions with their paths.
+///
+/// # Safety
+/// `actions` is a valid file-actions object.
+unsafe fn actions_room(actions: &Actions) -> usize {
+    let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
+    for index in 0..actions.used as usize {
+        // SAFETY: within the array; the word is a path.
+        unsafe {
+            let action = &*actions.actions.add(index);
+            room += path_word(action)
+                .map_or(0, |word| Readable::new().text_room(action[word] as *const c_char));
+        }
+    }
+    room
+}
+
+/// # Safety
+/// As `actions_room`, with as much room made.
+unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
+    let count = actions.used as usize;
+    let array =
+        copies.take(count * ACTION_BYTES).cast::<[usize; ACTION_BYTES / size_of::<usize>()]>();
+    for index in 0..count {
+        // SAFETY: within both arrays; the word is a path.
+        unsafe {
+            let mut action = *actions.actions.add(index);
+            if let Some(word) = path_word(&action) {
+                action[word] = copies.put_text(action[word] as *const c_char) as usize;
+            }
+            array.add(index).write(action);
+        }
+    }
+    let copy = Actions { actions: array, ..*actions };
+    // SAFETY: plain data, read as bytes.
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
+    copies.put(bytes).cast()
+}
+
+/// A copy of the attributes. A child that is to have its parent's mask gets it by them
+/// where the parent blocks what the kernel does not.
+///
+/// # Safety
+/// `attributes` is a valid object or null, and there is room for a copy.
+unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
+    let passed_on = exec_mask::to_pass_on();
+    if attributes.is_null() && passed_on.is_none() {
+        return attributes;
+    }
+    // SAFETY: plain data in glibc, for which all-zero is what a new object is.
+    unsafe {
+        let mut copy = match attributes.as_ref() {
+            Some(attributes) => *attributes,
+            None => std::mem::zeroed(),
+        };
+        let mut flags = 0;
+        libc::posix_spawnattr_getflags(&raw const copy, &raw mut flags);
+        let sets_mask = libc::POSIX_SPAWN_SETSIGMASK as i16;
+        if let Some(mask) = passed_on.filter(|_| flags & sets_mask == 0) {
+            libc::posix_spawnattr_setsigmask(&raw mut copy, &raw const mask);
+            libc::posix_spawnattr_setflags(&raw mut copy, flags | sets_mask);
+        }
+        let first = (&raw const copy).cast::<u8>();
+        copies.put(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
+    }
+}
+
+/// # Safety
+/// As `posix_spawn(3)`.
+unsafe fn spawn(
+    real: Spawn,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: FileActions,
+    attributes: SpawnAttributes,
+    argv: Strings,
+    envp: Strings,
+) -> i32 {
+    // SAFETY: objects that the program has made for this function, valid or null; strings and
+    // arrays are only read where they can be.
+    unsafe {
+        let Some(engine) = instance::engine() else {
+            return real(pid, path, actions, attributes, argv, envp);
+        };
+        let parsed = actions.cast::<Actions>().as_ref();
+        let mut readable = Readable::new();
+        let room = readable.text_room(path)
+            + readable.strings_room(argv)
+            + readable.strings_room(envp)
+            + parsed.map_or(0, |actions| actions_room(actions))
+            + size_of::<libc::posix_spawnattr_t>();
+        let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };
+        let path = copies.put_text(path);
+        let argv = copies.put_strings(argv);
+        let envp = copies.put_strings(envp);
+        let actions = match parsed {
+            Some(parsed) => put_actions(&mut copies, parsed),
+            None => actions,
+        };
+        let attributes = put_attributes(&mut copies, attributes);
+        let mut made = 0;
+        let result =
+            with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));
+        if result == 0 && !pid.is_null() {
+            pid.write(made);
+        }
+        result
+    }
+}
+
+/// Defines an interposed `posix_spawn`.
+macro_rules! spawning {
+    ($name:ident) => {
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            path: *const c_char,
+            actions: FileActions,
+            attributes: SpawnAttributes,
+            argv: Strings,
+            envp: Strings,
+        ) -> i32 {
+            real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
+                            Strings, Strings) -> i32);
+            // SAFETY: the C library's function of this name, and the arguments that the program has
+            // given for it.
+            unsafe { spawn($name(), pid, path, actions, attributes, argv, envp) }
+        }
+    };
+}
+
+spawning!(posix_spawn);
+spawning!(posix_spawnp);

@@ -1,0 +1,158 @@
+//! `popen` and `system`: a shell, by way of the C library or of `posix_spawn`.
+
+use super::argument_copies::{Copies, Readable};
+use super::environment::{environment, settle_environment, with_environment};
+use super::fork_safe_mutex::ForkSafeMutex;
+use super::posix_spawn::posix_spawn;
+use crate::base::instance;
+use crate::base::real::real;
+use crate::memory::libc_memory::outside_the_window;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action};
+use std::ffi::{c_char, c_void};
+
+/// # Safety
+/// As `popen(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
+    // SAFETY: a command that the program has given, a C string; all other objects are locals.
+    unsafe {
+        let Some(engine) = instance::engine() else { return popen()(command, mode) };
+        let copies = Copies::with_room(Readable::new().text_room(command));
+        let Some(mut copies) = copies.filter(|_| settle_environment()) else {
+            raw::set_errno(libc::ENOMEM);
+            return std::ptr::null_mut();
+        };
+        let command = copies.put_text(command);
+        // The stream and the actions of the child, which it writes and reads
+        // with all signals blocked.
+        with_environment(engine, || outside_the_window(|| popen()(command, mode)))
+    }
+}
+
+/// `system(3)`. Written out, because the C library's waits for the command
+/// inside, and the environment would be kept in memory for so long.
+///
+/// # Safety
+/// As `system(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
+    real!(system: fn(*const c_char) -> i32);
+    // SAFETY: a command that the program has given, a C string; all other objects are locals.
+    unsafe {
+        if instance::engine().is_none() || command.is_null() {
+            return system()(command);
+        }
+        system_by_spawn(command)
+    }
+}
+
+/// Waits for `pid`, through interruptions; its status. Not a place where the
+/// thread can be cancelled: what was changed for it would stay changed.
+fn wait_for(pid: libc::pid_t) -> i32 {
+    let mut status = -1;
+    loop {
+        // By way of the guard: this stack may be managed memory, and out.
+        // SAFETY: `status` is valid; there is no rusage.
+        let waited = unsafe {
+            let args = [pid as usize, &raw mut status as usize, 0, 0];
+            raw::syscall_through_guard(libc::SYS_wait4, args)
+        };
+        if waited == pid as isize {
+            return status;
+        }
+        if waited != -(libc::EINTR as isize) {
+            return -1;
+        }
+    }
+}
+
+/// How many threads are in `system`, and what the first of them found there
+/// for SIGINT and SIGQUIT; the last one puts it back.
+struct Ignoring {
+    count: usize,
+    found: [Action; 2],
+}
+
+const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
+static IGNORING: ForkSafeMutex<Ignoring> =
+    ForkSafeMutex::new(Ignoring { count: 0, found: [Action::DEFAULT; 2] });
+
+/// Ignores both signals; what the program has for them.
+fn begin_ignoring() -> [Action; 2] {
+    IGNORING.with(|ignoring| {
+        if ignoring.count == 0 {
+            let ignore = Action { handler: libc::SIG_IGN, ..Action::DEFAULT };
+            for (signal, found) in IGNORED.iter().zip(&mut ignoring.found) {
+                // SAFETY: no handler is installed.
+                let before = unsafe { signals::change_action(*signal, Some(&ignore)) };
+                *found = before.unwrap_or(Action::DEFAULT);
+            }
+        }
+        ignoring.count += 1;
+        ignoring.found
+    })
+}
+
+fn end_ignoring() {
+    IGNORING.with(|ignoring| {
+        ignoring.count -= 1;
+        if ignoring.count == 0 {
+            for (signal, found) in IGNORED.iter().zip(&ignoring.found) {
+                // SAFETY: what the kernel gave for this signal.
+                let _ = unsafe { signals::change_action(*signal, Some(found)) };
+            }
+        }
+    });
+}
+
+/// # Safety
+/// `command` is a C string.
+unsafe fn system_by_spawn(command: *const c_char) -> i32 {
+    // SAFETY: all objects are locals, initialised before use; POSIX's order:
+    // ignore INT and QUIT and block CHLD until the command has ended.
+    unsafe {
+        let found = begin_ignoring();
+        let mut block: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut block);
+        libc::sigaddset(&raw mut block, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const block, &raw mut before);
+
+        let mut defaults: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut defaults);
+        for (signal, action) in IGNORED.iter().zip(&found) {
+            if action.handler != libc::SIG_IGN {
+                libc::sigaddset(&raw mut defaults, *signal);
+            }
+        }
+        let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
+        libc::posix_spawnattr_init(&raw mut attributes);
+        libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const before);
+        libc::posix_spawnattr_setsigdefault(&raw mut attributes, &raw const defaults);
+        let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+        libc::posix_spawnattr_setflags(&raw mut attributes, flags as i16);
+
+        let argv = [c"sh".as_ptr(), c"-c".as_ptr(), c"--".as_ptr(), command, std::ptr::null()];
+        let mut pid = 0;
+        let failed = posix_spawn(
+            &raw mut pid,
+            c"/bin/sh".as_ptr(),
+            std::ptr::null(),
+            &raw const attributes,
+            argv.as_ptr(),
+            environment(),
+        );
+        let status = if failed == 0 {
+            wait_for(pid)
+        } else {
+            const SHELL_FAILED: i32 = 127 << 8;
+            SHELL_FAILED
+        };
+        libc::posix_spawnattr_destroy(&raw mut attributes);
+        end_ignoring();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        status
+    }
+}

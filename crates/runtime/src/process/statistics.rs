@@ -1,0 +1,58 @@
+//! The page of statistics, and to which process it belongs: the one that `softswap run` has
+//! started, whatever it becomes by exec.
+
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::door::config::Config;
+use softswap_sys::{kept, memory, raw, shared};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The descriptor of the statistics, which only this process's execs inherit.
+static STATISTICS: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether `softswap run` started this very process.
+pub(crate) fn is_supervised(config: &Config) -> bool {
+    // A filter that an earlier program left may forbid to ask.
+    let parent = raw::parent_process();
+    parent > 0 && Some(parent) == config.supervisor_pid
+}
+
+/// The statistics of this process: what `softswap run` looks at, or memory of its own.
+pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
+    let stats = find_statistics(config)?;
+    // Where it is refused a child needs what it asks for then.
+    let _ = shared::prepare_private(stats.words());
+    Ok(stats)
+}
+
+fn find_statistics(config: &Config) -> std::io::Result<Stats> {
+    // The page is for the process that `softswap run` started, whatever it
+    // becomes by exec; those it starts in turn count for themselves.
+    if let Some(number) = config.stats_fd {
+        // SAFETY: borrowed for these calls only; a wrong number is refused by them.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        if is_supervised(config) {
+            if let Ok(words) = shared::open(fd, STATS_WORDS) {
+                // What this process becomes by exec goes on with it.
+                kept::keep(number);
+                STATISTICS.store(number, Ordering::Relaxed);
+                return Ok(Stats::new(words));
+            }
+        } else if shared::is_shared(fd, STATS_WORDS) {
+            // Come by way of posix_spawn, from the process that it is for.
+            // SAFETY: takes no pointers; nobody here knows the number yet.
+            unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+        }
+    }
+    Ok(Stats::new(memory::reserve_u64(STATS_WORDS)?))
+}
+
+/// In a forked child: its statistics are its own, and so are those of what it
+/// starts.
+pub(crate) fn leave() {
+    let number = STATISTICS.swap(-1, Ordering::Relaxed);
+    if number >= 0 {
+        kept::forget(number);
+        // SAFETY: takes no pointers; nobody uses the number any more.
+        unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,126 @@
+//! What the kernel reads and writes by itself when a thread ends: it cannot have a page
+//! brought in then.
+//!
+//! These are the robust mutexes that the thread holds, a list that runs through them, and a
+//! word that is cleared for who waits for the thread. So before a thread ends, and when it
+//! names such a word, they are brought in, and stay until the thread is gone.
+
+use crate::base::system_calls::{Answer, Arguments, ask, pass_on};
+use crate::base::{instance, uaccess};
+use crate::signals::lifecycle;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::locked::Locked;
+use softswap_sys::{raw, signals};
+
+/// Memory that stays until a thread is gone.
+struct Kept {
+    thread: i32,
+    address: usize,
+    len: usize,
+}
+
+static LIST: Locked<Vec<Kept>> = Locked::new(Vec::new());
+
+/// Keeps other threads from holding the lock while this one forks.
+pub(crate) fn lock_for_fork() {
+    LIST.lock_for_fork();
+}
+
+/// Ends what [`lock_for_fork`] began.
+pub(crate) fn unlock_after_fork() {
+    LIST.unlock_after_fork();
+}
+
+/// Brings in `len` bytes and keeps them for as long as this thread is there; whether they
+/// can be read now.
+fn keep(engine: &Engine, address: usize, len: usize) -> bool {
+    if !engine.contains(address) {
+        return true;
+    }
+    let pinned = signals::with_all_blocked(|| engine.pin(address, len, len));
+    let Ok(pinned) = pinned else { return false };
+    if pinned > 0 {
+        let thread = raw::current_thread();
+        LIST.with(|kept| kept.push(Kept { thread, address, len: pinned }));
+    }
+    pinned == len
+}
+
+/// Gives up what was kept for threads that are gone.
+pub(crate) fn release_gone(engine: &Engine) {
+    let process = raw::current_process() as usize;
+    let is_gone = |thread: i32| {
+        ask(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == -(libc::ESRCH as isize)
+    };
+    LIST.with(|kept| {
+        kept.retain(|range| {
+            let stays = !is_gone(range.thread);
+            if !stays {
+                engine.unpin(range.address, range.len);
+            }
+            stays
+        });
+    });
+}
+
+/// So many entries the kernel looks at.
+const MOST_ENTRIES: usize = 2048;
+/// Marks entries of mutexes that hand priority on.
+const MARK: usize = 1;
+
+/// Keeps what the kernel looks at when this thread ends.
+pub(crate) fn prepare(engine: &Engine) {
+    let (mut at, mut len) = (0_usize, 0_usize);
+    let places = [0, &raw mut at as usize, &raw mut len as usize, 0, 0, 0];
+    if ask(libc::SYS_get_robust_list, places) < 0 || at == 0 {
+        return;
+    }
+    // <linux/futex.h>: the first entry, how far a futex word lies from its entry, and
+    // an entry that is just being put in or taken out.
+    const HEAD_BYTES: usize = 3 * size_of::<usize>();
+    if !keep(engine, at, HEAD_BYTES) {
+        return;
+    }
+    let Some([mut entry, word_at, pending]) = uaccess::words(at) else { return };
+    let keep_word = |entry: usize| {
+        keep(engine, (entry & !MARK).wrapping_add(word_at), size_of::<u32>());
+    };
+    if pending & !MARK != 0 {
+        keep_word(pending);
+    }
+    for _ in 0..MOST_ENTRIES {
+        let place = entry & !MARK;
+        if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
+            break;
+        }
+        // The kernel ends a list that names memory which is gone.
+        let Some([next]) = uaccess::words(place) else { break };
+        keep_word(entry);
+        entry = next;
+    }
+    release_gone(engine);
+}
+
+fn exit(arguments: Arguments) -> isize {
+    lifecycle::leave();
+    if let Some(engine) = instance::engine() {
+        prepare(engine);
+    }
+    pass_on(libc::SYS_exit, arguments)
+}
+
+fn set_tid_address(arguments: Arguments) -> isize {
+    if let Some(engine) = instance::engine() {
+        keep(engine, arguments[0], size_of::<u32>());
+    }
+    pass_on(libc::SYS_set_tid_address, arguments)
+}
+
+/// The answer to a call by its number, if it is about a thread's end.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    match number {
+        libc::SYS_exit => Some(exit),
+        libc::SYS_set_tid_address => Some(set_tid_address),
+        _ => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! SIGBUS: the program touched a page that is out, or made a mistake.
+
+use super::deliver::deliver;
+use super::strike::strike;
+use crate::base::instance;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::core::errors::FaultError;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use std::ffi::c_void;
+use std::io;
+
+/// Everything is blocked while a page comes in: a handler of the program's
+/// that touched the same page would wait for itself. Where room for it has to be
+/// waited for, the handler returns when a signal is pending, and the touch is repeated.
+const WHILE_HANDLING: Mask = !0;
+
+pub(crate) fn install() -> io::Result<Action> {
+    signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, 0)
+}
+
+extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: `info` is what the kernel gave this SIGBUS handler.
+        let address = unsafe { signals::fault_address(info) };
+        // SAFETY: `info` is what the kernel gave this SIGBUS handler.
+        let from_kernel = unsafe { (*info).si_code } > 0;
+        if from_kernel && instance::is_managed(address) {
+            // SAFETY: `context` is what the kernel gave this handler.
+            let writes = unsafe { signals::fault_is_write(context) };
+            let access = if writes { Access::Write } else { Access::Read };
+            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+            let blocked = unsafe { *signals::interrupted_mask(context) };
+            match bring_in(address, access, !blocked) {
+                Ok(()) => return,
+                // The program's handler runs now, and then the touch is repeated.
+                Err(error) if error.is_for_a_signal() => return,
+                // A file mapping's own fault, beyond the file's end say.
+                Err(FaultError::Foreign) => {}
+                Err(error) => {
+                    refuse(address, &error, context);
+                    return;
+                }
+            }
+        }
+        // SAFETY: both are the kernel's; the program's handler gets them as is.
+        unsafe { deliver(SIGBUS, info, context) };
+    });
+}
+
+/// Brings in the page at a managed address. With signals blocked: of those the program
+/// wants the ones in `open`, and a wait for room is not to keep it from them.
+fn bring_in(address: usize, access: Access, open: Mask) -> Result<(), FaultError> {
+    match instance::engine() {
+        Some(engine) => engine.fault_until(address, access, open),
+        None => Err(FaultError::NotMapped),
+    }
+}
+
+/// The toucher cannot have its page: SIGSEGV for an address that is not
+/// mapped, as without softswap; otherwise the reason, and SIGBUS.
+pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
+    if matches!(error, FaultError::NotMapped) {
+        let info = signals::segv_info(address);
+        // SAFETY: valid details; `context` is the handler's.
+        unsafe { strike(SIGSEGV, &raw const info, context) };
+        return;
+    }
+    explain(error);
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = SIGBUS;
+    info.si_code = libc::BUS_OBJERR;
+    // SAFETY: valid details; the program's handler may look at them.
+    unsafe { deliver(SIGBUS, &raw mut info, context) };
+}
+
+/// Tells on standard error why the program is stopped.
+fn explain(error: &FaultError) {
+    if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
+        engine.stats().set(Counter::StopReason, reason as u64);
+    }
+    let mut text = Line { bytes: [0; 1024], len: 0 };
+    let pid = raw::current_process();
+    let _ = std::fmt::Write::write_fmt(
+        &mut text,
+        format_args!("softswap: stopping the program (pid {pid}): {error}\n"),
+    );
+    raw::write_stderr(&text.bytes[..text.len]);
+}
+
+/// A line of text put together without allocating.
+struct Line {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl std::fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let taken = text.len().min(room.len());
+        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Sets of signals: the engine's, the C library's own, and a `sigset_t` as a word.
+
+use libc::sigset_t;
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, SIGBUS, SIGSYS};
+
+/// The engine's signals.
+pub(crate) const OURS: Mask = NEVER_BLOCKED;
+
+/// Signals that the C library keeps for itself (cancellation, setxid).
+pub(crate) const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
+
+/// Whether a signal is one that programs may name: the C library keeps two for itself.
+pub(super) fn is_for_programs(signal: i32) -> bool {
+    signals::SIGNALS.contains(&signal) && INTERNAL & signals::bit(signal) == 0
+}
+
+/// The engine's signals that a mask names.
+pub(super) fn kinds(of: Mask) -> impl Iterator<Item = i32> {
+    [SIGBUS, SIGSYS].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
+}
+
+/// The kernel's part of a C library set.
+///
+/// # Safety
+/// `set` is a valid sigset_t.
+pub(super) unsafe fn bits(set: *const sigset_t) -> Mask {
+    // SAFETY: a sigset_t starts with the kernel's 64 bits.
+    unsafe { set.cast::<Mask>().read_unaligned() }
+}
+
+pub(super) fn set_bits(set: &mut sigset_t, mask: Mask) {
+    // SAFETY: a sigset_t starts with the kernel's 64 bits; it is exclusively borrowed.
+    unsafe { std::ptr::from_mut(set).cast::<Mask>().write_unaligned(mask) };
+}
+
+/// A C library set.
+pub(super) fn set_of(mask: Mask) -> sigset_t {
+    // SAFETY: all-zero is the empty set.
+    let mut set = unsafe { std::mem::zeroed() };
+    set_bits(&mut set, mask);
+    set
+}

@@ -1,0 +1,232 @@
+//! What a signal does: `sigaction` and all that is made of it.
+
+use super::program_actions::{ASKED, remembered};
+use super::sets::{INTERNAL, OURS, bits, is_for_programs, set_bits, set_of};
+use super::virtual_mask;
+use super::virtual_mask::is_borrowing;
+use super::{handler_entry as entry, pending};
+use crate::base::errno::{c_result, refused};
+use crate::base::{instance, program_filter};
+use libc::sigaction as CAction;
+use softswap_sys::signals::{self, Action, Mask, SA_RESTORER};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn is_function(handler: usize) -> bool {
+    !matches!(handler, libc::SIG_DFL | libc::SIG_IGN)
+}
+
+/// Changes what a signal does, if there is a new action; what it did before, or an error
+/// number. Every change of an action ends here.
+///
+/// # Safety
+/// As `sigaction(2)`: the handler is a function.
+pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, i32> {
+    if let Some(refused) =
+        program_filter::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
+    {
+        return Err(-refused as i32);
+    }
+    if let Some(remembered) = remembered(signal) {
+        // The child of a vfork has handlers of its own, but this memory is its parent's.
+        let new = new.filter(|_| !is_borrowing());
+        let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
+        let before = remembered.change(new);
+        if new.is_some_and(|new| new.handler == libc::SIG_IGN) {
+            pending::forget(signal);
+        }
+        return Ok(before);
+    }
+    let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+    let asked = ASKED.get(signal as usize).filter(|_| instance::engine().is_some());
+    let Some(asked) = asked else {
+        // SAFETY: `new` names a handler of the program's for this signal, or none.
+        return unsafe { signals::change_action(signal, new.as_ref()) }.map_err(error_number);
+    };
+    let before = asked.get();
+    let installed = new.map(|new| {
+        if !is_function(new.handler) {
+            return new;
+        }
+        asked.set(&new);
+        // The kernel cannot put a handler's frame on a stack that is swapped out (a
+        // coroutine's, say), so every handler runs on the thread's alternate stack.
+        let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
+        Action::new(entry::address(), flags, new.mask & !OURS)
+    });
+    // SAFETY: the handler is ours, which calls the program's.
+    match unsafe { signals::change_action(signal, installed.as_ref()) } {
+        Ok(old) if old.handler == entry::address() => Ok(before),
+        // Set back by the kernel when it was called.
+        Ok(old) if old.flags & before.flags & libc::SA_RESETHAND as u32 as u64 != 0 => {
+            Ok(Action { handler: old.handler, ..before })
+        }
+        Ok(old) => Ok(old),
+        Err(error) => {
+            asked.set(&before);
+            Err(error_number(error))
+        }
+    }
+}
+
+pub(super) fn adopt() {
+    for signal in signals::SIGNALS {
+        if INTERNAL & signals::bit(signal) == 0
+            && OURS & signals::bit(signal) == 0
+            && let Ok(action) = signals::action_of(signal)
+            && is_function(action.handler)
+        {
+            // SAFETY: the program's own handler.
+            let _ = unsafe { change(signal, Some(action)) };
+        }
+    }
+}
+
+/// # Safety
+/// As `sigaction(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
+    if !is_for_programs(signal) {
+        return c_result(refused(libc::EINVAL)) as i32;
+    }
+    // Read and written here: the pointers may be managed.
+    // SAFETY: the caller's pointers are valid or null.
+    let wanted = unsafe { new.as_ref() }.map(|new| {
+        let flags = u64::from(new.sa_flags as u32);
+        // SAFETY: a valid set.
+        Action::new(new.sa_sigaction, flags, unsafe { bits(&raw const new.sa_mask) })
+    });
+    // SAFETY: a handler of the program's, for a signal that programs may name.
+    match unsafe { change(signal, wanted) } {
+        Ok(before) => {
+            // SAFETY: `old` is null or names an object that the program lets be written.
+            if let Some(old) = unsafe { old.as_mut() } {
+                old.sa_sigaction = before.handler;
+                old.sa_flags = before.flags as i32;
+                old.sa_mask = set_of(0);
+                set_bits(&mut old.sa_mask, before.mask);
+            }
+            0
+        }
+        Err(error) => c_result(refused(error)) as i32,
+    }
+}
+
+/// # Safety
+/// As `sigaction(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
+    // SAFETY: this is the function that the program has called, by another of its names; the
+    // arguments are the program's.
+    unsafe { sigaction(signal, new, old) }
+}
+
+/// Installs a handler; what there was, or `SIG_ERR`.
+///
+/// # Safety
+/// As `signal(2)`.
+unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize {
+    if handler == libc::SIG_ERR || !is_for_programs(signal) {
+        return c_result(refused(libc::EINVAL)) as usize;
+    }
+    let action = Action::new(handler, u64::from(flags as u32), mask);
+    // SAFETY: a handler of the program's, for a signal that programs may name.
+    match unsafe { change(signal, Some(action)) } {
+        Ok(before) => before.handler,
+        Err(error) => c_result(refused(error)) as usize,
+    }
+}
+
+/// Signals whose handlers interrupt system calls, by `siginterrupt`.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
+/// # Safety
+/// As `signal(2)`, with the BSD semantics that glibc gives it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
+    let own = if is_for_programs(number) { signals::bit(number) } else { 0 };
+    let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
+    // SAFETY: a handler of the program's, for a signal that programs may name.
+    unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
+}
+
+/// Defines other names of a function that installs a handler.
+macro_rules! also_named {
+    ($of:ident: $($name:ident)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(number: i32, handler: usize) -> usize {
+            // SAFETY: this is the function that the program has called, by another of its names;
+            // the arguments are the program's.
+            unsafe { $of(number, handler) }
+        }
+    )*};
+}
+
+also_named!(signal: bsd_signal ssignal);
+also_named!(sysv_signal: __sysv_signal);
+
+/// # Safety
+/// As `sysv_signal(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
+    // SAFETY: a handler of the program's, for a signal that programs may name.
+    unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
+}
+
+/// `SIG_HOLD` of <signal.h>.
+const HOLD: usize = 2;
+
+/// # Safety
+/// As `sigset(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
+    if !is_for_programs(number) {
+        return c_result(refused(libc::EINVAL)) as usize;
+    }
+    let own = signals::bit(number);
+    let holds = disposition == HOLD;
+    let action = (!holds).then(|| Action::new(disposition, 0, 0));
+    // SAFETY: a handler of the program's, for a signal that programs may name.
+    let before = match unsafe { change(number, action) } {
+        Ok(before) => before,
+        Err(error) => return c_result(refused(error)) as usize,
+    };
+    let how = if holds { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    match virtual_mask::change_mask(how, Some(own)) {
+        Ok(mask) if mask & own != 0 => HOLD,
+        Ok(_) => before.handler,
+        Err(error) => c_result(refused(error)) as usize,
+    }
+}
+
+/// # Safety
+/// As `sigignore(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigignore(number: i32) -> i32 {
+    // SAFETY: no handler is installed.
+    if unsafe { install(number, libc::SIG_IGN, 0, 0) } == libc::SIG_ERR { -1 } else { 0 }
+}
+
+/// # Safety
+/// As `siginterrupt(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(number: i32, interrupts: i32) -> i32 {
+    if !is_for_programs(number) {
+        return c_result(refused(libc::EINVAL)) as i32;
+    }
+    // SAFETY: nothing is changed, then the program's own handler.
+    let result = unsafe { change(number, None) }.and_then(|mut action| {
+        let restart = libc::SA_RESTART as u64;
+        if interrupts == 0 {
+            INTERRUPTING.fetch_and(!signals::bit(number), Ordering::Relaxed);
+            action.flags |= restart;
+        } else {
+            INTERRUPTING.fetch_or(signals::bit(number), Ordering::Relaxed);
+            action.flags &= !restart;
+        }
+        // SAFETY: the program's own handler.
+        unsafe { change(number, Some(action)) }
+    });
+    result.map_or_else(|error| c_result(refused(error)) as i32, |_| 0)
+}

@@ -1,0 +1,260 @@
+//! Calls that put a mask in force while they wait, and those that wait for a signal.
+//!
+//! A mask goes to the kernel without the engine's signals: a handler that runs meanwhile
+//! may touch what is out. A thread that waits for one of them takes what is held back;
+//! what is sent while it waits the kernel gives to it, or another thread's handler does.
+
+use super::pending::is_poke;
+use super::sets::{OURS, bits, set_of};
+use super::virtual_mask::settle;
+use super::{pending, virtual_mask};
+use crate::base::instance;
+use crate::base::real::real;
+use libc::{sigset_t, timespec};
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, siginfo_t};
+use std::cell::Cell;
+
+/// A mask for the kernel while a call waits; the thread's own mask is what it asked for until
+/// the call ends.
+struct While {
+    set: Option<sigset_t>,
+    before: Mask,
+    /// Whether a signal that was held back has struck: the call is interrupted.
+    struck: bool,
+}
+
+impl While {
+    /// # Safety
+    /// `set` is valid or null.
+    unsafe fn new(set: *const sigset_t) -> While {
+        let before = virtual_mask::get();
+        // SAFETY: a set of the program's, valid or null.
+        let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
+        let Some(wanted) = wanted.filter(|_| instance::engine().is_some()) else {
+            // SAFETY: a set of the program's, valid or null.
+            return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
+        };
+        virtual_mask::set(wanted & OURS);
+        let freed = before & !wanted;
+        let struck = freed != 0 && virtual_mask::release(freed);
+        While { set: Some(set_of(wanted & !OURS)), before, struck }
+    }
+
+    fn pointer(&self) -> *const sigset_t {
+        self.set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+    }
+
+    /// Makes the call, unless it is interrupted at once.
+    fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
+        let result = if self.struck {
+            raw::set_errno(libc::EINTR);
+            -1
+        } else {
+            call(self.pointer())
+        };
+        if self.before != virtual_mask::get() {
+            raw::preserving_errno(|| settle(self.before));
+        }
+        result
+    }
+}
+
+/// # Safety
+/// As `sigsuspend(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
+    real!(sigsuspend: fn(*const sigset_t) -> i32);
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    unsafe { While::new(set).call(|set| sigsuspend()(set)) }
+}
+
+/// # Safety
+/// As `sigsuspend(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
+    // SAFETY: this is the function that the program has called, by another of its names; the
+    // arguments are the program's.
+    unsafe { sigsuspend(set) }
+}
+
+/// As `sigpause(3)`, which takes a mask, or a signal to be unblocked.
+#[unsafe(no_mangle)]
+pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
+    let mask = if is_signal == 0 {
+        Mask::from(mask_or_signal as u32)
+    } else if signals::SIGNALS.contains(&mask_or_signal) {
+        (signals::current_mask() | virtual_mask::get()) & !signals::bit(mask_or_signal)
+    } else {
+        raw::set_errno(libc::EINVAL);
+        return -1;
+    };
+    // SAFETY: a local set.
+    unsafe { sigsuspend(&set_of(mask)) }
+}
+
+/// As BSD's `sigpause(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sigpause(mask: i32) -> i32 {
+    __sigpause(mask, 0)
+}
+
+/// As the X/Open `sigpause(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
+    __sigpause(signal, 1)
+}
+
+/// Defines calls whose last argument is a mask.
+macro_rules! masked {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
+            real!($name: fn($($ty,)* *const sigset_t) -> i32);
+            // SAFETY: the C library's function of this name, with the arguments that the program
+            // has given.
+            unsafe { While::new(set).call(|set| $name()($($arg,)* set)) }
+        }
+    )*};
+}
+
+type Descriptors = *mut libc::fd_set;
+
+masked! {
+    ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, time: *const timespec);
+    pselect(count: i32, read: Descriptors, write: Descriptors, except: Descriptors, time: *const timespec);
+    epoll_pwait(fd: i32, events: *mut libc::epoll_event, count: i32, timeout: i32);
+    epoll_pwait2(fd: i32, events: *mut libc::epoll_event, count: i32, time: *const timespec);
+}
+
+/// # Safety
+/// As `ppoll(2)`, of an array of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    time: *const timespec,
+    set: *const sigset_t,
+    len: usize,
+) -> i32 {
+    type Fds = *mut libc::pollfd;
+    real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
+    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    unsafe { While::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
+}
+
+const FOR_EVER: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
+thread_local! {
+    /// How long this thread waits for one of the engine's signals. Here, because a handler
+    /// of the engine's that holds such a signal back for it changes that: it then runs
+    /// between a look at what is held and the wait.
+    static TIME: Cell<timespec> = const { Cell::new(NOT_AT_ALL) };
+}
+
+/// This thread is to look again for what is held back before it waits.
+pub(super) fn look_again() {
+    TIME.set(NOT_AT_ALL);
+}
+
+/// This thread was told that a signal is held which it takes.
+pub(super) fn look(signal: i32) {
+    look_again();
+    let bit = signals::bit(signal);
+    if virtual_mask::get() & bit == 0 && !pending::takes_nothing() {
+        virtual_mask::release(bit);
+    } else if !pending::is_waiting_for(signal) {
+        pending::pass_on(signal);
+    }
+}
+
+/// Waits for one of the engine's signals, perhaps among others.
+///
+/// # Safety
+/// As `sigtimedwait(2)`.
+unsafe fn wait_for_ours(
+    set: *const sigset_t,
+    wanted: Mask,
+    info: *mut siginfo_t,
+    time: *const timespec,
+    wait: impl Fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32,
+) -> i32 {
+    // SAFETY: the caller's pointer is valid or null.
+    let asked = unsafe { time.as_ref() }.copied();
+    loop {
+        TIME.set(asked.unwrap_or(FOR_EVER));
+        pending::wait_for(wanted);
+        // SAFETY: all-zero is a valid value to write over.
+        let mut got: siginfo_t = unsafe { std::mem::zeroed() };
+        let result = match virtual_mask::take_held(wanted) {
+            Some((signal, held)) => {
+                got = held;
+                signal
+            }
+            None => wait(set, &raw mut got, TIME.with(Cell::as_ptr)),
+        };
+        let timed_out =
+            result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        raw::preserving_errno(|| pending::wait_for(0));
+        let is_poke = result > 0 && is_poke(&got);
+        // The time was taken away, or the signal sent, to have this look again.
+        if is_poke || timed_out && virtual_mask::held() & wanted != 0 {
+            continue;
+        }
+        // SAFETY: the caller's pointer is valid or null.
+        if let Some(info) = unsafe { info.as_mut() }.filter(|_| result > 0) {
+            *info = got;
+        }
+        return result;
+    }
+}
+
+/// # Safety
+/// As `sigtimedwait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigtimedwait(
+    set: *const sigset_t,
+    info: *mut siginfo_t,
+    time: *const timespec,
+) -> i32 {
+    real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
+    // SAFETY: the program's set; room for details, and a time, valid or null.
+    unsafe {
+        let wanted = bits(set) & virtual_mask::get();
+        if wanted == 0 || instance::engine().is_none() {
+            return sigtimedwait()(set, info, time);
+        }
+        wait_for_ours(set, wanted, info, time, |set, info, time| sigtimedwait()(set, info, time))
+    }
+}
+
+/// # Safety
+/// As `sigwaitinfo(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
+    // SAFETY: the program's set, and room for details or null.
+    unsafe { sigtimedwait(set, info, std::ptr::null()) }
+}
+
+/// # Safety
+/// As `sigwait(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
+    // SAFETY: the program's set; room for details, and a time, valid or null.
+    unsafe {
+        loop {
+            let got = sigtimedwait(set, std::ptr::null_mut(), std::ptr::null());
+            if got > 0 {
+                signal.write(got);
+                return 0;
+            }
+            match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) | None => {}
+                Some(error) => return error,
+            }
+        }
+    }
+}

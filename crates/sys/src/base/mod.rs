@@ -1,0 +1,12 @@
+//! What all else stands on: system calls, waiting, signals, descriptors.
+
+pub(crate) mod page;
+pub(crate) mod program_filter;
+pub mod raw;
+pub mod memory;
+pub mod futex;
+pub mod signals;
+pub mod locked;
+pub mod kept;
+pub mod descriptor;
+pub(crate) mod registered_file;

@@ -1,0 +1,8 @@
+//! A page of memory, 4 KiB: the engine handles no others.
+
+/// Bytes in a page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// One page of engine memory, aligned so that it can be given to O_DIRECT.
+#[repr(C, align(4096))]
+pub struct Page(pub [u8; PAGE_SIZE]);

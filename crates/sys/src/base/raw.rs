@@ -1,0 +1,371 @@
+//! System calls issued from two known instructions, the *gate*.
+//!
+//! The guard's filter (see [`crate::seccomp`]) lets calls from both pass
+//! whatever their arguments are. One is for what the engine itself needs: it
+//! names addresses in the managed window there, and the program's own filters
+//! let those calls pass, too ([`crate::exemption`]). The other is for the
+//! program's calls, which the guard issues again after bringing their buffers
+//! in: those the program's filters judge.
+//!
+//! A filter outlives exec. So that a program started by a managed program can
+//! itself be managed, the gate lies at the same address in all of them: a page
+//! of its own, at a place that is chosen by chance once for all of them
+//! ([`crate::place`]).
+//!
+//! What is left to somebody who has taken over a program: whoever can jump to
+//! any address can jump there. They gain no more than system calls that a
+//! program without a filter may make anyway; with one of its own, the engine's
+//! instruction is good for the calls that the exemption lists, with the arguments
+//! that it lists. Nothing in front of the instruction could change that: one
+//! jumps behind it.
+
+use crate::page::PAGE_SIZE;
+use crate::program_filter;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the fault and guard paths are written for x86_64");
+
+/// Defines the same function under two names, [`APART`] bytes apart.
+macro_rules! gates {
+    ($($name:literal)*) => {
+        core::arch::global_asm!(
+            ".p2align 7",
+            $(
+                ".p2align 6",
+                concat!(".hidden ", $name),
+                concat!(".globl ", $name),
+                concat!(".type ", $name, ", @function"),
+                concat!($name, ":"),
+                ".cfi_startproc",
+                "mov rax, rdi",
+                "mov rdi, rsi",
+                "mov rsi, rdx",
+                "mov rdx, rcx",
+                "mov r10, r8",
+                "mov r8, r9",
+                "mov r9, [rsp + 8]",
+                "syscall",
+                concat!(".hidden ", $name, "_return"),
+                concat!(".globl ", $name, "_return"),
+                concat!($name, "_return:"),
+                "ret",
+                ".cfi_endproc",
+                concat!(".hidden ", $name, "_end"),
+                concat!(".globl ", $name, "_end"),
+                concat!($name, "_end:"),
+                concat!(".size ", $name, ", . - ", $name),
+            )*
+        );
+    };
+}
+
+gates! { "softswap_raw_syscall" "softswap_program_syscall" }
+
+/// How far the program's instruction lies behind the engine's: one bit of the
+/// address, so that the filter tells both by one comparison.
+pub const APART: usize = 64;
+
+unsafe extern "C" {
+    fn softswap_raw_syscall(
+        number: usize,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+    ) -> isize;
+    fn softswap_raw_syscall_return();
+    fn softswap_program_syscall_end();
+}
+
+type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+
+/// The gate's address; 0 while calls are made from the library's own code.
+static GATE: AtomicUsize = AtomicUsize::new(0);
+
+/// The engine's function, or the program's: in the gate if that is settled.
+fn gate(offset: usize) -> Gate {
+    let start = match GATE.load(Ordering::Relaxed) {
+        0 => softswap_raw_syscall as *const () as usize,
+        address => address,
+    };
+    // SAFETY: at `start` lies the engine's function, and `APART` bytes behind it the
+    // program's: in the library's code, or in the gate's copy of it. Private callers name
+    // these two offsets only.
+    unsafe { std::mem::transmute::<usize, Gate>(start + offset) }
+}
+
+/// Issues a system call of the engine's own; the result is the kernel's
+/// (negative: -errno). `errno` is not touched and the call is no cancellation
+/// point.
+///
+/// # Safety
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
+pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the assembly follows the C calling convention, whose caller-saved
+    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
+    // memory is sound, as asked for above.
+    unsafe { gate(0)(number as usize, a, b, c, d, e, f) }
+}
+
+/// Issues a system call for the program, which its own filters judge.
+///
+/// # Safety
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
+pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the assembly follows the C calling convention, whose caller-saved
+    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
+    // memory is sound, as asked for above.
+    unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
+}
+
+/// Issues a system call from an instruction that no filter knows, as the
+/// program's are: with managed addresses it comes to the guard.
+///
+/// # Safety
+/// What the call does to this process's memory is sound: it writes, maps and unmaps
+/// only where no Rust code would notice. Where it finds no memory at all, the kernel
+/// answers EFAULT.
+#[inline(never)]
+pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
+    let result;
+    // SAFETY: the kernel changes rax, rcx and r11, as declared, and the guard restores
+    // all registers but rax. What the call does to memory is sound, as asked for above.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// The calling thread as a descriptor of a process (Linux 6.14).
+pub(crate) const PIDFD_SELF: i32 = -10000;
+
+/// Marks, in an argument that the kernel does not look at, the call by which
+/// pages are asked for: filters of the program's own let it pass.
+pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
+
+/// Has pages of the program's brought in (`MADV_POPULATE_READ` or `_WRITE`), by
+/// way of the guard where they are managed: so whatever stack this runs on. Other advice
+/// is refused (EINVAL).
+pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
+    if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
+        return -(libc::EINVAL as isize);
+    }
+    // SAFETY: both kinds of advice do what touching the pages does, and change no byte;
+    // where nothing is mapped the kernel answers ENOMEM.
+    unsafe { syscall_through_guard(libc::SYS_madvise, [address, len, advice as usize, ASKING]) }
+}
+
+/// Copies the calling code to `address` and uses it there from then on; false
+/// where something else lies there. A gate stays where it is.
+pub(crate) fn settle_gate(address: usize) -> bool {
+    if GATE.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let start = softswap_raw_syscall as *const () as usize;
+    let len = softswap_program_syscall_end as *const () as usize - start;
+    let page = PAGE_SIZE;
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
+    let mapped = unsafe { syscall(libc::SYS_mmap, [address, page, prot, flags, usize::MAX, 0]) };
+    if mapped != address as isize {
+        return false;
+    }
+    let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+    // SAFETY: the code is `len` bytes long, less than a page, and refers to nothing by
+    // relative address. The page was mapped just now, so nothing else refers to it.
+    let protected = unsafe {
+        std::ptr::copy_nonoverlapping(start as *const u8, address as *mut u8, len);
+        syscall(libc::SYS_mprotect, [address, page, executable, 0, 0, 0])
+    };
+    if protected == 0 {
+        GATE.store(address, Ordering::Release);
+    }
+    protected == 0
+}
+
+/// The instruction pointer that the kernel sees for calls made by [`syscall`];
+/// [`APART`] bytes behind it is that of [`syscall_for_program`].
+#[must_use]
+pub fn exempt_instruction_pointer() -> u64 {
+    let start = softswap_raw_syscall as *const () as u64;
+    let after = softswap_raw_syscall_return as *const () as u64;
+    gate(0) as usize as u64 + (after - start)
+}
+
+/// Whether a call that the kernel saw come from `address` came from the gate.
+#[must_use]
+pub fn is_in_gate(address: u64) -> bool {
+    address & !(APART as u64) == exempt_instruction_pointer()
+}
+
+/// Turns a kernel result into `io::Result`.
+pub fn check(result: isize) -> std::io::Result<usize> {
+    if result < 0 {
+        Err(std::io::Error::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// The index of the CPU this thread runs on; a hint, stale as soon as read.
+#[must_use]
+pub fn current_cpu() -> usize {
+    // SAFETY: the function takes nothing; it reads the thread's rseq area or asks the
+    // vDSO.
+    unsafe { libc::sched_getcpu() }.max(0) as usize
+}
+
+/// The calling thread's number, from the kernel: a forked child asks too.
+#[must_use]
+pub fn current_thread() -> i32 {
+    // SAFETY: the call takes no arguments and only tells a number.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+/// This process's number, from the kernel.
+#[must_use]
+pub fn current_process() -> u32 {
+    // SAFETY: the call takes no arguments and only tells a number.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The parent's number; 0 or less when there is none to be seen.
+#[must_use]
+pub fn parent_process() -> i32 {
+    // SAFETY: the call takes no arguments and only tells a number.
+    unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
+}
+
+/// Monotonic time in nanoseconds, by the vDSO.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the function writes one `timespec` to `time`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// CPU time that the calling thread has used, in ns.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time that all threads of this process have used, in ns.
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // No clock that the vDSO reads.
+    // SAFETY: the kernel writes one `timespec` to `time`.
+    unsafe {
+        syscall(libc::SYS_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0])
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Runs `body` and restores the thread's `errno` afterwards, as a signal
+/// handler must.
+pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
+    let saved = errno();
+    let result = body();
+    set_errno(saved);
+    result
+}
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(value: i32) {
+    // SAFETY: the C library returns the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() = value };
+}
+
+fn errno() -> i32 {
+    // SAFETY: the C library returns the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Device and number of the file that standard error was at the start; all zero
+/// before that was noted.
+static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+const NO_FILE: [u64; 2] = [u64::MAX; 2];
+
+/// What a descriptor's number means: device and number of the file.
+fn identity(fd: usize) -> [u64; 2] {
+    file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
+}
+
+/// `fstat(2)`, by the engine's instruction.
+pub(crate) fn file_status(fd: usize) -> std::io::Result<libc::stat> {
+    // SAFETY: integers, for which zero is valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `struct stat` to `stat`.
+    check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
+    Ok(stat)
+}
+
+/// Notes what standard error is: from now on messages go there, and not to what
+/// the program opens under its number. It is not kept open: whoever reads the
+/// other end of a pipe or terminal waits until the program has closed it.
+pub fn settle_stderr() {
+    let [device, number] = identity(2);
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(number, Ordering::Relaxed);
+}
+
+/// Writes a message to the standard error that there was at the start, or, if
+/// that has gone, to the terminal; whole or as far as the kernel takes it. Under a
+/// filter of the program's own no terminal is opened: that may be deadly.
+pub fn write_stderr(text: &[u8]) {
+    let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
+    if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
+        return write_to(2, text);
+    }
+    if program_filter::is_in_force() {
+        return;
+    }
+    let path = c"/dev/tty".as_ptr() as usize;
+    let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    // SAFETY: the kernel reads a C string, and opens a new descriptor.
+    let terminal =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+    if terminal >= 0 {
+        write_to(terminal as usize, text);
+        // SAFETY: the descriptor was opened just now, and nobody else knows of it.
+        unsafe { syscall(libc::SYS_close, [terminal as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+fn write_to(fd: usize, text: &[u8]) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let args = [fd, rest.as_ptr() as usize, rest.len(), 0, 0, 0];
+        // SAFETY: the kernel reads `rest.len()` bytes from `rest`.
+        let written = unsafe { syscall(libc::SYS_write, args) };
+        if written <= 0 {
+            return;
+        }
+        rest = &rest[written as usize..];
+    }
+}

@@ -1,0 +1,93 @@
+//! A file kept open without a descriptor: registered with an io_uring.
+//!
+//! A program can close every number there is by an instruction of its own, and
+//! nobody can keep it from that. A ring refers to the files that are registered
+//! with it, and a mapping of the ring's queue refers to the ring. So the file is
+//! open as long as the mapping is there, under no number at all.
+
+use crate::memory::PAGE_SIZE;
+use crate::program_filter;
+use crate::raw;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The mapping, or 0 where this kernel lets this process have no rings: then
+/// the file is open as long as its descriptor is.
+#[derive(Debug)]
+pub(crate) struct RegisteredFile(AtomicUsize);
+
+impl RegisteredFile {
+    pub(crate) fn new(file: &OwnedFd) -> RegisteredFile {
+        RegisteredFile(AtomicUsize::new(map(file).unwrap_or(0)))
+    }
+
+    /// Registers `file` instead: in a forked child, which has not inherited the
+    /// mapping.
+    pub(crate) fn renew(&self, file: &OwnedFd) {
+        self.0.store(map(file).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+impl Drop for RegisteredFile {
+    fn drop(&mut self) {
+        let mapping = *self.0.get_mut();
+        if mapping != 0 {
+            // SAFETY: this value's own mapping, which nobody reads or writes.
+            unsafe { raw::syscall(libc::SYS_munmap, [mapping, PAGE_SIZE, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+fn map(file: &OwnedFd) -> io::Result<usize> {
+    // A filter of the program's own may be deadly for what asks for a ring.
+    if program_filter::is_in_force() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    const PARAMETER_BYTES: usize = 120;
+    const REGISTER_FILES: usize = 2;
+    let mut parameters = [0u8; PARAMETER_BYTES];
+    let args = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
+    let ring = crate::descriptor::with_room(|| {
+        // SAFETY: the kernel reads and writes `struct io_uring_params`, for whose 120
+        // bytes there is room, and opens a new descriptor.
+        raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })
+    })?;
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
+    let number = ring.as_raw_fd() as usize;
+    let files = [file.as_raw_fd()];
+    let args = [number, REGISTER_FILES, files.as_ptr() as usize, files.len(), 0, 0];
+    // SAFETY: the kernel reads `files.len()` numbers from `files`, and refers to what
+    // they stand for by itself.
+    raw::check(unsafe { raw::syscall(libc::SYS_io_uring_register, args) })?;
+    let flags = libc::MAP_SHARED as usize;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let mapping = raw::check(unsafe {
+        raw::syscall(libc::SYS_mmap, [0, PAGE_SIZE, libc::PROT_READ as usize, flags, number, 0])
+    })?;
+    // A child has a file of its own, and would keep this one.
+    let advice = libc::MADV_DONTFORK as usize;
+    // SAFETY: a mapping that nobody else knows of, of which children get no copy.
+    unsafe { raw::syscall(libc::SYS_madvise, [mapping, PAGE_SIZE, advice, 0, 0, 0]) };
+    Ok(mapping)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_stays_open_without_a_descriptor() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let registered = RegisteredFile::new(&write);
+        if registered.0.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        drop(write);
+        rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::NONBLOCK).unwrap();
+        // Not at its end: somebody may still write.
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Err(rustix::io::Errno::AGAIN));
+        drop(registered);
+    }
+}

@@ -1,0 +1,371 @@
+//! Signals: the handlers through which faults and guarded calls arrive, the
+//! stacks they run on, and the masks that must never contain them.
+
+use crate::memory::{PAGE_SIZE, map_new};
+use crate::program_filter;
+use crate::raw;
+use std::io;
+
+pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
+
+/// What a handler is given: signal number, details, interrupted state.
+pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
+
+/// Bytes of an engine signal stack: several nested frames (each up to 11 KiB
+/// with wide vector state), the guard's own arrays, and whatever the program's
+/// handlers need. Populated as used.
+pub const STACK_BYTES: usize = 1 << 20;
+/// Bytes above the stack for what else is kept for its thread. Thread-local
+/// variables would come out of the thread's own stack, which may be small.
+pub const ROOM_BYTES: usize = 48 << 10;
+/// Bytes for what others know of the thread.
+pub const NOTE_BYTES: usize = 256;
+/// All of a thread's mapping: a guard page, its stack, what others know of it, its room.
+const THREAD_BYTES: usize =
+    (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + ROOM_BYTES).next_multiple_of(PAGE_SIZE);
+
+/// A set of signals as the kernel has it: bit n-1 for signal n.
+pub type Mask = u64;
+
+/// The bit of a signal.
+#[must_use]
+pub const fn bit(signal: i32) -> Mask {
+    1 << (signal - 1)
+}
+
+/// The signals that must always be deliverable: a blocked synchronous signal kills.
+pub const NEVER_BLOCKED: Mask = bit(SIGBUS) | bit(SIGSYS);
+
+/// The signals that can be pending or blocked.
+pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// What a signal does, as the kernel has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// `SIG_DFL`, `SIG_IGN` or a function's address.
+    pub handler: usize,
+    /// The kernel's flags.
+    pub flags: u64,
+    /// The way back, which is always ours.
+    pub restorer: usize,
+    /// What is blocked while the handler runs.
+    pub mask: Mask,
+}
+
+/// Says that the action has a way back; x86_64 needs one.
+pub const SA_RESTORER: u64 = 0x0400_0000;
+
+impl Action {
+    /// An action without flags that blocks nothing else.
+    #[must_use]
+    pub const fn new(handler: usize, flags: u64, mask: Mask) -> Action {
+        Action { handler, flags, restorer: 0, mask }
+    }
+
+    /// The default.
+    pub const DEFAULT: Action = Action::new(libc::SIG_DFL, 0, 0);
+}
+
+// The way back from a handler. Unwinders and debuggers know it by these very bytes, as
+// the C library's; so no unwind entry may cover it, nor the byte before.
+core::arch::global_asm!(
+    "nop",
+    ".hidden softswap_signal_return",
+    ".globl softswap_signal_return",
+    ".type softswap_signal_return, @function",
+    "softswap_signal_return:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
+    ".byte 0x0f, 0x05",
+    "nop",
+    ".size softswap_signal_return, . - softswap_signal_return",
+);
+
+unsafe extern "C" {
+    fn softswap_signal_return();
+}
+
+/// Changes what a signal does, if there is a new action, and returns what it did before.
+/// By a call of our own: the C library's functions of every name are interposed.
+///
+/// # Safety
+/// The handler is a function for signals, and what it does is sound at any moment.
+pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Action> {
+    let ours = new.map(|action| Action {
+        flags: action.flags | SA_RESTORER,
+        restorer: softswap_signal_return as *const () as usize,
+        ..*action
+    });
+    let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let mut old = Action::DEFAULT;
+    let args = [signal as usize, new, &raw mut old as usize, size_of::<Mask>(), 0, 0];
+    // SAFETY: the kernel reads `ours` and writes `old`. A handler that is called from
+    // now on is a function for signals, sound at any moment, as asked for above.
+    raw::check(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
+    Ok(old)
+}
+
+/// What a signal does.
+pub fn action_of(signal: i32) -> io::Result<Action> {
+    // SAFETY: without a new action no handler is installed.
+    unsafe { change_action(signal, None) }
+}
+
+/// Installs the engine's handler for `signal`, on the alternate stack, with
+/// every signal of `mask` blocked while it runs. Returns what there was.
+pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
+    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
+    let action = Action::new(handler as *const () as usize, flags, mask);
+    // SAFETY: a function of the type that SA_SIGINFO asks for. It is safe to call, so
+    // it takes care by itself of what it may do in a signal handler.
+    unsafe { change_action(signal, Some(&action)) }
+}
+
+/// Sets a signal back to its default action.
+pub fn set_default(signal: i32) {
+    // Refused only for what is no signal.
+    // SAFETY: the default action runs no code of this program.
+    let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
+}
+
+fn procmask(how: i32, mask: Mask) -> Mask {
+    let mut old: Mask = 0;
+    let args =
+        [how as usize, &raw const mask as usize, &raw mut old as usize, size_of::<Mask>(), 0, 0];
+    // SAFETY: the kernel reads a set of eight bytes from `mask` and writes one to `old`.
+    unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// Blocks every signal and returns the mask there was. While engine locks are
+/// held in program context nothing may run that could fault on a managed page.
+#[must_use]
+pub fn block_all() -> Mask {
+    procmask(libc::SIG_SETMASK, !0)
+}
+
+/// Sets the thread's mask.
+pub fn set_mask(mask: Mask) {
+    procmask(libc::SIG_SETMASK, mask);
+}
+
+/// Runs `body` with all signals blocked.
+pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
+    with_blocked(!0, body)
+}
+
+/// Runs `body` with the signals of `mask` blocked, and no others.
+pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
+    let saved = procmask(libc::SIG_SETMASK, mask);
+    let result = body();
+    set_mask(saved);
+    result
+}
+
+/// The mask in force.
+#[must_use]
+pub fn current_mask() -> Mask {
+    procmask(libc::SIG_BLOCK, 0)
+}
+
+/// What waits for this thread to unblock it.
+#[must_use]
+pub fn pending() -> Mask {
+    let mut set: Mask = 0;
+    let args = [&raw mut set as usize, size_of::<Mask>(), 0, 0, 0, 0];
+    // SAFETY: the kernel writes a set of eight bytes to `set`.
+    unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
+    set
+}
+
+/// Gives the calling thread an engine signal stack and returns its address.
+pub fn install_stack() -> io::Result<usize> {
+    let base = map_new(THREAD_BYTES)?;
+    // The lowest page is a guard: an overflow faults instead of overwriting.
+    // SAFETY: a page that was mapped just now, to which nothing refers yet.
+    unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
+    use_stack(base);
+    Ok(base)
+}
+
+/// The addresses of the stack that [`install_stack`] made at `base`.
+#[must_use]
+pub fn stack_at(base: usize) -> std::ops::Range<usize> {
+    base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
+}
+
+/// [`NOTE_BYTES`] of the thread whose stack [`install_stack`] put at `base`. They stay as
+/// long as the stack: for good where the thread ends by an instruction of its own.
+#[must_use]
+pub fn note(base: usize) -> usize {
+    base + PAGE_SIZE + STACK_BYTES
+}
+
+/// The room of the thread whose stack [`install_stack`] put at `base`:
+/// [`ROOM_BYTES`], zeroes at first.
+#[must_use]
+pub fn room(base: usize) -> usize {
+    note(base) + NOTE_BYTES
+}
+
+fn use_stack(base: usize) {
+    let stack =
+        libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES };
+    // SAFETY: the kernel reads `stack`. What it describes is mapped, this thread's
+    // alone, and not unmapped before `remove_stack` has disabled it.
+    unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Takes the calling thread's engine stack away and frees it.
+///
+/// # Safety
+/// `base` came from [`install_stack`] on this thread, and this is not running on
+/// it; nobody uses its [`room`] any more.
+pub unsafe fn remove_stack(base: usize) {
+    let none =
+        libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    // SAFETY: the kernel reads `none`, and refuses while it is the stack in use.
+    let disabled =
+        unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const none as usize, 0, 0, 0, 0, 0]) };
+    if disabled == 0 {
+        // SAFETY: the mapping was this thread's alone. Signals do not use it any more, nor
+        // does anybody use the room in it, as asked for above.
+        unsafe { raw::syscall(libc::SYS_munmap, [base, THREAD_BYTES, 0, 0, 0, 0]) };
+    }
+}
+
+/// The address a fault handler was called for.
+///
+/// # Safety
+/// `info` is the one a SIGBUS or SIGSEGV handler was given.
+#[must_use]
+pub unsafe fn fault_address(info: *const siginfo_t) -> usize {
+    // SAFETY: details that a handler was given can be read, and for these signals
+    // `si_addr` is set.
+    unsafe { (*info).si_addr() as usize }
+}
+
+/// Whether the interrupted instruction was writing.
+///
+/// # Safety
+/// `context` is the one a SIGBUS handler was given.
+#[must_use]
+pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: a handler's context is a `ucontext_t`, with the registers in it. Bit 1
+    // of the page-fault error code says "write".
+    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
+}
+
+/// The mask that will be in force when the handler returns.
+///
+/// # Safety
+/// `context` is the one a handler was given.
+#[must_use]
+pub unsafe fn interrupted_mask(context: *mut libc::c_void) -> *mut Mask {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: a handler's context is a `ucontext_t`, whose `uc_sigmask` starts with the
+    // kernel's 64-bit set; only its address is taken.
+    unsafe { (&raw mut (*context).uc_sigmask).cast::<Mask>() }
+}
+
+/// Lets a signal with the given details strike this thread, as if the kernel
+/// had raised it: it is delivered when the current handler returns.
+///
+/// # Safety
+/// `info` points to a siginfo_t, or to nothing: the kernel copies it, and answers
+/// EFAULT where it cannot.
+pub unsafe fn raise_with(signal: i32, info: *const siginfo_t) -> io::Result<()> {
+    if program_filter::is_in_force() {
+        let args = [raw::PIDFD_SELF as usize, signal as usize, info as usize, 0, 0, 0];
+        // SAFETY: the kernel copies `info`, and answers EFAULT where it cannot be read.
+        if unsafe { raw::syscall(libc::SYS_pidfd_send_signal, args) } == 0 {
+            return Ok(());
+        }
+    }
+    // SAFETY: `info` is only handed on to the kernel, which answers EFAULT where it
+    // cannot be read.
+    unsafe { send_with(raw::current_thread(), signal, info) }
+}
+
+/// Sends a signal with the given details to a thread of this process.
+///
+/// # Safety
+/// `info` points to a siginfo_t, or to nothing: the kernel copies it, and answers
+/// EFAULT where it cannot.
+pub unsafe fn send_with(thread: i32, signal: i32, info: *const siginfo_t) -> io::Result<()> {
+    let (pid, tid) = (raw::current_process(), thread as usize);
+    if !program_filter::may_signal(pid) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let pid = pid as usize;
+    // SAFETY: the kernel copies `info`, and answers EFAULT where it cannot be read.
+    raw::check(unsafe {
+        raw::syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
+    })
+    .map(drop)
+}
+
+/// A SIGSEGV at `address`, as for memory that is not mapped.
+#[must_use]
+pub fn segv_info(address: usize) -> siginfo_t {
+    const SEGV_MAPERR: i32 = 1;
+    let mut info = info_of(SIGSEGV, SEGV_MAPERR);
+    // SAFETY: the union of signal details starts at byte 16 of the 128 of siginfo_t on
+    // 64-bit Linux, and for SIGSEGV holds the address.
+    unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
+    info
+}
+
+/// Details of a signal, all other bytes zero.
+fn info_of(signal: i32, code: i32) -> siginfo_t {
+    // SAFETY: integers and padding, for which zero is valid.
+    let mut info: siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = code;
+    info
+}
+
+/// Details of a queued signal with a value.
+#[must_use]
+pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = info_of(signal, libc::SI_QUEUE);
+    // SAFETY: process, user and value start at byte 16 of the 128 of siginfo_t on 64-bit
+    // Linux, the value at byte 24.
+    unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
+    info
+}
+
+/// Details of the signal that tells of an asynchronous request.
+#[must_use]
+pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = queued_info(signal, value);
+    info.si_code = libc::SI_ASYNCIO;
+    // SAFETY: process and user, of 32 bits each, start at byte 16 of the 128 of
+    // siginfo_t on 64-bit Linux; `getuid` only tells a number.
+    unsafe {
+        let details = (&raw mut info).cast::<u32>().add(4);
+        details.write(raw::current_process());
+        details.add(1).write(libc::getuid());
+    }
+    info
+}
+
+/// The value of a queued signal.
+#[must_use]
+pub fn queued_value(info: &siginfo_t) -> usize {
+    // SAFETY: the word at byte 24 of the 128 of siginfo_t, of which the kernel, or
+    // whoever made it here, has written every byte.
+    unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
+}
+
+/// The stack pointer of what a handler has interrupted.
+///
+/// # Safety
+/// `context` is the one a handler was given.
+#[must_use]
+pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: a handler's context is a `ucontext_t`, with the registers in it.
+    unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
+}

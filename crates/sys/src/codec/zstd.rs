@@ -1,0 +1,295 @@
+//! zstd in C for single pages, as slices in and slices out.
+//!
+//! A context lives in memory that it is given and cannot get more: zstd calls
+//! this a static context and fails rather than allocate. The memory is touched
+//! only once the context is used, so one that never is costs address space
+//! only. Frames are written without the magic number: they never leave the
+//! process, and whoever reads one knows what it is.
+
+use crate::PAGE_SIZE;
+use std::ffi::c_void;
+use std::ops::RangeInclusive;
+use zstd_sys::{ZSTD_CCtx, ZSTD_DCtx, ZSTD_cParameter, ZSTD_dParameter};
+
+/// Levels that pay for single pages. Those below leave literals as they are
+/// and are little better than LZ4; those above take half a millisecond and
+/// more for a page, and save little.
+pub const LEVELS: RangeInclusive<i8> = -5..=9;
+/// The level for who names none.
+pub const DEFAULT_LEVEL: i8 = 1;
+
+/// Memory that a [`Compressor`] needs for whatever level.
+pub const COMPRESSOR_BYTES: usize = 27 * PAGE_SIZE;
+/// Memory that a [`Decompressor`] needs.
+pub const DECOMPRESSOR_BYTES: usize = 24 * PAGE_SIZE;
+
+/// Memory of one context.
+struct Workspace {
+    /// Exclusively this value's, for good; the C library keeps pointers into
+    /// it there, so no reference to it is ever made.
+    start: *mut c_void,
+    len: usize,
+    /// What was last made there. Not always at its start: built with an
+    /// address sanitizer, zstd leaves a gap before.
+    context: *mut c_void,
+}
+
+// SAFETY: the memory, and the context in it, are reached through this value alone, from
+// whatever thread has it; zstd ties a context to none.
+unsafe impl Send for Workspace {}
+
+impl Workspace {
+    fn new(memory: &'static mut [u8], needed: usize) -> Workspace {
+        let (start, len) = (memory.as_mut_ptr().cast::<c_void>(), memory.len());
+        assert!(len >= needed, "zstd needs {needed} bytes for a context");
+        assert!((start as usize).is_multiple_of(align_of::<u64>()));
+        Workspace { start, len, context: std::ptr::null_mut() }
+    }
+}
+
+/// Packs pages.
+pub struct Compressor {
+    workspace: Workspace,
+    /// What the context in the workspace is made for; `None` before its first use.
+    level: Option<i8>,
+    touched_bytes: usize,
+}
+
+impl Compressor {
+    /// A compressor in `memory`, at least [`COMPRESSOR_BYTES`].
+    ///
+    /// # Panics
+    /// When that is too little, or not aligned to 8 bytes.
+    #[must_use]
+    pub fn new(memory: &'static mut [u8]) -> Compressor {
+        let needed = LEVELS.map(context_bytes).max().unwrap_or(0);
+        Compressor { workspace: Workspace::new(memory, needed), level: None, touched_bytes: 0 }
+    }
+
+    /// Packs `page` into `target` and returns the packed length; `None` when
+    /// it does not fit, or when the level is not one of [`LEVELS`].
+    pub fn compress(
+        &mut self,
+        level: i8,
+        page: &[u8; PAGE_SIZE],
+        target: &mut [u8],
+    ) -> Option<usize> {
+        let context = self.context(level)?;
+        // SAFETY: the context was made in this value's memory, which `self` borrows
+        // exclusively; the C function reads the page and writes at most `target.len()`
+        // bytes to `target`.
+        let len = unsafe {
+            zstd_sys::ZSTD_compress2(
+                context,
+                target.as_mut_ptr().cast(),
+                target.len(),
+                page.as_ptr().cast(),
+                page.len(),
+            )
+        };
+        checked(len)
+    }
+
+    /// What of the memory may have been touched so far.
+    #[must_use]
+    pub fn touched_bytes(&self) -> usize {
+        self.touched_bytes
+    }
+
+    /// How much more of it packing at this level touches.
+    #[must_use]
+    pub fn untouched_bytes(&self, level: i8) -> usize {
+        if self.level == Some(level) || !LEVELS.contains(&level) {
+            return 0;
+        }
+        context_bytes(level).next_multiple_of(PAGE_SIZE).saturating_sub(self.touched_bytes)
+    }
+
+    fn context(&mut self, level: i8) -> Option<*mut ZSTD_CCtx> {
+        if self.level == Some(level) {
+            return Some(self.workspace.context.cast());
+        }
+        if !LEVELS.contains(&level) {
+            return None;
+        }
+        self.level = None;
+        let bytes = context_bytes(level);
+        self.touched_bytes += self.untouched_bytes(level);
+        // SAFETY: the memory is this value's, aligned, and long enough for any level, as
+        // `Workspace::new` has checked. What an earlier context kept there is given up.
+        let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
+        self.workspace.context = context.cast();
+        let parameters = [
+            (ZSTD_cParameter::ZSTD_c_compressionLevel, i32::from(level)),
+            (ZSTD_cParameter::ZSTD_c_experimentalParam2, MAGICLESS),
+        ];
+        let is_ready = !context.is_null()
+            && parameters.into_iter().all(|(parameter, value)| {
+                // SAFETY: the context was made just above, and is not null.
+                checked(unsafe { zstd_sys::ZSTD_CCtx_setParameter(context, parameter, value) })
+                    .is_some()
+            });
+        self.level = is_ready.then_some(level);
+        is_ready.then_some(context)
+    }
+}
+
+/// Unpacks what a [`Compressor`] packed, at whatever level.
+pub struct Decompressor {
+    workspace: Workspace,
+    is_ready: bool,
+}
+
+impl Decompressor {
+    /// A decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`].
+    ///
+    /// # Panics
+    /// When that is too little, or not aligned to 8 bytes.
+    #[must_use]
+    pub fn new(memory: &'static mut [u8]) -> Decompressor {
+        // SAFETY: the function takes nothing, and only adds up sizes.
+        let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };
+        Decompressor { workspace: Workspace::new(memory, needed), is_ready: false }
+    }
+
+    /// Unpacks into `target` and returns how many bytes that gave; `None` when
+    /// `packed` is malformed or gives more than `target` holds.
+    pub fn decompress(&mut self, packed: &[u8], target: &mut [u8]) -> Option<usize> {
+        let context = self.context()?;
+        // SAFETY: the context was made in this value's memory, which `self` borrows
+        // exclusively; the C function is made for any input, reads `packed.len()` bytes
+        // and writes at most `target.len()`.
+        let len = unsafe {
+            zstd_sys::ZSTD_decompressDCtx(
+                context,
+                target.as_mut_ptr().cast(),
+                target.len(),
+                packed.as_ptr().cast(),
+                packed.len(),
+            )
+        };
+        checked(len)
+    }
+
+    /// What of the memory may have been touched so far.
+    #[must_use]
+    pub fn touched_bytes(&self) -> usize {
+        if self.is_ready { self.workspace.len } else { 0 }
+    }
+
+    /// Touches it, unless that has been done.
+    pub fn open(&mut self) {
+        let _ = self.context();
+    }
+
+    fn context(&mut self) -> Option<*mut ZSTD_DCtx> {
+        if self.is_ready {
+            return Some(self.workspace.context.cast());
+        }
+        let Workspace { start, len, .. } = self.workspace;
+        // SAFETY: the memory is this value's, aligned, and long enough, as
+        // `Workspace::new` has checked.
+        let context = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
+        self.workspace.context = context.cast();
+        let magicless = ZSTD_dParameter::ZSTD_d_experimentalParam1;
+        self.is_ready = !context.is_null()
+            // SAFETY: the context was made just above, and is not null.
+            && checked(unsafe { zstd_sys::ZSTD_DCtx_setParameter(context, magicless, MAGICLESS) })
+                .is_some();
+        self.is_ready.then_some(context)
+    }
+}
+
+/// `ZSTD_c_format` and `ZSTD_d_format`, which have no other name in the binding.
+const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
+
+/// What a context for pages needs.
+fn context_bytes(level: i8) -> usize {
+    // SAFETY: both functions only compute with the numbers that they are given.
+    unsafe {
+        let parameters = zstd_sys::ZSTD_getCParams(i32::from(level), PAGE_SIZE as u64, 0);
+        zstd_sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
+    }
+}
+
+/// Lengths and errors come in the same number.
+fn checked(code: usize) -> Option<usize> {
+    // SAFETY: the function only looks at the number.
+    (unsafe { zstd_sys::ZSTD_isError(code) } == 0).then_some(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::reserve_bytes;
+
+    fn pair() -> (Compressor, Decompressor) {
+        let memory = |len| reserve_bytes(len).unwrap();
+        (Compressor::new(memory(COMPRESSOR_BYTES)), Decompressor::new(memory(DECOMPRESSOR_BYTES)))
+    }
+
+    fn page() -> [u8; PAGE_SIZE] {
+        std::array::from_fn(|at| (at / 7 % 11 + at / 900) as u8)
+    }
+
+    #[test]
+    fn what_was_packed_at_any_level_comes_back() {
+        let (mut compressor, mut decompressor) = pair();
+        // Up and down, so that every context follows a larger and a smaller one.
+        for level in LEVELS.chain(LEVELS.rev()) {
+            let (mut packed, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+            let len = compressor.compress(level, &page(), &mut packed).unwrap();
+            assert!(len < 2000, "level {level}: {len}");
+            assert_eq!(decompressor.decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
+            assert_eq!(back, page(), "level {level}");
+        }
+        for level in [*LEVELS.start() - 1, *LEVELS.end() + 1, i8::MIN, i8::MAX] {
+            assert_eq!(compressor.compress(level, &page(), &mut [0; PAGE_SIZE]), None);
+        }
+    }
+
+    #[test]
+    fn an_output_too_small_is_refused_and_never_overrun() {
+        let (mut compressor, mut decompressor) = pair();
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let noise: [u8; PAGE_SIZE] = std::array::from_fn(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        });
+        for target_len in [0, 1, 5, 16, 100, 1000] {
+            let mut target = [0xA5; 1100];
+            assert_eq!(compressor.compress(1, &noise, &mut target[..target_len]), None);
+            assert!(target[target_len..].iter().all(|&byte| byte == 0xA5));
+        }
+        let mut packed = [0; PAGE_SIZE];
+        let len = compressor.compress(1, &page(), &mut packed).unwrap();
+        let mut target = [0xA5; 2 * PAGE_SIZE];
+        for target_len in [0, 1, 100, PAGE_SIZE - 1] {
+            let unpacked = decompressor.decompress(&packed[..len], &mut target[..target_len]);
+            assert_eq!(unpacked, None);
+            assert!(target[target_len..].iter().all(|&byte| byte == 0xA5));
+        }
+    }
+
+    #[test]
+    fn memory_is_touched_by_use_only() {
+        let (mut compressor, mut decompressor) = pair();
+        assert_eq!((compressor.touched_bytes(), decompressor.touched_bytes()), (0, 0));
+        let mut packed = [0; PAGE_SIZE];
+        let len = compressor.compress(1, &page(), &mut packed).unwrap();
+        let low = compressor.touched_bytes();
+        assert!(low > 0 && decompressor.touched_bytes() == 0);
+        assert_eq!(compressor.untouched_bytes(1), 0);
+        let more = compressor.untouched_bytes(9);
+        compressor.compress(9, &page(), &mut packed[len..]).unwrap();
+        assert_eq!(compressor.touched_bytes(), low + more);
+        assert!(more > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
+        assert_eq!(LEVELS.map(|level| compressor.untouched_bytes(level)).max(), Some(0));
+        decompressor.open();
+        assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
+        decompressor.decompress(&packed[..len], &mut [0; PAGE_SIZE]).unwrap();
+        assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);
+    }
+}

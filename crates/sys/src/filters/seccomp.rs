@@ -1,0 +1,449 @@
+//! The guard's filter: a system call traps when one of its pointer arguments
+//! lies in the managed window, and for no other reason.
+//!
+//! Because the window lies where the kernel places nothing by itself, the
+//! filter, which survives exec, does not match in a program that has no window
+//! and so no handler. The one address that such a program may make up is a
+//! hint to `mmap`, which is let through: it never displaces the window; or one
+//! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
+//! left is said in [`crate::place`].
+//! Calls issued from the gate ([`crate::raw`]) pass.
+
+use crate::raw;
+use crate::syscall_table::{MAX_NUMBER, pointer_masks};
+use std::io;
+
+pub(crate) const ARCH_X86_64: u32 = 0xC000_003E;
+// Offsets in struct seccomp_data.
+pub(crate) const OFFSET_NUMBER: u32 = 0;
+pub(crate) const OFFSET_ARCH: u32 = 4;
+pub(crate) const OFFSET_POINTER: u32 = 8;
+pub(crate) const OFFSET_ARGUMENTS: u32 = 16;
+
+pub(crate) const SET: u16 = 0x00; // BPF_LD | BPF_W | BPF_IMM
+pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+pub(crate) const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(crate) const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+pub(crate) const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_0000;
+pub(crate) const ERRNO: u32 = 0x0005_0000;
+
+/// Where `mmap` has its flags, and those that make its address binding.
+const MMAP_FLAGS: u32 = 3;
+const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
+const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
+
+const SET_MODE_FILTER: usize = 1;
+/// The threads there are already get the filter as well.
+const FLAG_ALL_THREADS: usize = 1;
+/// Without it some kernels switch off speculation for the whole program.
+const FLAG_SPEC_ALLOW: usize = 1 << 2;
+/// Which argument of futex says what to do.
+const FUTEX_OPERATION: u32 = 1;
+const PR_SET_NO_NEW_PRIVS: usize = 38;
+
+/// One instruction of the filter, as the kernel has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Instruction {
+    pub(crate) code: u16,
+    pub(crate) if_true: u8,
+    pub(crate) if_false: u8,
+    pub(crate) value: u32,
+}
+
+pub(crate) fn plain(code: u16, value: u32) -> Instruction {
+    Instruction { code, if_true: 0, if_false: 0, value }
+}
+
+/// What the filter compares pointers with.
+#[derive(Debug, Clone, Copy)]
+struct Match {
+    /// High half of the window's first address.
+    base: u32,
+    /// Bits of the high half that tell the window.
+    mask: u32,
+    exempt: u64,
+}
+
+/// Neighbouring calls for which the same is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first: u32,
+    /// Bit i: argument i is a pointer.
+    pointers: u8,
+    /// What else their arguments decide.
+    kind: Kind,
+}
+
+impl Run {
+    /// Whether the same is looked at.
+    fn is_alike(&self, other: &Run) -> bool {
+        (self.pointers, self.kind) == (other.pointers, other.kind)
+    }
+}
+
+/// Calls whose pointers depend on another argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Usual,
+    /// The address counts only with one of [`FIXED`].
+    Mmap,
+    /// Each operation has pointers of its own; the other arguments are left
+    /// unset, and may hold anything. To trap for one would be deadly where the
+    /// C library, or the engine, wakes a waiter with all signals blocked.
+    Futex,
+}
+
+fn kind_of(number: i64) -> Kind {
+    match number {
+        libc::SYS_mmap => Kind::Mmap,
+        libc::SYS_futex => Kind::Futex,
+        _ => Kind::Usual,
+    }
+}
+
+fn runs() -> Vec<Run> {
+    let masks = pointer_masks();
+    let mut runs: Vec<Run> = Vec::with_capacity(ROOM);
+    for number in 0..=MAX_NUMBER {
+        let pointers = masks.get(number).copied().unwrap_or(0);
+        let run = Run { first: number as u32, pointers, kind: kind_of(number as i64) };
+        if !runs.last().is_some_and(|last| last.is_alike(&run)) {
+            runs.push(run);
+        }
+    }
+    runs
+}
+
+/// Builds the filter for a window at `base` of `len` bytes (a power of two,
+/// at least 4 GiB, of which `base` is a multiple).
+///
+/// A binary search over the call number ends in jumps to what is checked. Calls
+/// for which the same is looked at share one check: the kernel translates the
+/// filter whenever it is installed, at the start of every program.
+#[must_use]
+pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
+    assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
+    let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
+    // Room at once: inside the runtime each allocation costs two system calls.
+    let mut code = Vec::with_capacity(ROOM);
+    code.extend([
+        plain(LOAD, OFFSET_ARCH),
+        Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
+        plain(RETURN, ALLOW),
+        plain(LOAD, OFFSET_NUMBER),
+    ]);
+    let mut leaves = Vec::with_capacity(ROOM);
+    search(&mut code, &runs(), &mut leaves);
+    let mut checks: Vec<(Run, usize)> = Vec::with_capacity(ROOM / 8);
+    for (at, run) in leaves {
+        let known = checks.iter().find(|(checked, _)| checked.is_alike(&run));
+        let start = known.map_or(code.len(), |(_, start)| *start);
+        if known.is_none() {
+            checks.push((run, start));
+            check(&mut code, run, this);
+        }
+        code[at].value = (start - at - 1) as u32;
+    }
+    code
+}
+
+/// Instructions, calls and checks that there is room for without another
+/// allocation.
+const ROOM: usize = 1536;
+
+/// A binary search over the call number. Each run that has pointers ends in a
+/// jump, noted in `leaves`, whose target is still to be set.
+fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Run)>) {
+    if let [run] = runs {
+        // Calls without pointers load nothing, so that the kernel can remember
+        // its answer for them.
+        let is_checked = run.pointers != 0;
+        if is_checked {
+            leaves.push((code.len(), *run));
+        }
+        code.push(if is_checked { plain(JUMP, 0) } else { plain(RETURN, ALLOW) });
+        return;
+    }
+    let (low, high) = runs.split_at(runs.len() / 2);
+    let branch = code.len();
+    code.extend([
+        Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 1, value: high[0].first },
+        plain(JUMP, 0),
+    ]);
+    search(code, low, leaves);
+    code[branch + 1].value = (code.len() - branch - 2) as u32;
+    search(code, high, leaves);
+}
+
+/// Traps when one of the run's pointers lies in the window.
+fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
+    if run.kind == Kind::Futex {
+        return check_futex(code, run, this);
+    }
+    let mut to_match = (run.pointers.count_ones() * 3 - 2) as u8;
+    for argument in (0..6).filter(|i| run.pointers & (1 << i) != 0) {
+        code.push(plain(LOAD, OFFSET_ARGUMENTS + argument * 8 + 4));
+        code.push(plain(AND, this.mask));
+        code.push(Instruction { code: IF_EQUAL, if_true: to_match, if_false: 0, value: this.base });
+        to_match = to_match.wrapping_sub(3);
+    }
+    code.push(plain(RETURN, ALLOW));
+    if run.kind == Kind::Mmap {
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
+            Instruction { code: IF_ANY_SET, if_true: 1, if_false: 0, value: FIXED },
+            plain(RETURN, ALLOW),
+        ]);
+    }
+    // Only now is it worth asking who calls.
+    code.extend([
+        plain(LOAD, OFFSET_POINTER),
+        plain(AND, !(raw::APART as u32)),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 3, value: this.exempt as u32 },
+        plain(LOAD, OFFSET_POINTER + 4),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: (this.exempt >> 32) as u32 },
+        plain(RETURN, ALLOW),
+    ]);
+    if run.kind == Kind::Mmap {
+        // A program that has no window may ask so whether an address is free.
+        // Whoever has one has something mapped there.
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
+            Instruction { code: IF_ANY_SET, if_true: 0, if_false: 1, value: NOREPLACE },
+            plain(RETURN, ERRNO | libc::EEXIST as u32),
+        ]);
+    }
+    code.push(plain(RETURN, TRAP));
+}
+
+/// One [`check`] for each set of pointers that futex operations have.
+fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
+    const WORD: u8 = 1 << 0;
+    const TIMEOUT: u8 = 1 << 3;
+    const SECOND_WORD: u8 = 1 << 4;
+    let groups: [(&[i32], u8); 3] = [
+        (
+            &[libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, libc::FUTEX_LOCK_PI2],
+            WORD | TIMEOUT,
+        ),
+        (
+            &[
+                libc::FUTEX_REQUEUE,
+                libc::FUTEX_CMP_REQUEUE,
+                libc::FUTEX_CMP_REQUEUE_PI,
+                libc::FUTEX_WAKE_OP,
+            ],
+            WORD | SECOND_WORD,
+        ),
+        (&[libc::FUTEX_WAIT_REQUEUE_PI], WORD | TIMEOUT | SECOND_WORD),
+    ];
+    let with = |pointers| Run { pointers, kind: Kind::Usual, ..run };
+    code.extend([
+        plain(LOAD, OFFSET_ARGUMENTS + FUTEX_OPERATION * 8),
+        plain(AND, libc::FUTEX_CMD_MASK as u32),
+    ]);
+    for (operations, pointers) in groups {
+        for (index, value) in operations.iter().enumerate() {
+            let if_true = (operations.len() - index) as u8;
+            code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value as u32 });
+        }
+        let others = code.len();
+        code.push(plain(JUMP, 0));
+        check(code, with(pointers), this);
+        code[others].value = (code.len() - others - 1) as u32;
+    }
+    check(code, with(WORD), this);
+}
+
+/// A filter that traps one call, whatever its arguments are.
+pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
+    [
+        plain(LOAD, OFFSET_NUMBER),
+        Instruction { code: IF_EQUAL, if_true: 0, if_false: 1, value: number as u32 },
+        plain(RETURN, TRAP),
+        plain(RETURN, ALLOW),
+    ]
+}
+
+/// Installs a filter for all threads: a library loaded earlier may have
+/// started some. Where one has a filter of its own, it is installed for the
+/// calling thread and those it starts.
+///
+/// Without the privilege to do so it first gives up gaining privileges through
+/// exec, as the kernel demands.
+pub fn install(program: &[Instruction]) -> io::Result<()> {
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        filter: *const Instruction,
+    }
+    let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
+    let attempt = |flags| {
+        let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
+        // SAFETY: the kernel reads `descriptor`, and copies as many instructions as
+        // `program` has.
+        raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) })
+    };
+    let install = || match attempt(FLAG_SPEC_ALLOW | FLAG_ALL_THREADS) {
+        Ok(0) => Ok(()),
+        // Refused, or the number of the thread that could not follow.
+        _ => attempt(FLAG_SPEC_ALLOW).map(drop),
+    };
+    match install() {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            // SAFETY: the call takes no pointers.
+            unsafe { raw::syscall(libc::SYS_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
+            install()
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const BASE: usize = 0x2000_0000_0000;
+    const LEN: usize = 1 << 40;
+    const EXEMPT: u64 = 0x7f00_1234_5619;
+
+    /// Interprets the few instructions the filter is made of.
+    pub(crate) fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
+        verdict_within(program, number, ip, args, 64)
+    }
+
+    /// The same, with so many steps at most.
+    pub(crate) fn verdict_within(
+        program: &[Instruction],
+        number: i64,
+        ip: u64,
+        args: [u64; 6],
+        most: usize,
+    ) -> u32 {
+        let mut data = vec![number as u32, ARCH_X86_64, ip as u32, (ip >> 32) as u32];
+        data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+        let (mut pc, mut acc, mut steps) = (0, 0, 0);
+        loop {
+            let i = program[pc];
+            pc += 1;
+            steps += 1;
+            assert!(steps < most, "the filter is too long on this path");
+            let jump = |taken: bool| usize::from(if taken { i.if_true } else { i.if_false });
+            match i.code {
+                LOAD => acc = data[i.value as usize / 4],
+                SET => acc = i.value,
+                AND => acc &= i.value,
+                JUMP => pc += i.value as usize,
+                IF_EQUAL => pc += jump(acc == i.value),
+                IF_AT_LEAST => pc += jump(acc >= i.value),
+                IF_ANY_SET => pc += jump(acc & i.value != 0),
+                RETURN => return i.value,
+                other => panic!("unknown instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_the_pointer_arguments_in_the_window_trap() {
+        let program = build(BASE, LEN, EXEMPT);
+        assert!(program.len() <= ROOM, "{}", program.len());
+        let masks = pointer_masks();
+        for number in 0..(MAX_NUMBER + 40) {
+            for argument in 0..6 {
+                for address in [BASE as u64, BASE as u64 + LEN as u64 - 1] {
+                    let mut args = [1u64; 6];
+                    args[MMAP_FLAGS as usize] = libc::MAP_FIXED as u64;
+                    if number as i64 == libc::SYS_futex {
+                        // The operation that has all the pointers.
+                        args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
+                    }
+                    args[argument] = address;
+                    let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
+                    let expected = if is_pointer { TRAP } else { ALLOW };
+                    assert_eq!(verdict(&program, number as i64, 0x1000, args), expected);
+                    for gate in [EXEMPT, EXEMPT + raw::APART as u64] {
+                        assert_eq!(verdict(&program, number as i64, gate, args), ALLOW);
+                    }
+                }
+                for address in [BASE as u64 - 1, BASE as u64 + LEN as u64, 0, u64::MAX] {
+                    let mut args = [0u64; 6];
+                    args[argument] = address;
+                    assert_eq!(verdict(&program, number as i64, 0x1000, args), ALLOW);
+                }
+            }
+        }
+    }
+
+    /// By futex(2): what an operation does not use may hold anything.
+    #[test]
+    fn a_futex_operation_traps_for_its_own_pointers_only() {
+        let program = build(BASE, LEN, EXEMPT);
+        for operation in 0..=libc::FUTEX_LOCK_PI2 as u64 + 3 {
+            let expected: &[usize] = match operation {
+                0 | 6 | 9 | 13 => &[0, 3],
+                3 | 4 | 5 | 12 => &[0, 4],
+                11 => &[0, 3, 4],
+                _ => &[0],
+            };
+            for flags in [0, libc::FUTEX_PRIVATE_FLAG, libc::FUTEX_CLOCK_REALTIME] {
+                for argument in (0..6).filter(|argument| *argument != 1) {
+                    let mut args = [1, operation | flags as u64, 1, 1, 1, 1];
+                    args[argument] = BASE as u64 + 8;
+                    let verdict = verdict(&program, libc::SYS_futex, 0x1000, args);
+                    let traps = expected.contains(&argument);
+                    assert_eq!(verdict == TRAP, traps, "operation {operation}, {argument}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hint_to_mmap_passes_and_a_fixed_address_traps() {
+        let program = build(BASE, LEN, EXEMPT);
+        let ask = |number, address, flags| {
+            verdict(&program, number, 0x1000, [address, 4096, 3, flags, u64::MAX, 0])
+        };
+        let inside = BASE as u64 + 4096;
+        let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        // The kernel takes the low half of the flags only.
+        for hint in [0, anonymous, 0xffef_ffef, 0x10 << 32, 0x10_0000 << 32] {
+            assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
+            assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
+        }
+        let taken = ERRNO | libc::EEXIST as u32;
+        for (fixed, expected) in [(libc::MAP_FIXED, TRAP), (libc::MAP_FIXED_NOREPLACE, taken)] {
+            let fixed = anonymous | fixed as u64;
+            assert_eq!(ask(libc::SYS_mmap, inside, fixed), expected, "{fixed:#x}");
+            assert_eq!(ask(libc::SYS_mmap, 0x1000, fixed), ALLOW, "{fixed:#x}");
+        }
+    }
+
+    /// In a child: a filter stays for good.
+    #[test]
+    fn threads_there_are_already_get_the_filter() {
+        use crate::probe::{Ended, in_child};
+        let program = trapping(libc::SYS_getppid);
+        let ended = in_child(|| {
+            // SAFETY: the default action runs no code of this program.
+            unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
+            let (start, started) = std::sync::mpsc::channel();
+            let earlier = std::thread::spawn(move || {
+                let _ = started.recv();
+                // SAFETY: the function takes nothing, and only tells a number.
+                unsafe { libc::getppid() }
+            });
+            if install(&program).is_err() || start.send(()).is_err() {
+                return 1;
+            }
+            let _ = earlier.join();
+            2
+        });
+        assert_eq!(ended.unwrap(), Ended::Signal(libc::SIGSYS));
+    }
+}

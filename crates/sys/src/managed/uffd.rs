@@ -1,0 +1,356 @@
+//! userfaultfd, by its ioctls.
+//!
+//! Own ioctls rather than a crate: the engine needs MOVE, write-protection and
+//! exact partial results, and must treat EAGAIN as "try again" for every one.
+
+use crate::descriptor;
+use crate::memory::PAGE_SIZE;
+use crate::registered_file::RegisteredFile;
+use crate::{futex, raw};
+use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+const API: u64 = 0xAA;
+pub(crate) const IOCTL_API: usize = 0xc018_aa3f;
+pub(crate) const IOCTL_REGISTER: usize = 0xc020_aa00;
+pub(crate) const IOCTL_COPY: usize = 0xc028_aa03;
+pub(crate) const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
+pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
+pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
+
+const USER_MODE_ONLY: usize = 1;
+/// How it is opened for faults from user mode.
+pub(crate) const OPEN_FLAGS: usize = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_WP: u64 = 2;
+const WRITEPROTECT_ON: u64 = 1;
+const COPY_PROTECTED: u64 = 2;
+/// Nobody sleeps on a message in SIGBUS mode, so no wake-up is wanted.
+const DONTWAKE: u64 = 1;
+const WRITEPROTECT_DONTWAKE: u64 = 2;
+
+/// Faults are delivered as SIGBUS to the toucher.
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+/// Write-protect faults can be asked for.
+pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+/// UFFDIO_MOVE is there (6.8).
+pub const FEATURE_MOVE: u64 = 1 << 16;
+/// Write protection resolved by the kernel, to be read by PAGEMAP_SCAN (6.7).
+pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
+
+/// Who may use the descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// Faults from user mode only: open to everyone.
+    UserModeOnly,
+    /// Also faults taken inside system calls: needs a privilege or a sysctl.
+    KernelToo,
+}
+
+/// What a write to a page that was put in does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// It writes.
+    Allowed,
+    /// It faults, until the protection is lifted. One made by the kernel for a
+    /// system call fails.
+    Caught,
+}
+
+/// A userfaultfd with its features agreed.
+#[derive(Debug)]
+pub struct Uffd {
+    /// Owned; another one in a forked child.
+    fd: AtomicI32,
+    features: u64,
+    /// Memory stays registered whatever becomes of the descriptor: a touch of
+    /// what is out never reads zeroes.
+    registered: RegisteredFile,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+fn open(privilege: Privilege) -> io::Result<OwnedFd> {
+    let flags = match privilege {
+        Privilege::UserModeOnly => OPEN_FLAGS,
+        Privilege::KernelToo => OPEN_FLAGS & !USER_MODE_ONLY,
+    };
+    // SAFETY: the call takes no pointers, and opens a new descriptor.
+    let fd = raw::check(unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
+    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
+    #[repr(C)]
+    struct ApiArg {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+    let mut arg = ApiArg { api: API, features, ioctls: 0 };
+    ioctl(fd.as_raw_fd(), IOCTL_API, &mut arg)?;
+    Ok(arg.features)
+}
+
+fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
+    let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads and writes `arg`, whose type the methods of this file
+    // choose by `request`. It puts pages only into ranges that were registered through
+    // `Uffd::register`, which hold no Rust objects, and answers ENOENT for others. What it
+    // copies from it only reads, or answers EFAULT.
+    match raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }) {
+        // Not open, or not a userfaultfd, any more.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTTY)) => {
+            descriptor::lost("the userfaultfd of its memory")
+        }
+        result => result.map(drop),
+    }
+}
+
+/// The features this kernel offers at the given privilege.
+pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
+    agree(&open(privilege)?, 0)
+}
+
+/// Result of an operation over several pages that can stop half-way.
+#[derive(Debug)]
+pub struct Partial {
+    /// Pages done, from the start of the range.
+    pub pages: usize,
+    /// Why it stopped, if it did.
+    pub error: Option<io::Error>,
+}
+
+impl Uffd {
+    /// Opens a user-mode-only descriptor in SIGBUS mode, with MOVE if the
+    /// kernel has it.
+    pub fn open_sigbus() -> io::Result<Uffd> {
+        let offered = offered_features(Privilege::UserModeOnly)?;
+        let needed = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
+        if offered & needed != needed {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        // Out of the program's way.
+        let fd = descriptor::move_high(open(Privilege::UserModeOnly)?);
+        let features = needed | (offered & FEATURE_MOVE);
+        agree(&fd, features)?;
+        let registered = RegisteredFile::new(&fd);
+        Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, registered })
+    }
+
+    /// Puts a fresh descriptor, with the same features, in the place of this
+    /// one: in a forked child the old one still speaks for the parent. The
+    /// child has one thread.
+    pub fn reopen(&self) -> io::Result<()> {
+        let fresh = descriptor::with_room(|| open(Privilege::UserModeOnly)).or_else(|error| {
+            if error.raw_os_error() != Some(libc::EMFILE) {
+                return Err(error);
+            }
+            // All numbers are in use: its own serves.
+            self.close();
+            open(Privilege::UserModeOnly)
+        })?;
+        agree(&fresh, self.features)?;
+        let fresh = descriptor::move_high(fresh);
+        self.registered.renew(&fresh);
+        self.close();
+        // Not the old number: it may lie above a limit that was lowered since.
+        self.fd.store(fresh.into_raw_fd(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Closes the descriptor, if it is open.
+    fn close(&self) {
+        let number = self.fd.swap(-1, Ordering::AcqRel);
+        if number >= 0 {
+            // SAFETY: the descriptor was this value's, which has forgotten its number.
+            descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+    }
+
+    fn ioctl<T>(&self, request: usize, arg: &mut T) -> io::Result<()> {
+        ioctl(self.fd.load(Ordering::Relaxed), request, arg)
+    }
+
+    /// Whether UFFDIO_MOVE may be used.
+    #[must_use]
+    pub fn has_move(&self) -> bool {
+        self.features & FEATURE_MOVE != 0
+    }
+
+    /// Registers `len` bytes from `start` for missing and write-protect faults.
+    ///
+    /// # Safety
+    /// The range must not hold Rust objects: its pages come and go.
+    pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        #[repr(C)]
+        struct Register {
+            range: Range,
+            mode: u64,
+            ioctls: u64,
+        }
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut arg = Register { range, mode: REGISTER_MISSING | REGISTER_WP, ioctls: 0 };
+        self.ioctl(IOCTL_REGISTER, &mut arg)
+    }
+
+    /// Fills missing pages from `to` with `bytes` (whole pages).
+    pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
+        #[repr(C)]
+        struct Copy {
+            dst: u64,
+            src: u64,
+            len: u64,
+            mode: u64,
+            copied: i64,
+        }
+        debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
+        retrying(bytes.len(), |done| {
+            let mut arg = Copy {
+                dst: (to + done) as u64,
+                src: bytes.as_ptr() as u64 + done as u64,
+                len: (bytes.len() - done) as u64,
+                mode: DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 },
+                copied: 0,
+            };
+            let result = self.ioctl(IOCTL_COPY, &mut arg);
+            (result, arg.copied)
+        })
+    }
+
+    /// Maps the shared page of zeroes at missing pages.
+    pub(crate) fn zero(&self, start: usize, len: usize) -> Partial {
+        #[repr(C)]
+        struct Zero {
+            range: Range,
+            mode: u64,
+            zeroed: i64,
+        }
+        retrying(len, |done| {
+            let range = Range { start: (start + done) as u64, len: (len - done) as u64 };
+            let mut arg = Zero { range, mode: DONTWAKE, zeroed: 0 };
+            let result = self.ioctl(IOCTL_ZEROPAGE, &mut arg);
+            (result, arg.zeroed)
+        })
+    }
+
+    /// Moves present pages from `from` to missing pages at `to`, which nobody
+    /// else fills meanwhile.
+    ///
+    /// What the kernel says about a move that it did not finish is not to be
+    /// trusted: when it had to wait for one of the pages (compaction migrates
+    /// pages at any time), it may go on, move that page and those after it, and
+    /// still answer EAGAIN with the smaller count, or EEXIST for the very page
+    /// it has moved (Linux 6.18). Where the pages are is what counts.
+    pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
+        #[repr(C)]
+        struct Move {
+            dst: u64,
+            src: u64,
+            len: u64,
+            mode: u64,
+            moved: i64,
+        }
+        retrying(len, |done| {
+            let mut arg = Move {
+                dst: (to + done) as u64,
+                src: (from + done) as u64,
+                len: (len - done) as u64,
+                mode: DONTWAKE,
+                moved: 0,
+            };
+            let result = self.ioctl(IOCTL_MOVE, &mut arg);
+            let Err(error) = result else { return (result, arg.moved) };
+            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(arg.moved);
+            let finished_it = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
+            let again = || io::Error::from_raw_os_error(libc::EAGAIN);
+            (Err(if finished_it { again() } else { error }), moved)
+        })
+    }
+
+    /// Write-protects present pages, or lifts the protection.
+    pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
+        #[repr(C)]
+        struct WriteProtect {
+            range: Range,
+            mode: u64,
+        }
+        let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
+        let mut turns = 0;
+        loop {
+            let range = Range { start: start as u64, len: len as u64 };
+            match self.ioctl(IOCTL_WRITEPROTECT, &mut WriteProtect { range, mode }) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    futex::relax(&mut turns);
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Drop for Uffd {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// How many bytes at the start of a move are mapped at its target now, and no
+/// longer where they came from.
+fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
+    const AT_ONCE: usize = 64;
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(AT_ONCE * PAGE_SIZE);
+        let (mut there, mut here) = ([0u8; AT_ONCE], [0u8; AT_ONCE]);
+        present(to + done, part, &mut there).ok()?;
+        present(from + done, part, &mut here).ok()?;
+        let pages = part / PAGE_SIZE;
+        let moved = |(there, here): &(&u8, &u8)| **there & 1 == 1 && **here & 1 == 0;
+        let found = there[..pages].iter().zip(&here).take_while(moved).count();
+        done += found * PAGE_SIZE;
+        if found < pages {
+            break;
+        }
+    }
+    Some(done as i64)
+}
+
+/// Notes for each page whether it is mapped now, in the lowest bit of a byte.
+pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
+    assert!(len.div_ceil(PAGE_SIZE) <= out.len());
+    let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel writes one byte to `out` for each page, for which there is room;
+    // where nothing is mapped it answers ENOMEM.
+    raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
+}
+
+/// Drives a filling ioctl to its end. While the address space is changing
+/// (fork, mremap, munmap elsewhere) the kernel answers EAGAIN with a partial
+/// count, 0 or -EAGAIN in the result field; the rest is then tried again.
+fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64)) -> Partial {
+    let (mut done, mut turns) = (0, 0);
+    loop {
+        let (result, count) = attempt(done);
+        if count > 0 {
+            done += count as usize;
+        }
+        let error = match result {
+            Ok(()) => None,
+            // Refused or not: all of it is there.
+            Err(_) if done == len => None,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                futex::relax(&mut turns);
+                continue;
+            }
+            Err(error) => Some(error),
+        };
+        return Partial { pages: done / PAGE_SIZE, error };
+    }
+}

@@ -1,0 +1,525 @@
+//! The managed window: one large reservation in which all managed memory
+//! lies, and the staging frames through which pages leave it.
+//!
+//! A page is named by its number in the window, so "is this pointer ours" is
+//! one mask and "which entry" is one subtraction and a shift. The window lies
+//! where the kernel does not place mappings by itself ([`crate::place`]), which
+//! also keeps the guard's filter from matching in a program that has no window.
+//!
+//! Everything here is memory of the *program*: no Rust reference ever points
+//! into the window, so taking pages out or putting them in cannot invalidate
+//! one. Staging frames are the exception: a full frame is read through
+//! [`StagedFrame`], which owns it while it lives.
+
+mod reservation;
+
+use crate::memory::{PAGE_SIZE, Page};
+use crate::uffd::{self, Partial, Uffd};
+use crate::{futex, program_filter, raw};
+use reservation::{RESERVE, frame_states, mmap, reserve_range, settle};
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+pub use crate::uffd::Writes;
+pub use reservation::{Protection, READ_WRITE, WINDOW_SIZES, WindowError};
+
+/// Runs of pages that are dropped in one call.
+const DISCARD_RUNS: usize = 64;
+
+const EMPTY: u8 = 0;
+const FULL: u8 = 1;
+const CLAIMED: u8 = 2;
+
+/// The managed window.
+#[derive(Debug)]
+pub struct Window {
+    base: usize,
+    len: usize,
+    uffd: Uffd,
+    use_move: bool,
+    staging: usize,
+    frames: &'static [AtomicU8],
+}
+
+impl Window {
+    /// Reserves the window and `staging_frames` frames, and opens userfaultfd
+    /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
+    pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
+        let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
+        let (base, len) = reserve_range(settle())?;
+        let staging_len = staging_frames * PAGE_SIZE;
+        let fail = |error| WindowError::Reserve { bytes: staging_len, error };
+        // SAFETY: without MAP_FIXED the mapping overlaps nothing.
+        let staging = unsafe { mmap(0, staging_len, READ_WRITE, RESERVE) }.map_err(fail)?;
+        let window = Window {
+            base,
+            len,
+            use_move: uffd.has_move() && !avoid_move,
+            uffd,
+            staging,
+            frames: frame_states(staging_frames).map_err(fail)?,
+        };
+        window.prepare().map_err(WindowError::Userfaultfd)?;
+        Ok(window)
+    }
+
+    /// Opens a fresh userfaultfd over the window and staging in a forked
+    /// child: the kernel drops the registration on fork. `managed` lists the
+    /// (first page, count) ranges of the window that no foreign mapping covers.
+    ///
+    /// # Errors
+    /// The kernel's refusal; the child must then not touch the window.
+    pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
+        self.uffd.reopen()?;
+        for (page, count) in managed {
+            self.register(self.address(*page, *count), count * PAGE_SIZE)?;
+        }
+        self.register(self.staging, self.frames.len() * PAGE_SIZE)
+    }
+
+    /// Whether a forked child inherits ranges of the window, given as (first
+    /// page, count), and the staging frames. It does not unless told so: a
+    /// child that could not bring its pages in would read zeroes.
+    pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
+        let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        for (page, count) in managed {
+            self.advise(self.address(*page, *count), count * PAGE_SIZE, advice)?;
+        }
+        self.advise(self.staging, self.frames.len() * PAGE_SIZE, advice)
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
+            self.advise_whole(start, len)?;
+            self.register(start, len)?;
+        }
+        Ok(())
+    }
+
+    /// Has the faults of a range, of the window or of staging, arrive by userfaultfd.
+    fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        // SAFETY: the methods of this file name ranges of the window and of staging only.
+        // No Rust reference points into the window, and into staging those of
+        // `StagedFrame` only, whose page stays while they live.
+        unsafe { self.uffd.register(start, len) }
+    }
+
+    /// What holds for all managed memory that was mapped just now.
+    fn advise_whole(&self, start: usize, len: usize) -> io::Result<()> {
+        // A huge page would bring back pages that were never restored.
+        self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
+        // A core dump would walk the whole reservation, and what is
+        // swapped out would be missing from it anyway.
+        self.advise(start, len, libc::MADV_DONTDUMP)?;
+        self.advise(start, len, libc::MADV_DONTFORK)?;
+        // Where all of a process is merged (prctl): pages that are lose their
+        // protection (Linux 6.18). Refused only where nothing can be merged.
+        let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
+        Ok(())
+    }
+
+    /// The window's first address.
+    #[must_use]
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The window's length in bytes: a power of two, of which `base` is a multiple.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Pages in the window.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.len / PAGE_SIZE
+    }
+
+    /// Whether an address lies in the window.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: usize) -> bool {
+        address & !(self.len - 1) == self.base
+    }
+
+    /// Whether pages leave by UFFDIO_MOVE.
+    #[must_use]
+    pub fn uses_move(&self) -> bool {
+        self.use_move
+    }
+
+    fn address(&self, page: u64, count: usize) -> usize {
+        assert!(page as usize + count <= self.pages(), "page outside the window");
+        self.base + page as usize * PAGE_SIZE
+    }
+
+    /// Puts whole pages of `bytes` in at `page` and after, where nothing is yet.
+    pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
+        self.uffd.copy(self.address(page, bytes.len() / PAGE_SIZE), bytes, writes)
+    }
+
+    /// Lifts [`Writes::Caught`] from a page that is present.
+    pub fn allow_writes(&self, page: u64) -> io::Result<()> {
+        self.set_writes(page, 1, Writes::Allowed)
+    }
+
+    /// Says what writes to those of `count` pages do that are present. Catching
+    /// them costs one flush of the processors' translations, however many they
+    /// are.
+    pub fn set_writes(&self, page: u64, count: usize, writes: Writes) -> io::Result<()> {
+        let caught = writes == Writes::Caught;
+        self.uffd.write_protect(self.address(page, count), count * PAGE_SIZE, caught)
+    }
+
+    /// Maps `count` pages of zeroes at `page`.
+    pub fn install_zero(&self, page: u64, count: usize) -> Partial {
+        self.uffd.zero(self.address(page, count), count * PAGE_SIZE)
+    }
+
+    /// Drops the content of `count` pages.
+    pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
+        self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
+    }
+
+    /// Drops the content of pages in ascending order, wherever they lie: in one
+    /// call, after which other processors forget all of them at once (Linux
+    /// 6.16), or run by run where a process may not give itself such advice.
+    /// Returns how many of them, from the first on, are gone.
+    pub fn discard_each(&self, pages: &[u64]) -> usize {
+        let mut gone = 0;
+        for pages in pages.chunks(DISCARD_RUNS) {
+            let (runs, count) = self.runs(pages);
+            let dropped = match self.advise_runs(&runs[..count]) {
+                Ok(bytes) => bytes / PAGE_SIZE,
+                Err(_) => self.discard_runs(&runs[..count]),
+            };
+            gone += dropped;
+            if dropped < pages.len() {
+                break;
+            }
+        }
+        gone
+    }
+
+    /// What a list of pages comes to in runs of neighbours, and how many.
+    pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_RUNS], usize) {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (mut runs, mut count) = ([none; DISCARD_RUNS], 0);
+        for (at, page) in pages.iter().enumerate() {
+            if at > 0 && pages[at - 1] + 1 == *page {
+                runs[count - 1].iov_len += PAGE_SIZE;
+            } else {
+                let iov_base = self.address(*page, 1) as *mut _;
+                runs[count] = libc::iovec { iov_base, iov_len: PAGE_SIZE };
+                count += 1;
+            }
+        }
+        (runs, count)
+    }
+
+    fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
+        // By a number of its own (Linux 6.14): a descriptor would name the parent
+        // in a forked child.
+        let advice = libc::MADV_DONTNEED as usize;
+        let args = [raw::PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
+        // SAFETY: the kernel reads `runs`, which lie in the window: no Rust reference points
+        // to what it drops.
+        raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
+    }
+
+    /// Run by run. Returns how many pages are gone.
+    pub(crate) fn discard_runs(&self, runs: &[libc::iovec]) -> usize {
+        let drop_run = |run: &&libc::iovec| {
+            self.advise(run.iov_base as usize, run.iov_len, libc::MADV_DONTNEED).is_ok()
+        };
+        runs.iter().take_while(drop_run).map(|run| run.iov_len / PAGE_SIZE).sum()
+    }
+
+    /// Changes what the program may do with `count` pages.
+    pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
+        let args = [self.address(page, count), count * PAGE_SIZE, protection as usize, 0, 0, 0];
+        // SAFETY: the range lies in the window, into which no Rust reference points.
+        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+    }
+
+    /// Has the kernel keep `count` pages that are present, or will be, and count
+    /// them as locked memory of the process; its limits and privileges decide.
+    pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
+        // It could not bring them in by itself.
+        let flags = libc::MLOCK_ONFAULT as usize;
+        let args = [self.address(page, count), count * PAGE_SIZE, flags, 0, 0, 0];
+        // SAFETY: the call takes no pointers that are followed, and changes no content.
+        raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
+    }
+
+    /// Ends [`Window::lock`].
+    pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
+        let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
+        // SAFETY: the call takes no pointers that are followed, and changes no content.
+        raw::check(unsafe { raw::syscall(libc::SYS_munlock, args) }).map(drop)
+    }
+
+    /// Gives `count` pages back to the window after a foreign mapping lay there.
+    pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
+        let (start, len) = (self.address(page, count), count * PAGE_SIZE);
+        // SAFETY: the range lies in the window, into which no Rust reference points.
+        unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
+        self.advise_whole(start, len)?;
+        self.register(start, len)
+    }
+
+    /// Whether the kernel has a page mapped at `page`.
+    pub fn is_present(&self, page: u64) -> io::Result<bool> {
+        let mut present = [0];
+        uffd::present(self.address(page, 1), PAGE_SIZE, &mut present)?;
+        Ok(present[0] & 1 == 1)
+    }
+
+    /// Makes a page that fork left shared the program's own again, without
+    /// changing it. Fails where the page may not be written.
+    pub fn unshare(&self, page: u64) -> io::Result<()> {
+        // Populating for writing breaks the sharing; on a page that is absent
+        // or protected it is an error instead of a signal.
+        self.advise(self.address(page, 1), PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Moves pages that are present to another place in the window.
+    pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {
+        let (to, from) = (self.address(to, count), self.address(from, count));
+        self.uffd.move_pages(to, from, count * PAGE_SIZE)
+    }
+
+    /// Copies a present page whose writes are caught, whatever its protection is.
+    pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let from = self.address(page, 1);
+        if self.copy_page(from, to).is_ok() {
+            return Ok(());
+        }
+        self.take_unreadable(from, to)?;
+        self.put_back(from, to, Writes::Caught);
+        Ok(())
+    }
+
+    /// Puts a page back that was taken from there: `bytes` is all there is of it.
+    fn put_back(&self, at: usize, bytes: &[u8; PAGE_SIZE], writes: Writes) {
+        if self.uffd.copy(at, bytes, writes).pages == 0 {
+            raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
+            std::process::abort();
+        }
+    }
+
+    /// Moves `count` pages out of the program's reach into the frames from
+    /// `frame`, which must be empty. On return the first `pages` frames are full.
+    pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
+        let frames = &self.frames[frame..frame + count];
+        assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
+        let to = self.staging + frame * PAGE_SIZE;
+        let partial = self.uffd.move_pages(to, self.address(page, count), count * PAGE_SIZE);
+        for state in &frames[..partial.pages] {
+            state.store(FULL, Ordering::Release);
+        }
+        partial
+    }
+
+    /// Takes one page out by write-protecting and copying it: for kernels
+    /// without MOVE, and for pages that MOVE refuses (other protection).
+    pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
+        let state = &self.frames[frame];
+        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
+        let from = self.address(page, 1);
+        // Protected first: a store between copy and drop would be lost.
+        self.uffd.write_protect(from, PAGE_SIZE, true)?;
+        if let Err(error) = self.take_page(page, &mut scratch.0) {
+            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            return Err(error);
+        }
+        if let Err(error) = self.copy_to(frame, &scratch.0) {
+            self.put_back(from, &scratch.0, Writes::Allowed);
+            return Err(error);
+        }
+        state.store(FULL, Ordering::Release);
+        Ok(())
+    }
+
+    /// Fills an empty frame with a copy of a page that is the only one.
+    pub fn fill_frame(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
+        let state = &self.frames[frame];
+        assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
+        self.copy_to(frame, bytes)?;
+        state.store(FULL, Ordering::Release);
+        Ok(())
+    }
+
+    fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
+        let to = self.staging + frame * PAGE_SIZE;
+        self.uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
+    }
+
+    fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
+        let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
+        // A process may always ask this about itself, whoever it runs as.
+        if program_filter::is_in_force() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        let pid = raw::current_process() as usize;
+        let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively,
+        // and reads the page at `from`, or answers EFAULT.
+        let read =
+            unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
+        whole_page(raw::check(read)?)
+    }
+
+    /// Copies a present page, whatever its protection is, and drops it. On an
+    /// error it is still there.
+    pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let from = self.address(page, 1);
+        match self.copy_page(from, to) {
+            Ok(()) => self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED),
+            Err(_) => self.take_unreadable(from, to),
+        }
+    }
+
+    /// Takes out a page that its protection keeps from being read: the page
+    /// moves to another place, where it can be. What is left behind is
+    /// protected as before, and empty.
+    fn take_unreadable(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
+        let mut present = [0];
+        uffd::present(from, PAGE_SIZE, &mut present)?;
+        if present[0] & 1 == 0 {
+            // What is not there would read as zeroes elsewhere.
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
+        // SAFETY: a page of the window, into which no Rust reference points, goes to an
+        // address of the kernel's choice, where nothing is.
+        let moved = raw::check(unsafe {
+            raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
+        })?;
+        let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
+        // SAFETY: the page was moved there just now, and nobody else knows of it.
+        if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
+            raw::write_stderr(b"softswap: internal error: a page cannot be read; stopping the program rather than losing data\n");
+            std::process::abort();
+        }
+        // SAFETY: `moved` is a page that may be read, of which nobody else knows, and apart
+        // from `to`. It is unmapped once it has been copied.
+        unsafe {
+            std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
+            raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
+        }
+        Ok(())
+    }
+
+    /// Claims a full frame for reading or for moving back; `None` when it is
+    /// empty or someone else has it.
+    #[must_use]
+    pub fn claim_frame(&self, frame: usize) -> Option<StagedFrame<'_>> {
+        self.frames[frame]
+            .compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            .ok()
+            .map(|_| StagedFrame { window: self, frame })
+    }
+
+    /// Empties `count` frames from `frame`, dropping what is in them, in one
+    /// call. Returns how many were full. A frame that is claimed is waited for.
+    pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
+        let mut full = 0;
+        let frames = &self.frames[frame..frame + count];
+        for state in frames {
+            let mut turns = 0;
+            while let Err(seen) =
+                state.compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            {
+                if seen == EMPTY {
+                    break;
+                }
+                futex::relax(&mut turns);
+            }
+            full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
+        }
+        let start = self.staging + frame * PAGE_SIZE;
+        // Failing would only mean that the frames stay populated; then they
+        // must not be used again.
+        let dropped = self.advise(start, count * PAGE_SIZE, libc::MADV_DONTNEED).is_ok();
+        for state in frames {
+            if dropped {
+                state.store(EMPTY, Ordering::Release);
+            }
+        }
+        full
+    }
+
+    fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
+        // SAFETY: the methods of this file name ranges of the window, and of staging frames
+        // that are empty or claimed for dropping, only: no Rust reference points there.
+        raw::check(unsafe {
+            raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0])
+        })
+        .map(drop)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
+            // SAFETY: both ranges were mapped for this value. No Rust reference points into
+            // the window, and those of `StagedFrame`s into staging are gone, since they
+            // borrow this value.
+            unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// A full staging frame, owned: nobody moves or empties it meanwhile.
+#[derive(Debug)]
+pub struct StagedFrame<'w> {
+    window: &'w Window,
+    frame: usize,
+}
+
+impl StagedFrame<'_> {
+    /// The page's content.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        let address = self.window.staging + self.frame * PAGE_SIZE;
+        // SAFETY: the frame was FULL, so its page is there, aligned and readable; CLAIMED
+        // keeps everyone else from moving, emptying or filling it while `self` lives.
+        unsafe { &*(address as *const [u8; PAGE_SIZE]) }
+    }
+
+    /// Gives the page back to the program at `page`. On success the frame is
+    /// empty if the page was moved, or still full (a copy) if it was copied;
+    /// on failure the frame comes back with the error.
+    pub fn give_back(self, page: u64) -> Result<(), (Self, io::Error)> {
+        let window = self.window;
+        let from = window.staging + self.frame * PAGE_SIZE;
+        if window.use_move {
+            let moved = window.uffd.move_pages(window.address(page, 1), from, PAGE_SIZE);
+            if moved.pages == 1 {
+                window.frames[self.frame].store(EMPTY, Ordering::Release);
+                std::mem::forget(self);
+                return Ok(());
+            }
+        }
+        match window.install(page, self.bytes(), Writes::Allowed).error {
+            None => Ok(()),
+            Some(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for StagedFrame<'_> {
+    fn drop(&mut self) {
+        self.window.frames[self.frame].store(FULL, Ordering::Release);
+    }
+}
+
+fn whole_page(read: usize) -> io::Result<()> {
+    if read == PAGE_SIZE { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}
+
+#[cfg(test)]
+mod tests;

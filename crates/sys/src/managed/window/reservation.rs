@@ -1,0 +1,101 @@
+//! Reserving the address space of a window, and settling the gate beside it.
+
+use crate::memory;
+use crate::place::{self, Place};
+use crate::raw;
+use std::io;
+use std::sync::atomic::AtomicU8;
+
+/// Sizes tried, largest first; smaller ones serve where limits
+/// (RLIMIT_AS, strict overcommit) forbid more.
+pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+/// Places tried for the gate.
+const GATES: usize = 8;
+
+/// Why there is no window.
+#[derive(Debug, thiserror::Error)]
+pub enum WindowError {
+    /// userfaultfd is refused.
+    #[error(
+        "userfaultfd is refused ({0}): the kernel needs CONFIG_USERFAULTFD (5.11 or newer) \
+         and a container must allow the system call; `softswap doctor` tells what is missing"
+    )]
+    Userfaultfd(io::Error),
+    /// No address space.
+    #[error(
+        "cannot reserve {} GiB of address space for managed memory ({error}): \
+         raise the limit with `ulimit -v unlimited`, or set vm.overcommit_memory to 0 or 1",
+        bytes >> 30
+    )]
+    Reserve {
+        /// The smallest size that was tried.
+        bytes: usize,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+}
+
+/// Protection of a range, as `mprotect` has it.
+pub type Protection = i32;
+/// The protection of managed memory unless the program asks for another.
+pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Raw `mmap` of anonymous memory.
+///
+/// # Safety
+/// With MAP_FIXED the range must not hold memory that Rust code refers to.
+pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
+    let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: the call takes no pointers. A mapping that it displaces is none that Rust
+    // code refers to, as asked for above.
+    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Where the window is to be, with the gate in its place. Another place serves
+/// where something lies at the one that was inherited. Without a gate calls are
+/// made from the library's own code: then programs that this one starts install
+/// a filter of their own.
+pub(super) fn settle() -> usize {
+    let mut place = place::wanted();
+    for _ in 0..GATES {
+        if raw::settle_gate(place.gate()) {
+            break;
+        }
+        place = Place::choose();
+    }
+    place.window()
+}
+
+pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
+    let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
+    let smallest = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
+    // Half of what the process may have: the rest is for the engine's tables, the
+    // program's code and stacks, and what is not managed.
+    let most = memory::address_space_limit() / 2;
+    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
+        // A neighbouring slot serves when something already lies at the first.
+        for slot in 0..place::WINDOWS {
+            let base = first + slot * len;
+            // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
+            match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
+                Ok(address) if address == base => return Ok((base, len)),
+                Ok(elsewhere) => {
+                    // A kernel that does not know NOREPLACE took it as a hint.
+                    // SAFETY: the range was mapped just now, and nobody knows of it.
+                    unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
+                }
+                Err(error) => refused = error,
+            }
+        }
+    }
+    Err(WindowError::Reserve { bytes: smallest, error: refused })
+}
+
+pub(super) fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
+    let bytes: &'static [u8] = memory::reserve_bytes(count)?;
+    // SAFETY: an AtomicU8 has the size, alignment and values of a u8. The only reference
+    // to the new bytes is turned into this one, and they can be written to.
+    Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
+}

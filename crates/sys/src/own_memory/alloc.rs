@@ -1,0 +1,315 @@
+//! The engine's own heap, apart from the program's.
+//!
+//! Inside the preloaded runtime `malloc` is the program's and lies in the
+//! managed window; what the engine itself allocates must never swap. It also
+//! serves the program's earliest allocations, before the engine is up, and what
+//! the C library and the dynamic loader keep for themselves. That is counted.
+
+use crate::futex::Lock;
+use crate::{memory, raw, signals};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Address space of the heap; populated as used.
+const RESERVED_BYTES: usize = 4 << 30;
+/// At least this much is tried, and of a limited address space at most so many a
+/// part: the window has to lie in it as well.
+const LEAST_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
+const LIMIT_SHARE: usize = 64;
+/// dlmalloc asks for at least this much at a time.
+const GRANULE: usize = 64 << 10;
+
+static START: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+struct Arena;
+
+/// Where the heap lies, reserving it on first use; 0 when that fails.
+fn start() -> usize {
+    let known = START.load(Ordering::Acquire);
+    if known != 0 {
+        return known;
+    }
+    let fair = (memory::address_space_limit() / LIMIT_SHARE) & !(GRANULE - 1);
+    for len in [RESERVED_BYTES.min(fair.max(LEAST_RESERVED_BYTES)), LEAST_RESERVED_BYTES] {
+        if let Ok(base) = memory::map_new(len) {
+            NEXT.store(base, Ordering::Relaxed);
+            END.store(base + len, Ordering::Relaxed);
+            memory::leave_out_of_dumps(base, len);
+            START.store(base, Ordering::Release);
+            return base;
+        }
+    }
+    0
+}
+
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Core files have what is in use, since debuggers look for the loader's list of
+/// libraries there, and so much behind it.
+const DUMPED_BYTES: usize = 4 << 20;
+static DUMPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Has core files contain the heap up to `end`. Under the heap's lock.
+fn dump_up_to(end: usize) {
+    let from = DUMPED.load(Ordering::Relaxed).max(START.load(Ordering::Relaxed));
+    if end > from {
+        let to = (end + DUMPED_BYTES).min(END.load(Ordering::Relaxed));
+        DUMPED.store(to, Ordering::Relaxed);
+        let args = [from, to - from, libc::MADV_DODUMP as usize, 0, 0, 0];
+        // SAFETY: no content changes, only what a core file has of the heap's pages.
+        unsafe { raw::syscall(libc::SYS_madvise, args) };
+    }
+}
+
+// SAFETY: `alloc` hands out disjoint ranges of one private mapping that is
+// never unmapped; nothing is taken back, so the other answers are "no".
+unsafe impl dlmalloc::Allocator for Arena {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let size = size.next_multiple_of(GRANULE);
+        if start() == 0 || NEXT.load(Ordering::Relaxed) + size > END.load(Ordering::Relaxed) {
+            return (std::ptr::null_mut(), 0, 0);
+        }
+        let at = NEXT.fetch_add(size, Ordering::Relaxed);
+        dump_up_to(at + size);
+        (at as *mut u8, size, 0)
+    }
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+    fn page_size(&self) -> usize {
+        crate::PAGE_SIZE
+    }
+}
+
+/// The heap; use as `#[global_allocator]` in the runtime.
+pub struct Heap {
+    locked: Lock,
+    /// Bytes that others than the engine have now, and the most they ever had.
+    lent: AtomicUsize,
+    most_lent: AtomicUsize,
+    inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
+}
+
+// SAFETY: `inner` is only reached under `locked`, by one thread at a time; the rest is
+// atomic.
+unsafe impl Sync for Heap {}
+
+/// The one heap.
+pub static HEAP: Heap = Heap {
+    locked: Lock::new(),
+    lent: AtomicUsize::new(0),
+    most_lent: AtomicUsize::new(0),
+    inner: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(Arena)),
+};
+
+impl Heap {
+    fn with<R>(&self, body: impl FnOnce(&mut dlmalloc::Dlmalloc<Arena>) -> R) -> R {
+        // A handler that allocated while its own thread held the lock would wait for ever.
+        signals::with_all_blocked(|| {
+            self.lock();
+            // SAFETY: the lock is held, and signals are blocked: no other reference to the
+            // allocator is in use until `body` returns.
+            let result = body(unsafe { &mut *self.inner.get() });
+            self.unlock();
+            result
+        })
+    }
+
+    /// Takes the lock, for fork: the child must not inherit it held by a
+    /// thread that it does not have.
+    pub fn lock(&self) {
+        self.locked.lock();
+    }
+
+    /// Releases what [`Heap::lock`] took.
+    pub fn unlock(&self) {
+        self.locked.unlock();
+    }
+
+    /// Whether `address` was allocated here.
+    #[must_use]
+    pub fn owns(&self, address: usize) -> bool {
+        let start = START.load(Ordering::Acquire);
+        start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)
+    }
+
+    /// Allocates for a caller that will free without telling the size, as C
+    /// does; null when exhausted. `align` is a power of two; `zeroed` memory
+    /// reads as zero.
+    pub fn allocate(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
+        let offset = align.max(size_of::<Header>());
+        let Some(total) = size.checked_add(offset) else { return std::ptr::null_mut() };
+        let block = self.block(total, offset, zeroed);
+        if block.is_null() {
+            return block;
+        }
+        self.lend(total);
+        // SAFETY: the block is `offset + size` bytes long. Its first `offset` bytes end at
+        // the pointer handed out, have room for a header, and are a multiple of its
+        // alignment.
+        unsafe {
+            let pointer = block.add(offset);
+            pointer.cast::<Header>().sub(1).write(Header { offset, size });
+            pointer
+        }
+    }
+
+    fn block(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
+        self.with(|heap| {
+            // SAFETY: dlmalloc takes any size, and any alignment that is a power of two.
+            unsafe { if zeroed { heap.calloc(size, align) } else { heap.malloc(size, align) } }
+        })
+    }
+
+    /// Frees what [`Heap::allocate`] gave.
+    ///
+    /// # Safety
+    /// `pointer` came from [`Heap::allocate`] and is not used afterwards.
+    pub unsafe fn release(&self, pointer: *mut u8) {
+        // SAFETY: `allocate` has written a header before every pointer that it gave,
+        // which tells where the block begins and how long it is; nobody uses it any more.
+        unsafe {
+            let Header { offset, size } = pointer.cast::<Header>().sub(1).read();
+            self.with(|heap| heap.free(pointer.sub(offset), size + offset, offset));
+            self.take_back(size + offset);
+        }
+    }
+
+    /// Counts `bytes` that others than the engine have from now on.
+    pub fn lend(&self, bytes: usize) {
+        let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most_lent.fetch_max(lent, Ordering::Relaxed);
+    }
+
+    /// Ends what [`Heap::lend`] began.
+    pub fn take_back(&self, bytes: usize) {
+        self.lent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that others than the engine have.
+    #[must_use]
+    pub fn lent_bytes(&self) -> usize {
+        self.lent.load(Ordering::Relaxed)
+    }
+
+    /// DRAM that was taken for others than the engine. What they give back stays
+    /// the heap's.
+    #[must_use]
+    pub fn taken_bytes(&self) -> usize {
+        self.most_lent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes usable at `pointer`.
+    ///
+    /// # Safety
+    /// `pointer` came from [`Heap::allocate`] and is live.
+    #[must_use]
+    pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
+        // SAFETY: `allocate` has written a header before every pointer that it gave,
+        // which stays there as long as the block lives.
+        unsafe { (*pointer.cast::<Header>().sub(1)).size }
+    }
+}
+
+/// Precedes what C code gets.
+#[repr(C)]
+struct Header {
+    offset: usize,
+    size: usize,
+}
+
+// SAFETY: dlmalloc's blocks are disjoint, as long as asked for and so aligned, and stay
+// until they are freed; no method unwinds.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.block(layout.size(), layout.align(), false)
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.block(layout.size(), layout.align(), true)
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from this heap with this layout, and is not used any more:
+        // that is what the trait asks of whoever calls.
+        self.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: `pointer` came from this heap with this layout, and `size` is not zero:
+        // that is what the trait asks of whoever calls.
+        self.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
+    }
+}
+
+/// [`HEAP`] as a `#[global_allocator]`, which needs a value of its own.
+pub struct HeapHandle;
+
+// SAFETY: all memory is the heap's, which keeps what the trait promises.
+unsafe impl GlobalAlloc for HeapHandle {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
+        unsafe { HEAP.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
+        unsafe { HEAP.alloc_zeroed(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
+        // gives does, and is not used any more.
+        unsafe { HEAP.dealloc(pointer, layout) };
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
+        // gives does, and `size` is not zero.
+        unsafe { HEAP.realloc(pointer, layout, size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_grow_keep_their_content_and_come_back() {
+        let mut blocks: Vec<(*mut u8, usize, u8)> = Vec::new();
+        for round in 0..2000usize {
+            let size = (round * 37) % 5000 + 1;
+            let layout = Layout::from_size_align(size, 1 << (round % 7)).unwrap();
+            // SAFETY: each block is used within its size, and freed with its layout.
+            unsafe {
+                let block = HEAP.alloc(layout);
+                assert!(!block.is_null() && HEAP.owns(block as usize));
+                block.write_bytes(round as u8, size);
+                let grown = HEAP.realloc(block, layout, size + 100);
+                assert_eq!(*grown.add(size - 1), round as u8);
+                HEAP.dealloc(grown, Layout::from_size_align(size + 100, layout.align()).unwrap());
+                let kept = HEAP.allocate(size, layout.align(), true);
+                assert!((kept as usize).is_multiple_of(layout.align()));
+                assert!((0..size).all(|i| *kept.add(i) == 0));
+                assert!(HEAP.usable(kept) >= size);
+                kept.write_bytes(round as u8, size);
+                blocks.push((kept, size, round as u8));
+            }
+        }
+        for (block, size, value) in blocks {
+            // SAFETY: each block is read within its size, and released once.
+            unsafe {
+                assert!((0..size).all(|i| *block.add(i) == value));
+                HEAP.release(block);
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A value that must be seen by nobody else: the key of the swap areas.
+//!
+//! It has a mapping of its own, so that it can be locked into DRAM and left out
+//! of core dumps without what else is in memory, and be wiped when it goes. What
+//! making it leaves on the stack is wiped, too, and [`wipe_registers`] is for
+//! those who have used it.
+
+use crate::PAGE_SIZE;
+use crate::raw;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::hint::black_box;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Stack below a caller that is wiped after a secret was made there.
+const STACK_BYTES: usize = 16 << 10;
+
+/// Whole pages that nobody else refers to; wiped and unmapped in the end.
+struct Pages {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    /// Pages that no core dump has. They may still be swapped out by the kernel.
+    fn map(len: usize) -> io::Result<Pages> {
+        let len = len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
+        // SAFETY: a new private anonymous mapping at an address of the kernel's
+        // choice overlaps nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        let pages = Pages { start: start.cast(), len };
+        // SAFETY: the range was mapped just above; the advice changes no content.
+        unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontDump)? };
+        Ok(pages)
+    }
+
+    /// Keeps them in DRAM; whether the limits allow that.
+    fn lock(&self) -> bool {
+        let args = [self.start as usize, self.len, 0, 0, 0, 0];
+        // SAFETY: no content changes; the pages are mapped as long as `self` lives.
+        unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: `len` writable bytes that nobody refers to any more; as
+        // `MaybeUninit` they may hold anything.
+        let bytes: &mut [MaybeUninit<u8>] =
+            unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
+        bytes.zeroize();
+        // Raw, because the C library's function is the interposed one.
+        // SAFETY: the mapping is this value's own, and nobody refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// A value that is in no core dump, is not swapped out by the kernel where the
+/// limits allow that, and is wiped when it is dropped.
+pub struct Secret<T> {
+    pages: Pages,
+    is_locked: AtomicBool,
+    value: PhantomData<T>,
+}
+
+// SAFETY: the pages hold the `T`, which goes with them to another thread as its type
+// allows; nothing else refers to them.
+unsafe impl<T: Send> Send for Secret<T> {}
+// SAFETY: a shared `Secret` gives out only `&T`, an atomic flag, and system calls
+// that leave the value as it is.
+unsafe impl<T: Sync> Sync for Secret<T> {}
+
+impl<T> Secret<T> {
+    /// Keeps what `make` returns. The stack that `make` used is wiped.
+    ///
+    /// # Errors
+    /// Those of `make`, and when there is no memory.
+    pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
+        const { assert!(align_of::<T>() <= PAGE_SIZE) };
+        let pages = Pages::map(size_of::<T>())?;
+        // Before there is anything to be swapped out.
+        let is_locked = AtomicBool::new(pages.lock());
+        let made = make_at(pages.start.cast(), make);
+        wipe_stack();
+        wipe_registers();
+        made.map(|()| Secret { pages, is_locked, value: PhantomData })
+    }
+
+    /// In a forked child, which inherits all but the lock: locks it again.
+    pub fn lock_again(&self) {
+        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+    }
+
+    /// Whether it stays in DRAM. `RLIMIT_MEMLOCK` may forbid that.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.is_locked.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Deref for Secret<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `new` has put a `T` there, and there it stays until `self` is
+        // dropped. Only shared references are ever made meanwhile.
+        unsafe { &*self.pages.start.cast() }
+    }
+}
+
+impl<T> Drop for Secret<T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` has put a `T` there, and nobody can ask for it any more. The pages
+        // are wiped and unmapped after this.
+        unsafe { std::ptr::drop_in_place(self.pages.start.cast::<T>()) };
+    }
+}
+
+/// In a frame of its own, so that all of it lies below the caller's.
+#[inline(never)]
+fn make_at<T>(place: *mut T, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
+    let value = make()?;
+    // SAFETY: `Secret::new`, the only caller, has mapped room for a `T` at a page
+    // boundary, and nothing is there yet.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// Overwrites what earlier calls have left on the stack below the caller.
+#[inline(never)]
+fn wipe_stack() {
+    let mut bytes = [0_u8; STACK_BYTES];
+    bytes.zeroize();
+    black_box(&mut bytes);
+}
+
+/// Overwrites the vector registers, in which ciphers keep their keys: a signal
+/// frame or a core dump has what is in them.
+pub fn wipe_registers() {
+    if is_x86_feature_detected!("avx") {
+        // SAFETY: the processor has the instruction, and all that it changes is
+        // declared. Ciphers use the first 16 registers.
+        unsafe {
+            std::arch::asm!(
+                "vzeroall",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    // SAFETY: every x86_64 processor has these instructions, and all that they
+    // change is declared.
+    unsafe {
+        std::arch::asm!(
+            "pxor xmm0, xmm0", "pxor xmm1, xmm1", "pxor xmm2, xmm2", "pxor xmm3, xmm3",
+            "pxor xmm4, xmm4", "pxor xmm5, xmm5", "pxor xmm6, xmm6", "pxor xmm7, xmm7",
+            "pxor xmm8, xmm8", "pxor xmm9, xmm9", "pxor xmm10, xmm10", "pxor xmm11, xmm11",
+            "pxor xmm12, xmm12", "pxor xmm13, xmm13", "pxor xmm14, xmm14", "pxor xmm15, xmm15",
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
+/// Calls `use_them` with random bytes, which are wiped afterwards.
+///
+/// # Errors
+/// When the kernel has none.
+pub fn with_random<const N: usize, R>(use_them: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
+    let mut bytes = Zeroizing::new([0; N]);
+    let mut done = 0;
+    while done < N {
+        match getrandom(&mut bytes[done..], GetRandomFlags::empty()) {
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(use_them(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_wiped_before_they_are_given_up() {
+        // A second mapping of the same memory sees what the first one leaves.
+        let file = rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, PAGE_SIZE as u64).unwrap();
+        let map = || {
+            // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+            unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    PAGE_SIZE,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED,
+                    &file,
+                    0,
+                )
+                .unwrap()
+            }
+        };
+        let (start, left) = (map(), map().cast::<[u8; PAGE_SIZE]>());
+        // SAFETY: both are mapped, a page long, and used by this test alone.
+        unsafe {
+            start.cast::<[u8; PAGE_SIZE]>().write_volatile([0xA5; PAGE_SIZE]);
+            assert!(left.read_volatile() == [0xA5; PAGE_SIZE]);
+            drop(Pages { start: start.cast(), len: PAGE_SIZE });
+            assert!(left.read_volatile() == [0; PAGE_SIZE]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_an_error_and_values_are_dropped() {
+        let refused = Secret::<u8>::new(|| Err(io::ErrorKind::Other.into()));
+        assert!(refused.is_err());
+        let shared = std::sync::Arc::new(());
+        let held = std::sync::Arc::clone(&shared);
+        drop(Secret::new(move || Ok(held)).unwrap());
+        assert_eq!(std::sync::Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        let draw = || with_random(|bytes: &[u8; 32]| *bytes).unwrap();
+        assert_ne!(draw(), draw());
+    }
+
+    #[test]
+    fn registers_are_wiped() {
+        let left: u64;
+        // SAFETY: only the register that is declared changes.
+        unsafe {
+            std::arch::asm!("movq xmm9, {}", in(reg) u64::MAX, out("xmm9") _);
+        }
+        wipe_registers();
+        // SAFETY: copies a register into another that is declared.
+        unsafe {
+            std::arch::asm!("movq {}, xmm9", out(reg) left);
+        }
+        assert_eq!(left, 0);
+    }
+}

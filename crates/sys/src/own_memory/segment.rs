@@ -1,0 +1,390 @@
+//! Buffer memory handed out in runs of adjacent slots.
+//!
+//! A segment is up to 64 slots of a page each, so that one word says which are
+//! taken: finding a run, taking it and giving it back are a few instructions
+//! on that word, and runs given back merge by themselves. Whoever takes slots
+//! gets a [`Run`]: the only way to their bytes, and what gives them back when
+//! it goes. So a run cannot be given back twice, nor to another segment.
+//!
+//! Segments can be closed: nothing is taken from them then, and they have no
+//! memory. They are opened and closed at run time, but never unmapped.
+
+use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Slots of the largest segment.
+pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
+/// Bytes of the largest segment, and of the longest run.
+pub const SEGMENT_BYTES: usize = SEGMENT_SLOTS * PAGE_SIZE;
+
+/// Address space for segments. It is never unmapped.
+#[derive(Debug)]
+pub struct Arena {
+    rest: &'static mut [u8],
+    range: StaticRange,
+}
+
+/// Addresses that are readable and writable until the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaticRange {
+    base: usize,
+    len: usize,
+}
+
+impl StaticRange {
+    /// The first address.
+    #[must_use]
+    pub fn base(self) -> usize {
+        self.base
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len_bytes(self) -> usize {
+        self.len
+    }
+
+    /// Whether all of `bytes` lie in it.
+    #[must_use]
+    pub fn contains(self, bytes: &[u8]) -> bool {
+        let offset = bytes.as_ptr().addr().wrapping_sub(self.base);
+        offset < self.len && bytes.len() <= self.len - offset
+    }
+}
+
+impl Arena {
+    /// Reserves room for `slots` slots.
+    ///
+    /// # Errors
+    /// When there is no address space for them.
+    pub fn reserve(slots: usize) -> io::Result<Arena> {
+        let rest = reserve_bytes(slots * PAGE_SIZE)?;
+        let range = StaticRange { base: rest.as_ptr().addr(), len: rest.len() };
+        Ok(Arena { rest, range })
+    }
+
+    /// Takes memory for all that was not cut off yet, at once.
+    pub fn populate(&mut self) {
+        populate(self.rest);
+    }
+
+    /// All of its addresses.
+    #[must_use]
+    pub fn range(&self) -> StaticRange {
+        self.range
+    }
+
+    /// Cuts the next segment off, closed.
+    ///
+    /// # Panics
+    /// When it would be too large, or there is not as much left.
+    pub fn segment(&mut self, slots: usize) -> Segment {
+        assert!((1..=SEGMENT_SLOTS).contains(&slots), "a segment of {slots} slots");
+        let (memory, rest) = std::mem::take(&mut self.rest).split_at_mut(slots * PAGE_SIZE);
+        self.rest = rest;
+        Segment {
+            taken: AtomicU64::new(u64::MAX),
+            is_closed: AtomicBool::new(true),
+            missing: !run_mask(slots),
+            base: memory.as_mut_ptr(),
+        }
+    }
+}
+
+/// The lowest `slots` bits.
+#[inline]
+fn run_mask(slots: usize) -> u64 {
+    u64::MAX >> (SEGMENT_SLOTS - slots)
+}
+
+/// Up to [`SEGMENT_SLOTS`] slots of a page each.
+#[derive(Debug)]
+pub struct Segment {
+    /// A bit for each slot that is taken or missing.
+    taken: AtomicU64,
+    /// Only whoever takes this away may reach the memory without a run: while
+    /// it is set, every bit of `taken` is, and nobody has a run.
+    is_closed: AtomicBool,
+    missing: u64,
+    base: *mut u8,
+}
+
+// SAFETY: the memory is reached through runs only, whose slots are disjoint
+// (bits of `taken` that one thread has set), and by whoever closes the segment,
+// when there is none. Both synchronise through `taken`.
+unsafe impl Send for Segment {}
+// SAFETY: threads that share a segment take slots by setting bits of `taken`, one thread
+// each bit, so that no two reach the same bytes.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Takes the first `slots` adjacent slots that are free, but a single one
+    /// from the end: so that it does not break up the room for longer runs.
+    /// What they hold is what their last user left there. `contended` counts
+    /// the times that another thread changed the segment meanwhile.
+    #[must_use]
+    #[inline]
+    pub fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
+        debug_assert!((1..=SEGMENT_SLOTS).contains(&slots));
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            let first = if slots == 1 { last(!taken)? } else { find(!taken, slots)? };
+            let mask = run_mask(slots) << first;
+            let change = self.taken.compare_exchange(
+                taken,
+                taken | mask,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match change {
+                Ok(_) => return Some(Run { segment: self, first, slots, is_alone: false }),
+                Err(now) => taken = now,
+            }
+            *contended += 1;
+        }
+    }
+
+    /// Takes the first `slots` slots of a segment of which nothing is taken,
+    /// and nobody else takes any meanwhile. Their memory goes back to the
+    /// system with them.
+    #[must_use]
+    pub fn take_alone(&self, slots: usize) -> Option<Run<'_>> {
+        debug_assert!((1..=self.slots()).contains(&slots));
+        let all_free = self.taken.load(Ordering::Relaxed) == self.missing;
+        if !all_free || !self.swap_all(self.missing, u64::MAX) {
+            return None;
+        }
+        Some(Run { segment: self, first: 0, slots, is_alone: true })
+    }
+
+    /// How many slots it has.
+    #[must_use]
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.missing.count_zeros() as usize
+    }
+
+    /// How many of its slots are taken; none while it is closed.
+    #[must_use]
+    #[inline]
+    pub fn used(&self) -> usize {
+        match self.taken.load(Ordering::Relaxed) & !self.missing {
+            taken if taken == !self.missing && self.is_closed.load(Ordering::Relaxed) => 0,
+            taken => taken.count_ones() as usize,
+        }
+    }
+
+    /// Lets slots be taken. They get memory as they are written to.
+    pub fn open(&self) {
+        // All bits were set when it was closed, and nobody else opens it now.
+        if self.is_closed.swap(false, Ordering::Acquire) {
+            self.taken.store(self.missing, Ordering::Release);
+        }
+    }
+
+    /// As [`Segment::open`], with memory for all of them.
+    pub fn open_populated(&self) {
+        if self.is_closed.swap(false, Ordering::Acquire) {
+            for slot in 0..self.slots() {
+                // SAFETY: the slot lies in the segment's memory, and nobody else reaches it
+                // as long as every bit of `taken` is set.
+                unsafe { self.base.add(slot * PAGE_SIZE).write_volatile(0) };
+            }
+            self.taken.store(self.missing, Ordering::Release);
+        }
+    }
+
+    /// Closes it if nothing is taken, and returns its memory to the system;
+    /// false when something is, or it is closed already.
+    pub fn close(&self) -> bool {
+        if !self.swap_all(self.missing, u64::MAX) {
+            return false;
+        }
+        // SAFETY: nothing was taken, and now that every bit is set nothing can
+        // be, nor can the segment be opened before `is_closed` is set again:
+        // nobody else reaches the memory.
+        give_back(unsafe { std::slice::from_raw_parts_mut(self.base, self.slots() * PAGE_SIZE) });
+        self.is_closed.store(true, Ordering::Release);
+        true
+    }
+
+    fn swap_all(&self, from: u64, to: u64) -> bool {
+        self.taken.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The highest bit that is set.
+#[inline]
+fn last(free: u64) -> Option<usize> {
+    (free != 0).then(|| free.ilog2() as usize)
+}
+
+/// The lowest bit from which on `count` bits are set.
+#[inline]
+fn find(free: u64, count: usize) -> Option<usize> {
+    // After each step a bit is set where `have` bits are from there on.
+    let (mut starts, mut have) = (free, 1);
+    while have < count {
+        let step = have.min(count - have);
+        starts &= starts >> step;
+        have += step;
+    }
+    (starts != 0).then(|| starts.trailing_zeros() as usize)
+}
+
+/// Adjacent slots that somebody has. They go back when this goes.
+#[derive(Debug)]
+pub struct Run<'s> {
+    segment: &'s Segment,
+    first: usize,
+    slots: usize,
+    is_alone: bool,
+}
+
+impl Run<'_> {
+    /// How many slots it has.
+    #[must_use]
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        // SAFETY: the segment's memory has at least `first + slots` slots, as the run's
+        // bits were found in it.
+        unsafe { self.segment.base.add(self.first * PAGE_SIZE) }
+    }
+}
+
+impl Deref for Run<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the slots' bits are this run's alone, so nobody else reaches
+        // them; they are never unmapped, and any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.base(), self.slots * PAGE_SIZE) }
+    }
+}
+
+impl DerefMut for Run<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the slots' bits are this run's alone, and `self` is borrowed exclusively,
+        // so nobody else reaches them; they are never unmapped, and any bytes are valid.
+        unsafe { std::slice::from_raw_parts_mut(self.base(), self.slots * PAGE_SIZE) }
+    }
+}
+
+impl Drop for Run<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_alone {
+            give_back(self);
+        }
+        let mask =
+            if self.is_alone { !self.segment.missing } else { run_mask(self.slots) << self.first };
+        let before = self.segment.taken.fetch_and(!mask, Ordering::Release);
+        // Cannot be, short of memory overwritten: better to stop than to hand
+        // the same bytes to two.
+        assert_eq!(before & mask, mask, "buffer slots were given back twice");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn segment(slots: usize) -> Segment {
+        let segment = Arena::reserve(slots).unwrap().segment(slots);
+        segment.open();
+        segment
+    }
+
+    #[test]
+    fn a_run_is_the_first_that_is_long_enough() {
+        for free in [0, 1, 0b1101_1000, u64::MAX, u64::MAX << 60, 0xff00_ff00_00ff_0f0f] {
+            for count in 1..=SEGMENT_SLOTS {
+                let fits = |first: &usize| free >> first & run_mask(count) == run_mask(count);
+                let expected = (0..=SEGMENT_SLOTS - count).find(fits);
+                assert_eq!(find(free, count), expected, "{count} in {free:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_apart_and_merge_when_they_go() {
+        let segment = segment(64);
+        let mut none = 0;
+        let mut runs: Vec<_> =
+            [1, 16, 7, 40].map(|slots| segment.take(slots, &mut none).unwrap()).into();
+        assert!(segment.take(1, &mut none).is_none());
+        for (mark, run) in (1..).zip(&mut runs) {
+            run.fill(mark);
+        }
+        for (mark, run) in (1..).zip(&runs) {
+            assert!(run.iter().all(|byte| *byte == mark));
+        }
+        assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), SEGMENT_BYTES);
+        // Two neighbours: only together they are long enough.
+        drop(runs.drain(1..3));
+        assert!(segment.take(24, &mut none).is_none());
+        assert_eq!(segment.take(23, &mut none).unwrap().slots(), 23);
+        drop(runs);
+        assert_eq!(segment.take(64, &mut none).unwrap().len(), SEGMENT_BYTES);
+        assert_eq!(none, 0);
+    }
+
+    #[test]
+    fn single_slots_leave_room_for_long_runs() {
+        let segment = segment(48);
+        let single: Vec<_> = (0..16).map(|_| segment.take(1, &mut 0).unwrap()).collect();
+        assert!(segment.take(32, &mut 0).is_some());
+        assert!(segment.take(33, &mut 0).is_none());
+        drop(single);
+    }
+
+    #[test]
+    fn a_small_segment_has_only_its_slots() {
+        let segment = segment(5);
+        let held = segment.take(5, &mut 0).unwrap();
+        assert!(segment.take(1, &mut 0).is_none());
+        drop(held);
+        assert!(segment.take(6, &mut 0).is_none());
+    }
+
+    #[test]
+    fn a_segment_closes_only_when_nothing_is_taken_and_forgets() {
+        let segment = segment(8);
+        let mut run = segment.take(2, &mut 0).unwrap();
+        run.fill(7);
+        assert!(!segment.close());
+        drop(run);
+        assert!(segment.close() && !segment.close());
+        assert!(segment.take(1, &mut 0).is_none());
+        segment.open();
+        segment.open();
+        assert!(segment.take(8, &mut 0).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_run_that_was_taken_alone_shuts_others_out_and_leaves_no_memory() {
+        let segment = segment(8);
+        let mut run = segment.take_alone(3).unwrap();
+        assert_eq!(run.len(), 3 * PAGE_SIZE);
+        run.fill(9);
+        assert!(segment.take(1, &mut 0).is_none() && segment.take_alone(1).is_none());
+        assert!(!segment.close());
+        drop(run);
+        let shared = segment.take(8, &mut 0).unwrap();
+        assert!(shared.iter().all(|byte| *byte == 0));
+        assert!(segment.take_alone(1).is_none());
+    }
+}

@@ -1,0 +1,140 @@
+//! Words of memory shared between `softswap run` and the engine it started.
+//!
+//! A sealed memfd: it can neither shrink nor grow, so the words stay valid
+//! whatever the other side does with the descriptor. It has no name in any
+//! file system and is gone with the last process that holds it.
+
+use crate::PAGE_SIZE;
+use crate::raw;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Makes `words` shared words of zero; the descriptor is close-on-exec.
+pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = crate::descriptor::move_high(rustix::fs::memfd_create(c"softswap-stats", flags)?);
+    rustix::fs::ftruncate(&fd, (words * 8) as u64)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    let mapped = open(&fd, words)?;
+    Ok((fd, mapped))
+}
+
+/// Whether this is what [`create`] makes, with as many words at least.
+pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
+    let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+    words > 0
+        && seals.contains(SealFlags::SHRINK)
+        && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size >= (words * 8) as i64)
+}
+
+/// Maps words made by [`create`], for the life of the process.
+///
+/// Refuses (EINVAL) a descriptor that is anything else, or holds fewer words.
+pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
+    let len = words * 8;
+    if !is_shared(&fd, words) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)?
+    };
+    // SAFETY: the mapping is page-aligned, `len` bytes long, never unmapped,
+    // and backed throughout (checked size, sealed against shrinking); the
+    // words are only ever used as atomics, here and in the other process.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
+}
+
+/// Memory for [`make_private`] where the kernel maps no more: more than the limit on address
+/// space (RLIMIT_AS) allows is mapped then, but what is there may be moved. 0: none.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+/// Where words lie that are private already: what a child's child has is its own anyway.
+static PRIVATE: AtomicUsize = AtomicUsize::new(0);
+
+/// The whole pages in which words lie: the first address, and how many bytes.
+fn pages_of(words: &[AtomicU64]) -> (usize, usize) {
+    let start = words.as_ptr() as usize & !(PAGE_SIZE - 1);
+    let end = words.as_ptr() as usize + size_of_val(words);
+    (start, (end - start).next_multiple_of(PAGE_SIZE))
+}
+
+/// Makes sure that [`make_private`] can be done in a forked child, whatever limits there are
+/// by then. For one set of words in a process.
+pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
+    let (_, len) = pages_of(words);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE)?
+    };
+    SPARE.store(base as usize, Relaxed);
+    Ok(())
+}
+
+/// Replaces words made by [`create`] by a private copy at the same place: for
+/// a forked child, whose counts are not its parent's.
+pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
+    let (start, len) = pages_of(words);
+    if PRIVATE.load(Relaxed) == start {
+        return Ok(());
+    }
+    let values: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
+    let spare = SPARE.swap(0, Relaxed);
+    // SAFETY: the pages hold these words alone (a mapping of their own, or whole pages
+    // reserved for them), and stay words that may be read and written; the child has one
+    // thread, so nobody looks in between. The spare memory is as long, and nobody's.
+    unsafe {
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+        let mapped = raw::syscall(libc::SYS_mmap, [start, len, access, flags, usize::MAX, 0]);
+        if mapped == -(libc::ENOMEM as isize) && spare != 0 {
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+            raw::check(raw::syscall(libc::SYS_mremap, [spare, len, len, flags, start, 0]))?;
+        } else {
+            raw::check(mapped)?;
+        }
+    }
+    PRIVATE.store(start, Relaxed);
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Relaxed);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_the_same_words() {
+        let (fd, ours) = create(700).unwrap();
+        let theirs = open(&fd, 700).unwrap();
+        ours[699].store(42, Relaxed);
+        assert_eq!(theirs[699].load(Relaxed), 42);
+    }
+
+    #[test]
+    fn a_private_copy_keeps_its_values_and_is_no_longer_seen() {
+        let (fd, ours) = create(700).unwrap();
+        let theirs = open(&fd, 700).unwrap();
+        ours[3].store(7, Relaxed);
+        prepare_private(ours).unwrap();
+        make_private(ours).unwrap();
+        assert_eq!(ours[3].load(Relaxed), 7);
+        ours[3].store(8, Relaxed);
+        assert_eq!(theirs[3].load(Relaxed), 7);
+    }
+
+    #[test]
+    fn a_foreign_or_short_descriptor_is_refused() {
+        let (fd, _) = create(8).unwrap();
+        assert!(open(&fd, 9).is_err());
+        assert!(open(std::fs::File::open("/dev/null").unwrap(), 1).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "sealed");
+    }
+}

@@ -1,0 +1,193 @@
+//! What a process that stands in for its child needs: signals as a queue, a
+//! child that dies with its parent, and dying of the child's signal.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// A signal taken from the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// Sent by a process (`kill`, `tgkill`, `sigqueue`), not by the kernel or
+    /// the terminal, which reach a whole process group by themselves.
+    pub from_process: bool,
+}
+
+/// Signals held back from this thread and read from a descriptor instead.
+#[derive(Debug)]
+pub struct SignalQueue {
+    fd: OwnedFd,
+    mask_before: libc::sigset_t,
+    child_signal_was_ignored: bool,
+}
+
+impl SignalQueue {
+    /// Holds back `signals` and SIGCHLD. Call while there is one thread only,
+    /// or others may still be interrupted.
+    pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
+        let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
+        let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: both functions write to `held`, which is initialised by the first; a
+        // number that is no signal's only makes the second fail.
+        let held = unsafe {
+            libc::sigemptyset(held.as_mut_ptr());
+            for &signal in signals.iter().chain(&[libc::SIGCHLD]) {
+                libc::sigaddset(held.as_mut_ptr(), signal);
+            }
+            held.assume_init()
+        };
+        let mask_before = set_mask(libc::SIG_BLOCK, &held)?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the function reads `held`, and for -1 opens a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const held, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
+    }
+
+    /// Sleeps until a signal is there, at most so long.
+    pub fn wait(&self, at_most: Duration) -> io::Result<()> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let at_most = Timespec::try_from(at_most).ok();
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], at_most.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next signal, if one is there.
+    pub fn next(&self) -> io::Result<Option<Arrived>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the kernel writes at most `size` bytes to `info`, which is so long.
+        let got = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if got < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: integers, which were zero before the kernel wrote them.
+        let info = unsafe { info.assume_init() };
+        let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
+        Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process }))
+    }
+
+    /// Prepares `command` so that its process starts with the signal mask and
+    /// SIGCHLD disposition from before [`SignalQueue::hold`], inherits `keep`,
+    /// and is killed when the calling thread ends, however it ends.
+    pub fn prepare(&self, command: &mut Command, keep: BorrowedFd<'_>) {
+        let parent = std::process::id();
+        let mask = self.mask_before;
+        let ignore_child_signal = self.child_signal_was_ignored;
+        let keep = keep.as_raw_fd();
+        let in_child = move || -> io::Result<()> {
+            let death = Some(rustix::process::Signal::KILL);
+            rustix::process::set_parent_process_death_signal(death)?;
+            // The parent may have ended before the line above took effect.
+            let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+            if now as u32 != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            // SAFETY: this runs in the child, whose own copy of the descriptor nobody
+            // closes before exec: `keep` was open when it was borrowed, and a caller that
+            // closes it before the fork makes the child fail by EBADF only.
+            let keep = unsafe { BorrowedFd::borrow_raw(keep) };
+            rustix::io::fcntl_setfd(keep.as_fd(), rustix::io::FdFlags::empty())?;
+            if ignore_child_signal {
+                // SAFETY: a signal that is ignored runs no code of this program.
+                unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            }
+            set_mask(libc::SIG_SETMASK, &mask).map(drop)
+        };
+        // SAFETY: between fork and exec the closure only makes system calls; it neither
+        // allocates nor takes locks that another thread may have held.
+        unsafe { command.pre_exec(in_child) };
+    }
+
+    /// Ends this process by `signal` as if nothing had held it back, so that
+    /// whoever waits sees the same status; where the signal cannot do that
+    /// (first process of a container), by exit status 128 + `signal`.
+    pub fn die_by(self, signal: i32) -> ! {
+        let _ = set_default(signal);
+        let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the first two functions write to `only`; the third takes a number, and
+        // by the default action no code of this program runs.
+        unsafe {
+            libc::sigemptyset(only.as_mut_ptr());
+            libc::sigaddset(only.as_mut_ptr(), signal);
+            libc::raise(signal);
+        }
+        // SAFETY: `sigemptyset` has initialised it.
+        let only = unsafe { only.assume_init() };
+        let _ = set_mask(libc::SIG_UNBLOCK, &only);
+        std::process::exit(128 + signal)
+    }
+}
+
+/// Sends `signal` to `pid`; real-time signals too.
+pub fn send(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: the call takes numbers, and changes no memory of this process.
+    match unsafe { libc::kill(pid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Closes what this process inherited beyond the standard streams.
+///
+/// Inherited descriptors are told by not being close-on-exec: everything that
+/// Rust's library and this project open is.
+pub fn close_inherited() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let numbers: Vec<i32> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&number| number > 2)
+        .collect();
+    for number in numbers {
+        // SAFETY: F_GETFD only tells a flag; for a number that is not open the kernel
+        // answers EBADF.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: what Rust code opens is close-on-exec, so nothing in this process
+            // owns the descriptor.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// The range of real-time signals free for programs.
+#[must_use]
+pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
+    libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
+
+/// Sets a signal's disposition to its default; whether it was ignored before.
+fn set_default(signal: i32) -> io::Result<bool> {
+    // SAFETY: the default action runs no code of this program.
+    match unsafe { libc::signal(signal, libc::SIG_DFL) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        before => Ok(before == libc::SIG_IGN),
+    }
+}
+
+fn set_mask(how: i32, mask: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the function reads `mask`, and writes a set to `before`.
+    match unsafe { libc::pthread_sigmask(how, mask, before.as_mut_ptr()) } {
+        // SAFETY: the function has succeeded, and so written it.
+        0 => Ok(unsafe { before.assume_init() }),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}

@@ -1,0 +1,132 @@
+//! Machine code that was loaded already, changed in place.
+
+use crate::memory::PAGE_SIZE;
+use crate::raw;
+use std::io;
+use std::ops::Range;
+
+/// `jmp` to a distance of 32 bits, from the instruction's end.
+const NEAR_BYTES: usize = 5;
+/// `jmp [rip]`, and the address.
+const FAR_BYTES: usize = 14;
+
+/// Lets functions begin with a jump to others: `(from, to)` each.
+///
+/// # Errors
+/// When the system does not let code be changed; then nothing was.
+///
+/// # Safety
+/// Each `from` is the address of a function, at a multiple of 16, and each `to` that
+/// of one that can be called in its place. No thread is about to run the first bytes
+/// of one meanwhile.
+pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
+    const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let mut open: Vec<Range<usize>> = Vec::new();
+    for (from, _) in jumps {
+        let page = from & !(PAGE_SIZE - 1);
+        let range = page..(from + FAR_BYTES).next_multiple_of(PAGE_SIZE);
+        match open.iter_mut().find(|r| r.start <= range.end && range.start <= r.end) {
+            Some(known) => *known = known.start.min(range.start)..known.end.max(range.end),
+            None => open.push(range),
+        }
+    }
+    let mut done = Ok(());
+    for range in &open {
+        done = done.and_then(|()| protect(range, WRITABLE));
+    }
+    if done.is_ok() {
+        for (from, to) in jumps {
+            // SAFETY: the pages are writable now; there is a function at `from`, which `to`
+            // can stand for, and which nobody runs meanwhile, as asked for above.
+            unsafe { write_jump(*from, *to) };
+        }
+    }
+    for range in &open {
+        // Also those that were not opened: they are as they were.
+        let _ = protect(range, libc::PROT_READ | libc::PROT_EXEC);
+    }
+    done
+}
+
+/// Sets the protection of whole pages of code.
+fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
+    let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
+    // SAFETY: the call takes no pointers that are followed. Code stays executable and
+    // readable whatever `redirect`, the only caller, asks for.
+    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
+}
+
+/// # Safety
+/// `from` is the address of a function, at a multiple of 16, that can be written to and
+/// that no thread runs meanwhile; the function at `to` can be called in its place.
+unsafe fn write_jump(from: usize, to: usize) {
+    let mut jump = [0; FAR_BYTES];
+    let distance = to.wrapping_sub(from + NEAR_BYTES) as isize;
+    let len = if let Ok(distance) = i32::try_from(distance) {
+        jump[0] = 0xe9;
+        jump[1..NEAR_BYTES].copy_from_slice(&distance.to_le_bytes());
+        NEAR_BYTES
+    } else {
+        jump[..2].copy_from_slice(&[0xff, 0x25]);
+        jump[FAR_BYTES - 8..].copy_from_slice(&to.to_le_bytes());
+        FAR_BYTES
+    };
+    // Functions begin at multiples of 16, so this reaches into no other one.
+    // SAFETY: the code at `from` can be written to, for 16 bytes at least, and nobody runs
+    // it meanwhile, as asked for above.
+    unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), from as *mut u8, len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C, align(4096))]
+    struct Functions([[u8; 16]; 256]);
+
+    /// mov eax, N; ret
+    const fn answering(number: u8) -> [u8; 16] {
+        [0xb8, number, 0, 0, 0, 0xc3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+
+    #[unsafe(link_section = ".text")]
+    static FUNCTIONS: Functions = Functions([answering(1); 256]);
+    #[unsafe(link_section = ".text")]
+    static OTHER: [u8; 16] = answering(2);
+
+    fn call(address: usize) -> i32 {
+        // SAFETY: at the address is the code of a function that takes nothing and returns
+        // a number.
+        unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(address)() }
+    }
+
+    #[test]
+    fn a_function_goes_on_to_the_other_one() {
+        let address = |index: usize| (&raw const FUNCTIONS.0[index]) as usize;
+        let other = (&raw const OTHER) as usize;
+        assert_eq!(call(address(3)), 1);
+        // SAFETY: functions of this test's own, which nobody else runs.
+        unsafe { redirect(&[(address(3), other), (address(255), other)]) }.unwrap();
+        assert_eq!((call(address(3)), call(address(255))), (2, 2));
+        assert_eq!((call(address(2)), call(address(4))), (1, 1));
+        // Too far for a short jump.
+        let far = memory_far_away();
+        // SAFETY: a function of this test's own, which nobody else runs.
+        unsafe { redirect(&[(address(7), far)]) }.unwrap();
+        assert_eq!((call(address(7)), call(address(8))), (2, 1));
+    }
+
+    fn memory_far_away() -> usize {
+        let prot = WRITE_AND_RUN as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+        let at = 0x1000_0000_0000_usize;
+        let arguments = [at, PAGE_SIZE, prot, flags, usize::MAX, 0];
+        // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
+        raw::check(unsafe { raw::syscall(libc::SYS_mmap, arguments) }).unwrap();
+        // SAFETY: the page was mapped just now, to be written and run.
+        unsafe { (at as *mut [u8; 16]).write(OTHER) };
+        at
+    }
+
+    const WRITE_AND_RUN: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+}

@@ -1,0 +1,296 @@
+//! What the loader has put together: a library's segments, and the words in them
+//! through which it calls others.
+
+use crate::memory::PAGE_SIZE;
+use crate::raw;
+use std::ffi::{CStr, c_void};
+use std::io;
+use std::ops::Range;
+
+/// Where an address of another's symbol is put: <elf.h>.
+const GLOBAL_DATA: u32 = 6;
+const JUMP_SLOT: u32 = 7;
+
+/// A library, or the executable: it stays loaded as long as this is used.
+#[derive(Clone, Copy)]
+pub struct Linked {
+    base: usize,
+    headers: &'static [libc::Elf64_Phdr],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Tagged {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Relocation {
+    offset: usize,
+    kind: u32,
+    symbol: u32,
+    _addend: i64,
+}
+
+unsafe extern "C" {
+    fn dladdr1(
+        at: *const c_void,
+        about: *mut libc::Dl_info,
+        more: *mut *mut c_void,
+        what: i32,
+    ) -> i32;
+}
+
+/// Whether an address stands for a function that is elsewhere: an executable for a fixed
+/// place has such words of code, and all who ask for the function are told of them.
+fn is_stub(address: usize) -> bool {
+    const SYMBOL: i32 = 1;
+    let mut symbol: *mut c_void = std::ptr::null_mut();
+    // SAFETY: pointers, for which null is valid.
+    let mut about = unsafe { std::mem::zeroed() };
+    // SAFETY: the function may be asked about any address, and writes to `about` and
+    // `symbol`.
+    let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
+    // SAFETY: null, or an entry of the symbol table of a library, which stays loaded.
+    let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
+    found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
+}
+
+/// The function that everybody means by a name: 0 where there is none.
+#[must_use]
+pub fn definition(name: &CStr) -> usize {
+    struct Search<'a> {
+        name: &'a CStr,
+        found: usize,
+    }
+    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
+        // SAFETY: the loader gives a description of one library, with its name, a C string,
+        // and its program headers, as many as it says. `search` is what `dl_iterate_phdr`
+        // was given below, a local that nothing else refers to meanwhile. By
+        // RTLD_NOLOAD nothing is loaded, and the library stays, as it is not closed again.
+        unsafe {
+            let (info, search) = (&*info, &mut *search.cast::<Search>());
+            if info.dlpi_name.is_null() || *info.dlpi_name == 0 {
+                return 0;
+            }
+            let handle = libc::dlopen(info.dlpi_name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if handle.is_null() {
+                return 0;
+            }
+            let found = libc::dlsym(handle, search.name.as_ptr()) as usize;
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            let library = Linked { base: info.dlpi_addr as usize, headers };
+            if library.code_around(found).is_none() {
+                return 0;
+            }
+            search.found = found;
+            1
+        }
+    }
+    // SAFETY: the function reads a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
+    if !is_stub(found) {
+        return found;
+    }
+    let mut search = Search { name, found: 0 };
+    // SAFETY: `look` takes what the loader calls it with; its last argument is the
+    // `Search` that it makes of it.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
+impl Linked {
+    /// The library whose code `inside` lies in.
+    #[must_use]
+    pub fn around(inside: usize) -> Option<Linked> {
+        struct Search {
+            inside: usize,
+            found: Option<Linked>,
+        }
+        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
+            // SAFETY: the loader gives a description of one library. `search` is what
+            // `dl_iterate_phdr` was given below, a local that nothing else refers to
+            // meanwhile.
+            let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+            // SAFETY: the library's program headers, as many as the loader says, stay as
+            // long as the library is loaded.
+            let headers =
+                unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+            let linked = Linked { base: info.dlpi_addr as usize, headers };
+            let is_it = linked.code_around(search.inside).is_some();
+            search.found = is_it.then_some(linked);
+            i32::from(is_it)
+        }
+        let mut search = Search { inside, found: None };
+        // SAFETY: `look` takes what the loader calls it with; its last argument is the
+        // `Search` that it makes of it.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// The addresses of its segments with these flags.
+    fn segments(&self, kind: u32, flags: u32) -> impl Iterator<Item = Range<usize>> {
+        let base = self.base;
+        let wanted = move |header: &&libc::Elf64_Phdr| {
+            header.p_type == kind && header.p_flags & flags == flags
+        };
+        self.headers.iter().filter(wanted).map(move |header| {
+            let start = base + header.p_vaddr as usize;
+            start..start + header.p_memsz as usize
+        })
+    }
+
+    /// Its code that `inside` lies in.
+    #[must_use]
+    pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
+        self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
+    }
+
+    /// The words of its data that hold `value`.
+    #[must_use]
+    pub fn words_with(&self, value: usize) -> Vec<usize> {
+        let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
+            let first = data.start.next_multiple_of(size_of::<usize>());
+            (first..data.end - (size_of::<usize>() - 1)).step_by(size_of::<usize>())
+        });
+        // SAFETY: each word lies in data of a library that stays loaded, aligned. Other
+        // threads may write it: the read is volatile, of a word that the processor reads
+        // whole.
+        words.filter(|word| unsafe { (*word as *const usize).read_volatile() } == value).collect()
+    }
+
+    /// The words through which it reaches the symbols of these names: each word, and
+    /// the name's place in the list.
+    #[must_use]
+    pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
+        const SYMBOL_TABLE: i64 = 6;
+        const STRING_TABLE: i64 = 5;
+        const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
+        let (Some(symbols), Some(strings)) = (self.table(SYMBOL_TABLE), self.table(STRING_TABLE))
+        else {
+            return Vec::new();
+        };
+        let mut words = Vec::new();
+        for (table, len) in TABLES {
+            let (Some(table), Some(len)) = (self.table(table), self.tagged(len)) else { continue };
+            for index in 0..len / size_of::<Relocation>() {
+                // SAFETY: the entry lies in the library's table of relocations, which is as
+                // long as the library says. It and the tables of symbols and of names,
+                // C strings, stay as long as the library is loaded.
+                let (entry, name) = unsafe {
+                    let entry = (table as *const Relocation).add(index).read();
+                    let symbol = (symbols as *const libc::Elf64_Sym).add(entry.symbol as usize);
+                    let name = strings + (*symbol).st_name as usize;
+                    (entry, CStr::from_ptr(name as *const _))
+                };
+                if matches!(entry.kind, GLOBAL_DATA | JUMP_SLOT)
+                    && let Some(which) = names.iter().position(|wanted| *wanted == name)
+                {
+                    words.push((self.base + entry.offset, which));
+                }
+            }
+        }
+        words
+    }
+
+    /// What its dynamic section says.
+    fn tagged(&self, tag: i64) -> Option<usize> {
+        let section = self.segments(libc::PT_DYNAMIC, 0).next()?;
+        let count = (section.end - section.start) / size_of::<Tagged>();
+        // SAFETY: the library's dynamic section, as long as its header says, stays as long
+        // as the library is loaded; the loader has finished writing it.
+        let entries = unsafe { std::slice::from_raw_parts(section.start as *const Tagged, count) };
+        let mut known = entries.iter().take_while(|entry| entry.tag != 0);
+        known.find(|entry| entry.tag == tag).map(|entry| entry.value)
+    }
+
+    /// A table's address: the loader may have added where the library lies.
+    fn table(&self, tag: i64) -> Option<usize> {
+        let value = self.tagged(tag)?;
+        Some(if value < self.base { self.base + value } else { value })
+    }
+
+    /// Puts a value into each of these words: `(word, value)`.
+    ///
+    /// # Errors
+    /// When the system does not let what the loader has protected be changed.
+    ///
+    /// # Safety
+    /// The words were found by the above, and what is called through them can be
+    /// called in place of what there was.
+    pub unsafe fn replace(&self, words: &[(usize, usize)]) -> io::Result<()> {
+        const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        let whole_pages =
+            |range: Range<usize>| range.start & !(PAGE_SIZE - 1)..range.end & !(PAGE_SIZE - 1);
+        let read_only: Vec<_> = self.segments(libc::PT_GNU_RELRO, 0).map(whole_pages).collect();
+        for range in &read_only {
+            protect(range, WRITABLE)?;
+        }
+        for (word, value) in words {
+            // SAFETY: the word was found in the library's data, and can be written to now;
+            // what is called through it may be called in place of what there was, as asked
+            // for above.
+            unsafe { (*word as *mut usize).write_volatile(*value) };
+        }
+        read_only.iter().try_for_each(|range| protect(range, libc::PROT_READ))
+    }
+}
+
+fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
+    let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
+    // SAFETY: data of a library's, which stays readable, and which nobody but the loader
+    // wrote to before it was protected.
+    raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" {
+        fn getppid() -> i32;
+    }
+
+    fn own() -> Linked {
+        Linked::around(own as *const () as usize).expect("the executable")
+    }
+
+    #[test]
+    fn a_library_is_found_by_its_code() {
+        let here = own as *const () as usize;
+        assert!(own().code_around(here).unwrap().contains(&here));
+        let other = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
+        assert!(other.code_around(here).is_none());
+        assert!(Linked::around(0).is_none());
+    }
+
+    #[test]
+    fn what_is_called_through_a_word_changes_with_it() {
+        extern "C" fn instead() -> i32 {
+            -7
+        }
+        let words = own().words_for(&[c"no such name", c"getppid"]);
+        assert!(!words.is_empty() && words.iter().all(|(_, which)| *which == 1));
+        // SAFETY: the function takes nothing, and only tells a number.
+        let before = unsafe { getppid() };
+        let was: Vec<_> = words
+            .iter()
+            // SAFETY: the word lies in this executable's data, aligned.
+            .map(|(word, _)| (*word, unsafe { (*word as *const usize).read() }))
+            .collect();
+        let new: Vec<_> =
+            words.iter().map(|(word, _)| (*word, instead as *const () as usize)).collect();
+        // SAFETY: `instead` has the type of `getppid`, and all words are put back.
+        let changed = unsafe {
+            own().replace(&new).unwrap();
+            let changed = getppid();
+            own().replace(&was).unwrap();
+            changed
+        };
+        // SAFETY: the function takes nothing, and only tells a number.
+        assert_eq!((changed, unsafe { getppid() }), (-7, before));
+        assert!(own().words_with(instead as *const () as usize).is_empty());
+    }
+}

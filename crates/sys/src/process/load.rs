@@ -1,0 +1,61 @@
+//! How many threads want to run, of all programs.
+
+use crate::descriptor::KeptFile;
+
+/// What the kernel says of its run queues.
+#[derive(Debug)]
+pub struct Load {
+    file: KeptFile,
+    processors: u32,
+}
+
+impl Load {
+    /// `None` where /proc does not tell.
+    #[must_use]
+    pub fn open() -> Option<Load> {
+        // SAFETY: the function takes a number, and tells one.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let processors = u32::try_from(online).ok()?;
+        let load = Load { file: KeptFile::open("/proc/loadavg").ok()?, processors };
+        load.runnable().map(|_| load)
+    }
+
+    /// Processors that are online, whether or not this process may use them.
+    #[must_use]
+    pub fn processors(&self) -> u32 {
+        self.processors
+    }
+
+    /// Threads that run or wait for a processor, the calling one among them.
+    #[must_use]
+    pub fn runnable(&self) -> Option<u32> {
+        parse(self.file.read(&mut [0; 128])?)
+    }
+}
+
+/// "0.31 2.08 2.71 2/345 6789": the figure before the stroke.
+#[must_use]
+pub fn parse(text: &[u8]) -> Option<u32> {
+    let fourth = std::str::from_utf8(text).ok()?.split(' ').nth(3)?;
+    fourth.split_once('/')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_before_the_stroke_counts() {
+        assert_eq!(parse(b"0.31 2.08 2.71 12/345 6789\n"), Some(12));
+        for bad in [&b""[..], b"0.31 2.08", b"0.31 2.08 2.71 345", b"0 0 0 x/3", b"\xff 1 1 1/1"] {
+            assert_eq!(parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn this_thread_wants_to_run() {
+        if let Some(load) = Load::open() {
+            assert!(load.runnable() >= Some(1) && load.processors() >= 1);
+        }
+    }
+}

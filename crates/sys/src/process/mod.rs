@@ -1,0 +1,10 @@
+//! This process, others, and the machine they run on.
+
+pub mod load;
+pub mod affinity;
+pub mod threads;
+pub mod child;
+pub mod pinners;
+pub mod control;
+pub mod linked;
+pub mod code;

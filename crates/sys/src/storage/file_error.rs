@@ -1,0 +1,62 @@
+//! Why a swap file cannot be had, and the error numbers that callers tell apart.
+
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The error numbers that callers tell apart, under their kernel names.
+pub mod errno {
+    pub use libc::{
+        EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
+        ESTALE,
+    };
+}
+
+/// An I/O error the way the system words it, without Rust's "(os error 2)".
+#[must_use]
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_string(),
+        None => text,
+    }
+}
+
+/// Why no swap file could be opened, and what would help.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum FileError {
+    #[error("swap directory {} does not exist: create it, or name another", path.display())]
+    NoSuchDirectory { path: PathBuf },
+    #[error("swap path {} is not a directory: name a directory", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("swap directory {} does not allow creating files ({cause}): change its permissions, or name another", path.display())]
+    NotWritable { path: PathBuf, cause: io::Error },
+    #[error("swap directory {} is on a read-only file system: name a directory on a writable one", path.display())]
+    ReadOnly { path: PathBuf },
+    #[error("file system of swap directory {} is full: free some space, or name another directory", path.display())]
+    NoSpace { path: PathBuf },
+    #[error("disk quota is used up in swap directory {}: raise the quota, or name another directory", path.display())]
+    Quota { path: PathBuf },
+    #[error("no file descriptor left for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
+    NoDescriptor { path: PathBuf, cause: io::Error },
+    #[error("cannot keep a swap file in {}: {cause}; name another directory", path.display())]
+    Unusable { path: PathBuf, cause: io::Error },
+}
+
+impl FileError {
+    pub(super) fn new(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        let cause = io::Error::from(errno);
+        match errno {
+            Errno::NOENT => Self::NoSuchDirectory { path },
+            Errno::NOTDIR => Self::NotADirectory { path },
+            Errno::ACCESS | Errno::PERM => Self::NotWritable { path, cause },
+            Errno::ROFS => Self::ReadOnly { path },
+            Errno::NOSPC => Self::NoSpace { path },
+            Errno::DQUOT => Self::Quota { path },
+            Errno::MFILE | Errno::NFILE => Self::NoDescriptor { path, cause },
+            _ => Self::Unusable { path, cause },
+        }
+    }
+}

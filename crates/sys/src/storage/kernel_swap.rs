@@ -1,0 +1,49 @@
+//! The kernel's own swap, turned on and off for one area.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The kernel takes no higher one.
+pub const HIGHEST_PRIORITY: u16 = 0x7fff;
+
+const PREFER: libc::c_int = 0x8000;
+
+/// Lets the kernel swap to `path`, which carries a swap header; areas with a
+/// higher priority are filled first. Needs root.
+pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
+    let path = c_path(path)?;
+    let flags = PREFER | libc::c_int::from(priority.min(HIGHEST_PRIORITY));
+    // SAFETY: the function reads a C string, which lives until it returns.
+    done(unsafe { libc::swapon(path.as_ptr(), flags) })
+}
+
+/// Ends that: brings all that is there back into DRAM first. Needs root.
+pub fn swap_off(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the function reads a C string, which lives until it returns.
+    done(unsafe { libc::swapoff(path.as_ptr()) })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_swap_area_is_refused() {
+        let missing = Path::new("/no/such/area");
+        assert!(swap_on(missing, 1).is_err());
+        assert!(swap_off(missing).is_err());
+        let split = Path::new(std::ffi::OsStr::from_bytes(b"/a\0b"));
+        assert_eq!(swap_on(split, 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

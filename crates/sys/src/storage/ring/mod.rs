@@ -1,0 +1,512 @@
+//! A small io_uring: how a page crosses between a bounce buffer and the device.
+//!
+//! A ring has one owner at a time, but different threads own it in the course
+//! of its life (a fault context is claimed by whichever thread faults). So it
+//! asks for none of the modes that tie a ring to one thread, and every call
+//! leaves it empty: all that was submitted has completed on return.
+//!
+//! That last rule is also what makes the safe interface sound. The kernel
+//! writes into a buffer until the request's completion is posted, so a call
+//! that borrows buffers must not return earlier, whatever fails meanwhile.
+
+mod request;
+mod setup;
+mod sleep;
+
+use crate::file::errno;
+use crate::segment::StaticRange;
+use crate::{futex, kept, program_filter, raw};
+use io_uring::IoUring;
+use io_uring::squeue::Entry;
+use io_uring::types;
+use request::{clear, outcome_of, read_entry, write_entry};
+use setup::{CLAMP, HYBRID_IOPOLL, IOPOLL, build, set_up};
+use sleep::{nap, with_exact_timers};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+pub use request::{Piece, Target};
+pub use sleep::timer_overshoot_ns;
+
+/// How often a ring that accepts nothing is asked again before it counts as
+/// broken. Between two attempts a moment passes.
+const MAX_REFUSALS: u32 = 10_000;
+
+/// An io_uring for one owner at a time.
+pub struct Ring {
+    uring: Box<IoUring>,
+    entries: usize,
+    /// The process that made the ring. A forked child shares the queues with
+    /// it and would consume its completions.
+    process: u32,
+    next_request: u64,
+    broken: bool,
+    /// Whether the kernel asks the device itself for completions.
+    polls_device: bool,
+    /// Memory whose pages the kernel has at hand.
+    registered: Option<StaticRange>,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring")
+            .field("entries", &self.entries)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// Makes a ring that keeps up to `entries` requests in flight.
+    ///
+    /// # Errors
+    /// When the kernel has no io_uring or this process may not use it.
+    pub fn new(entries: u32) -> io::Result<Self> {
+        Self::with(build(entries)?, false)
+    }
+
+    /// Makes a ring whose requests are completed by asking the device (IOPOLL)
+    /// rather than by its interrupt. A file or queue that cannot do that says
+    /// so, with EOPNOTSUPP, only when a request completes.
+    ///
+    /// # Errors
+    /// As for [`Ring::new`].
+    pub fn new_polling(entries: u32) -> io::Result<Self> {
+        Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
+    }
+
+    /// As [`Ring::new_polling`], but the kernel sleeps for half of the shortest
+    /// time that a request took before it asks (HYBRID_IOPOLL, Linux 6.13).
+    ///
+    /// # Errors
+    /// As for [`Ring::new`]; EINVAL before 6.13.
+    pub fn new_hybrid_polling(entries: u32) -> io::Result<Self> {
+        Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
+    }
+
+    fn with(made: IoUring, polls_device: bool) -> io::Result<Self> {
+        let uring = Box::new(made);
+        let entries = uring.params().sq_entries() as usize;
+        let process = raw::current_process();
+        Ok(Self {
+            uring,
+            entries,
+            process,
+            next_request: 0,
+            broken: false,
+            polls_device,
+            registered: None,
+        })
+    }
+
+    /// Lets the kernel keep the pages of `range` at hand (fixed buffers), so
+    /// that it need not look them up for each request with a buffer there. They
+    /// stay in DRAM as long as the ring.
+    ///
+    /// # Errors
+    /// When RLIMIT_MEMLOCK does not allow it, or something is registered already.
+    pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
+        let buffer = libc::iovec { iov_base: range.base() as *mut _, iov_len: range.len_bytes() };
+        // SAFETY: the range stays mapped until the process ends. The kernel reads and
+        // writes there for requests only, each of whose buffers is borrowed.
+        unsafe { self.uring.submitter().register_buffers(&[buffer])? };
+        self.registered = Some(range);
+        Ok(())
+    }
+
+    /// Shares what is registered with `other`; that counts once against
+    /// RLIMIT_MEMLOCK.
+    ///
+    /// # Errors
+    /// Before Linux 6.12, and when something is registered already.
+    pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
+        self.uring.submitter().register_buffers_clone(other.as_raw_fd())?;
+        self.registered = other.registered;
+        Ok(())
+    }
+
+    /// Keeps a reference to `file` in the ring, for [`Target::Attached`].
+    ///
+    /// The kernel then skips the descriptor look-up, and a program that closes
+    /// descriptors it does not know cannot redirect the requests. A ring takes
+    /// one file in its life.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or a file is attached already.
+    pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.uring.submitter().register_files(&[file.as_raw_fd()])
+    }
+
+    /// False once the ring failed as such, rather than one of its requests, in a
+    /// forked child, and under a filter of the program's own. It serves no more
+    /// requests then.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.broken && !program_filter::is_in_force() && raw::current_process() == self.process
+    }
+
+    /// Takes the ring out of use, as a failure of its own would.
+    pub fn retire(&mut self) {
+        self.broken = true;
+    }
+
+    /// Reads once; returns the bytes read, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// The request's error, or the ring's: see [`Ring::is_usable`].
+    pub fn read(
+        &mut self,
+        target: Target<'_>,
+        buf: &mut [u8],
+        offset_bytes: u64,
+    ) -> io::Result<usize> {
+        let entry = read_entry(self.registered, target, buf, offset_bytes);
+        let mut result = Err(io::Error::from_raw_os_error(errno::EIO));
+        // SAFETY: the entry's buffer is `buf`, which is borrowed exclusively until `run`
+        // returns; neither closure panics.
+        unsafe { self.run(1, |_| entry.clone(), |_, outcome| result = outcome)? };
+        result
+    }
+
+    /// Reads once, as [`Ring::read`]. `meanwhile` runs between submission and
+    /// completion; it may look for the completion as it likes. What is still
+    /// under way when it returns is waited for.
+    ///
+    /// # Errors
+    /// As for [`Ring::read`].
+    pub fn read_while(
+        &mut self,
+        target: Target<'_>,
+        buf: &mut [u8],
+        offset_bytes: u64,
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> io::Result<usize> {
+        let mut request = [Piece { offset: offset_bytes, buf }];
+        let mut result = [Ok(0)];
+        self.read_batch_while(target, &mut request, &mut result, meanwhile)?;
+        let [result] = result;
+        result
+    }
+
+    /// Reads all of `requests`, as many as the ring keeps in flight at most, as
+    /// [`Ring::read_batch`]. `meanwhile` is as for [`Ring::read_while`].
+    ///
+    /// # Errors
+    /// As for [`Ring::write_batch`].
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`, or there are too many.
+    pub fn read_batch_while(
+        &mut self,
+        target: Target<'_>,
+        requests: &mut [Piece<&mut [u8]>],
+        results: &mut [io::Result<usize>],
+        meanwhile: impl FnOnce(&mut Pending<'_>),
+    ) -> io::Result<()> {
+        let count = requests.len();
+        assert!(count == results.len() && count <= self.entries);
+        clear(results);
+        if !self.is_usable() {
+            return Err(io::Error::from_raw_os_error(errno::ESTALE));
+        }
+        let base = self.next_request;
+        self.next_request = base.wrapping_add(count as u64);
+        for (index, Piece { offset, buf }) in requests.iter_mut().enumerate() {
+            let entry = read_entry(self.registered, target, buf, *offset);
+            let entry = entry.user_data(base.wrapping_add(index as u64));
+            // SAFETY: the entry's buffer is borrowed exclusively for this call, and
+            // `Pending` does not go before all requests have completed, even in a
+            // panic. The queue was empty, and takes `entries` requests.
+            let pushed = unsafe { self.uring.submission().push(&entry) };
+            debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+        }
+        let mut failure = None;
+        {
+            let mut pending =
+                Pending { ring: self, base, left: count, results, failure: &mut failure };
+            // A refusal is met again, and dealt with, where the rest is waited for.
+            let _ = pending.ring.uring.submit_and_wait(0);
+            meanwhile(&mut pending);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Writes once; returns the bytes written, which may be fewer than asked for.
+    ///
+    /// # Errors
+    /// As for [`Ring::read`].
+    pub fn write(
+        &mut self,
+        target: Target<'_>,
+        buf: &[u8],
+        offset_bytes: u64,
+    ) -> io::Result<usize> {
+        let request = [Piece { offset: offset_bytes, buf }];
+        let mut result = [Ok(0)];
+        self.write_batch(target, &request, &mut result)?;
+        let [result] = result;
+        result
+    }
+
+    /// Writes all of `requests`, several in flight at once, and leaves each
+    /// one's outcome at its index in `results`.
+    ///
+    /// # Errors
+    /// When the ring itself failed; requests that it did not carry out then
+    /// have an error in `results`, too.
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`.
+    pub fn write_batch(
+        &mut self,
+        target: Target<'_>,
+        requests: &[Piece<&[u8]>],
+        results: &mut [io::Result<usize>],
+    ) -> io::Result<()> {
+        assert_eq!(requests.len(), results.len());
+        clear(results);
+        let registered = self.registered;
+        let entry = |index: usize| {
+            let Piece { offset, buf } = &requests[index];
+            write_entry(registered, target, buf, *offset)
+        };
+        // SAFETY: the entries' buffers are borrowed until `run` returns, and the kernel
+        // only reads them. Both closures are given indices below the length of `requests`
+        // and `results`, so they do not panic.
+        unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
+    }
+
+    /// Reads all of `requests`, as [`Ring::write_batch`] writes.
+    ///
+    /// # Errors
+    /// As for [`Ring::write_batch`].
+    ///
+    /// # Panics
+    /// When `results` is not as long as `requests`.
+    pub fn read_batch(
+        &mut self,
+        target: Target<'_>,
+        requests: &mut [Piece<&mut [u8]>],
+        results: &mut [io::Result<usize>],
+    ) -> io::Result<()> {
+        assert_eq!(requests.len(), results.len());
+        clear(results);
+        let (count, registered) = (requests.len(), self.registered);
+        let entry = |index: usize| {
+            let Piece { offset, buf } = &mut requests[index];
+            read_entry(registered, target, buf, *offset)
+        };
+        // SAFETY: the entries' buffers are borrowed exclusively until `run` returns. Both
+        // closures are given indices below the length of `requests` and `results`, so
+        // they do not panic.
+        unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
+    }
+
+    /// Carries out requests `0..count`, at most a ring full at a time.
+    ///
+    /// # Safety
+    /// The buffers that the entries name must stay borrowed, exclusively if
+    /// the request writes to them, until this returns. `entry` and `deliver`
+    /// must not panic for an index below `count`.
+    unsafe fn run(
+        &mut self,
+        count: usize,
+        mut entry: impl FnMut(usize) -> Entry,
+        mut deliver: impl FnMut(usize, io::Result<usize>),
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < count {
+            if !self.is_usable() {
+                return Err(io::Error::from_raw_os_error(errno::ESTALE));
+            }
+            let load = (count - done).min(self.entries);
+            let base = self.next_request;
+            self.next_request = base.wrapping_add(load as u64);
+            for index in 0..load {
+                let entry = entry(done + index).user_data(base.wrapping_add(index as u64));
+                // SAFETY: the entry's buffer stays borrowed until this function returns,
+                // as asked for above, which is after `finish` has seen its completion.
+                // The queue was empty, and takes `entries` requests.
+                let pushed = unsafe { self.uring.submission().push(&entry) };
+                debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+            }
+            let mut settle = |index: usize, outcome| deliver(done + index, outcome);
+            self.finish(base, (load, load), &mut settle)?;
+            done += load;
+        }
+        Ok(())
+    }
+
+    /// Submits what is queued of `load` requests and waits for every one of the
+    /// `pending` ones.
+    fn finish(
+        &mut self,
+        base: u64,
+        (load, mut pending): (usize, usize),
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) -> io::Result<()> {
+        let (mut refusals, mut turns) = (0, 0);
+        while pending > 0 {
+            match self.uring.submit_and_wait(pending) {
+                Ok(_) => refusals = 0,
+                Err(error) => match error.raw_os_error() {
+                    Some(errno::EINTR) => {}
+                    // Out of memory or of completion room for the moment.
+                    Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
+                        refusals += 1;
+                        futex::relax(&mut turns);
+                    }
+                    _ => {
+                        self.abandon(base, load, pending, deliver);
+                        return Err(error);
+                    }
+                },
+            }
+            pending -= self.reap(base, load, deliver);
+        }
+        Ok(())
+    }
+
+    /// Delivers what has completed. As many completions fit in their queue as
+    /// twice the requests that are ever in flight, so none overflows it.
+    fn reap(
+        &mut self,
+        base: u64,
+        load: usize,
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) -> usize {
+        let mut reaped = 0;
+        for completion in self.uring.completion() {
+            let index = completion.user_data().wrapping_sub(base) as usize;
+            if index < load {
+                deliver(index, outcome_of(completion.result()));
+                reaped += 1;
+            }
+        }
+        reaped
+    }
+
+    /// The ring cannot be entered any more (its descriptor was closed by the
+    /// program, say). Requests the kernel already took still run and still
+    /// complete into the shared queue, which the mapping keeps alive; they
+    /// must be waited for, because they own their buffers. Requests it did not
+    /// take stay queued, but the kernel looks at them only in a call that is
+    /// never made again.
+    fn abandon(
+        &mut self,
+        base: u64,
+        load: usize,
+        mut pending: usize,
+        deliver: &mut impl FnMut(usize, io::Result<usize>),
+    ) {
+        self.broken = true;
+        let not_taken = self.uring.submission().len();
+        let mut turns = 0;
+        loop {
+            pending -= self.reap(base, load, deliver);
+            if pending <= not_taken {
+                return;
+            }
+            // In time by a system call: that is also where the kernel posts completions.
+            futex::relax(&mut turns);
+        }
+    }
+}
+
+/// Requests that were submitted. When this goes, they have completed.
+pub struct Pending<'r> {
+    ring: &'r mut Ring,
+    base: u64,
+    /// Those that have not completed.
+    left: usize,
+    results: &'r mut [io::Result<usize>],
+    failure: &'r mut Option<io::Error>,
+}
+
+impl Pending<'_> {
+    /// Looks once whether all requests have completed.
+    pub fn is_done(&mut self) -> bool {
+        // With IOPOLL the device is asked in the call; otherwise a call is due
+        // only when the kernel says that it has a completion to post.
+        if self.ring.polls_device || self.ring.uring.submission().taskrun() {
+            let _ = self.ring.uring.submit_and_wait(0);
+        }
+        self.reap()
+    }
+
+    /// Sleeps for `ns`, or until all requests have completed if that is sooner
+    /// and the kernel can tell; whether it has. Timers are asked to be as exact
+    /// as they can.
+    pub fn sleep(&mut self, ns: u64) -> bool {
+        with_exact_timers(|| {
+            if self.ring.polls_device || !self.ring.uring.params().is_feature_ext_arg() {
+                nap(ns);
+                return;
+            }
+            let time = types::Timespec::from(std::time::Duration::from_nanos(ns));
+            let limit = types::SubmitArgs::new().timespec(&time);
+            // ETIME says that the time is over, and the rest is met later.
+            let _ = self.ring.uring.submitter().submit_with_args(self.left, &limit);
+        });
+        self.reap()
+    }
+
+    /// Waits for a device that interrupts nobody, without keeping a processor
+    /// busy (as the kernel's own wait would). False when the ring fails.
+    fn ask_now_and_then(&mut self) -> bool {
+        const FIRST_NAP_NS: u64 = 50_000;
+        const LONGEST_NAP_NS: u64 = 1_000_000;
+        let mut nap_ns = FIRST_NAP_NS;
+        loop {
+            let asked = self.ring.uring.submit_and_wait(0);
+            if self.reap() {
+                return true;
+            }
+            match asked.map_err(|error| error.raw_os_error()) {
+                Ok(_) | Err(Some(errno::EINTR | errno::EAGAIN | libc::EBUSY)) => {}
+                Err(_) => return false,
+            }
+            nap(nap_ns);
+            nap_ns = (2 * nap_ns).min(LONGEST_NAP_NS);
+        }
+    }
+
+    fn reap(&mut self) -> bool {
+        if self.left > 0 {
+            let Pending { ring, base, results, .. } = self;
+            let load = results.len();
+            self.left -= ring.reap(*base, load, &mut |index, result| results[index] = result);
+        }
+        self.left == 0
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.reap() {
+            return;
+        }
+        if self.ring.polls_device && self.ask_now_and_then() {
+            return;
+        }
+        let Pending { ring, base, left, results, failure } = self;
+        let load = (results.len(), *left);
+        let deliver = &mut |index: usize, result| results[index] = result;
+        **failure = ring.finish(*base, load, deliver).err();
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        kept::forget(self.uring.as_raw_fd());
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! One transfer, as the kernel is told of it and tells what came of it.
+
+use crate::file::errno;
+use crate::segment::StaticRange;
+use io_uring::squeue::Entry;
+use io_uring::{opcode, types};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The most that the kernel moves in one request.
+const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+
+/// Which file a request is for.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// An open descriptor, looked up by the kernel for each request.
+    Descriptor(BorrowedFd<'a>),
+    /// The file given to [`Ring::attach`].
+    Attached,
+}
+
+/// One of several transfers that are under way at once.
+#[derive(Debug)]
+pub struct Piece<B> {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What is read into, or written.
+    pub buf: B,
+}
+
+pub(super) fn clear(results: &mut [io::Result<usize>]) {
+    for result in results {
+        *result = Err(io::Error::from_raw_os_error(errno::EIO));
+    }
+}
+
+pub(super) fn outcome_of(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+pub(super) fn read_entry(
+    registered: Option<StaticRange>,
+    target: Target<'_>,
+    buf: &mut [u8],
+    offset_bytes: u64,
+) -> Entry {
+    let is_registered = registered.is_some_and(|range| range.contains(buf));
+    let (at, length) = (buf.as_mut_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+    macro_rules! entry {
+        ($file:expr) => {
+            if is_registered {
+                opcode::ReadFixed::new($file, at, length, 0).offset(offset_bytes).build()
+            } else {
+                opcode::Read::new($file, at, length).offset(offset_bytes).build()
+            }
+        };
+    }
+    match target {
+        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
+        Target::Attached => entry!(types::Fixed(0)),
+    }
+}
+
+pub(super) fn write_entry(
+    registered: Option<StaticRange>,
+    target: Target<'_>,
+    buf: &[u8],
+    offset_bytes: u64,
+) -> Entry {
+    let is_registered = registered.is_some_and(|range| range.contains(buf));
+    let (at, length) = (buf.as_ptr(), buf.len().min(MAX_TRANSFER_BYTES) as u32);
+    macro_rules! entry {
+        ($file:expr) => {
+            if is_registered {
+                opcode::WriteFixed::new($file, at, length, 0).offset(offset_bytes).build()
+            } else {
+                opcode::Write::new($file, at, length).offset(offset_bytes).build()
+            }
+        };
+    }
+    match target {
+        Target::Descriptor(fd) => entry!(types::Fd(fd.as_raw_fd())),
+        Target::Attached => entry!(types::Fixed(0)),
+    }
+}

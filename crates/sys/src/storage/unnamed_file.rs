@@ -1,0 +1,117 @@
+//! Files without a name (O_TMPFILE): nobody else opens them, and they are gone with
+//! the last descriptor or mapping.
+
+use crate::raw;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether file systems of this type (`statfs`) keep their files in DRAM.
+#[must_use]
+pub fn is_in_memory(file_system: i64) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    matches!(file_system, TMPFS | RAMFS)
+}
+
+/// Maps `len` bytes of an unnamed file in `directory`, shared with the kernel's
+/// page cache: it may write them back and drop them by itself, and bring them in
+/// for a system call that is given them. Only the mapping is left of the file.
+/// All blocked signals stay so: the descriptor is open for this call only.
+///
+/// # Errors
+/// Where there is no room, where the file would lie in DRAM, and where the
+/// program's own limits forbid so large a file.
+pub fn map_unnamed(directory: &Path, len: usize) -> io::Result<usize> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < len as u64) {
+        // Not tried: the kernel would send SIGXFSZ.
+        return Err(Errno::FBIG.into());
+    }
+    let file = open_for_copies(directory)?;
+    // Storage at once: a page without any would be refused when it is touched.
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let args = [0, len, prot, libc::MAP_SHARED as usize, file.as_raw_fd() as usize, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
+}
+
+/// Opens a file without a name, and without storage.
+///
+/// # Errors
+/// Where that cannot be, or it would lie in DRAM.
+pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(directory, flags, Mode::empty())?;
+    let file = open_unnamed(&parent, false)?;
+    if is_in_memory(rustix::fs::fstatfs(&file)?.f_type) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(file)
+}
+
+pub(super) fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {
+    let owner_only = Mode::RUSR | Mode::WUSR;
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+    if direct {
+        flags |= OFlags::DIRECT;
+    }
+    // EXCL: the file can also not be given a name later.
+    let unnamed = flags | OFlags::TMPFILE | OFlags::EXCL;
+    match rustix::fs::openat(parent, c".", unnamed, owner_only) {
+        // What file systems (and overlays of them) answer that have no O_TMPFILE.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            open_and_unlink(parent, flags, owner_only)
+        }
+        result => result,
+    }
+}
+
+fn open_and_unlink(parent: &OwnedFd, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    const ATTEMPTS: usize = 16;
+    let process = rustix::process::getpid().as_raw_nonzero();
+    for _ in 0..ATTEMPTS {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".softswap-{process}-{:x}-{count}", now.tv_nsec);
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        match rustix::fs::openat(parent, &name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Err(Errno::EXIST) => {}
+            Err(errno) => {
+                // Some file systems create the file and then refuse O_DIRECT.
+                let _ = rustix::fs::unlinkat(parent, &name, AtFlags::empty());
+                return Err(errno);
+            }
+            Ok(fd) => {
+                rustix::fs::unlinkat(parent, &name, AtFlags::empty())?;
+                return Ok(fd);
+            }
+        }
+    }
+    Err(Errno::EXIST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_file_is_unlinked_at_once() {
+        let name = format!("softswap-named-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(&directory, flags, Mode::empty()).unwrap();
+        let fd = open_and_unlink(&parent, OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
+        std::fs::remove_dir(&directory).unwrap();
+    }
+}
