@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := build
 .PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
 
-build: ## build the command and the runtime library
+build: ## build the command, its benchmarks and the runtime library
 	$(CARGO) build --release --workspace
 
 check: ## format, order, lints and unit tests: what to run before each commit
@@ -71,14 +71,15 @@ tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
-	@test -x "$(RELEASE)/softswap" && test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
+	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
+	  test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
 	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)"
-	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(bindir)/softswap"
+	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
 	$(INSTALL) -m 644 LICENSE-MIT LICENSE-APACHE "$(docdir)/"
 
 uninstall: ## remove what install put there
-	rm -f "$(bindir)/softswap" "$(libdir)/libsoftswap.so" \
+	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(libdir)/libsoftswap.so" \
 	  "$(docdir)/LICENSE-MIT" "$(docdir)/LICENSE-APACHE"
 	-rmdir "$(libdir)" "$(docdir)" 2>/dev/null
 

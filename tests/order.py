@@ -28,21 +28,6 @@ NOT_YET = ["bench", "cli"]
 # Uses that are let be until they are gone: parents that use files of theirs which use
 # them, and one file that uses a later one.
 USES_NOT_YET = {
-    "engine": [
-        "store::bounce -> store::bounce::area",
-        "store::bounce -> store::bounce::growth",
-        "store::bounce -> store::bounce::usage",
-        "store::pool -> store::pool::class",
-        "store::pool -> store::pool::current",
-        "store::pool -> store::pool::directory",
-        "store::pool -> store::pool::slab",
-        "store::swap::area -> store::swap::area::errors",
-        "store::swap::area -> store::swap::area::upkeep",
-        "store::swap::slot -> store::swap::slot::shelf",
-        "store::swap::slot::service -> store::swap::slot::shelf",
-        "walks::pool_upkeep -> walks::pool_upkeep::condense",
-        "door::engine -> door::engine::holding",
-    ],
 }
 
 TESTS = re.compile(r"(^|_)(tests|model)$")

@@ -1,12 +1,22 @@
 //! Why a page cannot come in, or leave.
 
-use crate::base::stats::StopReason;
+use crate::base::stats::{Counter, Stats, StopReason};
 use crate::codec::CodecError;
 use crate::codec::packed_slot::NoPart;
 use crate::store::io::IoError;
 use crate::store::pool::Damaged;
 use crate::store::swap::AreaFull;
+use softswap_sys::raw::write_stderr;
 use std::io;
+
+/// Ends the process: going on would lose a page. Never returns.
+pub fn die(stats: Stats, why: &str) -> ! {
+    stats.set(Counter::StopReason, StopReason::InternalError as u64);
+    write_stderr(b"softswap: internal error: ");
+    write_stderr(why.as_bytes());
+    write_stderr(b"; stopping the program rather than losing data\n");
+    std::process::abort()
+}
 
 /// Why a page cannot be had.
 #[derive(Debug, thiserror::Error)]

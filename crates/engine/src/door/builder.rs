@@ -1,26 +1,13 @@
-//! Puts an engine's parts together: how large each is in a budget of that size,
+//! Puts an engine together: how large each is in a budget of that size,
 //! and what is refused.
 
-use crate::base::page::PageTable;
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
-use crate::codec::Selector;
 use crate::codec::seal::{NoKey, Sealer};
-use crate::core::parts::Parts;
+use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
 use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
-use crate::memory::address_space::AddressSpace;
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
-use crate::memory::interrupted_wait::InterruptedWait;
-use crate::memory::pinners::Pinners;
-use crate::policy::admission::Admission;
-use crate::policy::clock::Clock;
-use crate::policy::codec_choice::CodecChoice;
-use crate::policy::grace::Grace;
 use crate::policy::partition::Partition;
-use crate::policy::prefetch::companions::Companions;
-use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::stored_copies::StoredCopies;
-use crate::policy::write_load::WriteLoad;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
@@ -34,13 +21,12 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::affinity::Processors;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
-use softswap_sys::memory::reserve_u64;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
@@ -92,7 +78,7 @@ pub enum StartError {
     Tables(#[from] io::Error),
 }
 
-/// Builds the parts over swap areas made of `storage`, and the contexts that walks
+/// Builds the state of an engine over swap areas made of `storage`, and the contexts that walks
 /// need.
 ///
 /// # Errors
@@ -101,47 +87,30 @@ pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,
     stats: Stats,
-) -> Result<(Parts, Contexts), StartError> {
+) -> Result<(Core, Contexts), StartError> {
     if config.memory_bytes < MIN_MEMORY_BYTES {
         return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
     }
     let cpus = usable_processors();
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-    let pressure = Pressure::shared(cpus, Load::open());
-    let processors = Processors::open();
-    let places =
-        Arc::new(Places::new(config.steer, processors.as_ref().map_or(1, Processors::most)));
-    let measured = OnceCell::new();
-    let polling = |mode: Option<Mode>| {
-        let mode = mode.unwrap_or(config.poll);
-        // Measured where it is needed from the first read on. Elsewhere too
-        // much is assumed: hybrid polling, when it is chosen later, finds
-        // out by itself.
-        let overshoot_ns = match mode {
-            Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
-            _ => ASSUMED_OVERSHOOT_NS,
-        };
-        let polling = Polling::new(mode, cpus, Arc::clone(&pressure), overshoot_ns, stats);
-        polling.telling(Arc::clone(&places))
-    };
-    let areas = Areas::new(storage, cpus, polling)?;
+    let steering = steering(config, cpus);
+    let areas = open_areas(config, storage, (cpus, &steering), stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
     let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let parts =
-        assemble(config, stats, window, areas, bounce, &contexts, (pressure, places, processors))?;
-    let needed = parts.used_bytes() + LEAST_PAGES_BYTES;
+    let core = assemble(config, stats, (window, areas, bounce), &contexts, steering)?;
+    let needed = core.used_bytes() + LEAST_PAGES_BYTES;
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
-        let areas = parts.areas.iter().count();
+        let areas = core.stores.areas.iter().count();
         return Err(StartError::Needs { memory_mib: memory >> 20, needed_mib, areas });
     }
-    publish_facts(&parts);
-    Ok((parts, contexts))
+    publish_facts(&core);
+    Ok((core, contexts))
 }
 
 /// Processors that this process may use.
@@ -171,19 +140,52 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
     }
 }
 
+/// What moves threads to where they wait least.
+fn steering(config: &Config, cpus: usize) -> Steering {
+    let processors = Processors::open();
+    let most = processors.as_ref().map_or(1, Processors::most);
+    Steering {
+        pressure: Pressure::shared(cpus, Load::open()),
+        places: Arc::new(Places::new(config.steer, most)),
+        processors,
+    }
+}
+
+/// Opens the swap areas, each with its way of waiting for the disk.
+fn open_areas(
+    config: &Config,
+    storage: Vec<Backing>,
+    (cpus, steering): (usize, &Steering),
+    stats: Stats,
+) -> Result<Areas, AreaError> {
+    let measured = OnceCell::new();
+    let polling = |mode: Option<Mode>| {
+        let mode = mode.unwrap_or(config.poll);
+        // Measured where it is needed from the first read on. Elsewhere too
+        // much is assumed: hybrid polling, when it is chosen later, finds
+        // out by itself.
+        let overshoot_ns = match mode {
+            Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
+            _ => ASSUMED_OVERSHOOT_NS,
+        };
+        let pressure = Arc::clone(&steering.pressure);
+        let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
+        polling.telling(Arc::clone(&steering.places))
+    };
+    Areas::new(storage, cpus, polling)
+}
+
 fn assemble(
     config: &Config,
     stats: Stats,
-    window: Window,
-    swap_areas: Areas,
-    bounce: Pools,
+    (window, areas, bounce): (Window, Areas, Pools),
     contexts: &Contexts,
-    (pressure, places, processors): (Arc<Pressure>, Arc<Places>, Option<Processors>),
-) -> Result<Parts, StartError> {
+    steering: Steering,
+) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     let read_ahead_pages = ReadAheadPages::new(memory / PAGE_SIZE)?;
-    let fixed = contexts.count() * (CONTEXT_BYTES + swap_areas.rings() * RING_BYTES)
+    let fixed = contexts.count() * (CONTEXT_BYTES + areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
         + pool.metadata_bytes()
         + read_ahead_pages.bytes()
@@ -198,60 +200,41 @@ fn assemble(
     let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
-    let window_pages = window.pages();
-    Ok(Parts {
-        pages: PageTable::new(reserve_u64(window_pages)?),
-        space: AddressSpace::scattered(window_pages as u64)?,
-        clock: Clock::new(window_pages, memory / PAGE_SIZE)?,
-        readahead: Readahead::new(memory / PAGE_SIZE),
-        read_ahead_pages,
-        admission: Admission::new(window_pages)?,
-        grace: Grace::default(),
-        standby: Standby::new(memory / PAGE_SIZE),
-        companions: Companions::new(window_pages)?,
-        copies: StoredCopies::new(window_pages)?,
-        pool,
-        partition,
-        bounce,
-        write_load: WriteLoad::default(),
-        pinners: Pinners::start(),
-        sealer,
-        budget: Budget::new(memory, fixed),
-        claimed_bytes: AtomicUsize::new(0),
-        stats,
-        codec: Selector::new(config.codec),
-        codec_choice: CodecChoice::new(memory, contexts.count()),
+    let policies = Policies {
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
-        pressure,
-        places,
-        processors,
+        ..Policies::new(window.pages(), memory, contexts.count(), (partition, config.codec))?
+    };
+    let stores = Stores {
+        pool,
+        areas,
+        standby: Standby::new(memory / PAGE_SIZE),
+        read_ahead_pages,
+        bounce,
+        sealer,
         workspaces: contexts.workspaces(),
         may_write: AtomicBool::new(true),
-        kick: AtomicU32::new(0),
-        asleep: AtomicBool::new(false),
-        has_background: AtomicBool::new(false),
-        interrupted_wait: InterruptedWait::default(),
-        areas: swap_areas,
-        window,
-    })
+        stats,
+    };
+    let memory = Memory::new(window, Budget::new(memory, fixed))?;
+    Ok(Core { memory, stores, policies, background: Background::default(), steering, stats })
 }
 
-fn publish_facts(parts: &Parts) {
-    let facts = parts.areas.facts();
-    let stats = &parts.stats;
-    stats.set(Counter::BudgetBytes, parts.budget.limit_bytes() as u64);
-    stats.set(Counter::FixedBytes, parts.budget.fixed_bytes() as u64);
-    let at_start = parts.areas.iter().map(Area::discarded_at_start);
-    at_start.for_each(|discarded| parts.count_discarded(discarded));
-    stats.set(Counter::Areas, parts.areas.iter().count() as u64);
+fn publish_facts(core: &Core) {
+    let facts = core.stores.areas.facts();
+    let stats = &core.stats;
+    stats.set(Counter::BudgetBytes, core.memory.budget.limit_bytes() as u64);
+    stats.set(Counter::FixedBytes, core.memory.budget.fixed_bytes() as u64);
+    let at_start = core.stores.areas.iter().map(Area::discarded_at_start);
+    at_start.for_each(|discarded| core.stores.count_discarded(discarded));
+    stats.set(Counter::Areas, core.stores.areas.iter().count() as u64);
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
     stats.set(Counter::UsesFixedBuffers, u64::from(facts.fixed_buffers));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
-    stats.set(Counter::UsesMove, u64::from(parts.window.uses_move()));
-    stats.set(Counter::Encrypts, u64::from(parts.sealer.encrypts()));
-    stats.set(Counter::KeyUnlocked, u64::from(parts.sealer.is_key_unlocked()));
+    stats.set(Counter::UsesMove, u64::from(core.memory.window.uses_move()));
+    stats.set(Counter::Encrypts, u64::from(core.stores.sealer.encrypts()));
+    stats.set(Counter::KeyUnlocked, u64::from(core.stores.sealer.is_key_unlocked()));
     stats.set(Counter::Version, STATS_VERSION);
 }
 

@@ -1,4 +1,4 @@
-//! The composition root: builds the parts, and is what the runtime talks to.
+//! The composition root: builds the engine, and is what the runtime talks to.
 //!
 //! Addresses come in here and become page numbers; nothing below knows them.
 
@@ -6,8 +6,8 @@ use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Stats, Tier};
 use crate::codec::Selector;
+use crate::core::Core;
 use crate::core::errors::FaultError;
-use crate::core::parts::Parts;
 use crate::door::builder;
 pub use crate::door::builder::StartError;
 use crate::door::config::{Config, PoolLimit};
@@ -32,6 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod held;
 pub mod holding;
 mod locking;
 pub mod remap;
@@ -52,12 +53,12 @@ pub enum Move {
 
 /// A running swap engine.
 pub struct Engine {
-    parts: Parts,
+    core: Core,
     contexts: Contexts,
     /// Held while pages are moved from one mapping to another.
     moves: Mutex<()>,
     /// What calls to the kernel keep from leaving.
-    held: holding::Held,
+    held: held::Held,
 }
 
 /// The engine at rest: no walk is under way, nothing is half-way. For fork.
@@ -74,14 +75,14 @@ impl Engine {
         storage: Vec<Backing>,
         stats: Stats,
     ) -> Result<Engine, StartError> {
-        let (parts, contexts) = builder::build(config, storage, stats)?;
-        Ok(Engine { parts, contexts, moves: Mutex::new(()), held: holding::Held::default() })
+        let (core, contexts) = builder::build(config, storage, stats)?;
+        Ok(Engine { core, contexts, moves: Mutex::new(()), held: held::Held::default() })
     }
 
     /// Sets what the pool may take of the budget, or lets the engine choose.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
-        let Parts { partition, pool, budget, .. } = &self.parts;
-        let asked_bytes = limit.bytes_of(budget.limit_bytes());
+        let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
+        let asked_bytes = limit.bytes_of(self.core.memory.budget.limit_bytes());
         let is_auto = limit == PoolLimit::Auto;
         partition.set(is_auto, || pool.set_limit_bytes(partition.limit_of(asked_bytes)));
     }
@@ -89,92 +90,92 @@ impl Engine {
     /// What the pool may take of the budget.
     #[must_use]
     pub fn pool_limit(&self) -> PoolLimit {
-        match self.parts.partition.is_on() {
+        match self.core.policies.partition.is_on() {
             true => PoolLimit::Auto,
-            false => PoolLimit::Bytes(self.parts.pool.limit_bytes() as u64),
+            false => PoolLimit::Bytes(self.core.stores.pool.limit_bytes() as u64),
         }
     }
 
     /// Whether pages of the pool go to the swap area before it is full.
     #[must_use]
     pub fn pool_shrinks(&self) -> &AtomicBool {
-        &self.parts.pool_shrinks
+        &self.core.policies.pool_shrinks
     }
 
     /// Whether idle pages of the pool are packed again.
     #[must_use]
     pub fn recompresses(&self) -> &AtomicBool {
-        &self.parts.recompresses
+        &self.core.policies.recompresses
     }
 
     /// Whether threads are moved to where they wait least for pages; may be changed
     /// at any time.
     #[must_use]
     pub fn steers(&self) -> &AtomicBool {
-        self.parts.places.switch()
+        self.core.steering.places.switch()
     }
 
     /// The bounce buffers.
     #[must_use]
     pub fn buffers(&self) -> &Pools {
-        &self.parts.bounce
+        &self.core.stores.bounce
     }
 
     /// Resident pages of which the swap areas have a copy.
     #[must_use]
     pub fn copies(&self) -> usize {
-        self.parts.copies.count()
+        self.core.policies.stored_copies.count()
     }
 
     /// Resident pages of which the pool has a copy.
     #[must_use]
     pub fn pooled_copies(&self) -> usize {
-        self.parts.copies.pooled()
+        self.core.policies.stored_copies.pooled()
     }
 
     /// Resident pages that nobody has written since they came in, of which there is no
     /// copy.
     #[must_use]
     pub fn protected_without_copy(&self) -> usize {
-        self.parts.copies.without()
+        self.core.policies.stored_copies.without()
     }
 
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
-        &self.parts.stats
+        &self.core.stats
     }
 
     /// How swap-in waits for each area's disk; may be changed at any time.
     pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
-        self.parts.areas.knobs()
+        self.core.stores.areas.knobs()
     }
 
     /// What packs pages on their way out; may be changed at any time. Pages
     /// that were packed before stay as they are.
     pub fn codec(&self) -> &Selector {
-        &self.parts.codec
+        &self.core.policies.codec
     }
 
     /// First address and length in bytes of the managed window.
     #[must_use]
     pub fn window(&self) -> (usize, usize) {
-        (self.parts.window.base(), self.parts.window.len_bytes())
+        (self.core.memory.window.base(), self.core.memory.window.len_bytes())
     }
 
     /// Whether an address lies in the managed window.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
-        self.parts.window.contains(address)
+        self.core.memory.window.contains(address)
     }
 
     fn page_of(&self, address: usize) -> PageNo {
-        ((address - self.parts.window.base()) / PAGE_SIZE) as PageNo
+        ((address - self.core.memory.window.base()) / PAGE_SIZE) as PageNo
     }
 
     fn address_of(&self, page: PageNo) -> usize {
-        self.parts.window.base() + page as usize * PAGE_SIZE
+        self.core.memory.window.base() + page as usize * PAGE_SIZE
     }
 
     /// The pages of `len` bytes from a page-aligned `address`.
@@ -209,14 +210,14 @@ impl Engine {
         open: Mask,
     ) -> Result<(), FaultError> {
         let page = self.page_of(address);
-        let from = page_in::page_in(&self.parts, &self.contexts, page, (access, open))?;
+        let from = page_in::page_in(&self.core, &self.contexts, page, (access, open))?;
         if from.is_some() {
-            reclaim::keep_room(&self.parts, &self.contexts, self.held.pages());
+            reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
         }
         // Only here, with signals blocked and nothing held: no handler of the program's
         // sees the thread bound to a processor.
         if from == Some(Tier::Disk) {
-            self.parts.steer();
+            self.core.steering.steer(self.core.stats);
         }
         Ok(())
     }
@@ -225,13 +226,13 @@ impl Engine {
     /// `len`. Mappings of another kind are the kernel's to judge: they count.
     #[must_use]
     pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
-        let layout = self.parts.space.lock();
+        let layout = self.core.memory.space.lock();
         let mut done = 0;
         while done < len && self.contains(address + done) {
             let page = self.page_of(address + done);
-            let is_managed = self.parts.space.is_mapped(page);
+            let is_managed = self.core.memory.space.is_mapped(page);
             if is_managed && layout.protection(page) & wanted != wanted
-                || !is_managed && self.parts.pages.load(page).place() != Place::Foreign
+                || !is_managed && self.core.memory.pages.load(page).place() != Place::Foreign
             {
                 break;
             }
@@ -243,14 +244,15 @@ impl Engine {
     /// Maps `len` bytes of fresh memory; `None` when the window is full.
     pub fn map(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
         let count = len.div_ceil(PAGE_SIZE) as u64;
-        let page = mapping::map(&self.parts, count, protection)?;
+        let page = mapping::map(&self.core.memory, count, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
     /// Maps `len` bytes of fresh memory that can grow where it is
     /// ([`Engine::remap`]); `None` when there is no such place.
     pub fn map_roomy(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
-        let page = mapping::map_roomy(&self.parts, len.div_ceil(PAGE_SIZE) as u64, protection)?;
+        let page =
+            mapping::map_roomy(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
@@ -258,7 +260,7 @@ impl Engine {
     /// a multiple of [`ROOMY_ALIGN_BYTES`].
     #[must_use]
     pub fn roomy(&self) -> Range<usize> {
-        let Range { start, end } = self.parts.space.roomy();
+        let Range { start, end } = self.core.memory.space.roomy();
         self.address_of(start)..self.address_of(end)
     }
 
@@ -271,7 +273,7 @@ impl Engine {
         protection: Protection,
         replace: bool,
     ) -> io::Result<bool> {
-        mapping::map_at(&self.parts, self.pages_of(address, len)?, protection, replace)
+        mapping::map_at(&self.core, self.pages_of(address, len)?, protection, replace)
     }
 
     /// Lends a range to a mapping of another kind, which `place_it` makes;
@@ -283,34 +285,36 @@ impl Engine {
         replace: bool,
         place_it: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<bool> {
-        mapping::lend(&self.parts, self.pages_of(address, len)?, replace, place_it)
+        mapping::lend(&self.core, self.pages_of(address, len)?, replace, place_it)
     }
 
     /// Whether a mapping that is not managed lies at `address`.
     #[must_use]
     pub fn is_foreign(&self, address: usize) -> bool {
-        self.parts.pages.load(self.page_of(address)).place() == Place::Foreign
+        self.core.memory.pages.load(self.page_of(address)).place() == Place::Foreign
     }
 
     /// Unmaps a range.
     pub fn unmap(&self, address: usize, len: usize) -> io::Result<()> {
-        mapping::unmap(&self.parts, self.pages_of(address, len)?)
+        mapping::unmap(&self.core, self.pages_of(address, len)?)
     }
 
     /// Drops the content of a range: it reads as zeroes.
     pub fn discard(&self, address: usize, len: usize) -> io::Result<()> {
-        mapping::discard(&self.parts, self.pages_of(address, len)?)
+        mapping::discard(&self.core, self.pages_of(address, len)?)
     }
 
     /// Changes the protection of a range.
     pub fn protect(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
-        mapping::protect(&self.parts, self.pages_of(address, len)?, protection)
+        mapping::protect(&self.core.memory, self.pages_of(address, len)?, protection)
     }
 
     /// The protection of the page at `address`.
     #[must_use]
     pub fn protection(&self, address: usize) -> Protection {
-        signals::with_all_blocked(|| self.parts.space.lock().protection(self.page_of(address)))
+        signals::with_all_blocked(|| {
+            self.core.memory.space.lock().protection(self.page_of(address))
+        })
     }
 
     /// What lies in a range, in order: (first address, bytes, kind). What is beyond
@@ -323,7 +327,7 @@ impl Engine {
             return Vec::new();
         }
         let range = self.page_of(address)..self.page_of(end - 1) + 1;
-        let segments = signals::with_all_blocked(|| mapping::segments(&self.parts, &range));
+        let segments = signals::with_all_blocked(|| mapping::segments(&self.core.memory, &range));
         let segments = segments.into_iter();
         let bytes = |pages: &Range<PageNo>| (pages.end - pages.start) as usize * PAGE_SIZE;
         segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
@@ -338,83 +342,83 @@ impl Engine {
         on: bool,
     ) -> io::Result<()> {
         let range = self.pages_of(address, len)?;
-        self.parts.space.lock().at_fork(range, what, on);
+        self.core.memory.space.lock().at_fork(range, what, on);
         Ok(())
     }
 
     /// Whether the page at `address` was ever given content.
     #[must_use]
     pub fn holds_something(&self, address: usize) -> bool {
-        self.parts.pages.wait(self.page_of(address)).place() != Place::Vacant
+        self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
     }
 
     /// Whether all of a range may be used in all the ways of `wanted`.
     #[must_use]
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
-            signals::with_all_blocked(|| !self.parts.space.lock().lacks(&range, wanted))
+            signals::with_all_blocked(|| !self.core.memory.space.lock().lacks(&range, wanted))
         })
     }
 
     /// Whether every page of a range is mapped.
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| self.parts.space.is_range_mapped(&range))
+        self.pages_of(address, len)
+            .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
     }
 
     /// Whether some page of a range is mapped.
     #[must_use]
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
-        self.pages_of(address, len).is_ok_and(|range| self.parts.space.is_any_mapped(&range))
+        self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
     }
 
     /// Takes `len` bytes of the window without mapping them yet.
     pub fn reserve(&self, len: usize) -> io::Result<Option<usize>> {
-        let page = mapping::reserve(&self.parts, len.div_ceil(PAGE_SIZE) as u64);
+        let page = mapping::reserve(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64);
         Ok(page.map(|page| self.address_of(page)))
     }
 
     /// Unmaps a range that stays reserved.
     pub fn retract(&self, address: usize, len: usize) -> io::Result<()> {
-        mapping::retract(&self.parts, self.pages_of(address, len)?)
+        mapping::retract(&self.core, self.pages_of(address, len)?)
     }
 
     /// For each page of a range, whether it is in memory (`mincore`).
     pub fn residency(&self, address: usize, out: &mut [u8]) -> io::Result<()> {
         let range = self.pages_of(address, out.len() * PAGE_SIZE)?;
         for (page, byte) in range.zip(out) {
-            *byte = u8::from(self.parts.pages.load(page).is_resident());
+            *byte = u8::from(self.core.memory.pages.load(page).is_resident());
         }
         Ok(())
     }
 
     /// Does background reclaim in the calling thread while `go_on` says so.
     pub fn run_reclaim(&self, go_on: impl Fn() -> bool) {
-        reclaim::run(&self.parts, &self.contexts, go_on);
+        reclaim::run(&self.core, &self.contexts, go_on);
     }
 
     /// Brings in what streams are about to touch, in the calling thread, while
     /// `go_on` says so: one of [`PREFETCH_THREADS`](crate::memory::context::PREFETCH_THREADS).
     pub fn run_prefetch(&self, thread: usize, go_on: impl Fn() -> bool) {
-        prefetch::run(&self.parts, &self.contexts, thread, go_on);
+        prefetch::run(&self.core, &self.contexts, thread, go_on);
     }
 
     /// Has the threads above ask at once whether they are to go on.
     pub fn wake_background(&self) {
-        self.parts.kick.fetch_add(1, std::sync::atomic::Ordering::Release);
-        softswap_sys::futex::wake_all(&self.parts.kick);
-        self.parts.readahead.wake();
+        self.core.background.wake_all();
+        self.core.policies.readahead.wake();
     }
 
     /// Takes up to `pages` pages out now; for tests and benches. Returns how
     /// many rounds made progress.
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
-        let _ = self.parts.standby.tend();
-        self.parts.pinners.look();
+        let _ = self.core.stores.standby.tend();
+        self.core.memory.pinners.look();
         (0..rounds)
             .take_while(|_| {
-                matches!(reclaim::round(&self.parts, &mut context), reclaim::Round::Progress)
+                matches!(reclaim::round(&self.core, &mut context), reclaim::Round::Progress)
             })
             .count()
     }
@@ -422,15 +426,15 @@ impl Engine {
     /// Gives back all that is kept on standby, so that what has left is read from the
     /// disk; for benches.
     pub fn release_standby(&self) {
-        while self.parts.standby.release() > 0 {}
+        while self.core.stores.standby.release() > 0 {}
     }
 
     /// Flips a bit of the page at `address` if it is in the pool; for tests of
     /// what happens then. Whether it is.
     pub fn damage(&self, address: usize, bit: usize) -> bool {
-        let place = self.parts.pages.load(self.page_of(address)).place();
+        let place = self.core.memory.pages.load(self.page_of(address)).place();
         if let Place::Pool { handle } = place {
-            self.parts.pool.damage(Handle::from_bits(handle), bit);
+            self.core.stores.pool.damage(Handle::from_bits(handle), bit);
         }
         matches!(place, Place::Pool { .. })
     }
@@ -439,18 +443,18 @@ impl Engine {
     /// tests and benches. Ends when a whole round finds nothing to do.
     pub fn recompress_now(&self) {
         let mut recompressor = Recompressor::default();
-        while !recompressor.has_settled(&self.parts) {
-            recompressor.advance(&self.parts, &self.contexts);
+        while !recompressor.has_settled(&self.core) {
+            recompressor.advance(&self.core, &self.contexts);
         }
     }
 
     /// Packs all of the pool anew that the codec of now has not; for tests.
     pub fn condense_now(&self) {
-        let objects = self.parts.pool.objects();
+        let objects = self.core.stores.pool.objects();
         let mut seen = 0;
         while seen < objects {
             let mut context = self.contexts.claim_background();
-            match pool_upkeep::condense(&self.parts, &mut context) {
+            match pool_upkeep::condense(&self.core, &mut context) {
                 0 => return,
                 count => seen += count,
             }
@@ -463,7 +467,7 @@ impl Engine {
     #[must_use]
     pub fn rest(&self) -> AtRest<'_> {
         let moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        let layout = self.parts.space.lock();
+        let layout = self.core.memory.space.lock();
         AtRest { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }
 
@@ -474,7 +478,7 @@ impl Engine {
 
     /// Before fork: lets the child inherit the window.
     pub fn before_fork(&self, at_rest: &AtRest<'_>) -> io::Result<()> {
-        self.parts.window.inherit(&self.managed_ranges(at_rest), true)
+        self.core.memory.window.inherit(&self.managed_ranges(at_rest), true)
     }
 
     /// Runs `body`, after which the engine makes do with few system calls, while no
@@ -483,7 +487,7 @@ impl Engine {
         let at_rest = self.rest();
         body();
         // It takes a call that reads a process's memory by its number.
-        self.parts.pinners.stop();
+        self.core.memory.pinners.stop();
         drop(at_rest);
         self.end_fork();
     }
@@ -492,22 +496,22 @@ impl Engine {
     /// process that is one itself has none of its own.
     #[must_use]
     pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
-        self.parts.may_write() && self.parts.areas.used_slots() > 0
+        self.core.stores.may_write() && self.core.stores.areas.used_slots() > 0
     }
 
     /// In the parent after fork. Where the child reads slots, those that exist now
     /// are not reused until [`Engine::child_gone`].
     pub fn child_made(&self, at_rest: &AtRest<'_>, reads_slots: bool) {
         if reads_slots {
-            self.parts.areas.freeze();
+            self.core.stores.areas.freeze();
         }
         // Refused only where it was refused before: then nothing is inherited.
-        let _ = self.parts.window.inherit(&self.managed_ranges(at_rest), false);
+        let _ = self.core.memory.window.inherit(&self.managed_ranges(at_rest), false);
     }
 
     /// The parts of the window that no foreign mapping covers.
     fn managed_ranges(&self, at_rest: &AtRest<'_>) -> Vec<(PageNo, usize)> {
-        let whole = 0..self.parts.window.pages() as PageNo;
+        let whole = 0..self.core.memory.window.pages() as PageNo;
         let mut managed = Vec::new();
         let mut start = whole.start;
         for foreign in at_rest.layout.foreign_in(&whole) {
@@ -521,7 +525,7 @@ impl Engine {
 
     /// Ends one [`Engine::child_made`] of a child that reads slots.
     pub fn child_gone(&self) {
-        self.parts.areas.thaw();
+        self.core.stores.areas.thaw();
     }
 
     /// In a forked child: makes the engine the child's own. The child reads
@@ -532,25 +536,24 @@ impl Engine {
     /// When userfaultfd cannot be opened again; the child must be stopped.
     pub fn become_child(&self, at_rest: &mut AtRest<'_>) -> io::Result<()> {
         let managed = self.managed_ranges(at_rest);
-        self.parts.window.reopen_after_fork(&managed)?;
-        self.parts.window.inherit(&managed, false)?;
-        softswap_sys::shared::make_private(self.parts.stats.words())?;
-        self.parts.sealer.lock_again();
+        self.core.memory.window.reopen_after_fork(&managed)?;
+        self.core.memory.window.inherit(&managed, false)?;
+        softswap_sys::shared::make_private(self.core.stats.words())?;
+        self.core.stores.sealer.lock_again();
         self.contexts.give_up_rings(&mut at_rest.contexts);
-        swap_cache::forget_all(&self.parts);
-        self.parts.budget.inherit();
-        self.parts.may_write.store(false, Relaxed);
-        mapping::leave_to_parent(&self.parts, &mut at_rest.layout)?;
-        self.parts.widen_pool();
-        self.parts.pinners.stop();
-        self.parts.readahead.serve(false);
-        self.parts.asleep.store(false, Relaxed);
-        self.parts.has_background.store(false, Relaxed);
+        swap_cache::forget_all(&self.core);
+        self.core.memory.budget.inherit();
+        self.core.stores.may_write.store(false, Relaxed);
+        mapping::leave_to_parent(&self.core, &mut at_rest.layout)?;
+        self.core.widen_pool();
+        self.core.memory.pinners.stop();
+        self.core.policies.readahead.serve(false);
+        self.core.background.stop();
         Ok(())
     }
 
     /// Brings the statistics up to what is the case now.
     pub fn note_peaks(&self) {
-        self.parts.note_all();
+        self.core.report();
     }
 }

@@ -151,18 +151,9 @@ impl Clock {
                 // There are only such.
                 (may_pass_over, idle) = (0, 0);
             }
-            if hand.at >= high {
-                self.begin_round(&mut hand);
-            }
-            let page = hand.at;
-            let next = space.next_resident(page..high);
-            if next != page {
-                hand.at = next;
-                idle += next - page;
-                continue;
-            }
-            hand.at = page + 1;
-            idle += 1;
+            let (steps, page) = self.advance(&mut hand, space, high);
+            idle += steps;
+            let Some(page) = page else { continue };
             let seen = pages.load(page);
             let Place::Resident { heat, .. } = seen.place() else { continue };
             if seen.is_busy() || seen.pins() > 0 {
@@ -182,6 +173,27 @@ impl Clock {
             }
         }
         found
+    }
+
+    /// Moves the hand over one page, which is resident, or to the next that is. Returns by
+    /// how many pages, and that page.
+    fn advance(
+        &self,
+        hand: &mut Hand,
+        space: &AddressSpace,
+        high: PageNo,
+    ) -> (u64, Option<PageNo>) {
+        if hand.at >= high {
+            self.begin_round(hand);
+        }
+        let page = hand.at;
+        let next = space.next_resident(page..high);
+        if next != page {
+            hand.at = next;
+            return (next - page, None);
+        }
+        hand.at = page + 1;
+        (1, Some(page))
     }
 
     /// A page that the hand passed has one round less.

@@ -2,10 +2,10 @@
 //! the pool takes.
 
 use crate::base::page::{PageNo, Place};
-use crate::base::stats::Counter;
+use crate::base::stats::{Counter, Stats};
 use crate::codec::same_filled;
 use crate::codec::{self, Packer};
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::Context;
 use crate::policy::codec_choice::Sample;
 use softswap_sys::PAGE_SIZE;
@@ -13,64 +13,76 @@ use softswap_sys::raw::now_ns;
 
 /// Where the page can stay without leaving DRAM, if it can.
 pub(crate) fn in_dram(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     page: PageNo,
     content: &[u8; PAGE_SIZE],
 ) -> Option<Place> {
-    if let Some(word) = same_filled::same_filled_word(content) {
-        parts.stats.add(Counter::PagesSameFilled, 1);
-        if let Some(code) = same_filled::encode(word) {
-            return Some(Place::Filled { code });
-        }
-    }
-    let packer = parts.packer()?;
-    if parts.passes_pool(page) && !parts.admission.is_due(page) {
-        parts.admission.note_passed();
-        parts.stats.add(Counter::PoolPassed, 1);
+    fill(core.stats, content).or_else(|| into_pool(core, context, page, content))
+}
+
+/// A page of equal words, if it is one: that word, if it can be kept so.
+fn fill(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
+    let word = same_filled::same_filled_word(content)?;
+    stats.add(Counter::PagesSameFilled, 1);
+    same_filled::encode(word).map(|code| Place::Filled { code })
+}
+
+/// An object of the pool, if the page is admitted, there is room, and it packs.
+fn into_pool(
+    core: &Core,
+    context: &mut Context,
+    page: PageNo,
+    content: &[u8; PAGE_SIZE],
+) -> Option<Place> {
+    let packer = core.policies.packer()?;
+    if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
+        core.policies.admission.note_passed();
+        core.stats.add(Counter::PoolPassed, 1);
         return None;
     }
-    let to_pack = |packer| parts.room_for_pool(context.scratch.bytes_to_pack(packer));
+    let to_pack = |packer| core.room_for_pool(context.scratch.bytes_to_pack(packer));
     // Before the work: what the pool does not take need not be packed.
-    let room = if parts.pool.accepts() { to_pack(packer) } else { None };
+    let room = if core.stores.pool.accepts() { to_pack(packer) } else { None };
     let Some(_room) = room else {
-        parts.stats.add(Counter::PoolRefusals, 1);
+        core.stats.add(Counter::PoolRefusals, 1);
         return None;
     };
     // The first time here only if there is room for what it works in, too.
     let try_room = |other| match context.scratch.bytes_to_pack(other) {
         0 => Some(None),
-        bytes => Some(Some(parts.room_for_pool(bytes)?)),
+        bytes => Some(Some(core.room_for_pool(bytes)?)),
     };
-    let other = parts.packer_to_try(packer).and_then(|other| Some((other, try_room(other)?)));
+    let other =
+        core.policies.packer_to_try(packer).and_then(|other| Some((other, try_room(other)?)));
     let packers = (packer, other.as_ref().map(|(other, _)| *other));
-    let Some(packed) = pack(parts, context, packers, content) else {
-        parts.stats.add(Counter::PagesIncompressible, 1);
+    let Some(packed) = pack(core, context, packers, content) else {
+        core.stats.add(Counter::PagesIncompressible, 1);
         return None;
     };
     let len = packed.len();
-    parts.workspaces.note_stored(packer.codec());
-    let Ok(handle) = parts.pool.store(packed, page, packer.codec().tag()) else {
-        parts.stats.add(Counter::PoolLimitHits, 1);
+    core.stores.workspaces.note_stored(packer.codec());
+    let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
+        core.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };
-    parts.codec_choice.note_pooled();
-    parts.stats.add(Counter::PagesPooled, 1);
-    parts.stats.add(Counter::PooledBytes, len as u64);
+    core.policies.codec_choice.note_pooled();
+    core.stats.add(Counter::PagesPooled, 1);
+    core.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
 }
 
 /// Packs a page, if it can be, into the context's buffer; by the `other` codec before, if
 /// there is one, to see what that comes to.
 fn pack<'c>(
-    parts: &Parts,
+    core: &Core,
     context: &'c mut Context,
     (packer, other): (Packer, Option<Packer>),
     content: &[u8; PAGE_SIZE],
 ) -> Option<&'c [u8]> {
     let Context { packed, scratch, .. } = context;
     let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    parts.codec_choice.note_packed();
+    core.policies.codec_choice.note_packed();
     let mut timed = |packer| {
         let start = now_ns();
         let len = codec::compress(packer, content, room, scratch);
@@ -78,7 +90,7 @@ fn pack<'c>(
     };
     let Some(other) = other else {
         let (len, ns) = timed(packer);
-        parts.admission.packed(len, ns);
+        core.policies.admission.packed(len, ns);
         return len.map(|len| &room[..len]);
     };
     // Twice: what it works in is not at hand the first time.
@@ -87,7 +99,7 @@ fn pack<'c>(
     let by_packer = timed(packer);
     let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
     if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
-        parts.codec_choice.note_tried(packer, this, other);
+        core.policies.codec_choice.note_tried(packer, this, other);
     }
     by_packer.0.map(|len| &room[..len])
 }

@@ -4,8 +4,8 @@
 use crate::base::stats::Counter;
 use crate::codec::packed_slot::{self};
 use crate::codec::{self, Codec, CodecError};
+use crate::core::Stores;
 use crate::core::errors::UnpackError;
-use crate::core::parts::Parts;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
@@ -13,20 +13,20 @@ use crate::store::pool::Handle;
 ///
 /// # Errors
 /// When it is damaged; also counted.
-pub fn pooled(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+pub fn pooled(stores: &Stores, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
     let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
-    let unpacked = parts.pool.load(handle, object).map_err(UnpackError::from).flatten();
-    counted(parts, unpacked)
+    let unpacked = stores.pool.load(handle, object).map_err(UnpackError::from).flatten();
+    counted(stores, unpacked)
 }
 
 /// As [`pooled`], for upkeep: the object does not count as used.
 ///
 /// # Errors
 /// As [`pooled`].
-pub fn peeked(parts: &Parts, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+pub fn peeked(stores: &Stores, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
     let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
-    let unpacked = parts.pool.peek(handle, object).map_err(UnpackError::from).flatten();
-    counted(parts, unpacked)
+    let unpacked = stores.pool.peek(handle, object).map_err(UnpackError::from).flatten();
+    counted(stores, unpacked)
 }
 
 /// Unpacks one part of what a slot holds.
@@ -34,13 +34,13 @@ pub fn peeked(parts: &Parts, context: &mut Context, handle: Handle) -> Result<()
 /// # Errors
 /// When there is no such part; also counted.
 pub fn part(
-    parts: &Parts,
+    stores: &Stores,
     context: &mut Context,
     copy: &[u8],
     part: u8,
 ) -> Result<(), UnpackError> {
     let found = packed_slot::part(copy, part).map_err(UnpackError::from);
-    counted(parts, found.and_then(|(tag, packed)| decompress(context, tag, packed)))
+    counted(stores, found.and_then(|(tag, packed)| decompress(context, tag, packed)))
 }
 
 fn decompress(context: &mut Context, tag: u8, packed: &[u8]) -> Result<(), UnpackError> {
@@ -49,9 +49,9 @@ fn decompress(context: &mut Context, tag: u8, packed: &[u8]) -> Result<(), Unpac
     Ok(codec::decompress(codec, packed, &mut page.0, scratch)?)
 }
 
-fn counted(parts: &Parts, unpacked: Result<(), UnpackError>) -> Result<(), UnpackError> {
+fn counted(stores: &Stores, unpacked: Result<(), UnpackError>) -> Result<(), UnpackError> {
     if unpacked.is_err() {
-        parts.stats.add(Counter::UnpackErrors, 1);
+        stores.stats.add(Counter::UnpackErrors, 1);
     }
     unpacked
 }

@@ -2,8 +2,8 @@
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place, StoredCopy};
+use crate::core::Memory;
 use crate::core::errors::FaultError;
-use crate::core::parts::Parts;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
@@ -19,45 +19,45 @@ pub(crate) fn zeroes(pages: usize) -> &'static [u8] {
 }
 
 pub(crate) fn install_zeroes(
-    parts: &Parts,
+    memory: &Memory,
     page: PageNo,
     access: Access,
 ) -> Result<(), FaultError> {
     // The shared page of zeroes costs a second fault when it is written.
     let done = match access {
-        Access::Read => parts.window.install_zero(page, 1),
-        Access::Write => parts.window.install(page, zeroes(1), Writes::Allowed),
+        Access::Read => memory.window.install_zero(page, 1),
+        Access::Write => memory.window.install(page, zeroes(1), Writes::Allowed),
     };
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
 pub(crate) fn install(
-    parts: &Parts,
+    memory: &Memory,
     page: PageNo,
     bytes: &[u8],
     writes: Writes,
 ) -> Result<(), FaultError> {
-    let done = parts.window.install(page, bytes, writes);
+    let done = memory.window.install(page, bytes, writes);
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
 /// Installs pages in one call, or the first alone: one call cannot cross a change
 /// of protection.
-pub(crate) fn install_run(parts: &Parts, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
-    let done = parts.window.install(page, bytes, writes);
+pub(crate) fn install_run(memory: &Memory, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
+    let done = memory.window.install(page, bytes, writes);
     if done.pages == 0 && bytes.len() > PAGE_SIZE {
-        return parts.window.install(page, &bytes[..PAGE_SIZE], writes);
+        return memory.window.install(page, &bytes[..PAGE_SIZE], writes);
     }
     done
 }
 
 pub(crate) fn finish(
-    parts: &Parts,
+    memory: &Memory,
     page: PageNo,
     claim: Claim<'_>,
     heat: u8,
     copy: Option<StoredCopy>,
 ) {
-    parts.space.add_resident(page, 1);
+    memory.space.add_resident(page, 1);
     claim.publish(Place::Resident { heat, copy });
 }

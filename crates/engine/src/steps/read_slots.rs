@@ -1,55 +1,59 @@
 //! Slots are read from the swap areas, and their seals opened.
 
 use crate::base::stats::Counter;
+use crate::core::Stores;
 use crate::core::errors::FaultError;
-use crate::core::parts::Parts;
 use crate::memory::context::Context;
 use softswap_sys::PAGE_SIZE;
 
 /// Reads the page of one slot, which the calling thread has nothing to do without:
 /// it may poll.
 pub(crate) fn read_alone(
-    parts: &Parts,
+    stores: &Stores,
     context: &mut Context,
     slot: u64,
     page: &mut [u8],
 ) -> Result<(), FaultError> {
-    if let Err(error) = parts.areas.read_page(&mut context.lanes, slot, page) {
-        parts.stats.add(Counter::ReadErrors, 1);
+    if let Err(error) = stores.areas.read_page(&mut context.lanes, slot, page) {
+        stores.stats.add(Counter::ReadErrors, 1);
         return Err(FaultError::Read(error));
     }
-    count_read(parts, PAGE_SIZE);
-    if parts.open_sealed(slot, page) {
+    count_read(stores, PAGE_SIZE);
+    if stores.open_sealed(slot, page) {
         return Ok(());
     }
-    parts.stats.add(Counter::ChecksumErrors, 1);
+    stores.stats.add(Counter::ChecksumErrors, 1);
     Err(FaultError::Corrupt { slot })
 }
 
 /// Reads one page from each of `slots`, which lie in one area. False when it cannot be
 /// read: that is for whoever cannot do without one of them to find out, and to count.
 pub(crate) fn read_each(
-    parts: &Parts,
+    stores: &Stores,
     context: &mut Context,
     slots: &[u64],
     buffer: &mut [u8],
     waits: bool,
 ) -> bool {
-    let result = parts.areas.read_each(&mut context.lanes, slots, buffer, waits);
+    let result = stores.areas.read_each(&mut context.lanes, slots, buffer, waits);
     if result.is_ok() {
-        count_read(parts, buffer.len());
+        count_read(stores, buffer.len());
     }
     result.is_ok()
 }
 
 /// Opens the seals of pages read from `slots`, up to the first that is not what it
 /// should be; left to its toucher as in [`read_each`]. Returns how many.
-pub(crate) fn open_run(parts: &Parts, slots: impl Iterator<Item = u64>, bytes: &mut [u8]) -> usize {
+pub(crate) fn open_run(
+    stores: &Stores,
+    slots: impl Iterator<Item = u64>,
+    bytes: &mut [u8],
+) -> usize {
     let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
-    pages.map(|(slot, page)| parts.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
+    pages.map(|(slot, page)| stores.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
 }
 
-fn count_read(parts: &Parts, bytes: usize) {
-    parts.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
-    parts.stats.add(Counter::BytesRead, bytes as u64);
+fn count_read(stores: &Stores, bytes: usize) {
+    stores.stats.add(Counter::PagesRead, (bytes / PAGE_SIZE) as u64);
+    stores.stats.add(Counter::BytesRead, bytes as u64);
 }

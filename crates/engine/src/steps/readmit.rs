@@ -14,7 +14,7 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy};
 use crate::base::stats::Counter;
 use crate::codec::packed_slot;
 use crate::codec::{Codec, MAX_PACKED_BYTES};
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::Context;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::steps::relocate::GROUP_PAGES;
@@ -23,58 +23,58 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside
 /// `page`. That page's own claim keeps the slot as it is meanwhile.
 pub(crate) fn neighbours(
-    parts: &Parts,
+    core: &Core,
     context: &Context,
     page: PageNo,
     stored: SlotCopy,
     copy: &[u8],
 ) {
-    if stored.part().is_none() || !may_be(parts, context) {
+    if stored.part().is_none() || !may_be(core, context) {
         return;
     }
     let reach = GROUP_PAGES as u64 - 1;
-    let end = (page + reach + 1).min(parts.window.pages() as u64);
+    let end = (page + reach + 1).min(core.memory.window.pages() as u64);
     let mut count = 0;
     for near in page.saturating_sub(reach)..end {
-        let seen = parts.pages.load(near);
+        let seen = core.memory.pages.load(near);
         let Place::Packed { slot, part } = seen.place() else { continue };
-        if slot != stored.slot() || near == page || parts.passes_pool(near) {
+        if slot != stored.slot() || near == page || core.bypasses_pool(near) {
             continue;
         }
-        if !has_room(parts) {
-            want_room(parts);
+        if !has_room(core) {
+            want_room(core);
             break;
         }
-        let Some(claim) = parts.pages.try_claim(near, seen) else { continue };
-        if !store(parts, near, claim, (slot, part), copy) {
+        let Some(claim) = core.memory.pages.try_claim(near, seen) else { continue };
+        if !store(core, near, claim, (slot, part), copy) {
             break;
         }
         count += 1;
     }
-    parts.stats.add(Counter::PagesRegained, count);
+    core.stats.add(Counter::PagesRegained, count);
 }
 
 /// Whether pages are to go back to the pool at all.
-fn may_be(parts: &Parts, context: &Context) -> bool {
+fn may_be(core: &Core, context: &Context) -> bool {
     // In a fork memory stays as it is.
     context.may_reclaim
-        && parts.may_write()
-        && !parts.pool_shrinks.load(Relaxed)
-        && !parts.partition.gives_way()
+        && core.stores.may_write()
+        && !core.policies.pool_shrinks.load(Relaxed)
+        && !core.policies.partition.gives_way()
 }
 
 /// Has some of the pool packed anew, if it can be denser.
-fn want_room(parts: &Parts) {
-    if parts.chooses_codec() && parts.codec_choice.want_room() {
+fn want_room(core: &Core) {
+    if core.policies.chooses_codec() && core.policies.codec_choice.want_room() {
         // Background reclaim may be asleep at the high mark.
-        parts.wake_reclaim();
+        core.background.wake();
     }
 }
 
 /// Stores one page in the pool, of which a slot's content has that part. False where the
 /// pool or the budget is full: then it stays where it is.
 fn store(
-    parts: &Parts,
+    core: &Core,
     page: PageNo,
     claim: Claim<'_>,
     (slot, part): (u64, u8),
@@ -85,14 +85,14 @@ fn store(
     if packed.len() > MAX_PACKED_BYTES || Codec::from_tag(tag).is_none() {
         return false;
     }
-    let Some(_room) = parts.room_for_pool(0) else { return false };
-    let Ok(handle) = parts.pool.store(packed, page, tag) else { return false };
+    let Some(_room) = core.room_for_pool(0) else { return false };
+    let Ok(handle) = core.stores.pool.store(packed, page, tag) else { return false };
     claim.publish(Place::Pool { handle: handle.to_bits() });
-    parts.areas.free_part(slot, part);
+    core.stores.areas.free_part(slot, part);
     true
 }
 
 /// Whether the pool has something to spare.
-fn has_room(parts: &Parts) -> bool {
-    parts.pool.used_bytes() * 100 < parts.pool.limit_bytes() * NEARLY_FULL_PERCENT
+fn has_room(core: &Core) -> bool {
+    core.stores.pool.used_bytes() * 100 < core.stores.pool.limit_bytes() * NEARLY_FULL_PERCENT
 }

@@ -3,8 +3,9 @@
 
 use crate::base::page::{Claim, Place};
 use crate::base::stats::Counter;
-use crate::core::parts::Parts;
+use crate::core::Stores;
 use crate::memory::context::{BATCH_PAGES, Context};
+use crate::policy::admission::Admission;
 use crate::steps::write_out::write_sealed;
 use crate::store::swap::{SlotBatch, batch};
 use softswap_sys::PAGE_SIZE;
@@ -37,7 +38,13 @@ impl Moves<'_, '_> {
     /// Seals the copies in place, writes them and publishes the slots of those that were written;
     /// the slots that were left, and what the pages had before, are freed.
     /// Returns how many pages went.
-    pub fn carry_out(self, parts: &Parts, context: &mut Context, copies: &mut [u8]) -> usize {
+    pub fn carry_out(
+        self,
+        stores: &Stores,
+        admission: &Admission,
+        context: &mut Context,
+        copies: &mut [u8],
+    ) -> usize {
         let Moves { slots, moved } = self;
         let mut used_parts = [0_u32; BATCH_PAGES];
         let mut count = 0;
@@ -46,16 +53,17 @@ impl Moves<'_, '_> {
             used_parts[*at] |= part.map_or(0, |part| 1 << part);
         }
         let (slots, left) = slots.as_slice().split_at(count);
-        batch::runs(left).for_each(|run| parts.areas.give_back(run.first, run.len));
+        batch::runs(left).for_each(|run| stores.areas.give_back(run.first, run.len));
         if count == 0 {
             return 0;
         }
-        let written = write_sealed(parts, context, slots, &mut copies[..count * PAGE_SIZE]);
+        let written =
+            write_sealed(stores, admission, context, slots, &mut copies[..count * PAGE_SIZE]);
         for (at, used) in used_parts.into_iter().enumerate() {
             if used != 0 && written.has(at) {
-                parts.areas.set_parts(slots[at], used);
-                parts.stats.add(Counter::SlotsPacked, 1);
-                parts.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
+                stores.areas.set_parts(slots[at], used);
+                stores.stats.add(Counter::SlotsPacked, 1);
+                stores.stats.add(Counter::PagesPacked, u64::from(used.count_ones()));
             }
         }
         let mut gone = 0;
@@ -67,7 +75,7 @@ impl Moves<'_, '_> {
                     Some(part) => Place::Packed { slot, part },
                     None => Place::Slot { slot },
                 });
-                parts.release_copy(old);
+                stores.free(old);
                 gone += 1;
             }
         }

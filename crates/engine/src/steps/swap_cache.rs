@@ -1,5 +1,5 @@
-//! Pages in memory whose copies stay stored: while they are unchanged, they can
-//! leave without being stored again.
+//! The swap cache: pages in memory whose copies stay stored. While they are clean, they
+//! can leave without being stored again.
 //!
 //! A page that comes in from the swap area or from the pool to be read leaves
 //! its slot or its object there and is write-protected. The first write faults:
@@ -7,8 +7,8 @@
 //! given up. What nobody wrote is dropped when it leaves.
 //!
 //! Where there is no room for its copy, or not any more, a page that is likely to stay
-//! as it is stays protected all the same: with others like it, it can leave for one flush
-//! of all processors' translations, where one that may be written costs a flush alone.
+//! as it is stays protected all the same: with others like it, it can leave for one TLB
+//! shootdown, where one that may be written costs a shootdown alone.
 //!
 //! Keeping a copy costs a fault if the page is written after all, and a slot or
 //! some DRAM in any case. So each chunk of pages remembers what became of its
@@ -21,8 +21,8 @@
 use crate::base::access::Access;
 use crate::base::likelihood::likelihood;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
-use crate::base::stats::Counter;
-use crate::core::parts::Parts;
+use crate::base::stats::{Counter, Stats};
+use crate::core::{Core, Stores};
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::policy::stored_copies::{Stays, TOO_LIKELY, TOO_LIKELY_WITHOUT};
 use crate::store::pool::Handle;
@@ -45,23 +45,24 @@ const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 /// given its grace, which tells of which kind it is; of those that come along nobody
 /// knows, and they often leave as neighbours, so without a copy they are not protected.
 #[must_use]
-pub fn stays(parts: &Parts, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
+pub fn stays(core: &Core, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
     if access == Access::Write {
         return Stays::Nothing;
     }
     let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
-    if is_stored && !parts.may_write() {
+    if is_stored && !core.stores.may_write() {
         // A forked child could not store it in a slot again, and what it inherited in the
         // pool costs it nothing.
         return Stays::Copy;
     }
     let is_room = match place {
-        Place::Slot { slot } | Place::Packed { slot, .. } => parts.areas.has_spare(slot),
-        Place::Pool { handle } => may_stay(parts, Handle::from_bits(handle)),
+        Place::Slot { slot } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
+        Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,
     };
-    let comes_soon = parts.clock.comes_soon(page);
-    let is_promising = |soon, too_likely| parts.copies.is_promising(page, soon, too_likely);
+    let comes_soon = core.policies.clock.comes_soon(page);
+    let is_promising =
+        |soon, too_likely| core.policies.stored_copies.is_promising(page, soon, too_likely);
     let is_worth_a_copy =
         |soon| is_promising(soon, TOO_LIKELY) && (is_touched || is_promising(!soon, TOO_LIKELY));
     match is_room {
@@ -72,15 +73,16 @@ pub fn stays(parts: &Parts, page: PageNo, place: Place, access: Access, is_touch
 }
 
 /// Whether DRAM can be spared for a copy in the pool.
-fn may_stay(parts: &Parts, handle: Handle) -> bool {
-    let bytes = parts.copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
-    let (used, limit) = (parts.pool.used_bytes(), parts.pool.limit_bytes());
-    let most = (parts.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
+fn may_stay(core: &Core, handle: Handle) -> bool {
+    let bytes = core.policies.stored_copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
+    let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
+    let most = (core.memory.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
     // What another codec packed is to be packed by that of now, which suits a full pool.
-    let is_of_now = || parts.packer().is_some_and(|packer| packer.codec().tag() == handle.tag());
+    let is_of_now =
+        || core.policies.packer().is_some_and(|packer| packer.codec().tag() == handle.tag());
     // Beyond, only those that outweigh what goes on.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
-    bytes <= most && (is_room || (outweigh(parts) && is_of_now()))
+    bytes <= most && (is_room || (outweigh(core) && is_of_now()))
 }
 
 /// Whether a copy in a pool that is full is worth more than what goes on to the disk for
@@ -88,16 +90,16 @@ fn may_stay(parts: &Parts, handle: Handle) -> bool {
 /// are resident; what would go on spares a read, which takes a few times as long, when it
 /// is touched, and it was not for as long as it is old.
 #[must_use]
-pub fn outweigh(parts: &Parts) -> bool {
+pub fn outweigh(core: &Core) -> bool {
     // Who cannot write has nothing that goes on.
-    parts.may_write()
-        && (parts.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
-            < parts.partition.turnover().age()
+    core.stores.may_write()
+        && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
+            < core.policies.partition.turnover().age()
 }
 
 /// What an arriving page keeps of `place`; what is stored there is freed if that is
 /// not to stay.
-pub fn arrive(parts: &Parts, place: Place, stays: Stays) -> Option<StoredCopy> {
+pub fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
     let copy = match stays {
         Stays::Nothing => None,
         Stays::Protection => Some(StoredCopy::Nowhere),
@@ -105,49 +107,49 @@ pub fn arrive(parts: &Parts, place: Place, stays: Stays) -> Option<StoredCopy> {
     };
     match (copy, place) {
         (Some(StoredCopy::Nowhere), _) => {
-            parts.copies.without.fetch_add(1, Relaxed);
-            parts.release_copy(place);
+            core.policies.stored_copies.without.fetch_add(1, Relaxed);
+            core.stores.free(place);
         }
         (Some(_), Place::Pool { handle }) => {
             let bytes = Handle::from_bits(handle).packed_bytes();
-            parts.copies.pooled.fetch_add(1, Relaxed);
-            parts.copies.pooled_bytes.fetch_add(bytes, Relaxed);
-            parts.stats.add(Counter::PoolCopiesKept, 1);
+            core.policies.stored_copies.pooled.fetch_add(1, Relaxed);
+            core.policies.stored_copies.pooled_bytes.fetch_add(bytes, Relaxed);
+            core.stats.add(Counter::PoolCopiesKept, 1);
         }
         (Some(_), _) => {
-            parts.copies.count.fetch_add(1, Relaxed);
-            parts.stats.add(Counter::CopiesKept, 1);
+            core.policies.stored_copies.count.fetch_add(1, Relaxed);
+            core.stats.add(Counter::CopiesKept, 1);
         }
-        (None, _) => parts.release_copy(place),
+        (None, _) => core.stores.free(place),
     }
     copy
 }
 
 /// Whether a copy in the pool is what was stored there.
 #[must_use]
-pub fn is_sound(parts: &Parts, copy: StoredCopy) -> bool {
+pub fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
-    let handle = parts.pool.handle_of(object);
-    handle.is_some_and(|handle| parts.pool.peek(handle, |_| ()).is_ok())
+    let handle = stores.pool.handle_of(object);
+    handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
 }
 
 /// A resident page has its copy no more: where that is from now on. `None` where
 /// the pool does not know it any more, because it was overwritten.
-fn part_from(parts: &Parts, copy: StoredCopy) -> Option<Place> {
+fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {
         StoredCopy::Slot(copy) => {
-            parts.copies.count.fetch_sub(1, Relaxed);
+            core.policies.stored_copies.count.fetch_sub(1, Relaxed);
             Some(copy.place())
         }
         StoredCopy::Pool { object } => {
-            parts.copies.pooled.fetch_sub(1, Relaxed);
-            let handle = parts.pool.handle_of(object)?;
+            core.policies.stored_copies.pooled.fetch_sub(1, Relaxed);
+            let handle = core.stores.pool.handle_of(object)?;
             let less = |bytes: usize| Some(bytes.saturating_sub(handle.packed_bytes()));
-            let _ = parts.copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
+            let _ = core.policies.stored_copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
             Some(Place::Pool { handle: handle.to_bits() })
         }
         StoredCopy::Nowhere => {
-            parts.copies.without.fetch_sub(1, Relaxed);
+            core.policies.stored_copies.without.fetch_sub(1, Relaxed);
             None
         }
     }
@@ -158,62 +160,62 @@ fn part_from(parts: &Parts, copy: StoredCopy) -> Option<Place> {
 ///
 /// # Errors
 /// The kernel's refusal; then nothing is changed.
-pub fn before_write(parts: &Parts, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
+pub fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
     // Also without a copy: should a protection ever be left over, it goes here.
-    parts.window.allow_writes(page)?;
+    core.memory.window.allow_writes(page)?;
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(heat));
-    give_up(parts, copy);
-    parts.copies.note(page, parts.clock.comes_soon(page), true);
-    count(parts, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
+    give_up(core, copy);
+    core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), true);
+    count(core.stats, copy, Counter::CopiesWritten, Counter::PoolCopiesWritten);
     Ok(())
 }
 
 /// Counts a copy by where it is.
-fn count(parts: &Parts, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
+fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     match copy {
-        StoredCopy::Slot(_) => parts.stats.add(in_slot, 1),
-        StoredCopy::Pool { .. } => parts.stats.add(in_pool, 1),
+        StoredCopy::Slot(_) => stats.add(in_slot, 1),
+        StoredCopy::Pool { .. } => stats.add(in_pool, 1),
         StoredCopy::Nowhere => {}
     }
 }
 
 /// A page is leaving DRAM for its copy. Returns where that is.
-pub fn leave_for(parts: &Parts, page: PageNo, copy: StoredCopy) -> Place {
-    parts.copies.note(page, parts.clock.comes_soon(page), false);
-    count(parts, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
+pub fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
+    core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
+    count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     if copy.in_slot().is_none() {
-        parts.codec_choice.note_pooled();
+        core.policies.codec_choice.note_pooled();
     }
-    match part_from(parts, copy) {
+    match part_from(core, copy) {
         Some(place) => place,
-        None => parts.die("the pool has lost the copy of a page that has left"),
+        None => core.die("the pool has lost the copy of a page that has left"),
     }
 }
 
 /// Frees the copy of a page that is no longer the same, or goes elsewhere.
-pub fn give_up(parts: &Parts, copy: StoredCopy) {
-    if let Some(place) = part_from(parts, copy) {
-        parts.release_copy(place);
+pub fn give_up(core: &Core, copy: StoredCopy) {
+    if let Some(place) = part_from(core, copy) {
+        core.stores.free(place);
     }
 }
 
 /// The copy of an unchanged page that leaves, if it is in an area that works; else it
 /// is given up, and the page is stored elsewhere.
-pub fn unless_failed(parts: &Parts, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
-    let in_slot = in_sound_slot(parts, copy);
+pub fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
+    let in_slot = in_sound_slot(&core.stores, copy);
     if in_slot.is_none() {
-        parts.copies.note(page, parts.clock.comes_soon(page), false);
-        give_up(parts, copy);
+        core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
+        give_up(core, copy);
     }
     in_slot
 }
 
 /// The copy, if it is in an area that works.
 #[must_use]
-pub fn in_sound_slot(parts: &Parts, copy: StoredCopy) -> Option<SlotCopy> {
-    copy.in_slot().filter(|copy| !parts.areas.has_failed(copy.slot()))
+pub fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
+    copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
 }
 
 /// The object in the pool that is a page's copy, or the page itself, is another
@@ -230,66 +232,66 @@ pub fn renamed(at: Place, new: Handle) -> Place {
 
 /// Gives the copy of a resident page up, if it has one that `unwanted` names and nobody
 /// has the page. It stays protected if it is likely to be left as it is. True when it did.
-pub fn forget(parts: &Parts, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
-    let seen = parts.pages.load(page);
+pub fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
+    let seen = core.memory.pages.load(page);
     let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
     if seen.is_busy() || copy == StoredCopy::Nowhere || !unwanted(copy) {
         return false;
     }
-    let Some(claim) = parts.pages.try_claim(page, seen) else { return false };
-    let chunk = parts.copies.chunk(page, parts.clock.comes_soon(page));
+    let Some(claim) = core.memory.pages.try_claim(page, seen) else { return false };
+    let chunk = core.policies.stored_copies.chunk(page, core.policies.clock.comes_soon(page));
     let stays_protected = likelihood(chunk) < TOO_LIKELY_WITHOUT;
-    if !stays_protected && parts.window.allow_writes(page).is_err() {
+    if !stays_protected && core.memory.window.allow_writes(page).is_err() {
         return false;
     }
-    parts.copies.without.fetch_add(usize::from(stays_protected), Relaxed);
+    core.policies.stored_copies.without.fetch_add(usize::from(stays_protected), Relaxed);
     let copy_now = stays_protected.then_some(StoredCopy::Nowhere);
     claim.publish(Place::Resident { heat, copy: copy_now });
-    give_up(parts, copy);
+    give_up(core, copy);
     true
 }
 
 /// Gives up to `want` copies up, because the areas are full. Returns how many.
-pub fn shed(parts: &Parts, want: usize) -> usize {
+pub fn shed(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| copy.in_slot().is_some();
-    let shed = shed_those(parts, want, &parts.copies.count, is_it);
-    parts.stats.add(Counter::CopiesShed, shed as u64);
+    let shed = shed_those(core, want, &core.policies.stored_copies.count, is_it);
+    core.stats.add(Counter::CopiesShed, shed as u64);
     shed
 }
 
 /// As [`shed`], of those in the pool, because that is nearly full.
-pub fn shed_pooled(parts: &Parts, want: usize) -> usize {
+pub fn shed_pooled(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
-    let shed = shed_those(parts, want, &parts.copies.pooled, is_it);
-    parts.stats.add(Counter::PoolCopiesShed, shed as u64);
+    let shed = shed_those(core, want, &core.policies.stored_copies.pooled, is_it);
+    core.stats.add(Counter::PoolCopiesShed, shed as u64);
     shed
 }
 
 /// Gives the copy of `page` up that is this object of the pool's, if it is one.
-pub fn shed_one(parts: &Parts, page: PageNo, object: Handle) {
+pub fn shed_one(core: &Core, page: PageNo, object: Handle) {
     let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
     // A damaged header may name any page.
-    if page < parts.window.pages() as PageNo && forget(parts, page, is_it) {
-        parts.stats.add(Counter::PoolCopiesShed, 1);
+    if page < core.memory.window.pages() as PageNo && forget(core, page, is_it) {
+        core.stats.add(Counter::PoolCopiesShed, 1);
     }
 }
 
 /// Gives up to `want` copies of a kind up, of which there are `count`.
 fn shed_those(
-    parts: &Parts,
+    core: &Core,
     want: usize,
     count: &AtomicUsize,
     is_it: impl Fn(StoredCopy) -> bool,
 ) -> usize {
-    let (copies, high) = (&parts.copies, parts.space.high());
+    let (copies, high) = (&core.policies.stored_copies, core.memory.space.high());
     let mut shed = 0;
     let mut left = high.min(SHED_SPAN);
     while left > 0 && shed < want && count.load(Relaxed) > 0 {
         left -= 1;
         let page = copies.next.fetch_add(1, Relaxed) % high;
-        let next = parts.space.next_resident(page..high);
+        let next = core.memory.space.next_resident(page..high);
         if next == page {
-            shed += usize::from(forget(parts, page, &is_it));
+            shed += usize::from(forget(core, page, &is_it));
         } else {
             copies.next.fetch_add(next - page - 1, Relaxed);
         }
@@ -299,17 +301,17 @@ fn shed_those(
 
 /// In a forked child, whose pages lost their protection: none is known to be unchanged
 /// any more. Nothing else runs.
-pub fn forget_all(parts: &Parts) {
-    let high = parts.space.high();
-    let mut page = parts.space.next_resident(0..high);
-    let copies = &parts.copies;
+pub fn forget_all(core: &Core) {
+    let high = core.memory.space.high();
+    let mut page = core.memory.space.next_resident(0..high);
+    let copies = &core.policies.stored_copies;
     let protected = || copies.count() + copies.pooled() + copies.without();
     while page < high && protected() > 0 {
-        let claim = parts.pages.claim(page);
+        let claim = core.memory.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
             claim.publish(Place::resident(heat));
-            give_up(parts, copy);
+            give_up(core, copy);
         }
-        page = parts.space.next_resident(page + 1..high);
+        page = core.memory.space.next_resident(page + 1..high);
     }
 }

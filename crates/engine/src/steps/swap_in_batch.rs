@@ -7,8 +7,8 @@
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, SlotCopy};
 use crate::base::stats::Counter;
+use crate::core::Core;
 use crate::core::errors::FaultError;
-use crate::core::parts::Parts;
 use crate::memory::context::Context;
 use crate::policy::prefetch::companions::Offsets;
 use crate::policy::prefetch::readahead;
@@ -68,8 +68,8 @@ pub(crate) struct Most {
 
 impl Most {
     /// What is read at once into a buffer of so many bytes from the area of `slot`.
-    pub(crate) fn of(parts: &Parts, context: &Context, slot: u64, bytes: usize) -> Most {
-        let runs = parts.areas.reads_at_once(&context.lanes, slot);
+    pub(crate) fn of(core: &Core, context: &Context, slot: u64, bytes: usize) -> Most {
+        let runs = core.stores.areas.reads_at_once(&context.lanes, slot);
         Most { slots: bytes / PAGE_SIZE, runs }
     }
 }
@@ -161,15 +161,15 @@ impl Gathered {
 
     /// Adds a page, if it is in the swap area, in the same one as the others, and
     /// nobody has it. False where nothing more can be added.
-    pub(crate) fn add(&mut self, parts: &Parts, page: PageNo, most: Most) -> bool {
+    pub(crate) fn add(&mut self, core: &Core, page: PageNo, most: Most) -> bool {
         if self.count == PIECE_PAGES {
             return false;
         }
-        let Some((stored, claim)) = readahead::claim_stored(&parts.pages, page) else {
+        let Some((stored, claim)) = readahead::claim_stored(&core.memory.pages, page) else {
             return true;
         };
         let first = self.slots.all[..self.slots.count].first();
-        if first.is_some_and(|first| !parts.areas.are_together(*first, stored.slot())) {
+        if first.is_some_and(|first| !core.stores.areas.are_together(*first, stored.slot())) {
             return true;
         }
         if !self.slots.add(stored.slot(), most) {
@@ -184,14 +184,14 @@ impl Gathered {
     /// perhaps only one of them is bad. `waits` is as for [`read_slots::read_each`].
     pub(crate) fn read(
         &self,
-        parts: &Parts,
+        core: &Core,
         context: &mut Context,
         buffer: &mut [u8],
         waits: bool,
     ) -> bool {
         let slots = &self.slots.all[..self.slots.count];
         let buffer = &mut buffer[..slots.len() * PAGE_SIZE];
-        slots.is_empty() || read_slots::read_each(parts, context, slots, buffer, waits)
+        slots.is_empty() || read_slots::read_each(&core.stores, context, slots, buffer, waits)
     }
 
     /// How many pages come by reading; none where there is nothing to read. Those that
@@ -209,7 +209,7 @@ impl Gathered {
     /// be: that is for its toucher to find. Returns how many came.
     pub(crate) fn install(
         &mut self,
-        parts: &Parts,
+        core: &Core,
         context: &mut Context,
         buffer: &mut [u8],
         (access, is_stream): (Access, bool),
@@ -219,16 +219,16 @@ impl Gathered {
             let run = came..came + self.neighbours(came);
             let wanted = run.len();
             let (stays, done) = match wanted {
-                1 => self.install_one(parts, context, came, buffer, access),
-                _ => self.install_run(parts, run, buffer, access),
+                1 => self.install_one(core, context, came, buffer, access),
+                _ => self.install_run(core, run, buffer, access),
             };
             for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
                 let Member { page, claim, .. } = member;
                 if is_stream {
-                    parts.note_streamed(page, claim.before().place());
+                    core.note_streamed(page, claim.before().place());
                 }
-                let copy = swap_cache::arrive(parts, claim.before().place(), stays);
-                install::finish(parts, page, claim, parts.grace_ahead(page, is_stream), copy);
+                let copy = swap_cache::arrive(core, claim.before().place(), stays);
+                install::finish(&core.memory, page, claim, core.grace_ahead(page, is_stream), copy);
             }
             came += done;
             if done < wanted {
@@ -237,7 +237,7 @@ impl Gathered {
         }
         // What did not come is where it was.
         self.members.fill_with(|| None);
-        parts.stats.add(Counter::PagesReadAhead, came as u64);
+        core.stats.add(Counter::PagesReadAhead, came as u64);
         came
     }
 
@@ -256,10 +256,10 @@ impl Gathered {
     }
 
     /// What is to stay of what is stored of a member.
-    fn stays(&self, parts: &Parts, at: usize, access: Access) -> Stays {
+    fn stays(&self, core: &Core, at: usize, access: Access) -> Stays {
         let stays = |member: &Member| {
             let place = member.claim.before().place();
-            swap_cache::stays(parts, member.page, place, access, false)
+            swap_cache::stays(core, member.page, place, access, false)
         };
         self.members[at].as_ref().map_or(Stays::Nothing, stays)
     }
@@ -268,7 +268,7 @@ impl Gathered {
     /// what stays of them, and how many came.
     fn install_run(
         &mut self,
-        parts: &Parts,
+        core: &Core,
         run: Range<usize>,
         buffer: &mut [u8],
         access: Access,
@@ -280,33 +280,33 @@ impl Gathered {
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
         let slots = self.slots.all[from..from + run.len()].iter().copied();
         // Slots of one page each: nobody else opens them.
-        let good = read_slots::open_run(parts, slots, bytes);
+        let good = read_slots::open_run(&core.stores, slots, bytes);
         if good == 0 {
             return (Stays::Nothing, 0);
         }
         // What holds for the first: one call installs all of them alike.
-        let stays = self.stays(parts, run.start, access);
+        let stays = self.stays(core, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
-        (stays, install::install_run(parts, page, bytes, stays.writes()).pages)
+        (stays, install::install_run(&core.memory, page, bytes, stays.writes()).pages)
     }
 
     /// As [`Gathered::install_run`], a page that is next to none, or packed.
     fn install_one(
         &mut self,
-        parts: &Parts,
+        core: &Core,
         context: &mut Context,
         at: usize,
         buffer: &mut [u8],
         access: Access,
     ) -> (Stays, usize) {
-        let stays = self.stays(parts, at, access);
+        let stays = self.stays(core, at, access);
         let Some(Member { page, stored, .. }) = self.members[at].as_ref() else {
             return (Stays::Nothing, 0);
         };
         let slot = stored.slot();
-        let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
+        let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
         let Some(copy) = self.slots.opened(slot, buffer, open) else { return (Stays::Nothing, 0) };
-        let done = put(parts, context, (*page, stays), *stored, copy);
+        let done = put(core, context, (*page, stays), *stored, copy);
         (stays, usize::from(done.is_ok()))
     }
 }
@@ -315,113 +315,116 @@ impl Gathered {
 /// it. Only the touched one counts: trouble with the others leaves them where they
 /// are.
 pub(crate) fn bring(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     stored: SlotCopy,
     wanted: Wanted,
 ) -> Result<(), FaultError> {
-    let along = companions(parts, wanted.page, wanted.may_have_companions);
+    let along = companions(core, wanted.page, wanted.may_have_companions);
     let is_alone = wanted.window == 1 && along.is_empty();
-    if is_alone || !bring_all(parts, context, stored, (wanted, along))? {
-        bring_alone(parts, context, stored, wanted)?;
+    if is_alone || !bring_all(core, context, stored, (wanted, along))? {
+        bring_alone(core, context, stored, wanted)?;
     }
     Ok(())
 }
 
 /// Which pages beside a touched one, which is in the swap area, are to come with it,
 /// if any may. What else might follow is watched.
-fn companions(parts: &Parts, page: PageNo, may_be: bool) -> Offsets {
+fn companions(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
-        parts.companions.note(page, Offsets::default());
+        core.policies.companions.note(page, Offsets::default());
         return Offsets::default();
     }
-    let end = parts.window.pages() as PageNo;
-    let is_out = |near| near < end && parts.pages.load(near).place().in_slot().is_some();
-    let out = Offsets::of(page, |near| is_out(near) && !parts.readahead.is_marker(near));
-    let along = parts.companions.likely(page, out);
-    parts.companions.note(page, out.without(along));
+    let end = core.memory.window.pages() as PageNo;
+    let is_out = |near| near < end && core.memory.pages.load(near).place().in_slot().is_some();
+    let out = Offsets::of(page, |near| is_out(near) && !core.policies.readahead.is_marker(near));
+    let along = core.policies.companions.likely(page, out);
+    core.policies.companions.note(page, out.without(along));
     along
 }
 
 /// Reads one slot, through a bounce buffer, and installs one page of it.
 fn bring_alone(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     stored: SlotCopy,
     wanted: Wanted,
 ) -> Result<(), FaultError> {
     let slot = stored.slot();
     // The reserve has one for each context.
-    let Some(mut buffer) = parts.bounce.take_for_read(current_cpu()) else {
-        parts.die("no bounce buffer is left for a read");
+    let Some(mut buffer) = core.stores.bounce.take_for_read(current_cpu()) else {
+        core.die("no bounce buffer is left for a read");
     };
     // What does not match its seal was parked before the slot held this page.
-    if !(parts.read_ahead_pages.take(slot, &mut buffer) && parts.open_sealed(slot, &mut buffer)) {
-        read_slots::read_alone(parts, context, slot, &mut buffer)?;
+    if !(core.stores.read_ahead_pages.take(slot, &mut buffer)
+        && core.stores.open_sealed(slot, &mut buffer))
+    {
+        read_slots::read_alone(&core.stores, context, slot, &mut buffer)?;
     }
-    put(parts, context, (wanted.page, wanted.stays), stored, &buffer)?;
-    readmit::neighbours(parts, context, wanted.page, stored, &buffer);
+    put(core, context, (wanted.page, wanted.stays), stored, &buffer)?;
+    readmit::neighbours(core, context, wanted.page, stored, &buffer);
     Ok(())
 }
 
 /// As [`bring`]; false, and nothing done, where the page had better come alone.
 fn bring_all(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     stored: SlotCopy,
     (wanted, along): (Wanted, Offsets),
 ) -> Result<bool, FaultError> {
     let Wanted { page, stays, window, access, is_stream, .. } = wanted;
-    let Some(mut buffer) = parts.bounce.take_up_to(current_cpu(), window + along.count()) else {
+    let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), window + along.count())
+    else {
         return Ok(false);
     };
-    let most = Most::of(parts, context, stored.slot(), buffer.len());
+    let most = Most::of(core, context, stored.slot(), buffer.len());
     let mut gathered = Gathered::new(Some(stored));
-    let end = parts.window.pages() as PageNo;
+    let end = core.memory.window.pages() as PageNo;
     let others = (page + 1..page + window as u64).chain(along.pages(page));
     for other in others.filter(|other| *other < end) {
         // One that is too many, or lies too far off, stays; perhaps the next does not.
-        gathered.add(parts, other, most);
+        gathered.add(core, other, most);
     }
     // Never at the price of direct reclaim: this is a guess.
     let count = gathered.count();
-    if count == 0 || !parts.budget.try_charge(count, parts.other_bytes()) {
+    if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(parts, context, (page, stored, stays), &mut gathered, &mut buffer);
+    let touched = bring_touched(core, context, (page, stored, stays), &mut gathered, &mut buffer);
     // Who writes a page writes those that follow it, but not those beside it.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
-        Ok(true) => gathered.install(parts, context, &mut buffer, (access, is_stream)),
+        Ok(true) => gathered.install(core, context, &mut buffer, (access, is_stream)),
         _ => 0,
     };
     drop(gathered);
-    parts.budget.release(count - came);
+    core.memory.budget.release(count - came);
     touched
 }
 
 /// Reads all that is gathered, and installs the touched page. False where that must
 /// be tried alone: something cannot be read, or is not what it should be.
 fn bring_touched(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     (page, stored, stays): (PageNo, SlotCopy, Stays),
     gathered: &mut Gathered,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
-    if !gathered.read(parts, context, buffer, true) {
+    if !gathered.read(core, context, buffer, true) {
         return Ok(false);
     }
     let slot = stored.slot();
-    let open = |bytes: &mut [u8]| parts.open_sealed(slot, bytes);
+    let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
     let Some(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(parts, context, (page, stays), stored, copy)?;
+    put(core, context, (page, stays), stored, copy)?;
     Ok(true)
 }
 
 /// Puts what a slot holds of a page into the program's memory.
 fn put(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     (page, stays): (PageNo, Stays),
     stored: SlotCopy,
@@ -429,10 +432,10 @@ fn put(
 ) -> Result<(), FaultError> {
     let writes = stays.writes();
     match stored.part() {
-        None => install::install(parts, page, copy, writes),
+        None => install::install(&core.memory, page, copy, writes),
         Some(part) => {
-            decompress::part(parts, context, copy, part)?;
-            install::install(parts, page, &context.page.0, writes)
+            decompress::part(&core.stores, context, copy, part)?;
+            install::install(&core.memory, page, &context.page.0, writes)
         }
     }
 }

@@ -4,9 +4,10 @@
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
 use crate::codec::packed_slot;
+use crate::core::Stores;
 use crate::core::errors::NoSlot;
-use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context};
+use crate::policy::admission::Admission;
 use crate::store::io::IoError;
 use crate::store::swap::SlotBatch;
 use softswap_sys::PAGE_SIZE;
@@ -37,73 +38,75 @@ const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 ///
 /// # Errors
 /// When there is none, or the area is not this process's to write to.
-pub fn allocate(parts: &Parts, want: usize) -> Result<SlotBatch, NoSlot> {
-    if !parts.may_write() {
+pub fn allocate(stores: &Stores, want: usize) -> Result<SlotBatch, NoSlot> {
+    if !stores.may_write() {
         return Err(NoSlot::ForkedChild);
     }
-    Ok(parts.areas.alloc_batch(current_cpu(), want)?)
+    Ok(stores.areas.alloc_batch(current_cpu(), want)?)
 }
 
 /// Seals copies in place and writes them to `slots`, at once. Where that fails
 /// they are written one by one, as they were sealed, unless the whole area has
 /// failed; slots that still refuse are not used again.
 pub(crate) fn write_sealed(
-    parts: &Parts,
+    stores: &Stores,
+    admission: &Admission,
     context: &mut Context,
     slots: &[u64],
     copies: &mut [u8],
 ) -> Written {
     for (slot, copy) in slots.iter().zip(copies.chunks_exact_mut(PAGE_SIZE)) {
-        parts.seal(*slot, copy);
+        stores.seal(*slot, copy);
     }
     let mut written = Written::default();
-    match write(parts, context, slots, copies) {
+    match write(stores, admission, context, slots, copies) {
         Ok(()) => return Written::all(slots.len()),
         // It may be some of them that have no storage.
         Err(error) if error.is_no_space() && slots.len() > 1 => {}
-        Err(error) => written.is_refused = is_refusal(parts, slots, &error),
+        Err(error) => written.is_refused = is_refusal(stores, slots, &error),
     }
     for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {
         if !written.is_refused && slots.len() > 1 {
-            match write(parts, context, &[*slot], copy) {
+            match write(stores, admission, context, &[*slot], copy) {
                 Ok(()) => {
                     written.pages |= 1 << at;
                     continue;
                 }
-                Err(error) => written.is_refused = is_refusal(parts, slots, &error),
+                Err(error) => written.is_refused = is_refusal(stores, slots, &error),
             }
         }
         if written.is_refused {
-            parts.areas.give_back(*slot, 1);
+            stores.areas.give_back(*slot, 1);
         } else {
-            parts.areas.retire(*slot, 1);
+            stores.areas.retire(*slot, 1);
         }
     }
-    parts.note_areas();
+    stores.report_areas();
     written
 }
 
 /// Whether an error says that the area as a whole takes nothing now.
-fn is_refusal(parts: &Parts, slots: &[u64], error: &IoError) -> bool {
-    error.is_no_space() || slots.first().is_some_and(|slot| parts.areas.has_failed(*slot))
+fn is_refusal(stores: &Stores, slots: &[u64], error: &IoError) -> bool {
+    error.is_no_space() || slots.first().is_some_and(|slot| stores.areas.has_failed(*slot))
 }
 
 /// One write; a failure is counted.
 fn write(
-    parts: &Parts,
+    stores: &Stores,
+    admission: &Admission,
     context: &mut Context,
     slots: &[u64],
     copies: &[u8],
 ) -> Result<(), IoError> {
     let start = now_ns();
-    let result = parts.areas.write_each(&mut context.lanes, slots, copies);
+    let result = stores.areas.write_each(&mut context.lanes, slots, copies);
     match result {
         Ok(()) => {
-            parts.admission.wrote(slots.len(), now_ns() - start);
-            parts.stats.add(Counter::PagesWritten, slots.len() as u64);
-            parts.stats.add(Counter::BytesWritten, copies.len() as u64);
+            admission.wrote(slots.len(), now_ns() - start);
+            stores.stats.add(Counter::PagesWritten, slots.len() as u64);
+            stores.stats.add(Counter::BytesWritten, copies.len() as u64);
         }
-        Err(_) => parts.stats.add(Counter::WriteErrors, 1),
+        Err(_) => stores.stats.add(Counter::WriteErrors, 1),
     }
     result
 }

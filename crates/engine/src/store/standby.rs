@@ -12,7 +12,7 @@
 //! come back were away for a small part of what pages are away on average. Where
 //! all are used alike, few are; in a loop, none is.
 //!
-//! Pages that mostly come back in streams are not kept ([`crate::core::parts::Parts`] asks): they
+//! Pages that mostly come back in streams are not kept ([`crate::core::Core`] asks): they
 //! are read ahead, many at once, and nobody waits for one of them.
 //!
 //! What is kept is what a slot holds since it was last handed out, named by its

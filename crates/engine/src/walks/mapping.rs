@@ -4,7 +4,7 @@
 //! lock is held throughout, and busy pages are waited for.
 
 use crate::base::page::{PageNo, Place};
-use crate::core::parts::Parts;
+use crate::core::{Core, Memory};
 use crate::memory::address_space::{AtFork, Kind, Layout};
 use crate::steps::swap_cache;
 use softswap_sys::window::{Protection, READ_WRITE, Writes};
@@ -15,39 +15,43 @@ use std::ops::Range;
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
 /// Maps `count` fresh pages. `None` when the window has no such gap.
-pub fn map(parts: &Parts, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
-    let mut layout = parts.space.lock();
+pub fn map(memory: &Memory, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
+    let mut layout = memory.space.lock();
     let align = count.next_power_of_two().min(LARGE_ALIGN_PAGES);
     let Some(range) =
-        parts.space.find(&layout, count, align).or_else(|| parts.space.find(&layout, count, 1))
+        memory.space.find(&layout, count, align).or_else(|| memory.space.find(&layout, count, 1))
     else {
         return Ok(None);
     };
-    add(parts, &mut layout, range.clone(), protection)?;
+    add(memory, &mut layout, range.clone(), protection)?;
     Ok(Some(range.start))
 }
 
 /// Maps `count` fresh pages that can grow where they are. `None` when there is
 /// no such place.
-pub fn map_roomy(parts: &Parts, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
-    let mut layout = parts.space.lock();
-    let Some((range, room)) = parts.space.find_roomy(&layout, count) else { return Ok(None) };
-    add(parts, &mut layout, range.clone(), protection)?;
+pub fn map_roomy(
+    memory: &Memory,
+    count: u64,
+    protection: Protection,
+) -> io::Result<Option<PageNo>> {
+    let mut layout = memory.space.lock();
+    let Some((range, room)) = memory.space.find_roomy(&layout, count) else { return Ok(None) };
+    add(memory, &mut layout, range.clone(), protection)?;
     layout.set_room(room);
     Ok(Some(range.start))
 }
 
 /// Gives free pages to the program.
 fn add(
-    parts: &Parts,
+    memory: &Memory,
     layout: &mut Layout,
     range: Range<PageNo>,
     protection: Protection,
 ) -> io::Result<()> {
     if protection != READ_WRITE {
-        parts.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+        memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
     }
-    parts.space.add(layout, range.clone());
+    memory.space.add(layout, range.clone());
     layout.set_protection(range, protection);
     Ok(())
 }
@@ -55,66 +59,66 @@ fn add(
 /// Maps fresh pages exactly at `range`, displacing what is there. With
 /// `replace` false only where nothing is: else `Ok(false)`.
 pub fn map_at(
-    parts: &Parts,
+    core: &Core,
     range: Range<PageNo>,
     protection: Protection,
     replace: bool,
 ) -> io::Result<bool> {
-    let mut layout = parts.space.lock();
-    if !replace && !parts.space.is_free(&layout, &range) {
+    let mut layout = core.memory.space.lock();
+    if !replace && !core.memory.space.is_free(&layout, &range) {
         return Ok(false);
     }
-    clear(parts, &mut layout, &range)?;
-    add(parts, &mut layout, range, protection)?;
+    clear(core, &mut layout, &range)?;
+    add(&core.memory, &mut layout, range, protection)?;
     Ok(true)
 }
 
 /// Unmaps `range`; parts of it that are not mapped are skipped.
-pub fn unmap(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
-    let mut layout = parts.space.lock();
-    clear(parts, &mut layout, &range)?;
-    parts.space.remove(&mut layout, range);
+pub fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    let mut layout = core.memory.space.lock();
+    clear(core, &mut layout, &range)?;
+    core.memory.space.remove(&mut layout, range);
     Ok(())
 }
 
 /// Empties `range`, which stays taken if it was: nobody else may map there
 /// before the caller, who has the lock, has decided what comes next.
-fn clear(parts: &Parts, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
-    parts.space.close(range);
-    unlock_in(parts, layout, range)?;
+fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
+    core.memory.space.close(range);
+    unlock_in(&core.memory, layout, range)?;
     for foreign in layout.foreign_in(range) {
-        parts.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
+        core.memory.window.restore(foreign.start, (foreign.end - foreign.start) as usize)?;
     }
-    drop_content(parts, range.clone())?;
+    drop_content(core, range.clone())?;
     if layout.has_protection(range) {
-        parts.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
+        core.memory.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
     }
     layout.forget(range);
     Ok(())
 }
 
 /// Takes `count` pages of the window without mapping them.
-pub fn reserve(parts: &Parts, count: u64) -> Option<PageNo> {
-    let mut layout = parts.space.lock();
-    let range = parts.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
+pub fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
+    let mut layout = memory.space.lock();
+    let range = memory.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
     layout.reserve(range.clone());
     Some(range.start)
 }
 
 /// Unmaps `range` but keeps it from other mappings.
-pub fn retract(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
-    clear(parts, &mut parts.space.lock(), &range)
+pub fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    clear(core, &mut core.memory.space.lock(), &range)
 }
 
 /// Has the kernel lock `range` into memory, and notes that it is, unless more than
 /// `most` pages then were. Returns the parts that were not locked before.
-pub fn lock(parts: &Parts, range: Range<PageNo>, most: u64) -> io::Result<Vec<Range<PageNo>>> {
-    let mut layout = parts.space.lock();
+pub fn lock(memory: &Memory, range: Range<PageNo>, most: u64) -> io::Result<Vec<Range<PageNo>>> {
+    let mut layout = memory.space.lock();
     let new = layout.lock_range(range.clone(), most).ok_or_else(no_memory)?;
     for (done, part) in new.iter().enumerate() {
-        if let Err(error) = parts.window.lock(part.start, (part.end - part.start) as usize) {
+        if let Err(error) = memory.window.lock(part.start, (part.end - part.start) as usize) {
             for part in &new[..done] {
-                parts.window.unlock(part.start, (part.end - part.start) as usize)?;
+                memory.window.unlock(part.start, (part.end - part.start) as usize)?;
             }
             new.into_iter().for_each(|part| drop(layout.unlock_range(&part)));
             return Err(error);
@@ -124,19 +128,19 @@ pub fn lock(parts: &Parts, range: Range<PageNo>, most: u64) -> io::Result<Vec<Ra
 }
 
 /// Ends what [`lock`] began. Returns the parts of `range` that were locked.
-pub fn unlock(parts: &Parts, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
-    unlock_in(parts, &mut parts.space.lock(), range)
+pub fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
+    unlock_in(memory, &mut memory.space.lock(), range)
 }
 
 /// The kernel drops no content that is locked, so this comes before.
 fn unlock_in(
-    parts: &Parts,
+    memory: &Memory,
     layout: &mut Layout,
     range: &Range<PageNo>,
 ) -> io::Result<Vec<Range<PageNo>>> {
     let were = layout.unlock_range(range);
     for part in &were {
-        parts.window.unlock(part.start, (part.end - part.start) as usize)?;
+        memory.window.unlock(part.start, (part.end - part.start) as usize)?;
     }
     Ok(were)
 }
@@ -144,47 +148,47 @@ fn unlock_in(
 /// Lends `range` to a mapping that is not managed; `place_it` makes it. With
 /// `replace` false only where nothing is: else `Ok(false)`.
 pub fn lend(
-    parts: &Parts,
+    core: &Core,
     range: Range<PageNo>,
     replace: bool,
     place_it: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<bool> {
-    let mut layout = parts.space.lock();
-    if !replace && !parts.space.is_free(&layout, &range) {
+    let mut layout = core.memory.space.lock();
+    if !replace && !core.memory.space.is_free(&layout, &range) {
         return Ok(false);
     }
-    clear(parts, &mut layout, &range)?;
+    clear(core, &mut layout, &range)?;
     layout.reserve(range.clone());
     if let Err(error) = place_it() {
         // Whatever the kernel has left there: it is the window's again.
-        parts.window.restore(range.start, (range.end - range.start) as usize)?;
-        parts.space.remove(&mut layout, range);
+        core.memory.window.restore(range.start, (range.end - range.start) as usize)?;
+        core.memory.space.remove(&mut layout, range);
         return Err(error);
     }
     for page in range.clone() {
-        parts.space.touch(page);
-        parts.pages.claim(page).publish(Place::Foreign);
+        core.memory.space.touch(page);
+        core.memory.pages.claim(page).publish(Place::Foreign);
     }
     layout.set_foreign(range);
     Ok(true)
 }
 
 /// Makes `range` read as zeroes again (`MADV_DONTNEED`).
-pub fn discard(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
-    let layout = parts.space.lock();
+pub fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+    let layout = core.memory.space.lock();
     let mut start = range.start;
     for foreign in layout.foreign_in(&range) {
-        drop_content(parts, start..foreign.start)?;
-        parts.window.discard(foreign.start, (foreign.end - foreign.start) as usize)?;
+        drop_content(core, start..foreign.start)?;
+        core.memory.window.discard(foreign.start, (foreign.end - foreign.start) as usize)?;
         start = foreign.end;
     }
-    drop_content(parts, start..range.end)
+    drop_content(core, start..range.end)
 }
 
 /// Changes the protection of `range`, all of which is mapped.
-pub fn protect(parts: &Parts, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
-    let mut layout = parts.space.lock();
-    parts.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+pub fn protect(memory: &Memory, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
+    let mut layout = memory.space.lock();
+    memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
     layout.set_protection(range, protection);
     Ok(())
 }
@@ -195,36 +199,36 @@ fn no_memory() -> io::Error {
 }
 
 /// Grows a mapping into the free pages after it. False when they are taken.
-pub fn grow(parts: &Parts, range: Range<PageNo>, count: u64) -> io::Result<bool> {
-    let mut layout = parts.space.lock();
+pub fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
+    let mut layout = memory.space.lock();
     let more = range.end..range.start + count;
-    if !parts.space.is_free(&layout, &more) {
+    if !memory.space.is_free(&layout, &more) {
         return Ok(false);
     }
     let protection = layout.protection(range.end - 1);
-    add(parts, &mut layout, more, protection)?;
+    add(memory, &mut layout, more, protection)?;
     layout.take_along(&range, &(range.start..range.start + count));
     Ok(true)
 }
 
 /// The parts of `range`, by what lies there.
-pub fn segments(parts: &Parts, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
-    parts.space.segments(&parts.space.lock(), range)
+pub fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+    memory.space.segments(&memory.space.lock(), range)
 }
 
 /// In a forked child, where nobody else is: what its parent did not let it have
 /// goes, and nothing is locked.
-pub fn leave_to_parent(parts: &Parts, layout: &mut Layout) -> io::Result<()> {
+pub fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
-        part.for_each(|page| parts.pages.unpin(page));
+        part.for_each(|page| core.memory.pages.unpin(page));
     }
     for wiped in layout.kept_from_children(AtFork::Wiped) {
-        drop_content(parts, wiped)?;
+        drop_content(core, wiped)?;
     }
     for withheld in layout.kept_from_children(AtFork::Withheld) {
-        clear(parts, layout, &withheld)?;
-        parts.space.remove(layout, withheld);
+        clear(core, layout, &withheld)?;
+        core.memory.space.remove(layout, withheld);
     }
     Ok(())
 }
@@ -233,15 +237,15 @@ pub fn leave_to_parent(parts: &Parts, layout: &mut Layout) -> io::Result<()> {
 /// mapped and reading as zeroes. `fetch` brings a page in. When one cannot be
 /// had, what has been moved goes back.
 pub fn transfer(
-    parts: &Parts,
+    core: &Core,
     from: Range<PageNo>,
     to: PageNo,
     fetch: impl Fn(PageNo) -> io::Result<()>,
 ) -> io::Result<()> {
     let start = from.start;
-    transfer_until(parts, from, to, &fetch).map_err(|(page, error)| {
-        if transfer_until(parts, to..to + (page - start), start, &fetch).is_err() {
-            parts.die("a page that was moved to another mapping cannot be moved back");
+    transfer_until(core, from, to, &fetch).map_err(|(page, error)| {
+        if transfer_until(core, to..to + (page - start), start, &fetch).is_err() {
+            core.die("a page that was moved to another mapping cannot be moved back");
         }
         error
     })
@@ -249,18 +253,18 @@ pub fn transfer(
 
 /// The pages before the one that it names with an error have been moved.
 fn transfer_until(
-    parts: &Parts,
+    core: &Core,
     from: Range<PageNo>,
     to: PageNo,
     fetch: impl Fn(PageNo) -> io::Result<()>,
 ) -> Result<(), (PageNo, io::Error)> {
-    let mut page = parts.space.next_touched(from.clone());
+    let mut page = core.memory.space.next_touched(from.clone());
     while page < from.end {
         let target = to + (page - from.start);
-        while !transfer_page(parts, page, target).map_err(|error| (page, error))? {
+        while !transfer_page(core, page, target).map_err(|error| (page, error))? {
             fetch(page).map_err(|error| (page, error))?;
         }
-        page = parts.space.next_touched(page + 1..from.end);
+        page = core.memory.space.next_touched(page + 1..from.end);
     }
     Ok(())
 }
@@ -268,42 +272,42 @@ fn transfer_until(
 /// Moves one page. False when it must be brought in first: the pool knows its
 /// pages' owners, and a staging frame belongs to a batch. Or when it is to be
 /// tried again: what moves is not protected any more, so its copy goes first.
-fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bool> {
-    let seen = parts.pages.load(source).place();
+fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
+    let seen = core.memory.pages.load(source).place();
     if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
         return Ok(false);
     }
     for page in [source, target] {
-        if parts.pages.load(page).is_protected() {
-            swap_cache::before_write(parts, page, parts.pages.claim(page))?;
+        if core.memory.pages.load(page).is_protected() {
+            swap_cache::make_writable(core, page, core.memory.pages.claim(page))?;
         }
     }
     // The target first: whoever has it (a neighbour's first touch running
     // ahead) waits for nobody.
-    parts.space.touch(target);
-    let arriving = parts.pages.claim(target);
+    core.memory.space.touch(target);
+    let arriving = core.memory.pages.claim(target);
     if arriving.before().is_protected() {
         return Ok(false);
     }
     if arriving.before().is_resident() {
-        parts.window.discard(target, 1)?;
-        parts.space.sub_resident(target);
-        parts.budget.release(1);
+        core.memory.window.discard(target, 1)?;
+        core.memory.space.sub_resident(target);
+        core.memory.budget.release(1);
     }
-    let leaving = parts.pages.claim(source);
+    let leaving = core.memory.pages.claim(source);
     let place = leaving.before().place();
     match place {
         Place::Filled { .. } | Place::Slot { .. } | Place::Packed { .. } => {}
         Place::Resident { copy: None, .. } => {
-            if parts.window.relocate(target, source, 1).pages == 0
-                && let Err(error) = copy_over(parts, source, target)
+            if core.memory.window.relocate(target, source, 1).pages == 0
+                && let Err(error) = copy_over(core, source, target)
             {
                 // What was there is gone by now.
                 arriving.publish(Place::Vacant);
                 return Err(error);
             }
-            parts.space.sub_resident(source);
-            parts.space.add_resident(target, 1);
+            core.memory.space.sub_resident(source);
+            core.memory.space.add_resident(target, 1);
         }
         Place::Pool { .. } | Place::Staged { .. } | Place::Resident { copy: Some(_), .. } => {
             arriving.publish(Place::Vacant);
@@ -319,46 +323,48 @@ fn transfer_page(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<bo
     Ok(true)
 }
 
-fn copy_over(parts: &Parts, source: PageNo, target: PageNo) -> io::Result<()> {
+fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
     let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
-    parts.window.take_page(source, &mut copy.0)?;
-    match parts.window.install(target, &copy.0, Writes::Allowed).error {
+    core.memory.window.take_page(source, &mut copy.0)?;
+    match core.memory.window.install(target, &copy.0, Writes::Allowed).error {
         None => Ok(()),
-        Some(error) if parts.window.install(source, &copy.0, Writes::Allowed).error.is_none() => {
+        Some(error)
+            if core.memory.window.install(source, &copy.0, Writes::Allowed).error.is_none() =>
+        {
             Err(error)
         }
-        Some(_) => parts.die("a page that was to move cannot go back"),
+        Some(_) => core.die("a page that was to move cannot go back"),
     }
 }
 
 /// Frees whatever the pages of `range` hold. Neighbouring resident pages are
 /// dropped in one call, while all of them are claimed.
-fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
+fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
     let mut run: [Option<crate::base::page::Claim<'_>>; RUN] = [const { None }; RUN];
     let (mut first, mut len) = (range.start, 0);
-    let mut page = parts.space.next_touched(range.clone());
+    let mut page = core.memory.space.next_touched(range.clone());
     while page < range.end {
-        let seen = parts.pages.load(page);
+        let seen = core.memory.pages.load(page);
         if seen.place() == Place::Vacant && !seen.is_busy() {
-            page = parts.space.next_touched(page + 1..range.end);
+            page = core.memory.space.next_touched(page + 1..range.end);
             continue;
         }
-        let claim = match parts.pages.try_claim(page, seen) {
+        let claim = match core.memory.pages.try_claim(page, seen) {
             Some(claim) => claim,
             // Waiting with claims in hand could be waiting for oneself: the
             // page's holder may be waiting for one of ours.
             None => {
-                drop_run(parts, first, &mut run[..len])?;
+                drop_run(core, first, &mut run[..len])?;
                 len = 0;
-                parts.pages.claim(page)
+                core.memory.pages.claim(page)
             }
         };
         match claim.before().place() {
             Place::Vacant => drop(claim),
             Place::Resident { .. } => {
                 if len == RUN || (len > 0 && first + len as u64 != page) {
-                    drop_run(parts, first, &mut run[..len])?;
+                    drop_run(core, first, &mut run[..len])?;
                     len = 0;
                 }
                 if len == 0 {
@@ -370,36 +376,36 @@ fn drop_content(parts: &Parts, range: Range<PageNo>) -> io::Result<()> {
             // The frame itself is emptied and uncharged with its batch, which
             // counts the page as rescued: so it is uncharged here.
             Place::Staged { .. } => {
-                parts.budget.release(1);
+                core.memory.budget.release(1);
                 claim.publish(Place::Vacant);
             }
             place => {
-                parts.release_copy(place);
+                core.stores.free(place);
                 claim.publish(Place::Vacant);
             }
         }
-        page = parts.space.next_touched(page + 1..range.end);
+        page = core.memory.space.next_touched(page + 1..range.end);
     }
-    drop_run(parts, first, &mut run[..len])
+    drop_run(core, first, &mut run[..len])
 }
 
 fn drop_run(
-    parts: &Parts,
+    core: &Core,
     first: PageNo,
     run: &mut [Option<crate::base::page::Claim<'_>>],
 ) -> io::Result<()> {
     if run.is_empty() {
         return Ok(());
     }
-    parts.window.discard(first, run.len())?;
+    core.memory.window.discard(first, run.len())?;
     for (page, claim) in (first..).zip(run.iter_mut()) {
         if let Some(claim) = claim.take() {
-            parts.space.sub_resident(page);
+            core.memory.space.sub_resident(page);
             let copy = claim.before().place().copy();
             claim.publish(Place::Vacant);
-            copy.into_iter().for_each(|copy| swap_cache::give_up(parts, copy));
+            copy.into_iter().for_each(|copy| swap_cache::give_up(core, copy));
         }
     }
-    parts.budget.release(run.len());
+    core.memory.budget.release(run.len());
     Ok(())
 }

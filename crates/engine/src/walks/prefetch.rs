@@ -10,7 +10,7 @@
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::{PIECE_PAGES, Pages, Piece};
@@ -31,41 +31,41 @@ const ROOM_ROUNDS: usize = 4;
 
 /// A charge to the budget; what is not spent is given back.
 struct Charge<'p> {
-    parts: &'p Parts,
+    core: &'p Core,
     pages: usize,
 }
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        self.parts.budget.release(self.pages);
+        self.core.memory.budget.release(self.pages);
     }
 }
 
 /// The work of one of the threads; returns when `go_on` says no.
-pub fn run(parts: &Parts, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
-    parts.readahead.serve(true);
+pub fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
+    core.policies.readahead.serve(true);
     while go_on() {
-        let seen = parts.readahead.kick();
-        match parts.readahead.take() {
+        let seen = core.policies.readahead.kick();
+        match core.policies.readahead.take() {
             // The context anew for each, so that a fork can come in between.
-            Some(piece) => bring(parts, &mut contexts.claim_prefetch(thread), piece),
-            None => parts.readahead.sleep(seen, NAP_NS),
+            Some(piece) => bring(core, &mut contexts.claim_prefetch(thread), piece),
+            None => core.policies.readahead.sleep(seen, NAP_NS),
         }
     }
-    parts.readahead.serve(false);
+    core.policies.readahead.serve(false);
 }
 
 /// Brings in all of a piece but its marker: first what is read from the disk, then
 /// what is packed in the pool. Stops where there is no room for more, or something is
 /// wrong.
-fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
+fn bring(core: &Core, context: &mut Context, piece: Piece) {
     let Range { start, end } = piece.range();
-    let end = end.min(parts.window.pages() as PageNo);
+    let end = end.min(core.memory.window.pages() as PageNo);
     let marker = piece.marker();
     let (mut page, mut to_park) = (start, marker);
     while page < end {
         let pages = piece.pages(page..end);
-        let Some(next) = from_disk(parts, context, pages, end, (marker, to_park.take())) else {
+        let Some(next) = from_disk(core, context, pages, end, (marker, to_park.take())) else {
             return;
         };
         page = next;
@@ -74,10 +74,10 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
     while page < end {
         let in_a_row = if piece.stride() == 1 { (end - page) as usize } else { 1 };
         let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
-        let came = match parts.pages.load(page).place() {
+        let came = match core.memory.pages.load(page).place() {
             // Only what is read is parked; others are as good as there.
             Place::Pool { .. } if marker != Some(page) => {
-                from_pool(parts, context, page, but_marker.min(PIECE_PAGES))
+                from_pool(core, context, page, but_marker.min(PIECE_PAGES))
             }
             // There already, or nothing that could be unpacked.
             _ => Some(1),
@@ -91,37 +91,36 @@ fn bring(parts: &Parts, context: &mut Context, piece: Piece) {
 /// but not the marker; that is parked, in the first round. Returns the page to go on
 /// with, `end` where there is none, `None` to stop.
 fn from_disk(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     pages: Pages,
     end: PageNo,
     (marker, to_park): (Option<PageNo>, Option<PageNo>),
 ) -> Option<PageNo> {
-    let is_stored = |page: PageNo| parts.pages.load(page).place().in_slot().is_some();
+    let is_stored = |page: PageNo| core.memory.pages.load(page).place().in_slot().is_some();
     let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
     let parked = usize::from(to_park.is_some());
     let most = wanted().count().min(PIECE_PAGES - parked);
     let first = to_park.filter(|page| is_stored(*page)).or(wanted().next());
-    let Some(first) = first.and_then(|page| parts.pages.load(page).place().in_slot()) else {
+    let Some(first) = first.and_then(|page| core.memory.pages.load(page).place().in_slot()) else {
         return Some(end);
     };
-    let mut charge = charge(parts, context, most)?;
-    let mut buffer = parts.bounce.take_up_to(current_cpu(), most + parked)?;
-    let most_read = Most::of(parts, context, first.slot(), buffer.len());
+    let mut charge = charge(core, context, most)?;
+    let mut buffer = core.stores.bounce.take_up_to(current_cpu(), most + parked)?;
+    let most_read = Most::of(core, context, first.slot(), buffer.len());
     // Claimed until it is parked: its toucher may be here any moment.
-    let parking = to_park.and_then(|page| readahead::claim_stored(&parts.pages, page));
+    let parking = to_park.and_then(|page| readahead::claim_stored(&core.memory.pages, page));
     let mut gathered = Gathered::new(parking.as_ref().map(|(stored, _)| *stored));
     // Others may have come meanwhile for which nothing is charged.
-    let is_full =
-        |page: &PageNo| gathered.count() == most || !gathered.add(parts, *page, most_read);
+    let is_full = |page: &PageNo| gathered.count() == most || !gathered.add(core, *page, most_read);
     let full = wanted().find(is_full);
-    let (reading, start) = (parts.admission.read(), now_ns());
-    if !gathered.read(parts, context, &mut buffer, false) {
+    let (reading, start) = (core.policies.admission.read(), now_ns());
+    if !gathered.read(core, context, &mut buffer, false) {
         return None;
     }
     reading.took(gathered.pages_read(), now_ns() - start);
     if let Some((stored, claim)) = parking {
-        parts.read_ahead_pages.park(stored.slot(), gathered.sealed(stored, &mut buffer));
+        core.stores.read_ahead_pages.park(stored.slot(), gathered.sealed(stored, &mut buffer));
         drop(claim);
     }
     let count = gathered.count();
@@ -129,7 +128,7 @@ fn from_disk(
         // A buffer for nothing.
         return None;
     }
-    let came = gathered.install(parts, context, &mut buffer, (Access::Read, true));
+    let came = gathered.install(core, context, &mut buffer, (Access::Read, true));
     charge.pages -= came;
     (came == count).then(|| full.unwrap_or(end))
 }
@@ -137,46 +136,46 @@ fn from_disk(
 /// Installs and publishes neighbours from the pool, all of which are claimed. Returns
 /// how many.
 fn install_claimed(
-    parts: &Parts,
+    core: &Core,
     page: PageNo,
     bytes: &[u8],
     claims: &mut [Option<Claim<'static>>],
 ) -> usize {
     // What holds for the first: one call installs all of them alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
-    let stays = swap_cache::stays(parts, page, place, Access::Read, false);
-    let came = install::install_run(parts, page, bytes, stays.writes()).pages;
+    let stays = swap_cache::stays(core, page, place, Access::Read, false);
+    let came = install::install_run(&core.memory, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
-            parts.note_streamed(next, claim.before().place());
-            let copy = swap_cache::arrive(parts, claim.before().place(), stays);
-            install::finish(parts, next, claim, parts.grace_ahead(next, true), copy);
+            core.note_streamed(next, claim.before().place());
+            let copy = swap_cache::arrive(core, claim.before().place(), stays);
+            install::finish(&core.memory, next, claim, core.grace_ahead(next, true), copy);
         }
     }
-    parts.stats.add(Counter::PagesReadAhead, came as u64);
+    core.stats.add(Counter::PagesReadAhead, came as u64);
     came
 }
 
 /// Unpacks the page and those after it that are in the pool, and installs them
 /// together. As [`from_disk`].
-fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
+fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let is_pooled = |next: &PageNo| {
-        let seen = parts.pages.load(*next);
+        let seen = core.memory.pages.load(*next);
         matches!(seen.place(), Place::Pool { .. }) && !seen.is_busy()
     };
     let wanted = (page..page + most as u64).take_while(is_pooled).count();
     if wanted == 0 {
         return Some(0);
     }
-    let mut charge = charge(parts, context, wanted)?;
-    let mut buffer = parts.bounce.take_up_to(current_cpu(), wanted)?;
+    let mut charge = charge(core, context, wanted)?;
+    let mut buffer = core.stores.bounce.take_up_to(current_cpu(), wanted)?;
     let mut claims = [const { None }; PIECE_PAGES];
-    let count = claim_pooled(parts, page, &mut claims[..buffer.len() / PAGE_SIZE]);
+    let count = claim_pooled(core, page, &mut claims[..buffer.len() / PAGE_SIZE]);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;
     for (claim, copy) in claims.iter().flatten().zip(copies) {
         let Place::Pool { handle } = claim.before().place() else { break };
-        if decompress::pooled(parts, context, Handle::from_bits(handle)).is_err() {
+        if decompress::pooled(&core.stores, context, Handle::from_bits(handle)).is_err() {
             break;
         }
         *copy = context.page.0;
@@ -185,23 +184,23 @@ fn from_pool(parts: &Parts, context: &mut Context, page: PageNo, most: usize) ->
     if good == 0 {
         return (count == 0).then_some(0);
     }
-    let came = install_claimed(parts, page, &buffer[..good * PAGE_SIZE], &mut claims);
+    let came = install_claimed(core, page, &buffer[..good * PAGE_SIZE], &mut claims);
     charge.pages -= came;
     (came > 0).then_some(came)
 }
 
 /// Charges pages to the budget. Before there is a claim or a buffer: nobody who
 /// has one waits for room.
-fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
+fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
     for _ in 0..=ROOM_ROUNDS {
-        if parts.try_charge(&mut context.scratch, pages, parts.other_bytes()) {
-            if parts.budget.is_low(parts.other_bytes()) {
-                parts.wake_reclaim();
+        if core.try_charge(&mut context.scratch, pages, core.other_bytes()) {
+            if core.memory.budget.is_low(core.other_bytes()) {
+                core.background.wake();
             }
-            return Some(Charge { parts, pages });
+            return Some(Charge { core, pages });
         }
-        parts.wake_reclaim();
-        if !matches!(reclaim::round_for_room(parts, context), Round::Progress) {
+        core.background.wake();
+        if !matches!(reclaim::round_for_room(core, context), Round::Progress) {
             return None;
         }
     }
@@ -210,12 +209,12 @@ fn charge<'p>(parts: &'p Parts, context: &mut Context, pages: usize) -> Option<C
 
 /// Claims pages from `page` on that are in the pool and that nobody has. Returns
 /// how many.
-fn claim_pooled(parts: &Parts, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
+fn claim_pooled(core: &Core, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
     for (index, place) in claims.iter_mut().enumerate() {
         let next = page + index as u64;
-        let seen = parts.pages.load(next);
+        let seen = core.memory.pages.load(next);
         let Place::Pool { .. } = seen.place() else { return index };
-        let Some(claim) = parts.pages.try_claim(next, seen) else { return index };
+        let Some(claim) = core.memory.pages.try_claim(next, seen) else { return index };
         *place = Some(claim);
     }
     claims.len()

@@ -8,18 +8,16 @@
 //! (direct reclaim); that is rare and counted.
 
 use crate::base::stats::Counter;
+use crate::core::Core;
 use crate::core::errors::{Exhausted, NoSlot};
-use crate::core::parts::Parts;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
 use crate::walks::page_out;
 use crate::walks::pool_upkeep::{self, Recompressor, Shrinker};
 use crate::walks::upkeep::Upkeep;
-use softswap_sys::futex;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use softswap_sys::signals::{self, Mask};
-use std::sync::atomic::Ordering;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
@@ -28,7 +26,7 @@ const LEAST_PAGES: usize = 8 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
 /// Memory counts as exhausted after so long without any progress.
-const PATIENCE_NS: u64 = 1_500_000_000;
+const GIVE_UP_NS: u64 = 1_500_000_000;
 /// A try that takes longer counts for so long: a process that was stopped meanwhile, or
 /// whose disk was, has not tried.
 const LONGEST_TRY_NS: u64 = 100_000_000;
@@ -51,28 +49,28 @@ pub enum Round {
 
 /// Makes room in the pool when it is nearly full, and takes one batch out; only the first
 /// as long as a pool above its limit gives memory back.
-pub fn round(parts: &Parts, context: &mut Context) -> Round {
+pub fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
-    pool_upkeep::compact(parts, context);
-    if is_pool_high(parts) {
-        let before_bytes = parts.pool.used_bytes();
-        from_pool = take_from_pool(parts, context, &mut area_full);
-        let used_bytes = parts.pool.used_bytes();
+    pool_upkeep::compact(core, context);
+    if is_pool_high(core) {
+        let before_bytes = core.stores.pool.used_bytes();
+        from_pool = take_from_pool(core, context, &mut area_full);
+        let used_bytes = core.stores.pool.used_bytes();
         // Pages in use need not leave for room that the pool has just given, and is to.
-        if used_bytes < before_bytes && used_bytes > parts.pool.limit_bytes() {
+        if used_bytes < before_bytes && used_bytes > core.stores.pool.limit_bytes() {
             return Round::Progress;
         }
     }
-    let outcome = page_out::page_out(parts, context);
+    let outcome = page_out::page_out(core, context);
     if outcome.pages_out + from_pool > 0 {
         return Round::Progress;
     }
     match outcome.area_full.or(area_full) {
         // What was not offered to the pool is, the next time.
-        Some(NoSlot::Area(_)) if parts.admission.refuse() => Round::Progress,
-        Some(NoSlot::Area(_)) if swap_cache::shed(parts, SHED_PAGES) > 0 => Round::Progress,
+        Some(NoSlot::Area(_)) if core.policies.admission.refuse() => Round::Progress,
+        Some(NoSlot::Area(_)) if swap_cache::shed(core, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
     }
 }
@@ -80,11 +78,11 @@ pub fn round(parts: &Parts, context: &mut Context) -> Round {
 /// As [`round`], for somebody who needs room: where no page can leave, the pool may
 /// have what is missing, though it is below its limit, or may take more where the
 /// areas do not.
-pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
-    let stuck = round(parts, context);
+pub fn round_for_room(core: &Core, context: &mut Context) -> Round {
+    let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
-        return match take_from_pool(parts, context, &mut why) {
-            0 if why.is_some() && parts.widen_pool() => Round::Progress,
+        return match take_from_pool(core, context, &mut why) {
+            0 if why.is_some() && core.widen_pool() => Round::Progress,
             0 => Round::Stuck(why),
             _ => Round::Progress,
         };
@@ -94,18 +92,18 @@ pub fn round_for_room(parts: &Parts, context: &mut Context) -> Round {
 
 /// Makes the pool smaller: by copies, or by what goes on to the disk, whichever is worth
 /// less, else by the other. Returns how many pages left it.
-fn take_from_pool(parts: &Parts, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
-    if parts.pool.used_bytes() == 0 {
+fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
+    if core.stores.pool.used_bytes() == 0 {
         return 0;
     }
     let mut write_back = || {
-        pool_upkeep::write_back(parts, context).unwrap_or_else(|full| {
+        pool_upkeep::write_back(core, context).unwrap_or_else(|full| {
             *area_full = Some(full);
             0
         })
     };
-    let shed = || swap_cache::shed_pooled(parts, SHED_PAGES);
-    let are_copies_last = swap_cache::outweigh(parts);
+    let shed = || swap_cache::shed_pooled(core, SHED_PAGES);
+    let are_copies_last = swap_cache::outweigh(core);
     let first = if are_copies_last { write_back() } else { shed() };
     match first {
         0 if are_copies_last => shed(),
@@ -120,62 +118,80 @@ const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
 /// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
 /// long it ends early when one of the signals `open` is pending.
+///
+/// # Errors
+/// When nothing could leave for a while, or a signal is to be taken first.
 pub fn make_room(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     count: usize,
     open: Mask,
 ) -> Result<(), Exhausted> {
     if !context.may_reclaim {
-        parts.budget.charge(count);
+        core.memory.budget.charge(count);
         return Ok(());
     }
-    let (mut pauses, mut rounds) = (0_u32, 0_u32);
-    let (mut stuck_ns, mut tried_ns) = (0, None);
+    let (mut stuck, mut rounds) = (Stuck::default(), 0_u32);
     loop {
-        let other = parts.other_bytes();
-        if parts.try_charge(&mut context.scratch, count, other) {
+        let other = core.other_bytes();
+        if core.try_charge(&mut context.scratch, count, other) {
             // Whoever gave the room: the next wait is another one.
-            parts.interrupted_wait.forget();
+            core.background.interrupted_wait.forget();
             // Now, while the page is brought in.
-            if parts.budget.is_low(other) {
-                parts.wake_reclaim();
+            if core.memory.budget.is_low(other) {
+                core.background.wake();
             }
             return Ok(());
         }
-        parts.wake_reclaim();
-        parts.stats.add(Counter::DirectReclaims, 1);
-        match round_for_room(parts, context) {
+        core.background.wake();
+        core.stats.add(Counter::DirectReclaims, 1);
+        match round_for_room(core, context) {
             Round::Progress => {
-                (pauses, stuck_ns, tried_ns) = (0, 0, None);
-                parts.interrupted_wait.forget();
+                stuck = Stuck::default();
+                core.background.interrupted_wait.forget();
                 rounds += 1;
                 if rounds.is_multiple_of(ROUNDS_BETWEEN_LOOKS) && signals::pending() & open != 0 {
                     return Err(Exhausted::Signal);
                 }
             }
-            Round::Stuck(why) => {
-                let now = now_ns();
-                let before = tried_ns.replace(now).unwrap_or_else(|| {
-                    let (waited_ns, at_ns) = parts.interrupted_wait.go_on(now);
-                    stuck_ns = waited_ns;
-                    at_ns
-                });
-                stuck_ns += (now - before).min(LONGEST_TRY_NS);
-                pauses += 1;
-                if pauses.is_multiple_of(PAUSES_TO_RELEASE) {
-                    parts.standby.release();
-                }
-                if stuck_ns > PATIENCE_NS {
-                    return Err(exhausted(parts, why));
-                }
-                if signals::pending() & open != 0 {
-                    parts.interrupted_wait.note(stuck_ns, now);
-                    return Err(Exhausted::Signal);
-                }
-                futex::wait(&parts.kick, parts.kick.load(Ordering::Relaxed), Some(PAUSE_NS));
-            }
+            Round::Stuck(why) => stuck.pause(core, why, open)?,
         }
+    }
+}
+
+/// For how long nothing could leave for somebody who waits for room.
+#[derive(Default)]
+struct Stuck {
+    ns: u64,
+    tried_at_ns: Option<u64>,
+    pauses: u32,
+}
+
+impl Stuck {
+    /// After a try in vain: waits for others' progress, unless that has been tried for long
+    /// enough, or a signal is to be taken.
+    fn pause(&mut self, core: &Core, why: Option<NoSlot>, open: Mask) -> Result<(), Exhausted> {
+        let interrupted_wait = &core.background.interrupted_wait;
+        let now = now_ns();
+        let before = self.tried_at_ns.replace(now).unwrap_or_else(|| {
+            let (waited_ns, at_ns) = interrupted_wait.go_on(now);
+            self.ns = waited_ns;
+            at_ns
+        });
+        self.ns += (now - before).min(LONGEST_TRY_NS);
+        self.pauses += 1;
+        if self.pauses.is_multiple_of(PAUSES_TO_RELEASE) {
+            core.stores.standby.release();
+        }
+        if self.ns > GIVE_UP_NS {
+            return Err(exhausted(core, why));
+        }
+        if signals::pending() & open != 0 {
+            interrupted_wait.note(self.ns, now);
+            return Err(Exhausted::Signal);
+        }
+        core.background.pause(core.background.seen(), PAUSE_NS);
+        Ok(())
     }
 }
 
@@ -183,82 +199,86 @@ pub fn make_room(
 /// disk, and nobody waits for it, who would leave a processor to others. Where there is
 /// such a processor the background thread packs what leaves, as long as it keeps up, else
 /// the thread that has brought a page in. `pinned` pages may not leave. Nothing is claimed.
-pub fn keep_room(parts: &Parts, contexts: &Contexts, pinned: usize) {
+pub fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
     // Of a handful of pages it would take out what it was just given, for ever.
-    let are_many = || parts.budget.pages() >= pinned + LEAST_PAGES;
-    let is_spared = || parts.write_load.spares_the_disk() && !parts.partition.disk_dominates();
-    let other = parts.other_bytes();
-    if parts.budget.is_comfortable(other) || !(are_many() && is_spared()) || is_pool_high(parts) {
+    let are_many = || core.memory.budget.pages() >= pinned + LEAST_PAGES;
+    let is_spared =
+        || core.policies.write_load.spares_the_disk() && !core.policies.partition.disk_dominates();
+    let other = core.other_bytes();
+    if core.memory.budget.is_comfortable(other)
+        || !(are_many() && is_spared())
+        || is_pool_high(core)
+    {
         return;
     }
     let is_for_others = || {
-        parts.has_background.load(Ordering::Relaxed)
-            && parts.partition.prices().leaves_a_processor()
-            && !parts.budget.is_low(other)
+        core.background.is_running()
+            && core.policies.partition.prices().leaves_a_processor()
+            && !core.memory.budget.is_low(other)
     };
-    if parts.pinners.is_due() || is_for_others() {
-        return parts.wake_reclaim();
+    if core.memory.pinners.is_due() || is_for_others() {
+        return core.background.wake();
     }
     let mut context = contexts.claim(current_cpu());
     if !context.may_reclaim {
         return;
     }
     let start = now_ns();
-    parts.keep_balance();
-    pool_upkeep::compact(parts, &mut context);
-    let pages = page_out::page_out(parts, &mut context).pages_out;
-    parts.stats.add(Counter::StalledNs, now_ns() - start);
-    parts.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
+    core.balance_pool();
+    pool_upkeep::compact(core, &mut context);
+    let pages = page_out::page_out(core, &mut context).pages_out;
+    core.stats.add(Counter::StalledNs, now_ns() - start);
+    core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
-fn is_pool_high(parts: &Parts) -> bool {
-    parts.pool.used_bytes() * 100 > parts.pool.limit_bytes() * WRITE_BACK_PERCENT
+fn is_pool_high(core: &Core) -> bool {
+    core.stores.pool.used_bytes() * 100 > core.stores.pool.limit_bytes() * WRITE_BACK_PERCENT
 }
 
-fn exhausted(parts: &Parts, why: Option<NoSlot>) -> Exhausted {
+fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
     if let Some(full) = why {
         return Exhausted::NoSlot(full);
     }
-    let pages = parts.budget.pages() * softswap_sys::PAGE_SIZE;
+    let pages = core.memory.budget.pages() * softswap_sys::PAGE_SIZE;
     Exhausted::NoVictims {
-        limit_mib: parts.budget.limit_bytes() >> 20,
-        other_mib: (parts.used_bytes() - pages) >> 20,
+        limit_mib: core.memory.budget.limit_bytes() >> 20,
+        other_mib: (core.used_bytes() - pages) >> 20,
         pages_mib: pages >> 20,
     }
 }
 
 /// The background thread's work; returns when `go_on` says no.
-pub fn run(parts: &Parts, contexts: &Contexts, go_on: impl Fn() -> bool) {
+pub fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
     let mut shrinker = Shrinker::default();
     let mut cpu_ns = thread_cpu_ns();
-    parts.has_background.store(true, Ordering::Relaxed);
+    core.background.set_running(true);
     while go_on() {
-        let seen = parts.kick.load(Ordering::Acquire);
+        let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        parts.partition.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
-        tend(parts, contexts);
-        parts.pinners.look();
-        let condensed = parts.codec_choice.take_wish()
-            && pool_upkeep::condense(parts, &mut contexts.claim_background()) > 0;
-        if parts.budget.is_comfortable(parts.other_bytes()) {
-            let nap_ns = at_ease.step(parts, contexts);
+        core.policies.partition.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
+        tend(core, contexts);
+        core.memory.pinners.look();
+        let condensed = core.policies.codec_choice.take_wish()
+            && pool_upkeep::condense(core, &mut contexts.claim_background()) > 0;
+        if core.memory.budget.is_comfortable(core.other_bytes()) {
+            let nap_ns = at_ease.step(core, contexts);
             if !condensed {
-                sleep_until_low(parts, seen, nap_ns);
+                sleep_until_low(core, seen, nap_ns);
             }
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
-        let stuck = matches!(round_for_room(parts, &mut context), Round::Stuck(_));
-        shrinker.step(parts, &mut context);
+        let stuck = matches!(round_for_room(core, &mut context), Round::Stuck(_));
+        shrinker.step(core, &mut context);
         drop(context);
-        parts.note_all();
+        core.report();
         if stuck {
-            futex::wait(&parts.kick, seen, Some(PAUSE_NS));
+            core.background.pause(seen, PAUSE_NS);
         }
     }
-    parts.has_background.store(false, Ordering::Relaxed);
+    core.background.set_running(false);
 }
 
 /// Work for when memory is at ease, at its own pace: background reclaim may be woken for
@@ -274,11 +294,11 @@ struct AtEase {
 
 impl AtEase {
     /// Does a step if one is due; how long to sleep until the next is.
-    fn step(&mut self, parts: &Parts, contexts: &Contexts) -> u64 {
+    fn step(&mut self, core: &Core, contexts: &Contexts) -> u64 {
         let now = now_ns();
         if now >= self.next_ns {
-            let upkeep = self.upkeep.step(parts, contexts);
-            self.has_more = self.recompressor.step(parts, contexts) || upkeep;
+            let upkeep = self.upkeep.step(core, contexts);
+            self.has_more = self.recompressor.step(core, contexts) || upkeep;
             self.next_ns = now + PACE_NS;
         }
         if self.has_more { self.next_ns.saturating_sub(now) } else { NAP_NS }
@@ -288,22 +308,20 @@ impl AtEase {
 /// Adds and takes away bounce buffers, and moves the pool's limit. In a context: a fork
 /// waits for that, so that no child has a pool that is half there and counted in full, or
 /// a slab that somebody looked at when it came to be.
-fn tend(parts: &Parts, contexts: &Contexts) {
+fn tend(core: &Core, contexts: &Contexts) {
     let context = contexts.claim_background();
-    parts.tend_buffers();
-    parts.keep_balance();
+    core.tend_buffers();
+    core.balance_pool();
     // Without address space for it nothing is kept.
-    let _ = parts.standby.tend();
+    let _ = core.stores.standby.tend();
     drop(context);
     // Without one: standard error may block.
-    parts.tell_of_full_buffers();
+    core.tell_of_full_buffers();
 }
 
 /// Sleeps until a fault finds memory low, or for so long: peaks are noted then,
 /// and a wake-up that came too early is made good.
-fn sleep_until_low(parts: &Parts, seen: u32, nap_ns: u64) {
-    parts.asleep.store(true, Ordering::Release);
-    futex::wait(&parts.kick, seen, Some(nap_ns));
-    parts.asleep.store(false, Ordering::Relaxed);
-    parts.note_all();
+fn sleep_until_low(core: &Core, seen: u32, nap_ns: u64) {
+    core.background.sleep(seen, nap_ns);
+    core.report();
 }

@@ -7,7 +7,7 @@
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::steps::decompress;
 use crate::steps::relocate::{Moved, Moves};
@@ -30,17 +30,17 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Does one step; whether there may be more to do soon.
-    pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
+    pub fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
         // Also for what needs no context: a fork waits for this one, and what is
         // locked at a fork stays locked in the child.
         let mut context = contexts.claim_background();
-        if parts.areas.iter().any(Area::is_leaving) && self.move_away(parts, &mut context) {
+        if core.stores.areas.iter().any(Area::is_leaving) && self.move_away(core, &mut context) {
             return true;
         }
-        let discarded = parts.areas.discard_one();
-        parts.count_discarded(discarded);
+        let discarded = core.stores.areas.discard_one();
+        core.stores.count_discarded(discarded);
         if discarded == Discarded::Nothing {
-            parts.stats.add(Counter::ShrunkBytes, parts.areas.shrink());
+            core.stats.add(Counter::ShrunkBytes, core.stores.areas.shrink());
         }
         discarded != Discarded::Nothing
     }
@@ -49,22 +49,22 @@ impl Upkeep {
     /// where it is: whoever touches it is told. When a whole round found
     /// nothing that could go, the areas are left alone. False when nothing
     /// could be done now.
-    fn move_away(&mut self, parts: &Parts, context: &mut Context) -> bool {
-        let Some(mut cluster) = parts.buffer(BATCH_PAGES) else { return false };
-        let Ok(slots) = parts.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
+    fn move_away(&mut self, core: &Core, context: &mut Context) -> bool {
+        let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return false };
+        let Ok(slots) = core.stores.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
             return false;
         };
         let mut moved = [const { None }; BATCH_PAGES];
         let (copies, _) = cluster.as_chunks_mut();
         let copies = &mut copies[..slots.as_slice().len()];
-        let count = self.gather(parts, context, copies, &mut moved);
+        let count = self.gather(core, context, copies, &mut moved);
         let moves = Moves { slots, moved: &mut moved[..count] };
-        let gone = moves.carry_out(parts, context, &mut cluster);
-        parts.stats.add(Counter::PagesMoved, gone as u64);
+        let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
+        core.stats.add(Counter::PagesMoved, gone as u64);
         self.moved_in_round += gone;
-        if self.next >= parts.space.high() {
+        if self.next >= core.memory.space.high() {
             if self.moved_in_round == 0 {
-                parts.areas.iter().filter(|area| area.is_leaving()).for_each(Area::give_up);
+                core.stores.areas.iter().filter(|area| area.is_leaving()).for_each(Area::give_up);
             }
             *self = Upkeep::default();
         }
@@ -74,29 +74,29 @@ impl Upkeep {
     /// Claims the next pages that are to go and reads them. Returns how many.
     fn gather(
         &mut self,
-        parts: &Parts,
+        core: &Core,
         context: &mut Context,
         copies: &mut [[u8; PAGE_SIZE]],
         moved: &mut [Option<Moved<'static>>],
     ) -> usize {
         let mut count = 0;
-        let high = parts.space.high();
+        let high = core.memory.space.high();
         for _ in 0..SPAN_PAGES {
-            self.next = parts.space.next_touched(self.next..high);
+            self.next = core.memory.space.next_touched(self.next..high);
             if self.next == high || count == copies.len() {
                 break;
             }
             let page = self.next;
             self.next += 1;
-            if parts.space.has_resident(page)
-                && swap_cache::forget(parts, page, |copy| {
-                    copy.in_slot().is_some_and(|copy| parts.areas.is_leaving(copy.slot()))
+            if core.memory.space.has_resident(page)
+                && swap_cache::forget(core, page, |copy| {
+                    copy.in_slot().is_some_and(|copy| core.stores.areas.is_leaving(copy.slot()))
                 })
             {
                 self.moved_in_round += 1;
             }
-            let Some(claim) = claim_leaving(parts, page) else { continue };
-            if read_copy(parts, context, claim.before().place(), &mut copies[count]).is_some() {
+            let Some(claim) = claim_leaving(core, page) else { continue };
+            if read_copy(core, context, claim.before().place(), &mut copies[count]).is_some() {
                 moved[count] = Some(Moved { claim, at: count, part: None });
                 count += 1;
             }
@@ -106,32 +106,32 @@ impl Upkeep {
 }
 
 /// Claims a page if it is in an area that has failed.
-fn claim_leaving(parts: &Parts, page: PageNo) -> Option<Claim<'static>> {
-    let seen = parts.pages.load(page);
+fn claim_leaving(core: &Core, page: PageNo) -> Option<Claim<'static>> {
+    let seen = core.memory.pages.load(page);
     let (Place::Slot { slot } | Place::Packed { slot, .. }) = seen.place() else { return None };
-    let wanted = !seen.is_busy() && parts.areas.is_leaving(slot);
-    wanted.then(|| parts.pages.try_claim(page, seen)).flatten()
+    let wanted = !seen.is_busy() && core.stores.areas.is_leaving(slot);
+    wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 
 /// Reads the page at a place in the swap areas; `None` when it is not what was
 /// written there, or for want of room to unpack it.
 fn read_copy(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     place: Place,
     copy: &mut [u8; PAGE_SIZE],
 ) -> Option<()> {
     let (Place::Slot { slot } | Place::Packed { slot, .. }) = place else { return None };
-    parts.areas.read(&mut context.lanes, slot, copy).ok()?;
-    if !parts.open_sealed(slot, copy) {
+    core.stores.areas.read(&mut context.lanes, slot, copy).ok()?;
+    if !core.stores.open_sealed(slot, copy) {
         return None;
     }
     if let Place::Packed { part, .. } = place {
         // Of pages none: these stay where they are.
-        if !parts.try_charge(&mut context.scratch, 0, parts.other_bytes()) {
+        if !core.try_charge(&mut context.scratch, 0, core.other_bytes()) {
             return None;
         }
-        decompress::part(parts, context, copy, part).ok()?;
+        decompress::part(&core.stores, context, copy, part).ok()?;
         *copy = context.page.0;
     }
     Some(())

@@ -13,8 +13,7 @@ use crate::core::errors::FaultError;
 use crate::walks::page_in;
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Of what the budget leaves for pages, calls may hold one part in so many.
 const SHARE: usize = 4;
@@ -22,23 +21,6 @@ const SHARE: usize = 4;
 const NAP_NS: u64 = 5_000_000;
 /// Pages brought in for a call after which signals are looked for.
 const PAGES_BETWEEN_LOOKS: usize = 16;
-
-/// What is held now.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    /// In pages; a page held twice counts twice.
-    pages: AtomicUsize,
-    /// Threads that wait for others to let go.
-    waiting: AtomicU32,
-    /// Rises when some is let go while others wait.
-    rings: AtomicU32,
-}
-
-impl Held {
-    pub(super) fn pages(&self) -> usize {
-        self.pages.load(Relaxed)
-    }
-}
 
 /// How far the pinning of a buffer came, and why no further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +46,7 @@ impl Engine {
     /// How much all calls together may hold.
     #[must_use]
     pub fn hold_limit_bytes(&self) -> usize {
-        let budget = &self.parts.budget;
+        let budget = &self.core.memory.budget;
         let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
         (budget.limit_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
     }
@@ -72,7 +54,7 @@ impl Engine {
     /// How much of it one call pins: an eighth of the budget, within bounds.
     #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
-        let part_bytes = (self.parts.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20);
+        let part_bytes = (self.core.memory.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 
@@ -105,9 +87,9 @@ impl Engine {
     pub fn try_hold_memory(&self, pages: usize) -> bool {
         let has_room = self.try_hold(pages);
         if has_room {
-            self.parts.budget.charge(pages);
-            if self.parts.budget.is_low(self.parts.other_bytes()) {
-                self.parts.wake_reclaim();
+            self.core.memory.budget.charge(pages);
+            if self.core.memory.budget.is_low(self.core.other_bytes()) {
+                self.core.background.wake();
             }
         }
         has_room
@@ -115,7 +97,7 @@ impl Engine {
 
     /// Ends what [`Engine::try_hold_memory`] began.
     pub fn let_go_memory(&self, pages: usize) {
-        self.parts.budget.release(pages);
+        self.core.memory.budget.release(pages);
         self.let_go(pages);
     }
 
@@ -176,9 +158,9 @@ impl Engine {
     /// engine's.
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<bool>, FaultError> {
         let mut was_there = true;
-        while !self.parts.pages.try_pin(page) {
+        while !self.core.memory.pages.try_pin(page) {
             was_there = false;
-            match page_in::page_in(&self.parts, &self.contexts, page, (Access::Write, open)) {
+            match page_in::page_in(&self.core, &self.contexts, page, (Access::Write, open)) {
                 Ok(_) => {}
                 // The kernel says what is wrong, or brings it in by itself.
                 Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(None),
@@ -191,7 +173,7 @@ impl Engine {
     /// Pins the page at a managed address if it is resident; whether it was.
     #[must_use]
     pub fn pin_resident(&self, address: usize) -> bool {
-        self.parts.pages.try_pin(self.page_of(address))
+        self.core.memory.pages.try_pin(self.page_of(address))
     }
 
     /// Takes back what [`Engine::pin`] pinned, or [`Engine::pin_resident`].
@@ -200,7 +182,7 @@ impl Engine {
             return;
         }
         for page in self.page_of(address)..=self.page_of(address + len - 1) {
-            self.parts.pages.unpin(page);
+            self.core.memory.pages.unpin(page);
         }
     }
 

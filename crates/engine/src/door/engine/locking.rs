@@ -16,7 +16,7 @@ impl Engine {
     /// How much can be locked.
     #[must_use]
     pub fn lock_limit_bytes(&self) -> usize {
-        self.parts.budget.limit_bytes() / SHARE
+        self.core.memory.budget.limit_bytes() / SHARE
     }
 
     /// Brings a range in and keeps it, within the kernel's limits and
@@ -26,7 +26,7 @@ impl Engine {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
         let most = self.lock_limit_bytes() / PAGE_SIZE;
-        let new = mapping::lock(&self.parts, range, most as u64)?;
+        let new = mapping::lock(&self.core.memory, range, most as u64)?;
         let mut failed = None;
         for part in &new {
             let (start, len) = self.bytes_of(part);
@@ -37,9 +37,10 @@ impl Engine {
         }
         let Some(failed) = failed else { return Ok(()) };
         for part in &new {
-            for were in mapping::unlock(&self.parts, part)? {
+            for were in mapping::unlock(&self.core.memory, part)? {
                 // Those before the one that failed are pinned.
-                were.filter(|_| part.start < failed).for_each(|page| self.parts.pages.unpin(page));
+                were.filter(|_| part.start < failed)
+                    .for_each(|page| self.core.memory.pages.unpin(page));
             }
         }
         Err(io::Error::from_raw_os_error(EAGAIN))
@@ -63,28 +64,28 @@ impl Engine {
 
     /// Ends all that [`Engine::lock_range`] began.
     pub fn unlock_all(&self) -> io::Result<()> {
-        self.unlock_pages(&(0..self.parts.window.pages() as PageNo)).map(drop)
+        self.unlock_pages(&(0..self.core.memory.window.pages() as PageNo)).map(drop)
     }
 
     /// After the kernel has unlocked all that the process had locked: what the
     /// engine itself keeps out of the kernel's swap is locked again.
     pub fn all_was_unlocked(&self) {
-        self.parts.sealer.lock_again();
+        self.core.stores.sealer.lock_again();
     }
 
     /// Whether some page of a range is locked.
     #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
-            signals::with_all_blocked(|| self.parts.space.lock().has_locked(&range))
+            signals::with_all_blocked(|| self.core.memory.space.lock().has_locked(&range))
         })
     }
 
     /// Returns what was locked.
     pub(super) fn unlock_pages(&self, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
-        let were = mapping::unlock(&self.parts, range)?;
+        let were = mapping::unlock(&self.core.memory, range)?;
         for part in &were {
-            part.clone().for_each(|page| self.parts.pages.unpin(page));
+            part.clone().for_each(|page| self.core.memory.pages.unpin(page));
         }
         Ok(were)
     }

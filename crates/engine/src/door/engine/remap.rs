@@ -37,8 +37,8 @@ impl Engine {
     #[must_use]
     pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
-            self.parts.space.is_range_mapped(&range)
-                && signals::with_all_blocked(|| self.parts.space.lock().is_alike(&range))
+            self.core.memory.space.is_range_mapped(&range)
+                && signals::with_all_blocked(|| self.core.memory.space.lock().is_alike(&range))
         })
     }
 
@@ -55,18 +55,18 @@ impl Engine {
         let count = new_len.div_ceil(PAGE_SIZE) as u64;
         if count <= old.end - old.start {
             // What it shrinks by need not be one mapping.
-            if !self.parts.space.is_mapped(old.start) {
+            if !self.core.memory.space.is_mapped(old.start) {
                 return Err(error(EFAULT));
             }
             if old.start + count < old.end {
-                mapping::unmap(&self.parts, old.start + count..old.end)?;
+                mapping::unmap(&self.core, old.start + count..old.end)?;
             }
             return Ok(address);
         }
         if !self.is_one_mapping(address, old_len) {
             return Err(error(EFAULT));
         }
-        if mapping::grow(&self.parts, old.clone(), count)? {
+        if mapping::grow(&self.core.memory, old.clone(), count)? {
             if self.has_locked(address, old_len) {
                 // As Linux has it: refused, what is new is not locked.
                 let _ = self.lock_range(address, new_len);
@@ -99,7 +99,7 @@ impl Engine {
         let target = match target {
             Some(target) => {
                 let range = self.pages_of(target, new_len)?;
-                mapping::map_at(&self.parts, range.clone(), protection, true)?;
+                mapping::map_at(&self.core, range.clone(), protection, true)?;
                 range
             }
             None => {
@@ -119,13 +119,13 @@ impl Engine {
         let moves = old.start..old.end.min(old.start + (new.end - new.start));
         let locked = self.unlock_pages(&old)?;
         if let Err(refused) = self.transfer(moves, new.start) {
-            mapping::unmap(&self.parts, new)?;
+            mapping::unmap(&self.core, new)?;
             self.lock_again(&locked);
             return Err(refused);
         }
-        self.parts.space.lock().take_along(&old, &new);
+        self.core.memory.space.lock().take_along(&old, &new);
         if source == Source::Unmapped {
-            mapping::unmap(&self.parts, old)?;
+            mapping::unmap(&self.core, old)?;
         }
         if !locked.is_empty() {
             self.lock_again(&[new]);
@@ -154,10 +154,13 @@ impl Engine {
             return Ok(None);
         }
         let wants_room = may_move == Move::ToRoom || count >= CHUNK_PAGES / 4;
-        let roomy =
-            if wants_room { mapping::map_roomy(&self.parts, count, protection)? } else { None };
+        let roomy = if wants_room {
+            mapping::map_roomy(&self.core.memory, count, protection)?
+        } else {
+            None
+        };
         if roomy.is_none() && may_move == Move::Anywhere {
-            return mapping::map(&self.parts, count, protection);
+            return mapping::map(&self.core.memory, count, protection);
         }
         Ok(roomy)
     }
@@ -169,8 +172,8 @@ impl Engine {
 
     fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
         let _moving = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        mapping::transfer(&self.parts, from, to, |page| {
-            page_in::page_in(&self.parts, &self.contexts, page, (Access::Read, 0))
+        mapping::transfer(&self.core, from, to, |page| {
+            page_in::page_in(&self.core, &self.contexts, page, (Access::Read, 0))
                 .map(drop)
                 .map_err(|_| error(EIO))
         })

@@ -1,10 +1,10 @@
-//! The buffers of one CPU in one pool.
+//! One pool of buffers, and the area of one CPU in it.
 
-use super::segments;
 use crate::base::primitive::Ordering::Relaxed;
 use crate::base::primitive::{AtomicU32, AtomicU64};
 use crossbeam_utils::CachePadded;
-use softswap_sys::segment::{Arena, Run, Segment};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
 /// Slots that are searched together.
 #[derive(Debug)]
@@ -122,4 +122,36 @@ impl Area {
     pub(super) fn reset_high_water(&self) {
         self.high_water.store(self.used() as u32, Relaxed);
     }
+}
+
+/// One pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// A power of two, no more than the primary pool has.
+    pub(super) areas: Box<[CachePadded<Area>]>,
+}
+
+impl Pool {
+    pub(super) fn new(arena: &mut Arena, areas: usize, slots_per_area: usize) -> Pool {
+        let area = |_| CachePadded::new(Area::new(arena, slots_per_area));
+        Pool { areas: (0..areas).map(area).collect() }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.areas.iter().map(|area| area.slots()).sum::<usize>() * PAGE_SIZE
+    }
+
+    pub(super) fn takes(&self) -> u64 {
+        self.areas.iter().map(|area| area.takes()).sum()
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.areas.iter().map(|area| area.used()).sum()
+    }
+}
+
+/// Segments for `slots` slots.
+pub(super) fn segments(arena: &mut Arena, slots: usize) -> Box<[CachePadded<Segment>]> {
+    let sizes = (0..slots).step_by(SEGMENT_SLOTS).map(|first| (slots - first).min(SEGMENT_SLOTS));
+    sizes.map(|slots| CachePadded::new(arena.segment(slots))).collect()
 }

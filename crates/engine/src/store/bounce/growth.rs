@@ -1,42 +1,35 @@
-//! More buffers when there were too few, and fewer when they are idle.
-//!
-//! A search that found nothing asks for a pool; background reclaim adds one
-//! when the budget has room for it, and takes away what nobody has used for a
-//! while. Until then a buffer can be lent from address space kept for that: it
-//! gets its memory when it is first written to and loses it on return.
+//! What there may be beside the primary pool: pools that are added, and buffers that are
+//! lent for one use.
 
-use super::{MAX_POOLS, Pool, Pools, segments};
+use super::area::{Pool, segments};
 use crate::base::primitive::AtomicU64;
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::base::primitive::Ordering::{Relaxed, Release};
 use crossbeam_utils::CachePadded;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
-use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Mutex, PoisonError};
 
+/// The primary pool and those that may be added.
+pub(super) const MAX_POOLS: usize = 8;
 /// Buffers that can be lent at once.
 const TRANSIENT_BUFFERS: usize = 8;
-/// How long a pool that was added must be idle before it goes.
-const IDLE_NS: u64 = 10_000_000_000;
-/// How long a waiter sleeps at most before it looks again.
-const WAIT_NS: u64 = 1_000_000;
-
 /// What there may be beside the primary pool.
 #[derive(Debug)]
 pub(super) struct Growth {
     limit_bytes: usize,
     /// Of pools that were added and buffers that are lent.
-    bytes: AtomicUsize,
-    is_asked_for: AtomicBool,
+    pub(super) bytes: AtomicUsize,
+    pub(super) is_asked_for: AtomicBool,
     transient: Box<[CachePadded<Segment>]>,
     lent_slots: AtomicUsize,
     lent: AtomicU64,
-    grown: AtomicU64,
-    released: AtomicU64,
+    pub(super) grown: AtomicU64,
+    pub(super) released: AtomicU64,
     /// What each pool had handed out when it was last seen busy, and when that
     /// was. Held while pools come and go.
-    seen: Mutex<[(u64, u64); MAX_POOLS]>,
+    pub(super) seen: Mutex<[(u64, u64); MAX_POOLS]>,
 }
 
 impl Growth {
@@ -83,7 +76,7 @@ impl Growth {
     }
 
     /// Counts `bytes` if the bound allows them.
-    fn charge(&self, bytes: usize) -> bool {
+    pub(super) fn charge(&self, bytes: usize) -> bool {
         let within = |now: usize| Some(now + bytes).filter(|sum| *sum <= self.limit_bytes);
         self.bytes.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
@@ -127,106 +120,5 @@ impl Growth {
 
     pub(super) fn released(&self) -> u64 {
         self.released.load(Relaxed)
-    }
-}
-
-impl Pools {
-    /// What there is beside the fixed part, in bytes.
-    #[must_use]
-    pub fn extra_bytes(&self) -> usize {
-        self.growth.bytes()
-    }
-
-    /// Whether a search found nothing since a pool was last added. Asking
-    /// again is left to the next search that finds nothing.
-    #[must_use]
-    pub fn wants_pool(&self) -> bool {
-        self.growth.is_asked_for.load(Relaxed) && self.growth.is_asked_for.swap(false, Acquire)
-    }
-
-    /// Adds a pool of up to `room_bytes`, if there is one to add within the
-    /// bound; whether it did. Not in a fault: it waits for other growing, and
-    /// for the kernel's pages.
-    pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
-        let mut seen = self.growth.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = self.open.load(Relaxed);
-        let mut closed = self.pools.iter().enumerate().filter(|(index, _)| open >> index & 1 == 0);
-        let Some((index, pool)) = closed.find(|(_, pool)| pool.bytes() <= room_bytes) else {
-            return false;
-        };
-        if !self.growth.charge(pool.bytes()) {
-            return false;
-        }
-        pool.areas.iter().for_each(|area| area.open());
-        seen[index] = (pool.takes(), now_ns);
-        self.open.fetch_or(1 << index, AcqRel);
-        self.growth.grown.fetch_add(1, Relaxed);
-        self.wake_waiters();
-        true
-    }
-
-    /// Takes away pools that were added and have been idle for a while.
-    pub fn release_idle(&self, now_ns: u64) {
-        let open = self.open.load(Relaxed);
-        if open == 1 {
-            return;
-        }
-        let mut seen = self.growth.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, pool) in self.pools.iter().enumerate().skip(1) {
-            let (takes, since_ns) = seen[index];
-            if open >> index & 1 == 0 {
-                continue;
-            }
-            if pool.takes() != takes || pool.used() > 0 {
-                seen[index] = (pool.takes(), now_ns);
-            } else if now_ns.saturating_sub(since_ns) >= IDLE_NS {
-                self.release(index);
-            }
-        }
-    }
-
-    /// Takes a pool out of use. One of which something has been taken meanwhile
-    /// stays.
-    pub(super) fn release(&self, index: usize) -> bool {
-        let pool = &self.pools[index];
-        // First, so that searches pass it by.
-        self.open.fetch_and(!(1 << index), AcqRel);
-        let closed = pool.areas.iter().take_while(|area| area.close()).count();
-        if closed < pool.areas.len() {
-            pool.areas[..closed].iter().for_each(|area| area.open());
-            self.open.fetch_or(1 << index, AcqRel);
-            return false;
-        }
-        self.growth.bytes.fetch_sub(pool.bytes(), Relaxed);
-        self.growth.released.fetch_add(1, Relaxed);
-        true
-    }
-
-    /// Waits until a buffer has come back, or for a moment. Holders wait for
-    /// the disk at most, never for a buffer, so one does come back.
-    pub fn wait(&self) {
-        self.waiters.fetch_add(1, AcqRel);
-        futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
-        self.waiters.fetch_sub(1, AcqRel);
-    }
-
-    /// Wakes who waits for a buffer. One that comes too late is made good by
-    /// the waiter's looking again.
-    #[inline]
-    pub(super) fn wake_waiters(&self) {
-        if self.waiters.load(Relaxed) > 0 {
-            self.returns.fetch_add(1, Release);
-            futex::wake_all(&self.returns);
-        }
-    }
-}
-
-impl Pool {
-    fn takes(&self) -> u64 {
-        self.areas.iter().map(|area| area.takes()).sum()
-    }
-
-    fn used(&self) -> usize {
-        self.areas.iter().map(|area| area.used()).sum()
     }
 }

@@ -9,7 +9,7 @@
 //! segments of 64 slots, each with a word of bits, taken and freed without a
 //! lock. A buffer is one page to 64 adjacent ones.
 //!
-//! The primary pool is there from the start. When it was too small [`growth`]
+//! The primary pool is there from the start. When it was too small [`resize`]
 //! adds pools in the background, and meanwhile lends single buffers (transient
 //! ones), both within a bound; who finds nothing waits. Swap-in has a reserve
 //! that nobody else takes from: one page for each thread that may need it, so
@@ -17,30 +17,32 @@
 
 mod area;
 mod growth;
+mod order;
+mod resize;
+mod usage;
 #[cfg(all(test, loom))]
 mod model;
-mod order;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod usage;
 
 pub use order::Order;
 pub use usage::Usage;
 
-use crate::base::primitive::Ordering::{Acquire, Relaxed};
+use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::base::primitive::{AtomicU32, AtomicU64};
-use area::Area;
+use area::{Pool, segments};
 use crossbeam_utils::CachePadded;
 use growth::Growth;
-use softswap_sys::PAGE_SIZE;
+use softswap_sys::futex;
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment, StaticRange};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicUsize;
 
+/// How long a waiter sleeps at most before it looks again.
+const WAIT_NS: u64 = 1_000_000;
 /// Pages of the largest buffer.
 pub const MAX_PAGES: usize = SEGMENT_SLOTS;
-/// The primary pool and those that may be added.
-const MAX_POOLS: usize = 8;
 
 /// How many buffers there are, in slots of a page.
 #[derive(Debug, Clone, Copy)]
@@ -71,25 +73,16 @@ pub struct Pools {
     /// Threads that wait for a buffer, and what they wait on.
     waiters: AtomicU32,
     returns: std::sync::atomic::AtomicU32,
-    full: usage::Full,
+    long_wait: LongWait,
 }
 
-/// One pool.
-#[derive(Debug)]
-struct Pool {
-    /// A power of two, no more than the primary pool has.
-    areas: Box<[CachePadded<Area>]>,
-}
-
-impl Pool {
-    fn new(arena: &mut Arena, areas: usize, slots_per_area: usize) -> Pool {
-        let area = |_| CachePadded::new(Area::new(arena, slots_per_area));
-        Pool { areas: (0..areas).map(area).collect() }
-    }
-
-    fn bytes(&self) -> usize {
-        self.areas.iter().map(|area| area.slots()).sum::<usize>() * PAGE_SIZE
-    }
+/// That somebody waited for long.
+#[derive(Debug, Default)]
+struct LongWait {
+    /// For so many pages; 0: nobody did.
+    pages: AtomicUsize,
+    /// When it was last said; 0: never.
+    said_ns: AtomicU64,
 }
 
 impl Pools {
@@ -128,7 +121,7 @@ impl Pools {
             longest_run: slots_per_area.min(SEGMENT_SLOTS),
             waiters: AtomicU32::new(0),
             returns: std::sync::atomic::AtomicU32::new(0),
-            full: usage::Full::default(),
+            long_wait: LongWait::default(),
         })
     }
 
@@ -251,12 +244,24 @@ impl Pools {
     pub fn fixed_range(&self) -> StaticRange {
         self.fixed
     }
-}
 
-/// Segments for `slots` slots.
-fn segments(arena: &mut Arena, slots: usize) -> Box<[CachePadded<Segment>]> {
-    let sizes = (0..slots).step_by(SEGMENT_SLOTS).map(|first| (slots - first).min(SEGMENT_SLOTS));
-    sizes.map(|slots| CachePadded::new(arena.segment(slots))).collect()
+    /// Waits until a buffer has come back, or for a moment. Holders wait for
+    /// the disk at most, never for a buffer, so one does come back.
+    pub fn wait(&self) {
+        self.waiters.fetch_add(1, AcqRel);
+        futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
+        self.waiters.fetch_sub(1, AcqRel);
+    }
+
+    /// Wakes who waits for a buffer. One that comes too late is made good by
+    /// the waiter's looking again.
+    #[inline]
+    fn wake_waiters(&self) {
+        if self.waiters.load(Relaxed) > 0 {
+            self.returns.fetch_add(1, Release);
+            futex::wake_all(&self.returns);
+        }
+    }
 }
 
 /// A buffer held; dropped, it goes back to where it came from.

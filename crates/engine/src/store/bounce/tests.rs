@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use softswap_sys::PAGE_SIZE;
 use std::collections::HashSet;
 
 const SHAPE: Shape = Shape { areas: 4, slots_per_area: 96, reserve_slots: 3, extra_bytes: 0 };

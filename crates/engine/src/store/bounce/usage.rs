@@ -3,19 +3,9 @@
 use super::Pools;
 use crate::base::primitive::Ordering::Relaxed;
 use softswap_sys::PAGE_SIZE;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// The least time between two words about full buffers.
 const QUIET_NS: u64 = 10_000_000_000;
-
-/// That somebody waited for long.
-#[derive(Debug, Default)]
-pub(super) struct Full {
-    /// For so many pages; 0: nobody did.
-    pages: AtomicUsize,
-    /// When it was last said; 0: never.
-    said_ns: AtomicU64,
-}
 
 /// How the buffers are being used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,18 +65,18 @@ impl Pools {
 
     /// Notes that somebody waited long for a buffer of so many pages.
     pub fn note_long_wait(&self, pages: usize) {
-        self.full.pages.store(pages, Relaxed);
+        self.long_wait.pages.store(pages, Relaxed);
     }
 
     /// What there is to say about that, now and then.
     #[must_use]
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
-        let said_ns = self.full.said_ns.load(Relaxed);
-        if self.full.pages.load(Relaxed) == 0 || (said_ns > 0 && now_ns - said_ns < QUIET_NS) {
+        let said_ns = self.long_wait.said_ns.load(Relaxed);
+        if self.long_wait.pages.load(Relaxed) == 0 || (said_ns > 0 && now_ns - said_ns < QUIET_NS) {
             return None;
         }
-        self.full.said_ns.store(now_ns, Relaxed);
-        let wanted = self.full.pages.swap(0, Relaxed) * PAGE_SIZE;
+        self.long_wait.said_ns.store(now_ns, Relaxed);
+        let wanted = self.long_wait.pages.swap(0, Relaxed) * PAGE_SIZE;
         let usage = self.usage();
         Some(format!(
             "softswap: the bounce buffers are full ({wanted} bytes wanted, {} in all, {} used): \

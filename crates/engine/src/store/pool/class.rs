@@ -4,7 +4,7 @@
 //! waste; near the top, where a slab holds some twenty objects, neighbouring
 //! steps widen to the same size and become one class.
 
-use super::{HEADER_BYTES, MAX_OBJECT_BYTES, SLAB_BYTES};
+use super::layout::{HEADER_BYTES, MAX_OBJECT_BYTES, PoolFull, SLAB_BYTES};
 
 const STEP_BYTES: usize = 64;
 const STEPS: usize = MAX_OBJECT_BYTES / STEP_BYTES;
@@ -77,6 +77,15 @@ const fn class_of() -> [u8; UNITS] {
         units += 1;
     }
     table
+}
+
+/// The class that an object is stored in, if the pool takes it at all.
+pub(super) fn class_to_take(packed: &[u8]) -> Result<usize, PoolFull> {
+    if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
+        debug_assert!(false, "{} bytes are not the pool's to store", packed.len());
+        return Err(PoolFull);
+    }
+    Ok(class_for(packed.len()))
 }
 
 #[cfg(test)]

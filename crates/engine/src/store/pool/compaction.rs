@@ -4,8 +4,9 @@
 //! The pool finds the slab and the gaps; moving an object is the caller's,
 //! because its page's entry has to name the new place.
 
-use super::class::{CLASS, CLASSES};
-use super::{Handle, Pool, PoolFull, SLAB_BYTES, class_of};
+use super::class::{CLASS, CLASSES, class_to_take};
+use super::layout::{PoolFull, SLAB_BYTES};
+use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -95,7 +96,7 @@ impl Pool {
     /// # Panics
     /// As [`Pool::store`].
     pub fn store_in_gap(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
-        let class = class_of(packed)?;
+        let class = class_to_take(packed)?;
         let lane = self.lane(class, current_cpu());
         let found = self.current_slab(class, lane).or_else(|| {
             let mut directory = self.directory();

@@ -21,6 +21,7 @@
 //! free needs the directory
 //! only when the slab falls into a lower group, becomes empty, or was full.
 
+mod layout;
 mod class;
 mod list;
 mod handle;
@@ -29,29 +30,23 @@ mod current;
 mod directory;
 mod compaction;
 #[cfg(test)]
+mod map_tests;
+#[cfg(test)]
 mod tests;
 
-use class::{CLASS, CLASSES, class_for};
+use class::{CLASS, CLASSES, class_to_take};
 pub use compaction::IdleSearch;
 use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
 pub use handle::{Handle, TAGS};
+pub use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull, SLAB_BYTES};
 use slab::Slab;
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::raw::current_cpu;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use thiserror::Error;
 
-/// Bytes of a slab, the unit in which the pool takes and returns memory.
-pub const SLAB_BYTES: usize = 64 << 10;
-/// The largest object the pool takes.
-pub const MAX_OBJECT_BYTES: usize = 3072;
-/// An owner is a page number of at most this many bits.
-pub const OWNER_BITS: u32 = 40;
-/// What a slot begins with: a header word and a checksum.
-const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 /// A pool that was full takes pages again when it uses less than this share of
 /// its limit, in percent: else every page freed would let one in, and pages
 /// would go to disk and to the pool in no order.
@@ -61,16 +56,6 @@ const MOST_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
-
-/// The pool has no slab left and no slot that the object fits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the compressed pool is full")]
-pub struct PoolFull;
-
-/// An object is not what was stored, or not there at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("checksum mismatch")]
-pub struct Damaged;
 
 /// Slabs that come into use together are neighbours: their locks must not
 /// share a cache line.
@@ -157,7 +142,7 @@ impl Pool {
         owner: u64,
         tag: u8,
     ) -> Result<Handle, PoolFull> {
-        let class = class_of(packed)?;
+        let class = class_to_take(packed)?;
         let lane = self.lane(class, cpu);
         let found = self.current_slab(class, lane).or_else(|| self.next_slab(class, lane));
         let Some((slab, guard)) = found else {
@@ -503,13 +488,4 @@ impl Pool {
     fn directory(&self) -> MutexGuard<'_, Directory> {
         lock(&self.directory)
     }
-}
-
-/// The class that an object is stored in, if the pool takes it at all.
-fn class_of(packed: &[u8]) -> Result<usize, PoolFull> {
-    if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
-        debug_assert!(false, "{} bytes are not the pool's to store", packed.len());
-        return Err(PoolFull);
-    }
-    Ok(class_for(packed.len()))
 }

@@ -9,7 +9,7 @@
 
 use super::class::CLASS;
 use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
-use super::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
+use super::layout::{HEADER_BYTES, OWNER_BITS, SLAB_BYTES};
 use crc32fast::Hasher;
 use softswap_sys::memory::{give_back, populate};
 

@@ -1,11 +1,16 @@
 //! The bits of one cluster: which of its slots are in use, and where the next
 //! run of free ones is.
 
+use softswap_sys::PAGE_SIZE;
 use std::ops::Range;
 
 /// Slots in a cluster: 2 MiB of pages, and a cache line of bits. A word of bits
 /// in models, which look at every order in which words can be read.
 pub const CLUSTER_SLOTS: usize = if cfg!(loom) { 64 } else { 512 };
+
+pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+/// Areas grow by whole clusters.
+pub(crate) const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * PAGE_BYTES;
 
 pub(crate) const WORDS: usize = CLUSTER_SLOTS / 64;
 

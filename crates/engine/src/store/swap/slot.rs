@@ -24,24 +24,22 @@
 //! Locks: that for growing and shrinking, then those of up to two shelves, in
 //! their order.
 
-mod frozen;
-mod service;
 mod shelf;
+mod homes;
+mod service;
+mod frozen;
 
 use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use crate::base::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard};
+use crate::base::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 use crate::base::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use crossbeam_utils::CachePadded;
-use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING};
+use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING, lock};
 use std::io;
 use std::ops::Range;
-use std::sync::PoisonError;
 
 /// Counters that threads share the load of.
 const STRIPES: usize = 16;
-
-const NONE: u32 = u32::MAX;
 
 /// A processor leaves a cluster whose longest run is shorter for another one.
 const SHORT_SLOTS: usize = 8;
@@ -381,10 +379,8 @@ fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)>
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
+#[cfg(all(test, not(loom)))]
+mod history_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

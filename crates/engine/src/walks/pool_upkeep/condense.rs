@@ -7,7 +7,7 @@
 //! once.
 
 use super::recompress::repack;
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
@@ -15,19 +15,19 @@ use crate::store::pool::Handle;
 const OBJECTS: usize = 32;
 
 /// Packs some of the oldest objects anew. Returns how many it looked at.
-pub fn condense(parts: &Parts, context: &mut Context) -> usize {
-    let Some(packer) = parts.packer() else { return 0 };
+pub fn condense(core: &Core, context: &mut Context) -> usize {
+    let Some(packer) = core.policies.packer() else { return 0 };
     let mut objects = [(0, Handle::default()); OBJECTS];
-    let count = parts.pool.oldest(&mut objects);
+    let count = core.stores.pool.oldest(&mut objects);
     let Some((_, first)) = objects[..count].first() else {
-        parts.codec_choice.note_condensed(u64::MAX);
+        core.policies.codec_choice.note_condensed(u64::MAX);
         return 0;
     };
     for object in &objects[..count] {
-        repack(parts, context, *object, packer);
+        repack(core, context, *object, packer);
     }
     // Those that stay are not to be the last of their slab.
-    parts.pool.reopen_if_gone_through(first.slab());
-    parts.codec_choice.note_condensed(count as u64);
+    core.stores.pool.reopen_if_gone_through(first.slab());
+    core.policies.codec_choice.note_condensed(count as u64);
     count
 }

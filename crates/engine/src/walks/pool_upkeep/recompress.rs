@@ -2,11 +2,11 @@
 //! dense codec, when processors are idle. Opt-in: such pages take longer to
 //! come back.
 
-use super::claim_pooled;
+use super::objects::claim_pooled;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Counter;
 use crate::codec::{self, Packer};
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
 use crate::steps::decompress;
 use crate::store::pool::Handle;
@@ -33,34 +33,34 @@ pub struct Recompressor {
 impl Recompressor {
     /// Does a little, if it is wanted and no processor is; whether there may be
     /// more to do soon.
-    pub fn step(&mut self, parts: &Parts, contexts: &Contexts) -> bool {
-        if !parts.recompresses.load(Relaxed) || self.has_settled(parts) {
+    pub fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
+        if !core.policies.recompresses.load(Relaxed) || self.has_settled(core) {
             return false;
         }
-        if !parts.pressure.is_contended(now_ns()) {
-            self.advance(parts, contexts);
+        if !core.steering.pressure.is_contended(now_ns()) {
+            self.advance(core, contexts);
         }
         true
     }
 
     /// Whether a whole round found nothing to do, and nothing was pooled since.
-    pub fn has_settled(&self, parts: &Parts) -> bool {
-        self.settled_at == Some(parts.stats.get(Counter::PagesPooled))
+    pub fn has_settled(&self, core: &Core) -> bool {
+        self.settled_at == Some(core.stats.get(Counter::PagesPooled))
     }
 
     /// Packs the next idle slab's pages again, if there is one near.
-    pub fn advance(&mut self, parts: &Parts, contexts: &Contexts) {
-        let pooled = parts.stats.get(Counter::PagesPooled);
+    pub fn advance(&mut self, core: &Core, contexts: &Contexts) {
+        let pooled = core.stats.get(Counter::PagesPooled);
         let mut context = contexts.claim_background();
-        let search = parts.pool.idle_slab(&mut self.next);
+        let search = core.stores.pool.idle_slab(&mut self.next);
         self.is_restless |= search.passed_used;
         if search.wrapped {
             self.settled_at = (!self.is_restless).then_some(pooled);
             self.is_restless = false;
         }
         let Some(slab) = search.slab else { return };
-        parts.pool.each_object(slab, |page, handle| {
-            self.is_restless |= repack(parts, &mut context, (page, handle), DENSE).is_some();
+        core.stores.pool.each_object(slab, |page, handle| {
+            self.is_restless |= repack(core, &mut context, (page, handle), DENSE).is_some();
         });
     }
 }
@@ -69,26 +69,26 @@ impl Recompressor {
 /// little, somebody has the page, it is damaged, or the pool or the budget is full: for a
 /// moment both copies are there.
 pub(super) fn repack(
-    parts: &Parts,
+    core: &Core,
     context: &mut Context,
     (page, handle): (PageNo, Handle),
     packer: Packer,
 ) -> Option<()> {
     let tag = packer.codec().tag();
-    if handle.tag() == tag || parts.pool.used_bytes() >= parts.pool.limit_bytes() {
+    if handle.tag() == tag || core.stores.pool.used_bytes() >= core.stores.pool.limit_bytes() {
         return None;
     }
-    let _room = parts.room_for_pool(context.scratch.bytes_to_pack(packer))?;
-    let claim = claim_pooled(parts, page, handle)?;
-    decompress::peeked(parts, context, handle).ok()?;
+    let _room = core.room_for_pool(context.scratch.bytes_to_pack(packer))?;
+    let claim = claim_pooled(core, page, handle)?;
+    decompress::peeked(&core.stores, context, handle).ok()?;
     let old_bytes = handle.packed_bytes();
     let room = &mut context.packed.0[..old_bytes - old_bytes / GAIN_SHARE];
     let len = codec::compress(packer, &context.page.0, room, &mut context.scratch)?;
-    parts.workspaces.note_stored(packer.codec());
-    let new = parts.pool.store(&room[..len], page, tag).ok()?;
+    core.stores.workspaces.note_stored(packer.codec());
+    let new = core.stores.pool.store(&room[..len], page, tag).ok()?;
     claim.publish(Place::Pool { handle: new.to_bits() });
-    parts.pool.free(handle);
-    parts.stats.add(Counter::PagesRecompressed, 1);
-    parts.stats.add(Counter::RecompressedSavedBytes, (old_bytes - len) as u64);
+    core.stores.pool.free(handle);
+    core.stats.add(Counter::PagesRecompressed, 1);
+    core.stats.add(Counter::RecompressedSavedBytes, (old_bytes - len) as u64);
     Some(())
 }

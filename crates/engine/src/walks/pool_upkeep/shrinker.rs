@@ -5,8 +5,9 @@
 //! many of those the pool could do without. These are fewer the more pages come
 //! back from the disk, as in the zswap shrinker of Linux.
 
+use super::write_back::write_back;
 use crate::base::stats::{Counter, Tier};
-use crate::core::parts::Parts;
+use crate::core::Core;
 use crate::memory::context::Context;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,30 +28,30 @@ pub struct Shrinker {
 
 impl Shrinker {
     /// Called after each batch of background reclaim.
-    pub fn step(&mut self, parts: &Parts, context: &mut Context) {
-        let faults = parts.stats.faults(Tier::Disk);
+    pub fn step(&mut self, core: &Core, context: &mut Context) {
+        let faults = core.stats.faults(Tier::Disk);
         let came_back = faults.saturating_sub(self.faults_seen);
         self.faults_seen = faults;
         self.protected -= self.protected / FADE;
         self.protected += usize::try_from(came_back).unwrap_or(usize::MAX / 2);
-        if !parts.pool_shrinks.load(Relaxed) {
+        if !core.policies.pool_shrinks.load(Relaxed) {
             return;
         }
-        self.due += self.eligible(parts);
+        self.due += self.eligible(core);
         if self.due >= SHARE * crate::memory::context::BATCH_PAGES {
             // What it could not do for want of a slot is not made good later.
             self.due = 0;
-            let gone = super::write_back(parts, context).unwrap_or(0);
-            parts.stats.add(Counter::PagesShrunk, gone as u64);
+            let gone = write_back(core, context).unwrap_or(0);
+            core.stats.add(Counter::PagesShrunk, gone as u64);
         }
     }
 
     /// Pages that the pool could do without, by what they take: one that packs
     /// to a third counts as a third.
-    fn eligible(&self, parts: &Parts) -> usize {
-        let objects = parts.pool.objects();
+    fn eligible(&self, core: &Core) -> usize {
+        let objects = core.stores.pool.objects();
         let spare = objects.saturating_sub(self.protected);
-        let packed_bytes = parts.pool.stored_bytes() / objects.max(1);
+        let packed_bytes = core.stores.pool.stored_bytes() / objects.max(1);
         spare * packed_bytes / softswap_sys::PAGE_SIZE
     }
 }

@@ -1,7 +1,7 @@
 //! Why an area cannot be had, or has no room.
 
-use super::CLUSTER_BYTES;
 use crate::store::io::IoError;
+use crate::store::swap::cluster::CLUSTER_BYTES;
 use crate::store::swap::extent::AppendError;
 use std::io;
 

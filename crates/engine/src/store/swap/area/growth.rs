@@ -6,9 +6,9 @@
 //! it has become free it shrinks again, from its end as far as nothing is in
 //! use there.
 
-use super::{
-    Area, AreaConfig, AreaFull, CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES, lock, whole_clusters,
-};
+use super::errors::AreaFull;
+use super::{Area, AreaConfig, lock, whole_clusters};
+use crate::store::swap::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use crate::store::swap::extent::AppendError;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -8,31 +8,28 @@
 //! [`upkeep`] tells the storage what is not needed and notices when it fails.
 
 mod errors;
+mod health;
 mod growth;
 mod transfer;
 mod upkeep;
 
 pub use errors::{AreaError, AreaFull};
-pub use upkeep::Discarded;
+pub use health::Discarded;
 
-use super::cluster::CLUSTER_SLOTS;
+use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
 use super::extent::ExtentMap;
 use super::slot::{NotInUse, SlotAllocator};
 use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
 use crate::store::io::{Device, Facts, Lane};
-use softswap_sys::PAGE_SIZE;
+use health::Health;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use upkeep::Health;
 
-const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Areas grow by whole clusters.
-const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * PAGE_BYTES;
 /// Slot numbers stay below this (128 TiB): above are the bits that tell areas
 /// apart.
 pub const MAX_SLOTS: u64 = 1 << 35;

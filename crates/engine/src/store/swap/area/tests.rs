@@ -4,6 +4,7 @@ use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim::{Fault, SimDevice};
 use crate::store::io::{FileDevice, IoErrorKind, Operation};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::memory::reserve_u64;

@@ -1,7 +1,8 @@
 //! Pages to and from an area's slots, piece by piece where extents end.
 
-use super::{Area, PAGE_BYTES};
+use super::Area;
 use crate::store::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
+use crate::store::swap::cluster::PAGE_BYTES;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 

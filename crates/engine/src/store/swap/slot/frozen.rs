@@ -5,7 +5,8 @@
 //! enough, and costs a fork nothing per page: while it is above zero, what is
 //! freed goes into limbo.
 
-use super::{SlotAllocator, WORDS, lock};
+use super::shelf::lock;
+use super::{SlotAllocator, WORDS};
 use crate::base::primitive::Ordering::{Acquire, SeqCst};
 
 impl SlotAllocator {

@@ -2,11 +2,10 @@
 //! that is not there or bad, clusters being discarded, and the area's end when
 //! it shrinks.
 
-use super::{
-    CLUSTER_SLOTS, CURRENT, FREE, GONE, NotInUse, SlotAllocator, WAITING, WORDS, by_cluster, lock,
-    masks,
-};
+use super::shelf::{CURRENT, FREE, GONE, WAITING, lock};
+use super::{NotInUse, SlotAllocator, by_cluster};
 use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
 
 impl SlotAllocator {
     /// Never hands these slots out: they have no storage, or bad one. Only for

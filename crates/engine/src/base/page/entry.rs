@@ -1,0 +1,281 @@
+//! What an entry says: where the page is, packed into 64 bits.
+
+const STATE: u64 = 0b111;
+pub(super) const BUSY: u64 = 1 << 3;
+pub(super) const WAITERS: u64 = 1 << 4;
+const PAYLOAD_SHIFT: u32 = 6;
+/// Payloads are below this.
+pub const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
+pub(super) const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
+/// Heat is at most this.
+pub const MAX_HEAT: u8 = 15;
+pub(super) const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
+const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
+const COPY_IN_POOL: u64 = PROTECTED << 1;
+pub(super) const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
+pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
+pub(super) const PINS: u64 = 0xffff << PIN_SHIFT;
+const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
+const COPY_BITS: u32 = SLOT_BITS + 4;
+const NO_COPY: u64 = (1 << COPY_BITS) - 1;
+/// The upper bits of a handle of the pool's, so many, say which object it is.
+pub const OBJECT_BITS: u32 = 34;
+const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
+const _: () = assert!(OBJECT_BITS <= COPY_BITS);
+
+/// Slot numbers are below this.
+pub const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 40;
+/// Parts of packed pages are below this.
+pub const PART_LIMIT: u8 = 15;
+/// Stands for no part: the slot holds one page.
+pub(super) const WHOLE: u8 = PART_LIMIT;
+
+/// A page's number in the window.
+pub type PageNo = u64;
+
+/// Where a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing is stored: never touched, discarded, or not mapped at all.
+    Vacant,
+    /// In the program's memory. Heat is what reclaim still grants it.
+    Resident {
+        /// 0 to [`MAX_HEAT`] rounds of grace.
+        heat: u8,
+        /// What is stored of it, if anything, while it is unchanged and write-protected.
+        copy: Option<StoredCopy>,
+    },
+    /// Taken out, waiting in a staging frame.
+    Staged {
+        /// Number of the frame.
+        frame: u32,
+    },
+    /// All words equal.
+    Filled {
+        /// The word, as [`crate::codec::same_filled`] encodes it.
+        code: u64,
+    },
+    /// Compressed in DRAM.
+    Pool {
+        /// The pool's handle, as bits.
+        handle: u64,
+    },
+    /// In the swap area.
+    Slot {
+        /// Slot number.
+        slot: u64,
+    },
+    /// A mapping that is not managed lies here.
+    Foreign,
+    /// In the swap area, compressed, in a slot that it shares.
+    Packed {
+        /// Slot number.
+        slot: u64,
+        /// Which part of the slot's page, below [`PART_LIMIT`].
+        part: u8,
+    },
+}
+
+/// Where a page is stored that is in DRAM as it is, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredCopy {
+    /// In the swap area.
+    Slot(SlotCopy),
+    /// Compressed in the pool.
+    Pool {
+        /// Which object: a handle's upper [`OBJECT_BITS`] bits.
+        object: u64,
+    },
+    /// Nowhere, or not any more; but the page is still unchanged since it came, and
+    /// write-protected.
+    Nowhere,
+}
+
+/// Where in the swap area a copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotCopy {
+    slot: u64,
+    part: u8,
+}
+
+impl SlotCopy {
+    /// The slot.
+    #[must_use]
+    pub fn slot(self) -> u64 {
+        self.slot
+    }
+
+    /// Which part of it, where it is shared.
+    #[must_use]
+    pub fn part(self) -> Option<u8> {
+        (self.part != WHOLE).then_some(self.part)
+    }
+
+    /// Where the page is once it has left DRAM.
+    #[must_use]
+    pub fn place(self) -> Place {
+        let SlotCopy { slot, part } = self;
+        if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
+    }
+
+    fn bits(copy: Option<SlotCopy>) -> u64 {
+        copy.map_or(NO_COPY, |SlotCopy { slot, part }| slot | u64::from(part) << SLOT_BITS)
+    }
+
+    fn from_bits(bits: u64) -> Option<SlotCopy> {
+        let copy = SlotCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 };
+        (bits != NO_COPY).then_some(copy)
+    }
+}
+
+impl StoredCopy {
+    /// The copy in the pool that a handle names.
+    #[must_use]
+    pub fn pooled(handle: u64) -> StoredCopy {
+        StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
+    }
+
+    /// The copy, if it is in the swap area.
+    #[must_use]
+    pub fn in_slot(self) -> Option<SlotCopy> {
+        match self {
+            StoredCopy::Slot(copy) => Some(copy),
+            StoredCopy::Pool { .. } | StoredCopy::Nowhere => None,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        let (mark, bits) = match self {
+            StoredCopy::Slot(copy) => (PROTECTED, SlotCopy::bits(Some(copy))),
+            StoredCopy::Pool { object } => (PROTECTED | COPY_IN_POOL, object),
+            StoredCopy::Nowhere => (PROTECTED, SlotCopy::bits(None)),
+        };
+        mark | bits << RESIDENT_COPY_SHIFT
+    }
+
+    fn from_bits(bits: u64) -> Option<StoredCopy> {
+        let copy = bits >> RESIDENT_COPY_SHIFT;
+        match bits & (PROTECTED | COPY_IN_POOL) {
+            PROTECTED => {
+                Some(SlotCopy::from_bits(copy).map_or(StoredCopy::Nowhere, StoredCopy::Slot))
+            }
+            marks if marks & PROTECTED != 0 => Some(StoredCopy::Pool { object: copy }),
+            _ => None,
+        }
+    }
+}
+
+impl Place {
+    /// A resident page of which nothing is stored.
+    #[must_use]
+    pub const fn resident(heat: u8) -> Place {
+        Place::Resident { heat, copy: None }
+    }
+
+    /// What is stored of a resident page.
+    #[must_use]
+    pub fn copy(self) -> Option<StoredCopy> {
+        match self {
+            Place::Resident { copy, .. } => copy,
+            _ => None,
+        }
+    }
+
+    /// Where in the swap area it is.
+    #[must_use]
+    pub fn in_slot(self) -> Option<SlotCopy> {
+        match self {
+            Place::Slot { slot } => Some(SlotCopy { slot, part: WHOLE }),
+            Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
+            _ => None,
+        }
+    }
+
+    /// What a page at this place leaves there when it comes in.
+    #[must_use]
+    pub fn to_copy(self) -> Option<StoredCopy> {
+        match self {
+            Place::Pool { handle } => Some(StoredCopy::pooled(handle)),
+            _ => self.in_slot().map(StoredCopy::Slot),
+        }
+    }
+}
+
+/// An entry as it was at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry(pub(super) u64);
+
+impl Entry {
+    /// The entry of a page at `place`, not busy.
+    #[must_use]
+    pub fn new(place: Place) -> Entry {
+        let (state, payload) = match place {
+            Place::Vacant => (0, 0),
+            Place::Resident { heat, copy } => return Entry::resident(heat, copy),
+            Place::Staged { frame } => (2, u64::from(frame)),
+            Place::Filled { code } => (3, code),
+            Place::Pool { handle } => (4, handle),
+            Place::Slot { slot } => (5, slot),
+            Place::Foreign => (6, 0),
+            Place::Packed { slot, part } => {
+                debug_assert!(part < PART_LIMIT);
+                (7, slot | u64::from(part) << SLOT_BITS)
+            }
+        };
+        debug_assert!(payload < PAYLOAD_LIMIT);
+        Entry(state | payload << PAYLOAD_SHIFT)
+    }
+
+    fn resident(heat: u8, copy: Option<StoredCopy>) -> Entry {
+        debug_assert!(heat <= MAX_HEAT);
+        Entry(1 | u64::from(heat) << HEAT_SHIFT | copy.map_or(0, StoredCopy::bits))
+    }
+
+    /// Where the page is.
+    #[must_use]
+    pub fn place(self) -> Place {
+        let payload = self.0 >> PAYLOAD_SHIFT;
+        match self.0 & STATE {
+            0 => Place::Vacant,
+            1 => Place::Resident {
+                heat: ((self.0 & HEAT) >> HEAT_SHIFT) as u8,
+                copy: StoredCopy::from_bits(self.0),
+            },
+            2 => Place::Staged { frame: payload as u32 },
+            3 => Place::Filled { code: payload },
+            4 => Place::Pool { handle: payload },
+            5 => Place::Slot { slot: payload },
+            6 => Place::Foreign,
+            _ => Place::Packed {
+                slot: payload & (SLOT_LIMIT - 1),
+                part: (payload >> SLOT_BITS) as u8,
+            },
+        }
+    }
+
+    /// Whether somebody is changing the page's place.
+    #[must_use]
+    pub fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    /// Whether the page is in the program's memory.
+    #[must_use]
+    pub fn is_resident(self) -> bool {
+        self.0 & STATE == 1
+    }
+
+    /// How many system calls rely on the page staying where it is.
+    #[must_use]
+    pub fn pins(self) -> u64 {
+        let may_be = self.is_resident() && !self.is_protected();
+        if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
+    }
+
+    /// Whether the page is resident, unchanged, and protected from writes.
+    #[must_use]
+    pub fn is_protected(self) -> bool {
+        self.is_resident() && self.0 & PROTECTED != 0
+    }
+}

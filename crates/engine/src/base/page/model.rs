@@ -1,0 +1,131 @@
+//! Every interleaving of claimers, waiters and pins, explored by loom.
+
+use super::*;
+use crate::base::primitive::{AtomicU64, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+fn table(words: &Arc<Vec<AtomicU64>>) -> PageTable<'_> {
+    PageTable::new(words)
+}
+
+fn one(place: Place) -> Arc<Vec<AtomicU64>> {
+    Arc::new(vec![AtomicU64::new(Entry::new(place).0)])
+}
+
+#[test]
+fn a_missing_page_is_brought_in_exactly_once_and_nobody_sleeps_for_ever() {
+    loom::model(|| {
+        let words = one(Place::Slot { slot: 7 });
+        let reads = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        let fault = |words: Arc<Vec<AtomicU64>>, reads: Arc<loom::sync::atomic::AtomicUsize>| {
+            move || loop {
+                let table = table(&words);
+                let seen = table.wait(0);
+                if seen.is_resident() {
+                    return;
+                }
+                assert_eq!(seen.place(), Place::Slot { slot: 7 });
+                if let Some(claim) = table.try_claim(0, seen) {
+                    reads.fetch_add(1, Ordering::Relaxed);
+                    claim.publish(Place::resident(1));
+                    return;
+                }
+            }
+        };
+        let other = thread::spawn(fault(words.clone(), reads.clone()));
+        fault(words.clone(), reads.clone())();
+        other.join().unwrap();
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        assert!(!table(&words).load(0).is_busy());
+    });
+}
+
+#[test]
+fn a_page_is_never_both_pinned_and_taken_out() {
+    loom::model(|| {
+        let words = one(Place::resident(0));
+        let other = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let table = table(&words);
+                let seen = table.load(0);
+                if !seen.is_busy()
+                    && seen.is_resident()
+                    && seen.pins() == 0
+                    && let Some(claim) = table.try_claim(0, seen)
+                {
+                    claim.publish(Place::Staged { frame: 3 });
+                }
+            })
+        };
+        let table = table(&words);
+        if table.try_pin(0) {
+            assert!(table.load(0).is_resident());
+            table.unpin(0);
+        } else {
+            assert_eq!(table.load(0).place(), Place::Staged { frame: 3 });
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
+    loom::model(|| {
+        let words = one(Place::Staged { frame: 3 });
+        let writer = {
+            let words = words.clone();
+            thread::spawn(move || {
+                // The write has completed: publish the slot unless rescued.
+                let table = table(&words);
+                let staged = Entry::new(Place::Staged { frame: 3 });
+                match table.try_claim(0, staged) {
+                    Some(claim) => {
+                        claim.publish(Place::Slot { slot: 9 });
+                        true
+                    }
+                    None => false,
+                }
+            })
+        };
+        let table = table(&words);
+        let claim = table.claim(0);
+        let rescued = claim.before().place() == Place::Staged { frame: 3 };
+        claim.publish(Place::resident(2));
+        let written = writer.join().unwrap();
+        // Exactly one of them decided first, and the page is resident once.
+        assert!(!(rescued && written));
+        assert!(table.load(0).is_resident());
+    });
+}
+
+#[test]
+fn a_page_that_is_written_never_leaves_as_its_copy() {
+    loom::model(|| {
+        let copy = Place::Slot { slot: 7 }.to_copy();
+        let words = one(Place::Resident { heat: 0, copy });
+        let evictor = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let table = table(&words);
+                let seen = table.load(0);
+                if seen.is_protected()
+                    && let Some(claim) = table.try_claim(0, seen)
+                {
+                    claim.publish(Place::Slot { slot: 7 });
+                }
+            })
+        };
+        let table = table(&words);
+        let claim = table.claim(0);
+        let was = claim.before().place();
+        assert!(was.copy() == copy || was == Place::Slot { slot: 7 });
+        // Unprotected, or read for a write: from now on only this is the page.
+        claim.publish(Place::resident(1));
+        assert!(table.try_pin(0));
+        evictor.join().unwrap();
+        assert_eq!(table.load(0).place(), Place::resident(1));
+        assert_eq!(table.load(0).pins(), 1);
+    });
+}

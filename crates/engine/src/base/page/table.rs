@@ -1,0 +1,158 @@
+//! The table of entries, and claims: the right to change one.
+
+use super::entry::{BUSY, Entry, HEAT, HEAT_SHIFT, PIN_ONE, PINS, PageNo, Place, WAITERS};
+use crate::base::primitive::{self, AtomicU64, Ordering};
+
+/// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// The entries of a run of pages (the whole window, in an engine).
+#[derive(Debug, Clone, Copy)]
+pub struct PageTable<'t> {
+    words: &'t [AtomicU64],
+}
+
+/// The right to change one page's place. Dropped without [`Claim::publish`],
+/// the page is where it was.
+#[derive(Debug)]
+#[must_use]
+pub struct Claim<'t> {
+    word: &'t AtomicU64,
+    before: Entry,
+}
+
+impl<'t> PageTable<'t> {
+    /// A table over `words`; all-zero words mean [`Place::Vacant`].
+    #[must_use]
+    pub fn new(words: &'t [AtomicU64]) -> PageTable<'t> {
+        PageTable { words }
+    }
+
+    /// The page's entry now.
+    #[must_use]
+    pub fn load(&self, page: PageNo) -> Entry {
+        Entry(self.words[page as usize].load(Ordering::Acquire))
+    }
+
+    /// Claims the page if its entry is exactly `seen`, which must not be busy.
+    pub fn try_claim(&self, page: PageNo, seen: Entry) -> Option<Claim<'t>> {
+        let word = &self.words[page as usize];
+        if seen.is_busy() {
+            return None;
+        }
+        word.compare_exchange(seen.0, seen.0 | BUSY, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()
+            .map(|_| Claim { word, before: seen })
+    }
+
+    /// Claims the page whatever its place, waiting for whoever has it.
+    pub fn claim(&self, page: PageNo) -> Claim<'t> {
+        loop {
+            let seen = self.wait(page);
+            if let Some(claim) = self.try_claim(page, seen) {
+                return claim;
+            }
+        }
+    }
+
+    /// Waits until the page is not busy and returns its entry.
+    pub fn wait(&self, page: PageNo) -> Entry {
+        let word = &self.words[page as usize];
+        let mut spins = 0;
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen & BUSY == 0 {
+                return Entry(seen);
+            }
+            if spins < SPINS {
+                spins += 1;
+                primitive::relax();
+                continue;
+            }
+            let marked = seen | WAITERS;
+            if seen == marked
+                || word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                primitive::wait(word, marked);
+            }
+        }
+    }
+
+    /// Keeps a resident page where it is until [`PageTable::unpin`]. False
+    /// when the page is not resident, is protected, or is pinned too often.
+    pub fn try_pin(&self, page: PageNo) -> bool {
+        let word = &self.words[page as usize];
+        loop {
+            let seen = self.wait(page);
+            if !seen.is_resident() || seen.is_protected() || seen.0 & PINS == PINS {
+                return false;
+            }
+            let pinned = seen.0 + PIN_ONE;
+            if word.compare_exchange(seen.0, pinned, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// Takes back one pin. Does nothing when there is none: the program may
+    /// have unmapped the page under its own system call.
+    pub fn unpin(&self, page: PageNo) {
+        let word = &self.words[page as usize];
+        let mut seen = word.load(Ordering::Relaxed);
+        while Entry(seen).pins() > 0 {
+            match word.compare_exchange(seen, seen - PIN_ONE, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes one round of grace from a resident page that is not busy. True
+    /// when it had none left.
+    pub fn cool(&self, page: PageNo, seen: Entry) -> bool {
+        if seen.0 & HEAT == 0 {
+            return true;
+        }
+        let cooler = seen.0 - (1 << HEAT_SHIFT);
+        // Losing the race means that somebody has just used the entry.
+        let _ = self.words[page as usize].compare_exchange(
+            seen.0,
+            cooler,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        false
+    }
+}
+
+impl Claim<'_> {
+    /// The entry before the claim.
+    #[must_use]
+    pub fn before(&self) -> Entry {
+        self.before
+    }
+
+    /// The page is now at `place`; the claim ends.
+    pub fn publish(self, place: Place) {
+        let old = self.word.swap(Entry::new(place).0, Ordering::AcqRel);
+        end(self.word, old);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        // Only the marks go: a pin may have been taken back meanwhile.
+        let old = self.word.fetch_and(!(BUSY | WAITERS), Ordering::AcqRel);
+        end(self.word, old);
+    }
+}
+
+/// Ends a claim: wakes those who wait for it.
+fn end(word: &AtomicU64, old: u64) {
+    debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
+    if old & WAITERS != 0 {
+        primitive::wake(word);
+    }
+}

@@ -1,0 +1,90 @@
+use super::entry::WHOLE;
+use super::*;
+use crate::base::primitive::AtomicU64;
+use proptest::prelude::*;
+
+/// The last slot stands for no copy.
+fn slot_copies() -> impl Strategy<Value = SlotCopy> {
+    (0..SLOT_LIMIT - 1, 0..=WHOLE).prop_filter_map("a slot", |(slot, part)| {
+        let place = if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } };
+        place.in_slot()
+    })
+}
+
+fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
+    proptest::option::of(prop_oneof![
+        slot_copies().prop_map(StoredCopy::Slot),
+        (0..PAYLOAD_LIMIT).prop_map(StoredCopy::pooled),
+        Just(StoredCopy::Nowhere),
+    ])
+}
+
+fn places() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        Just(Place::Vacant),
+        (0..=MAX_HEAT, copies()).prop_map(|(heat, copy)| Place::Resident { heat, copy }),
+        any::<u32>().prop_map(|frame| Place::Staged { frame }),
+        (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
+        (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
+        (0..SLOT_LIMIT).prop_map(|slot| Place::Slot { slot }),
+        (0..SLOT_LIMIT, 0..PART_LIMIT).prop_map(|(slot, part)| Place::Packed { slot, part }),
+        Just(Place::Foreign),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn an_entry_says_what_was_published(place in places()) {
+        let words = [AtomicU64::new(0)];
+        let table = PageTable::new(&words);
+        table.claim(0).publish(place);
+        prop_assert_eq!(table.load(0).place(), place);
+        prop_assert!(!table.load(0).is_busy());
+    }
+
+    #[test]
+    fn a_copy_is_where_the_page_goes_again_and_such_a_page_is_not_pinned(
+        copy in copies(), heat in 0..=MAX_HEAT,
+    ) {
+        let words = [AtomicU64::new(Entry::new(Place::Resident { heat, copy }).0)];
+        let table = PageTable::new(&words);
+        prop_assert_eq!(table.load(0).is_protected(), copy.is_some());
+        if let Some(slot) = copy.and_then(StoredCopy::in_slot) {
+            prop_assert_eq!(slot.place().to_copy(), copy);
+        }
+        prop_assert_eq!(table.load(0).pins(), 0);
+        prop_assert_eq!(table.try_pin(0), copy.is_none());
+        table.unpin(0);
+        // Nothing but its heat changes.
+        while !table.cool(0, table.load(0)) {}
+        prop_assert_eq!(table.load(0).place(), Place::Resident { heat: 0, copy });
+    }
+}
+
+#[test]
+fn a_claim_excludes_other_claims_and_pins_until_it_ends() {
+    let words = [AtomicU64::new(Entry::new(Place::resident(1)).0)];
+    let table = PageTable::new(&words);
+    let seen = table.load(0);
+    let claim = table.try_claim(0, seen).unwrap();
+    assert!(table.try_claim(0, seen).is_none());
+    assert!(table.try_claim(0, table.load(0)).is_none());
+    drop(claim);
+    assert_eq!(table.load(0), seen);
+    assert!(table.try_pin(0));
+    assert_eq!(table.load(0).pins(), 1);
+    // The pinned entry differs from the one seen: reclaim's claim fails.
+    assert!(table.try_claim(0, seen).is_none());
+    table.unpin(0);
+    table.unpin(0);
+    assert_eq!(table.load(0), seen);
+}
+
+#[test]
+fn grace_ends_after_as_many_rounds_as_there_was_heat() {
+    let words = [AtomicU64::new(Entry::new(Place::resident(2)).0)];
+    let table = PageTable::new(&words);
+    assert!(!table.cool(0, table.load(0)));
+    assert!(!table.cool(0, table.load(0)));
+    assert!(table.cool(0, table.load(0)));
+}

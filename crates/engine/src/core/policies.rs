@@ -1,0 +1,92 @@
+//! The policies, and the switches that are set while a program runs.
+
+use crate::codec::{Choice, Packer, Selector};
+use crate::policy::admission::Admission;
+use crate::policy::clock::Clock;
+use crate::policy::codec_choice::CodecChoice;
+use crate::policy::grace::Grace;
+use crate::policy::partition::Partition;
+use crate::policy::prefetch::companions::Companions;
+use crate::policy::prefetch::readahead::Readahead;
+use crate::policy::stored_copies::StoredCopies;
+use crate::policy::write_load::WriteLoad;
+use softswap_sys::PAGE_SIZE;
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+/// What is decided, and by what.
+pub struct Policies {
+    /// Which pages are cold.
+    pub clock: Clock,
+    /// How much longer those stay that do not pack.
+    pub grace: Grace,
+    /// Which pages come back in streams, and which are not for the pool.
+    pub admission: Admission,
+    /// How much of the budget the pool gets.
+    pub partition: Partition,
+    /// Whether those that leave need the disk.
+    pub write_load: WriteLoad,
+    /// Which pages are touched one after the other.
+    pub readahead: Readahead,
+    /// Which pages are touched together.
+    pub companions: Companions,
+    /// What is stored of resident pages, and where that is worth keeping.
+    pub stored_copies: StoredCopies,
+    /// What packs pages; may be changed at any time.
+    pub codec: Selector,
+    /// Which codec that is, where none was asked for.
+    pub codec_choice: CodecChoice,
+    /// Whether pages of the pool go to the swap area before it is full.
+    pub pool_shrinks: AtomicBool,
+    /// Whether idle pages of the pool are packed again.
+    pub recompresses: AtomicBool,
+}
+
+impl Policies {
+    /// For a window of so many pages and a budget of so many bytes, with so many contexts.
+    ///
+    /// # Errors
+    /// When there is no address space for the tables.
+    pub fn new(
+        window_pages: usize,
+        budget_bytes: usize,
+        contexts: usize,
+        (partition, codec): (Partition, Choice),
+    ) -> io::Result<Policies> {
+        let budget_pages = budget_bytes / PAGE_SIZE;
+        Ok(Policies {
+            clock: Clock::new(window_pages, budget_pages)?,
+            grace: Grace::default(),
+            admission: Admission::new(window_pages)?,
+            partition,
+            write_load: WriteLoad::default(),
+            readahead: Readahead::new(budget_pages),
+            companions: Companions::new(window_pages)?,
+            stored_copies: StoredCopies::new(window_pages)?,
+            codec: Selector::new(codec),
+            codec_choice: CodecChoice::new(budget_bytes, contexts),
+            pool_shrinks: AtomicBool::new(false),
+            recompresses: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether nobody asked for a codec.
+    pub(crate) fn chooses_codec(&self) -> bool {
+        self.codec.get() == Choice::Auto
+    }
+
+    /// What packs the next page, if anything does.
+    #[must_use]
+    pub fn packer(&self) -> Option<Packer> {
+        match self.codec.get() {
+            Choice::Auto => Some(self.codec_choice.packer()),
+            Choice::Fixed(packer) => packer,
+        }
+    }
+
+    /// What is to pack the next page beside `packer`, to see what it gains.
+    #[must_use]
+    pub fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
+        if self.chooses_codec() { self.codec_choice.to_try(packer) } else { None }
+    }
+}

@@ -1,0 +1,41 @@
+//! What reports show of the engine's state.
+
+use crate::base::stats::Counter;
+use crate::core::state::Core;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::{now_ns, write_stderr};
+
+impl Core {
+    /// Says so if somebody has waited long for a buffer.
+    pub fn tell_of_full_buffers(&self) {
+        if let Some(message) = self.stores.bounce.full_message(now_ns()) {
+            write_stderr(message.as_bytes());
+        }
+    }
+
+    /// Says all that reports show.
+    pub fn report(&self) {
+        self.stores.report_buffers();
+        self.report_peaks();
+    }
+
+    /// Raises the peaks that reports show.
+    pub fn report_peaks(&self) {
+        self.stores.report_areas();
+        let (stats, pool, areas) = (&self.stats, &self.stores.pool, &self.stores.areas);
+        let used_bytes = self.used_bytes() as u64;
+        stats.set(Counter::UsedBytes, used_bytes);
+        stats.peak(Counter::UsedPeakBytes, used_bytes);
+        let pages = self.memory.budget.pages() * PAGE_SIZE;
+        stats.peak(Counter::ResidentPeakBytes, pages as u64);
+        stats.peak(Counter::PoolPeakBytes, pool.used_bytes() as u64);
+        stats.set(Counter::PoolObjects, pool.objects() as u64);
+        stats.set(Counter::PoolStoredBytes, pool.stored_bytes() as u64);
+        stats.set(Counter::PoolUsedBytes, pool.used_bytes() as u64);
+        stats.set(Counter::PoolLimitBytes, pool.limit_bytes() as u64);
+        stats.peak(Counter::DiskPeakBytes, areas.used_slots() * PAGE_SIZE as u64);
+        stats.peak(Counter::MetadataPeakBytes, self.metadata_bytes() as u64);
+        stats.peak(Counter::MappedPeakBytes, self.memory.space.mapped_bytes() as u64);
+        stats.set(Counter::SwapFileBytes, areas.size_bytes());
+    }
+}

@@ -1,0 +1,32 @@
+//! The state of an engine, whole.
+
+use crate::base::stats::Stats;
+use crate::core::background::Background;
+use crate::core::errors::die;
+use crate::core::memory::Memory;
+use crate::core::policies::Policies;
+use crate::core::steering::Steering;
+use crate::core::stores::Stores;
+
+/// What an engine is made of, except who runs it. Its fields do not know each other.
+pub struct Core {
+    /// The program's memory.
+    pub memory: Memory,
+    /// Where pages are that are not resident.
+    pub stores: Stores,
+    /// What is decided, and by what.
+    pub policies: Policies,
+    /// The background thread that reclaims pages.
+    pub background: Background,
+    /// What moves threads to where they wait least.
+    pub steering: Steering,
+    /// Counters shared with `softswap run`.
+    pub stats: Stats,
+}
+
+impl Core {
+    /// Ends the process: going on would lose a page. Never returns.
+    pub fn die(&self, why: &str) -> ! {
+        die(self.stats, why)
+    }
+}

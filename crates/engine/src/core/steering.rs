@@ -1,0 +1,37 @@
+//! On which processor a thread waits least for a page: the one whose interrupts the
+//! device's answer comes to.
+
+use crate::base::stats::{Counter, Stats};
+use crate::store::io::poll::places::Places;
+use crate::store::io::poll::pressure::Pressure;
+use softswap_sys::affinity::{Hop, Processors};
+use softswap_sys::raw::{current_cpu, now_ns};
+use std::sync::Arc;
+
+/// What moves threads to where they wait least.
+pub struct Steering {
+    /// How much processors are wanted.
+    pub pressure: Arc<Pressure>,
+    /// On which processor waiting for a page takes least.
+    pub places: Arc<Places>,
+    /// Those that there are, where that is known.
+    pub processors: Option<Processors>,
+}
+
+impl Steering {
+    /// Moves the calling thread, which has just waited for a page, to where it has
+    /// to wait less, if it is the only one that waits and a processor is idle.
+    pub fn steer(&self, stats: Stats) {
+        let Some(processors) = self.processors.as_ref().filter(|_| self.places.is_due()) else {
+            return;
+        };
+        let now = now_ns();
+        let is_quiet = || self.pressure.is_alone(now) && self.pressure.has_idle_processor();
+        let Some(to) = self.places.advise(current_cpu(), now, is_quiet) else { return };
+        match processors.hop_to(to) {
+            Ok(Hop::Moved) => stats.add(Counter::IoSteered, 1),
+            Ok(Hop::Nowhere) => self.places.nowhere(to),
+            Ok(Hop::Bound) | Err(_) => self.places.refused(now),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Pages are moved out of the program's reach into staging frames, and back: while it is
+//! packed or written there, a page can be taken back by whoever touches it.
+//!
+//! One call moves neighbours for one TLB shootdown (UFFDIO_MOVE); a page that lies alone
+//! costs a shootdown of its own.
+
+use crate::base::page::{Claim, PageNo, Place};
+use crate::core::Core;
+use crate::memory::context::{BATCH_PAGES, Context};
+use crate::policy::clock::{HOT, Victim};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::futex;
+use softswap_sys::window::{StagedFrame, Writes};
+use std::io;
+
+/// Tries to put a page back before giving up: memory may be short for a moment.
+const GIVE_BACK_TRIES: u32 = 10_000;
+
+/// A page that waits in a staging frame.
+pub(crate) type InFrame = (PageNo, u32);
+
+/// The pages of one batch that wait in staging frames, side by side.
+pub(crate) struct Staged {
+    pages: [PageNo; BATCH_PAGES],
+    count: usize,
+    first_frame: usize,
+}
+
+impl Staged {
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn pages(&self) -> impl Iterator<Item = InFrame> + '_ {
+        let first = self.first_frame as u32;
+        self.pages[..self.count].iter().zip(first..).map(|(page, frame)| (*page, frame))
+    }
+
+    fn next_frame(&self) -> usize {
+        self.first_frame + self.count
+    }
+
+    /// A victim is in the next frame now.
+    fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
+        if let Some((page, claim)) = victim.take() {
+            debug_assert!(!claim.before().is_protected(), "a copy would be forgotten");
+            core.policies.clock.note_leaving(page);
+            claim.publish(Place::Staged { frame: self.next_frame() as u32 });
+            core.memory.space.sub_resident(page);
+            self.pages[self.count] = page;
+            self.count += 1;
+        }
+    }
+}
+
+/// Moves the victims into staging frames, neighbours in one call. So many of the context's
+/// frames are `in_use`.
+pub(crate) fn stage(
+    core: &Core,
+    context: &mut Context,
+    victims: &mut [Victim<'_>],
+    in_use: usize,
+) -> Staged {
+    let window = &core.memory.window;
+    let first_frame = context.first_frame + in_use;
+    let mut staged = Staged { pages: [0; BATCH_PAGES], count: 0, first_frame };
+    let mut next = 0;
+    while let Some(Some((first, _))) = victims.get(next) {
+        let (first, run) = (*first, run_length(&victims[next..]));
+        let moved = if window.uses_move() {
+            window.take_out(first, run, staged.next_frame()).pages
+        } else {
+            0
+        };
+        for victim in &mut victims[next..next + moved] {
+            staged.publish(core, victim);
+        }
+        next += moved;
+        if moved < run {
+            stage_one(core, context, &mut staged, &mut victims[next]);
+            next += 1;
+        }
+    }
+    staged
+}
+
+/// How many of the victims from the first on are neighbours.
+fn run_length(victims: &[Victim<'_>]) -> usize {
+    let pages = victims.iter().map_while(|v| v.as_ref().map(|(page, _)| *page));
+    let first = victims.first().and_then(|v| v.as_ref()).map_or(0, |(page, _)| *page);
+    pages.zip(first..).take_while(|(page, expected)| page == expected).count()
+}
+
+/// Takes out one page that did not move with its neighbours.
+fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
+    let Some((page, _)) = victim else { return };
+    let (page, frame, window) = (*page, staged.next_frame(), &core.memory.window);
+    let refused = if window.uses_move() {
+        window.take_out(page, 1, frame).error
+    } else {
+        Some(io::ErrorKind::Unsupported.into())
+    };
+    let out = match refused {
+        None => true,
+        // Left shared by fork? Then it moves once it is the program's own. A
+        // page that a device is reading or writing refuses again, and stays.
+        Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            window.unshare(page).is_ok() && window.take_out(page, 1, frame).pages == 1
+        }
+        // Its protection differs from the frames', or there is no MOVE.
+        Some(_) => window.take_out_by_copy(page, frame, context.page).is_ok(),
+    };
+    if out {
+        staged.publish(core, victim);
+    } else if let Some((_, claim)) = victim.take() {
+        claim.publish(Place::resident(HOT));
+    }
+}
+
+/// Publishes a page as staged whose only copy is `content`. False if it could only
+/// be put back where it was.
+pub(crate) fn stage_copy(
+    core: &Core,
+    frame: usize,
+    (page, claim): (PageNo, Claim<'_>),
+    content: &[u8; PAGE_SIZE],
+) -> bool {
+    let memory = &core.memory;
+    let mut turns = 0;
+    for _ in 0..GIVE_BACK_TRIES {
+        if memory.window.fill_frame(frame, content).is_ok() {
+            claim.publish(Place::Staged { frame: frame as u32 });
+            return true;
+        }
+        if memory.window.install(page, content, Writes::Allowed).error.is_none() {
+            memory.space.add_resident(page, 1);
+            claim.publish(Place::resident(HOT));
+            return false;
+        }
+        futex::relax(&mut turns);
+    }
+    core.die("a page that was taken out could neither be kept nor put back");
+}
+
+/// Claims a page that is still staged in that frame. Dropped in this order: the
+/// next one who claims the page finds the frame free.
+pub(crate) fn claim_staged(
+    core: &Core,
+    (page, frame): InFrame,
+) -> Option<(StagedFrame<'_>, Claim<'_>)> {
+    let claim = core.memory.pages.claim(page);
+    is_staged(&claim, frame).then(|| (frame_of(core, frame), claim))
+}
+
+/// Whether a claimed page is staged in that frame.
+pub(crate) fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
+    matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
+}
+
+/// The frame of a page whose claimed entry says that it is staged there.
+pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
+    match core.memory.window.claim_frame(frame as usize) {
+        Some(content) => content,
+        None => core.die("a staging frame is empty although its page is staged"),
+    }
+}
+
+/// Gives pages back to the program that have nowhere to go, unless somebody has taken
+/// them back.
+pub(crate) fn give_back_all(core: &Core, pages: &[InFrame]) {
+    for (page, frame) in pages {
+        let claim = core.memory.pages.claim(*page);
+        if is_staged(&claim, *frame) {
+            give_back(core, *page, frame_of(core, *frame), claim);
+        }
+    }
+}
+
+fn give_back(core: &Core, page: PageNo, content: StagedFrame<'_>, claim: Claim<'_>) {
+    let (mut content, mut turns) = (content, 0);
+    for _ in 0..GIVE_BACK_TRIES {
+        match content.give_back(page) {
+            Ok(()) => {
+                core.memory.space.add_resident(page, 1);
+                claim.publish(Place::resident(HOT));
+                return;
+            }
+            Err((frame, _)) => content = frame,
+        }
+        futex::relax(&mut turns);
+    }
+    // The frame is about to be emptied, and it is the only copy.
+    core.die("a page that could not be stored could not be put back either");
+}

@@ -1,0 +1,244 @@
+//! Where the clusters are that nobody allocates from, and who has the others.
+//!
+//! Each processor has a shelf: its current cluster, and lists of those it had
+//! last, by how full they are. One more shelf holds clusters that no processor
+//! has had since they were added, and those set aside. A cluster's home is the shelf whose lock guards its place in the
+//! tables, its links included; it changes home when a processor takes it from
+//! another's shelf, with both locks held. So what one processor fills
+//! and empties is its own business, as long as it finds what it needs at home.
+
+use super::SlotAllocator;
+use super::shelf::{CURRENT, FREE, FULL, GONE, Holds, NONE, ROOMY, TIGHT, WAITING};
+use crate::base::primitive::Ordering::{Relaxed, SeqCst};
+use crate::base::primitive::{MutexGuard, in_one_order};
+
+const STATE_BITS: u32 = 3;
+const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
+
+/// The shelf of clusters that no processor has had since they were added, and
+/// of those whose storage could not be had.
+const COMMON: usize = 0;
+
+/// Clusters that come to a processor together: as many as share a cache line of
+/// the tables, lest what one does to its clusters slow another's down.
+const GROUP_CLUSTERS: u32 = 16;
+
+impl SlotAllocator {
+    /// The shelf of a processor.
+    pub(super) fn shelf_of(&self, cpu: usize) -> usize {
+        1 + cpu % (self.shelves.len() - 1)
+    }
+
+    /// All shelves, the given one first, then the others by distance. The common
+    /// one is last: of it a processor is dealt what is free, and what waits there
+    /// was set aside.
+    pub(super) fn shelves_from(&self, own: usize) -> impl Iterator<Item = usize> {
+        let cpus = self.shelves.len() - 1;
+        let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
+        [own].into_iter().chain(others).chain([COMMON])
+    }
+
+    /// What the place of a cluster says now. Without its home's lock it may
+    /// change at once.
+    pub(super) fn state(&self, cluster: u32) -> u32 {
+        self.place[cluster as usize].load(SeqCst) & STATE_MASK
+    }
+
+    pub(super) fn home(&self, cluster: u32) -> usize {
+        (self.place[cluster as usize].load(SeqCst) >> STATE_BITS) as usize
+    }
+
+    /// Sets the place of a cluster, within one home or from another that is
+    /// locked, too.
+    fn set_place(&self, holds: &mut Holds, cluster: u32, home: usize, state: u32) {
+        holds.changes += 1;
+        self.place[cluster as usize].store((home as u32) << STATE_BITS | state, SeqCst);
+    }
+
+    /// Sets where a cluster is that stays at home.
+    pub(super) fn set_state(&self, holds: &mut Holds, cluster: u32, state: u32) {
+        self.set_place(holds, cluster, self.home(cluster), state);
+    }
+
+    /// As long as this is the same all clusters are where they are, and what is
+    /// free stays free.
+    pub(super) fn changes(&self) -> u64 {
+        self.shelves.iter().map(|shelf| shelf.lock().changes).sum()
+    }
+
+    /// Locks a shelf and, if it is another one, a second.
+    fn lock_both(
+        &self,
+        own: usize,
+        other: usize,
+    ) -> (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>) {
+        let lower = (other < own).then(|| self.shelves[other].lock());
+        let shelf = self.shelves[own].lock();
+        let higher = (other > own).then(|| self.shelves[other].lock());
+        (shelf, lower.or(higher))
+    }
+
+    /// Locks a shelf and the common one.
+    pub(super) fn lock_with_common(
+        &self,
+        shelf: usize,
+    ) -> (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>) {
+        self.lock_both(shelf, COMMON)
+    }
+
+    /// Puts a cluster that is on no list at the end of one of the common shelf's.
+    /// Its home and that shelf are locked.
+    pub(super) fn link_common(
+        &self,
+        (mut home, common): (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>),
+        cluster: u32,
+        to: u32,
+    ) {
+        self.set_place(&mut home, cluster, COMMON, self.state(cluster));
+        self.link(&mut common.unwrap_or(home), cluster, to, false);
+    }
+
+    /// Locks a cluster's home.
+    pub(super) fn lock_home(&self, cluster: u32) -> MutexGuard<'_, Holds> {
+        loop {
+            let home = self.home(cluster);
+            let shelf = self.shelves[home].lock();
+            // It may have been taken away before the lock was had.
+            if self.home(cluster) == home {
+                return shelf;
+            }
+        }
+    }
+
+    /// Takes a run out of the emptiest cluster there is, of equal ones its own
+    /// first, which becomes the current one of a processor's shelf.
+    pub(super) fn alloc_next(&self, own: usize, want: usize) -> Option<(u64, usize)> {
+        [FREE, ROOMY, TIGHT, WAITING].into_iter().find_map(|list| {
+            if list == FREE {
+                self.deal(own);
+            }
+            self.shelves_from(own).find_map(|from| {
+                if self.shelves[from].count(list) == 0 {
+                    return None;
+                }
+                let (mut shelf, mut other) = self.lock_both(own, from);
+                let source = other.as_deref_mut().unwrap_or(&mut shelf);
+                let next = source.first(list)?;
+                self.unlink(source, next);
+                self.set_place(source, next, own, CURRENT);
+                drop(other);
+                self.set_clean(next, false);
+                self.touch(next);
+                // Put back after taking, lest it be the one that is taken.
+                if let Some(old) = shelf.current.replace(next) {
+                    self.let_go(&mut shelf, old);
+                }
+                self.carve(&mut shelf, want, 1)
+            })
+        })
+    }
+
+    /// Gives a processor's shelf that has no free cluster a group of those on
+    /// the common one.
+    fn deal(&self, own: usize) {
+        if self.shelves[own].count(FREE) > 0 || self.shelves[COMMON].count(FREE) == 0 {
+            return;
+        }
+        let mut common = self.shelves[COMMON].lock();
+        let mut shelf = self.shelves[own].lock();
+        let group = common.first(FREE).map(|cluster| cluster / GROUP_CLUSTERS);
+        while let Some(cluster) = common.first(FREE)
+            && Some(cluster / GROUP_CLUSTERS) == group
+        {
+            self.unlink(&mut common, cluster);
+            self.set_place(&mut common, cluster, own, FULL);
+            self.link(&mut shelf, cluster, FREE, false);
+        }
+    }
+
+    /// Puts a cluster that its holder gives up where its count belongs.
+    pub(super) fn let_go(&self, home: &mut Holds, cluster: u32) {
+        self.set_state(home, cluster, FULL);
+        self.settle(home, cluster);
+    }
+
+    /// Moves a cluster that is nobody's to where its count belongs.
+    pub(super) fn settle(&self, home: &mut Holds, cluster: u32) {
+        loop {
+            let state = self.state(cluster);
+            in_one_order();
+            let wanted = self.state_for(cluster);
+            if state == CURRENT || state == GONE || state == wanted {
+                return;
+            }
+            self.unlink(home, cluster);
+            // Free ones to the front: storage that was written before is cheaper to
+            // write again than storage that never was. Others to the end: in those
+            // that have waited longest most has become free, and in longer runs.
+            self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
+            // Slots may have been freed before the new place showed: look again.
+        }
+    }
+
+    pub(super) fn link(&self, home: &mut Holds, cluster: u32, to: u32, in_front: bool) {
+        if let list @ FREE..=WAITING = to {
+            let list = list as usize;
+            let (before, after) =
+                if in_front { (NONE, home.head[list]) } else { (home.tail[list], NONE) };
+            self.prev[cluster as usize].store(before, Relaxed);
+            self.next[cluster as usize].store(after, Relaxed);
+            match before {
+                NONE => home.head[list] = cluster,
+                before => self.next[before as usize].store(cluster, Relaxed),
+            }
+            match after {
+                NONE => home.tail[list] = cluster,
+                after => self.prev[after as usize].store(cluster, Relaxed),
+            }
+            self.shelves[self.home(cluster)].counts[list].fetch_add(1, Relaxed);
+        }
+        self.set_state(home, cluster, to);
+    }
+
+    /// Takes a cluster off its list, if it is on one. Its place is not changed.
+    pub(super) fn unlink(&self, home: &mut Holds, cluster: u32) {
+        let list @ FREE..=WAITING = self.state(cluster) else {
+            return;
+        };
+        let list = list as usize;
+        let before = self.prev[cluster as usize].load(Relaxed);
+        let after = self.next[cluster as usize].load(Relaxed);
+        match before {
+            NONE => home.head[list] = after,
+            before => self.next[before as usize].store(after, Relaxed),
+        }
+        match after {
+            NONE => home.tail[list] = before,
+            after => self.prev[after as usize].store(before, Relaxed),
+        }
+        self.shelves[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
+    }
+
+    /// Whether there is a free cluster; looks at the own shelf first, because
+    /// the others' counts are in other processors' caches.
+    pub(super) fn has_free_cluster(&self, own: usize) -> bool {
+        self.shelves_from(own).any(|index| self.shelves[index].count(FREE) > 0)
+    }
+
+    /// Whether a processor's own shelf has clusters with gaps.
+    pub(super) fn has_gaps(&self, own: usize) -> bool {
+        [ROOMY, TIGHT].into_iter().any(|list| self.shelves[own].count(list) > 0)
+    }
+
+    /// Clusters with no slot taken and no processor to use them.
+    #[must_use]
+    pub fn free_clusters(&self) -> u32 {
+        self.shelves.iter().map(|shelf| shelf.count(FREE)).sum()
+    }
+
+    /// Clusters with no slot taken that wait to be discarded.
+    #[must_use]
+    pub fn waiting_clusters(&self) -> u32 {
+        self.shelves.iter().map(|shelf| shelf.count(WAITING)).sum()
+    }
+}

@@ -1,0 +1,138 @@
+//! Write-back: the oldest pages of the pool go on to the swap area, still compressed,
+//! several to a slot.
+
+use super::objects::copy_packed;
+use crate::base::page::{PageNo, Place};
+use crate::base::stats::Counter;
+use crate::codec::MAX_PACKED_BYTES;
+use crate::codec::packed_slot::{MAX_PART_BYTES, Packer};
+use crate::core::Core;
+use crate::core::errors::NoSlot;
+use crate::memory::context::{BATCH_PAGES, Context};
+use crate::steps::relocate::{GROUP_PAGES, Moved, Moves};
+use crate::steps::swap_cache;
+use crate::steps::write_out::allocate;
+use crate::store::pool::Handle;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::raw::thread_cpu_ns;
+
+/// Pages that go on to the swap area together. Their copies share pages.
+const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+
+const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
+
+/// Moves the oldest pages of the pool to the swap area, still compressed, several to a
+/// page where they fit. Returns how many went.
+///
+/// The entries stay claimed while the write is under way: a page must not be
+/// changed and packed again into the same place meanwhile.
+pub fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
+    let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
+    let before_ns = thread_cpu_ns();
+    // The slots first: asking for the oldest closes their slab to new pages,
+    // which would be for nothing if they had nowhere to go.
+    let slots = allocate(&core.stores, BATCH_PAGES)?;
+    let mut moved = [const { None }; WRITE_BACK_PAGES];
+    let batch = Batch::new(&mut cluster, slots.as_slice().len());
+    let count = fill_batch(core, context, batch, &mut moved);
+    let moves = Moves { slots, moved: &mut moved[..count] };
+    let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
+    core.stats.add(Counter::PagesWrittenBack, gone as u64);
+    core.policies.partition.turnover().note_gone(gone as u64);
+    core.policies.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
+    Ok(gone)
+}
+
+/// Fills a batch with the oldest pages and those beside them. Returns how many.
+fn fill_batch(
+    core: &Core,
+    context: &mut Context,
+    mut batch: Batch<'_>,
+    moved: &mut [Option<Moved<'static>>; WRITE_BACK_PAGES],
+) -> usize {
+    let mut count = 0;
+    // Most of those asked for after the first of a slab are neighbours that are
+    // in the batch already, or have left.
+    for _ in 0..WRITE_BACK_PAGES {
+        let mut oldest = [(0, Handle::default())];
+        if core.stores.pool.oldest(&mut oldest) == 0 {
+            break;
+        }
+        let (owner, handle) = oldest[0];
+        // Else its slab, which takes nothing more, would stay for it.
+        swap_cache::shed_one(core, owner, handle);
+        let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+        // A damaged header may name any owner.
+        let end = (first + GROUP_PAGES as u64).min(core.memory.window.pages() as u64);
+        for page in first..end {
+            if count < moved.len() {
+                moved[count] = batch.add(core, context, page);
+                if moved[count].is_some() {
+                    count += 1;
+                    let age = core.policies.clock.distance(page);
+                    age.into_iter()
+                        .for_each(|age| core.policies.partition.turnover().note_age(age));
+                }
+            }
+            if count == moved.len() || batch.is_full {
+                // Perhaps it has no place in this batch any more.
+                core.stores.pool.return_oldest(handle);
+                return count;
+            }
+        }
+    }
+    count
+}
+
+/// A bounce buffer that is being filled with pages of the pool.
+struct Batch<'b> {
+    pages: &'b mut [[u8; PAGE_SIZE]],
+    /// Pages begun, and how full the last one is.
+    count: usize,
+    last: Packer,
+    /// The last page is begun, and something did not fit there.
+    is_full: bool,
+}
+
+impl<'b> Batch<'b> {
+    fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
+        let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
+        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL, is_full: false }
+    }
+
+    /// Whether an object of so many bytes has a place.
+    fn has_room(&self, packed_bytes: usize) -> bool {
+        self.last.fits(packed_bytes) || self.count < self.pages.len()
+    }
+
+    /// Claims a page of the pool and copies it into the batch. `None` when it is
+    /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
+    /// whoever touches it will be told.
+    fn add(&mut self, core: &Core, context: &mut Context, page: PageNo) -> Option<Moved<'static>> {
+        let seen = core.memory.pages.load(page);
+        let Place::Pool { handle } = seen.place() else { return None };
+        let handle = Handle::from_bits(handle);
+        if !self.has_room(handle.packed_bytes()) {
+            self.is_full = true;
+            return None;
+        }
+        let claim = core.memory.pages.try_claim(page, seen)?;
+        let (at, part) = self.pack(handle.tag(), copy_packed(core, context, handle)?)?;
+        Some(Moved { claim, at, part: Some(part) })
+    }
+
+    /// Adds a part to the page begun last, or to another: in the order in which
+    /// the pages lie, so that those of one slot are neighbours.
+    fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
+        let last = self.count.wrapping_sub(1);
+        if let Some(page) = self.pages.get_mut(last)
+            && let Some(part) = self.last.add(page, tag, packed)
+        {
+            return Some((last, part));
+        }
+        self.last = Packer::default();
+        let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
+        self.count += 1;
+        Some((self.count - 1, part))
+    }
+}
