@@ -10,4 +10,4 @@ pub(crate) mod counts;
 pub(crate) mod region;
 pub(crate) mod turns;
 pub(crate) mod managed;
-pub(crate) mod keeper;
+pub(crate) mod restore;

@@ -1,13 +1,12 @@
 //! Pages of a process, a core file or a raw dump: runs of them in a file that
 //! is read piece by piece.
 
-use super::{Page, file, process};
+use super::Page;
 use rustix::io::{Errno, preadv};
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::path::Path;
 
 /// Pages handed over at once: 64 MiB, more than most caches hold.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
@@ -49,24 +48,6 @@ pub(crate) struct Count {
 }
 
 impl Source {
-    /// A number is a process, anything else a file.
-    pub(crate) fn open(subject: &Path, raw: bool) -> Result<Source, Refusal> {
-        let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        match number.filter(|text| !text.is_empty()) {
-            Some(_) if raw => Err(Refusal::usage(format!(
-                "--raw is for files, and {0} is a process; ./{0} would be a file",
-                subject.display()
-            ))),
-            Some(text) => process::open(text),
-            None => file::open(subject, raw),
-        }
-    }
-
-    /// The pages of a running process.
-    pub(crate) fn of_process(pid: u32) -> Result<Source, Refusal> {
-        process::open(&pid.to_string())
-    }
-
     pub(crate) fn pages(&self) -> u64 {
         self.runs.iter().map(|run| run.pages).sum()
     }

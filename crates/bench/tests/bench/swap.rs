@@ -19,7 +19,7 @@ struct Machine {
     swaps: String,
     zswap: Vec<String>,
     page_cluster: String,
-    /// Those whose keeper has ended; somebody else's bench may be under way.
+    /// Those whose restorer has ended; somebody else's bench may be under way.
     left_groups: Vec<String>,
     /// What the root of version 2 lets other groups have.
     handed_down: String,
@@ -35,7 +35,7 @@ fn groups() -> Vec<String> {
     names.filter(|name| name.starts_with("softswap-bench-")).collect()
 }
 
-fn keeper_has_ended(group: &str) -> bool {
+fn restorer_has_ended(group: &str) -> bool {
     let pid = group.split('-').nth(2).unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
@@ -57,7 +57,7 @@ impl Machine {
             swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
             zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
             page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
-            left_groups: groups().into_iter().filter(|group| keeper_has_ended(group)).collect(),
+            left_groups: groups().into_iter().filter(|group| restorer_has_ended(group)).collect(),
             handed_down: read(Path::new("/sys/fs/cgroup/cgroup.subtree_control")),
         }
     }

@@ -1,6 +1,6 @@
 //! The kernel's interfaces: userfaultfd, seccomp, io_uring, the window.
 
-use super::Check;
+use super::check::Check;
 use super::limits::Surroundings;
 use crate::refusal::plain;
 use softswap_sys::place::Place;

@@ -1,6 +1,6 @@
 //! What surrounds the process: limits, control groups, containers.
 
-use super::Check;
+use super::check::Check;
 use crate::{machine, units};
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;

@@ -1,7 +1,9 @@
 //! From what was asked to what holds: flags over environment over file over
 //! defaults, every value checked, every refusal naming where the value came from.
 
-use super::{RunArgs, areas};
+use super::areas;
+use super::args::RunArgs;
+use super::asked::Asked;
 use crate::machine;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
@@ -9,7 +11,6 @@ use serde::Deserialize;
 use softswap_engine::codec::BadChoice;
 use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::store::io::poll::mode::BadMode;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
@@ -44,20 +45,6 @@ struct File {
     no_steer: Option<toml::Value>,
     no_move: Option<toml::Value>,
     no_io_uring: Option<toml::Value>,
-}
-
-/// A value and where it came from.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) text: String,
-    /// `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
-    pub(super) shown: String,
-}
-
-impl Asked {
-    pub(super) fn refuse(&self, why: impl Display) -> Refusal {
-        Refusal::usage(format!("{}: {why}", self.shown))
-    }
 }
 
 struct Sources<'a, E> {

@@ -6,30 +6,24 @@
 //! primary pool too small for them, so that the others are searched too.
 
 mod alone;
-mod outcome;
 mod tasks;
+mod cells;
+mod outcome;
 
 use crate::measure::machine::{Machine, Usage};
 use crate::measure::report::Target;
 use crate::measure::sample::rotated;
+use cells::{Alone, Cell};
 use clap::Args;
-use outcome::{Alone, Cell, outcome};
+use outcome::outcome;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir;
-use softswap_engine::store::bounce::Order;
 use softswap_engine::store::io::{Device, FileDevice, IoError};
 use softswap_sys::file::SwapFile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tasks::{MOST_TASKS, PART_BYTES, Storage, Task, WORKLOADS};
-
-/// The orders, the first one twice: what differs between those is noise.
-const ORDERS: [(&str, Order); 3] = [
-    ("area_first", Order::AreaFirst),
-    ("pool_first", Order::PoolFirst),
-    ("area_first_again", Order::AreaFirst),
-];
+use tasks::{MOST_TASKS, PART_BYTES, Storage, Task};
 
 /// Measure bounce buffers: the order in which pools are searched, and the cost
 /// of one.

@@ -1,58 +1,13 @@
 //! What the bench of bounce buffers found.
 
-use super::tasks::{Ran, Workload};
-use super::{ORDERS, WORKLOADS, alone};
+use super::alone;
+use super::cells::{Alone, Cell, ORDERS};
+use super::tasks::Ran;
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::store::bounce::Order;
-
-/// One workload, device and order, and what each round came to.
-pub(super) struct Cell {
-    pub(super) workload: Workload,
-    pub(super) is_ram: bool,
-    /// Which of [`ORDERS`].
-    variant: usize,
-    pub(super) rounds: Vec<Ran>,
-}
-
-impl Cell {
-    pub(super) fn all() -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for is_ram in [true, false] {
-            for workload in WORKLOADS {
-                cells.extend((0..ORDERS.len()).map(|variant| Cell {
-                    workload,
-                    is_ram,
-                    variant,
-                    rounds: Vec::new(),
-                }));
-            }
-        }
-        cells
-    }
-
-    pub(super) fn order(&self) -> Order {
-        ORDERS[self.variant].1
-    }
-}
-
-/// One allocator with some threads, and what each round took, in ns.
-pub(super) struct Alone {
-    pub(super) variant: &'static str,
-    pub(super) threads: usize,
-    pub(super) rounds: Vec<f64>,
-}
-
-impl Alone {
-    pub(super) fn all() -> Vec<Alone> {
-        let with =
-            |threads| alone::VARIANTS.map(|variant| Alone { variant, threads, rounds: Vec::new() });
-        alone::THREADS.into_iter().flat_map(with).collect()
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct BounceRow {

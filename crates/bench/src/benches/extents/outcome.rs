@@ -1,7 +1,8 @@
 //! The result of `bench extents`.
 
+use super::args::ExtentsArgs;
+use super::measured::{Cell, Measured, OfFile, OfLayout};
 use super::tasks::{Direction, SWAPPERS, Swapper};
-use super::{Cell, ExtentsArgs, Ground, Measured, OfFile};
 use crate::extent_maps::layout::Lengths;
 use crate::extent_maps::lookups::{LookupRow, Order, lookup_head, lookup_line};
 use crate::extent_maps::maps::Variant;
@@ -24,7 +25,7 @@ pub(super) struct ExtentsOutcome {
     ratios: Map<String, Value>,
     tasks: Vec<TaskRow>,
     sweep: Vec<TaskRow>,
-    lookups: Vec<GroundRow>,
+    lookups: Vec<LayoutRow>,
     file: Option<FileOutcome>,
     notes: Vec<String>,
 }
@@ -44,7 +45,7 @@ struct TaskRow {
 }
 
 #[derive(Debug, Serialize)]
-struct GroundRow {
+struct LayoutRow {
     extents: usize,
     lengths: &'static str,
     #[serde(flatten)]
@@ -89,7 +90,7 @@ impl ExtentsOutcome {
             ratios,
             tasks,
             sweep,
-            lookups: measured.grounds.into_iter().flat_map(ground_rows).collect(),
+            lookups: measured.layouts.into_iter().flat_map(layout_rows).collect(),
             file,
             notes,
         }
@@ -113,9 +114,9 @@ fn task_rows(cell: &Cell) -> Vec<TaskRow> {
     SWAPPERS.into_iter().map(row).collect()
 }
 
-fn ground_rows(ground: Ground) -> Vec<GroundRow> {
-    let (extents, lengths) = (ground.extents, ground.lengths.name());
-    ground.rows.into_iter().map(|row| GroundRow { extents, lengths, row }).collect()
+fn layout_rows(layout: OfLayout) -> Vec<LayoutRow> {
+    let (extents, lengths) = (layout.extents, layout.lengths.name());
+    layout.rows.into_iter().map(|row| LayoutRow { extents, lengths, row }).collect()
 }
 
 /// What a ratio's name says of the lengths, where they are not equal.
@@ -140,11 +141,11 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
         }
     }
     sweep_ratios(&measured.sweep, &mut ratios);
-    for ground in &measured.grounds {
-        let (count, suffix) = (ground.extents, suffix(ground.lengths));
+    for layout in &measured.layouts {
+        let (count, suffix) = (layout.extents, suffix(layout.lengths));
         for rival in [Variant::List, Variant::RbTree] {
             for (order, by) in [(Order::Random, ""), (Order::RandomExtent, "_by_extent")] {
-                let ratio = ground.lookups.over(rival, Variant::Softswap, order);
+                let ratio = layout.lookups.over(rival, Variant::Softswap, order);
                 let name = format!("lookup_{}_vs_softswap_{count}{suffix}{by}", rival.name());
                 ratios.insert(name, ratio.into());
             }
@@ -157,7 +158,7 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
         }
     }
     for variant in Variant::ALL {
-        let rows = measured.grounds.iter().flat_map(|ground| &ground.rows);
+        let rows = measured.layouts.iter().flat_map(|layout| &layout.rows);
         let most = rows
             .filter(|row| row.variant == variant.name())
             .fold(0.0, |most, row| row.bytes_per_extent.max(most));
@@ -192,7 +193,7 @@ impl Report for ExtentsOutcome {
         text += "\n";
         text += &task_table(&self.sweep);
         text += &format!("\n{:<9}{:<10}{}", "extents", "lengths", lookup_head());
-        for GroundRow { extents, lengths, row } in &self.lookups {
+        for LayoutRow { extents, lengths, row } in &self.lookups {
             text += &format!("{extents:<9}{lengths:<10}{}", lookup_line(row));
         }
         if let Some(file) = &self.file {

@@ -1,8 +1,9 @@
 //! The result of `bench io`: rows, ratios, and what each way of waiting did.
 
+use super::args::IoArgs;
 use super::measure::{Meter, Way};
 use super::target::Target;
-use super::{FioFor, Found, IoArgs, Variant, What};
+use super::variants::{FioFor, Variant, What};
 use crate::measure::counts::Counts;
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
@@ -12,6 +13,15 @@ use serde_json::{Map, Value};
 use softswap_engine::store::io::Device;
 use softswap_engine::store::io::poll::mode::Mode;
 use std::collections::BTreeMap;
+
+/// Everything that was found.
+pub(super) struct Found {
+    pub(super) variants: Vec<Variant>,
+    pub(super) fio_version: Option<String>,
+    pub(super) timer_overshoot_ns: Vec<f64>,
+    pub(super) disturbance: Disturbance,
+    pub(super) notes: Vec<String>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct IoOutcome {

@@ -3,7 +3,7 @@
 //! Nothing that exists is ever written to but a device that holds nothing
 //! known and that nobody uses, and that only when asked for.
 
-use super::IoArgs;
+use super::args::IoArgs;
 use crate::measure::machine::Machine;
 use crate::measure::noise::fill_with_noise;
 use rustix::fs::{Access, access};

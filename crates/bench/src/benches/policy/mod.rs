@@ -1,12 +1,12 @@
 //! Which pages leave: how often the policies bring pages in, over traces of real
 //! algorithms and programs.
 
+mod trace;
 mod known;
 pub(crate) mod lackey;
-mod outcome;
 mod own;
+mod outcome;
 mod programs;
-mod trace;
 
 use crate::measure::report::Target;
 use clap::Args;

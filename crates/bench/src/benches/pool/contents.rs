@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 /// A kind of page that the bench makes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Kind {
+pub(crate) enum Kind {
     Pointers,
     Text,
     HalfRandom,
@@ -31,7 +31,7 @@ impl Kind {
 }
 
 /// `count` pages of a kind, all different.
-pub(in super::super) fn generated(kind: Kind, count: usize) -> io::Result<&'static mut [Page]> {
+pub(crate) fn generated(kind: Kind, count: usize) -> io::Result<&'static mut [Page]> {
     let pages = reserve_pages(count)?;
     for (page, at) in pages.iter_mut().zip(0..) {
         match kind {
@@ -139,7 +139,7 @@ const RECORDS_PER_PAGE: usize = 8;
 
 /// Pages of a Python process that belong into the pool, and how many of those
 /// looked at did not.
-pub(in super::super) fn of_python(count: usize) -> Result<(&'static mut [Page], usize), String> {
+pub(crate) fn of_python(count: usize) -> Result<(&'static mut [Page], usize), String> {
     let pages = reserve_pages(count).map_err(|error| plain(&error))?;
     let mut child = Command::new("python3")
         // No settings or modules of the user's.

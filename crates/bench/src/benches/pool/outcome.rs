@@ -1,8 +1,9 @@
 //! The result of `bench pool`.
 
+use super::args::PoolArgs;
+use super::found::{Cell, Found, SOFTSWAP, ZRAM};
 use super::measure::{OPS, Op};
 use super::waste::WasteRow;
-use super::{Cell, Found, PoolArgs, SOFTSWAP, ZRAM};
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
 use crate::measure::sample::{median, variation};

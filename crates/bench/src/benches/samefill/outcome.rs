@@ -1,6 +1,7 @@
 //! The result of `bench samefill`.
 
-use super::{Dump, Rounds, SamefillArgs};
+use super::args::SamefillArgs;
+use super::dump::{Dump, MIX, Rounds};
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
 use crate::measure::sample::{median, variation};
@@ -8,9 +9,6 @@ use crate::pages::checks::{Check, CheckRow, Verdicts, check_line, mbps};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
-
-/// The dump that is no program's.
-pub(super) const MIX: &str = "mix";
 
 #[derive(Debug, Serialize)]
 pub(super) struct SamefillOutcome {

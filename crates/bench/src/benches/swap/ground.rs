@@ -1,11 +1,13 @@
 //! Where the sides run: a directory, the kernel's swap areas, and a memory
-//! control group for each run. All of it is the keeper's, so it goes however
+//! control group for each run. All of it is the restorer's, so it goes however
 //! this process ends.
 
 use super::plan::Side;
 use super::watch::{Outside, Watch};
-use crate::measure::keeper::group::MemoryGroup;
-use crate::measure::keeper::{Act, Keeper, zram};
+use crate::measure::restore::group::MemoryGroup;
+use crate::measure::restore::process::Restorer;
+use crate::measure::restore::request::Act;
+use crate::measure::restore::zram;
 use softswap_cli::machine::GroupVersion;
 use softswap_cli::refusal::{Refusal, plain};
 use std::ffi::OsString;
@@ -23,7 +25,7 @@ const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (cont
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
 pub(super) struct Ground {
-    keeper: Keeper,
+    restorer: Restorer,
     /// For everything that needs a file; on the file system under test.
     pub(super) dir: PathBuf,
     file: PathBuf,
@@ -86,12 +88,13 @@ impl Ground {
         sides: &mut Vec<Side>,
         notes: &mut Vec<String>,
     ) -> Result<Ground, Refusal> {
-        let mut keeper = Keeper::start().map_err(Refusal::own)?;
-        let dir = keeper.ask(&Act::MakeDirectory { under: under.into() }).map_err(Refusal::own)?;
+        let mut restorer = Restorer::start().map_err(Refusal::own)?;
+        let dir =
+            restorer.ask(&Act::MakeDirectory { under: under.into() }).map_err(Refusal::own)?;
         let dir = PathBuf::from(dir);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
-        let mut ground = Ground { keeper, dir, file, zram: None, page_cluster, groups: None };
+        let mut ground = Ground { restorer, dir, file, zram: None, page_cluster, groups: None };
         match ground.try_a_group() {
             Ok(groups) => ground.groups = Some(groups),
             Err(why) => {
@@ -118,7 +121,7 @@ impl Ground {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
         let joined = command_in(Some(&group), Vec::new(), Path::new("true")).output();
-        self.keeper.ask(&Act::RemoveGroup { path: group.dir })?;
+        self.restorer.ask(&Act::RemoveGroup { path: group.dir })?;
         match joined {
             Ok(output) if output.status.success() => Ok(groups),
             Ok(output) => Err(format!(
@@ -131,7 +134,7 @@ impl Ground {
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
         let act = Act::MakeGroup { limit_bytes: Some(limit_bytes), may_swap };
-        self.keeper.ask(&act).map(|path| MemoryGroup::at(path.into()))
+        self.restorer.ask(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
     /// Whether what zswap packs counts within the limit.
@@ -147,7 +150,7 @@ impl Ground {
             Err(why) => return Ok(Err(why)),
         };
         if let Some(path) = area {
-            self.keeper.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
+            self.restorer.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
         }
         Ok(Ok(()))
     }
@@ -158,10 +161,10 @@ impl Ground {
         if side == Side::Softswap {
             return Ok(None);
         }
-        self.keeper.ask(&Act::HoldSwap)?;
+        self.restorer.ask(&Act::HoldSwap)?;
         self.make_area(side, bytes)?;
         let path = self.area_of(side).ok_or("it has no area")?;
-        self.keeper.ask(&Act::SwapOn { path: path.clone() })?;
+        self.restorer.ask(&Act::SwapOn { path: path.clone() })?;
         Ok(Some(path))
     }
 
@@ -169,15 +172,15 @@ impl Ground {
         match side {
             Side::Softswap => {}
             Side::KernelZram => {
-                let name = self.keeper.ask(&Act::AddZram { bytes })?;
+                let name = self.restorer.ask(&Act::AddZram { bytes })?;
                 let path = Path::new("/dev").join(&name);
-                self.keeper.ask(&Act::Format { path })?;
+                self.restorer.ask(&Act::Format { path })?;
                 self.zram = Some(name);
             }
             Side::KernelFile | Side::KernelZswap => {
                 if !self.file.exists() {
                     let path = self.file.clone();
-                    self.keeper.ask(&Act::MakeSwapFile { path, bytes })?;
+                    self.restorer.ask(&Act::MakeSwapFile { path, bytes })?;
                 }
                 if side == Side::KernelZswap {
                     self.ask_zswap("enabled", "N")?;
@@ -202,7 +205,7 @@ impl Ground {
         if !path.exists() {
             return Err("this kernel has no zswap".into());
         }
-        self.keeper.ask(&Act::Set { path, value: value.into() }).map(drop)
+        self.restorer.ask(&Act::Set { path, value: value.into() }).map(drop)
     }
 
     fn ask_page_cluster(&mut self, side: Side) -> Result<(), String> {
@@ -210,7 +213,7 @@ impl Ground {
             Side::KernelZswap => ZSWAP_PAGE_CLUSTER.into(),
             _ => self.page_cluster.clone(),
         };
-        self.keeper.ask(&Act::Set { path: PAGE_CLUSTER.into(), value }).map(drop)
+        self.restorer.ask(&Act::Set { path: PAGE_CLUSTER.into(), value }).map(drop)
     }
 
     /// Makes `side` the one that swaps, and a group of `limit_bytes`.
@@ -230,7 +233,7 @@ impl Ground {
             _ => Outside::Nowhere,
         };
         if let Some(path) = swap.clone() {
-            self.keeper.ask(&Act::SwapOn { path }).map_err(failed)?;
+            self.restorer.ask(&Act::SwapOn { path }).map_err(failed)?;
         }
         let group = match self.groups {
             Some(_) => Some(self.make_group(limit_bytes, side != Side::Softswap).map_err(failed)?),
@@ -254,10 +257,10 @@ impl Ground {
             bounds = bounds.within(limit_bytes);
         }
         if let Some(group) = group {
-            self.keeper.ask(&Act::RemoveGroup { path: group.dir }).map_err(Refusal::own)?;
+            self.restorer.ask(&Act::RemoveGroup { path: group.dir }).map_err(Refusal::own)?;
         }
         if let Some(path) = swap {
-            self.keeper.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
+            self.restorer.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
         }
         Ok(bounds)
     }

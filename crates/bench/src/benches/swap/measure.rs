@@ -1,5 +1,6 @@
 //! The rounds: every side in each of them, beginning with another one.
 
+use super::args::SwapArgs;
 use super::ground::Ground;
 use super::limits::Limits;
 use super::plan::{Matter, Pattern, Side, described};
@@ -7,7 +8,6 @@ use super::programs::Ready;
 use super::session::{self, Means, Outgrown, Ran};
 use super::task::Phase;
 use super::whole::{self, Failure, WholeRan};
-use super::{HOT_SHARE, LEAST_HOT_OF_LIMIT, SwapArgs};
 use crate::measure::sample::rotated;
 use indicatif::ProgressBar;
 use softswap_cli::refusal::Refusal;
@@ -19,6 +19,10 @@ use softswap_sys::PAGE_SIZE;
 const ATTEMPTS: u32 = 5;
 /// Of the time that is measured, the most that may go before it.
 const MOST_WARM: f64 = 4.0;
+/// Of all pages, those that a hot set has; more where these were less than
+/// [`LEAST_HOT_OF_LIMIT`] of what fits.
+const HOT_SHARE: f64 = 0.1;
+const LEAST_HOT_OF_LIMIT: f64 = 0.3;
 const KILLED: &str = "the kernel killed it for outgrowing its control group";
 
 /// A pattern with so many threads.

@@ -1,12 +1,13 @@
 //! The result of `bench swap`.
 
+use super::args::SwapArgs;
 use super::latency::Latencies;
 use super::measure::{Cell, How, Kind, ProgramCell, kinds};
 use super::plan::{Matter, Side, who};
+use super::ratios;
 use super::session::{Ran, Room};
 use super::task::Took;
 use super::whole::WholeRan;
-use super::{Found, SwapArgs, ratios};
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
 use crate::measure::sample::{median, variation};
@@ -18,6 +19,16 @@ use softswap_sys::PAGE_SIZE;
 
 /// Instead of figures.
 const KILLED: &str = "no result";
+
+/// Everything that was found.
+pub(super) struct Found {
+    pub(super) cells: Vec<Cell>,
+    pub(super) programs: Vec<ProgramCell>,
+    pub(super) disturbance: Disturbance,
+    /// As they were meanwhile.
+    pub(super) settings: Map<String, Value>,
+    pub(super) notes: Vec<String>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapOutcome {

@@ -71,7 +71,7 @@ impl Took {
     }
 }
 
-pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
     let start = Instant::now();
     let region = Region::filled(args.pages, &contents)

@@ -7,7 +7,7 @@
 //! on the active list while the statistics still say the opposite: nothing is
 //! scanned, and the program is killed with swap to spare.
 
-use crate::measure::keeper::zram;
+use crate::measure::restore::zram;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

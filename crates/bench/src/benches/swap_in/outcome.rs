@@ -1,7 +1,7 @@
 //! The result of `bench swap-in`.
 
+use super::args::SwapInArgs;
 use super::child::Ran;
-use super::{Cell, SwapInArgs};
 use crate::measure::counts::Counts;
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, lines, ratios_text};
@@ -11,6 +11,13 @@ use serde_json::{Map, Value};
 use softswap_cli::units;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::poll::mode::Mode;
+
+/// One way of waiting with one number of threads, over all rounds.
+pub(super) struct Cell {
+    pub(super) mode: Mode,
+    pub(super) threads: u32,
+    pub(super) runs: Vec<Ran>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapInOutcome {

@@ -39,7 +39,7 @@ pub(super) struct Took {
     pub(super) cpu_seconds: f64,
 }
 
-pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let region = Region::filled(args.pages, &Noise)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
     say("filled")?;

@@ -50,7 +50,7 @@ impl Undo {
     /// Puts one change back before its time; it must have been noted.
     pub(crate) fn one(&mut self, change: &Change) -> Result<(), String> {
         let at = self.changes.iter().rposition(|noted| noted == change);
-        let at = at.ok_or_else(|| format!("{change:?} is not a change of this keeper's"))?;
+        let at = at.ok_or_else(|| format!("{change:?} is not a change of this restorer's"))?;
         put_back(change)?;
         self.changes.remove(at);
         Ok(())
@@ -129,7 +129,7 @@ mod tests {
     fn what_was_not_changed_here_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let why = Undo::default().one(&Change::Directory(dir.path().into())).unwrap_err();
-        assert!(why.contains("not a change of this keeper's") && dir.path().exists(), "{why}");
+        assert!(why.contains("not a change of this restorer's") && dir.path().exists(), "{why}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Changing the machine, each change noted so that it can be put back.
 
+use super::request::{Act, Answer};
 use super::undo::{Change, Undo};
-use super::{Act, Answer, group, zram};
+use super::{group, zram};
 use softswap_cli::machine::{GroupVersion, Hierarchy, hierarchies};
 use softswap_cli::refusal::plain;
 use softswap_engine::store::swap::header::Header;
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 /// Every process may lock it, and it is the same one for all.
 const LOCK: &str = "/proc/swaps";
-/// How long another keeper may take before this one gives up.
+/// How long another restorer may take before this one gives up.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
