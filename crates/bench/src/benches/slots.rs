@@ -8,7 +8,7 @@
 
 use crate::measure::machine::Machine;
 use crate::measure::pin::pin_to;
-use crate::measure::report::{Report, Target, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, Target, lines, ratios_text};
 use crate::measure::sample::{median, rotated, variation};
 use clap::Args;
 use serde::Serialize;
@@ -35,7 +35,7 @@ const BATCHES: [usize; 2] = [1, 32];
 /// stays what it is for one thread as long as there are processors.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"slots\", \"machine\": {...}, ratios, \"rows\": [{\"variant\",
+With --json: {\"schema\": 2, \"bench\": \"slots\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"variant\",
 \"threads\", \"batch\", \"ns\", \"cov\", \"count\"}]}. ns is the median over the rounds.
 slots_two_threads_vs_one_bN is the time with two threads over that with one, slots_together_vs_apart_bN
 that of two threads in one area over that of two with an area each, slots_bitmap_vs_softswap_tM_bN that
@@ -126,7 +126,6 @@ struct SlotsOutcome {
     schema: u32,
     bench: &'static str,
     machine: Machine,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<SlotsRow>,
     notes: Vec<String>,
@@ -237,7 +236,7 @@ fn outcome(cells: &[Cell]) -> SlotsOutcome {
         notes.push("one processor only: two threads take turns".into());
     }
     SlotsOutcome {
-        schema: 1,
+        schema: SCHEMA,
         bench: "slots",
         machine: Machine::without_device(),
         ratios,

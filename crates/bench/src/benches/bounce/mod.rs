@@ -34,12 +34,12 @@ use tasks::{MOST_TASKS, PART_BYTES, Storage, Task};
 /// the first pool.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"bounce\", \"machine\": {...}, ratios, \"rows\": [{\"workload\",
+With --json: {\"schema\": 2, \"bench\": \"bounce\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"workload\",
 \"device\", \"order\", \"mib_per_s\", \"areas_visited\", \"contended_per_million\", \"cov\", \"count\"}],
 \"alone\": [{\"variant\", \"threads\", \"ns\", \"cov\"}]}. Figures are medians over the rounds.
 W_area_first_vs_pool_first is the bandwidth of workload W with one order over that with the other,
 W_area_first_vs_itself the same of two runs with the same order (noise); with _device, to the file.
-take_ns_tN is what taking a page and giving it back takes of a processor with N threads,
+alone has what taking a page and giving it back takes of a processor by threads,
 take_mutex_vs_softswap_tN and take_queue_vs_softswap_tN how many times that others take.")]
 pub(crate) struct BounceArgs {
     /// Rounds

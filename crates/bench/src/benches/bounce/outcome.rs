@@ -4,7 +4,7 @@ use super::alone;
 use super::cells::{Alone, Cell, ORDERS};
 use super::tasks::Ran;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -35,7 +35,6 @@ pub(super) struct BounceOutcome {
     bench: &'static str,
     machine: Machine,
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<BounceRow>,
     alone: Vec<AloneRow>,
@@ -65,7 +64,6 @@ pub(super) fn outcome(
     for triple in alone.chunks_exact(alone::VARIANTS.len()) {
         let [ours, others @ ..] = triple else { continue };
         let threads = ours.threads;
-        ratios.insert(format!("take_ns_t{threads}"), median(ours.rounds.clone()).into());
         for other in others {
             let pairs = other.rounds.iter().zip(&ours.rounds);
             let times = median(pairs.map(|(other, ours)| other / ours).collect());
@@ -73,7 +71,7 @@ pub(super) fn outcome(
         }
     }
     BounceOutcome {
-        schema: 1,
+        schema: SCHEMA,
         bench: "bounce",
         machine,
         disturbance,

@@ -32,7 +32,7 @@ bimodal, half of the extents one or two pages each, all at the start.
 
 The file is allocated in turns with another one; its extents are what FIEMAP says. It has no name.
 
-With --json: {\"schema\": 1, \"bench\": \"extents\", \"machine\": {...}, ratios, \"tasks\": [{\"variant\",
+With --json: {\"schema\": 2, \"bench\": \"extents\", \"machine\": {...}, \"ratios\": {...}, \"tasks\": [{\"variant\",
 \"tasks\", \"swapout_kbps\", \"swapout_lookup_share\", \"swapout_cov\", \"swapin_...\"}], \"sweep\": [the same
 with \"extents\" and \"lengths\"], \"lookups\": [{\"extents\", \"lengths\", \"variant\", \"random_ns\",
 \"random_extent_ns\", \"sequential_ns\", \"cov\", \"bytes\", \"bytes_per_extent\"}], \"file\": {\"extents\",

@@ -7,7 +7,7 @@ use crate::extent_maps::layout::Lengths;
 use crate::extent_maps::lookups::{LookupRow, Order, lookup_head, lookup_line};
 use crate::extent_maps::maps::Variant;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
@@ -22,6 +22,7 @@ pub(super) struct ExtentsOutcome {
     #[serde(flatten)]
     disturbance: Disturbance,
     #[serde(flatten)]
+    bytes_per_extent: Map<String, Value>,
     ratios: Map<String, Value>,
     tasks: Vec<TaskRow>,
     sweep: Vec<TaskRow>,
@@ -71,7 +72,7 @@ impl ExtentsOutcome {
         machine: Machine,
         disturbance: Disturbance,
     ) -> ExtentsOutcome {
-        let ratios = ratios(&measured);
+        let (ratios, bytes_per_extent) = (ratios(&measured), bytes_per_extent(&measured));
         let rows = |cells: &[Cell]| cells.iter().flat_map(task_rows).collect();
         let (tasks, sweep) = (rows(&measured.table), rows(&measured.sweep));
         let (file, notes) = match measured.file {
@@ -81,12 +82,13 @@ impl ExtentsOutcome {
             Err(why) => (None, vec![why]),
         };
         ExtentsOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "extents",
             seconds: args.seconds.as_secs_f64(),
             rounds: args.rounds,
             machine,
             disturbance,
+            bytes_per_extent,
             ratios,
             tasks,
             sweep,
@@ -157,6 +159,12 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
             ratios.insert(format!("lookup_{}_vs_softswap_file", rival.name()), ratio.into());
         }
     }
+    ratios
+}
+
+/// The most of all layouts.
+fn bytes_per_extent(measured: &Measured) -> Map<String, Value> {
+    let mut all = Map::new();
     for variant in Variant::ALL {
         let rows = measured.layouts.iter().flat_map(|layout| &layout.rows);
         let most = rows
@@ -166,9 +174,9 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
             Variant::Softswap => "bytes_per_extent".to_string(),
             rival => format!("bytes_per_extent_{}", rival.name()),
         };
-        ratios.insert(name, most.into());
+        all.insert(name, most.into());
     }
-    ratios
+    all
 }
 
 /// Throughput with the most extents over that with the fewest.

@@ -6,12 +6,15 @@
 
 mod stage;
 mod steps;
+mod outcome;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::report::{Outcome, Row, Target};
-use crate::measure::sample::Samples;
+use crate::measure::report::{SCHEMA, Target};
+use crate::measure::sample::{Round, Samples};
 use clap::Args;
+use outcome::{FaultsOutcome, Row};
+use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{machine as memory, swapdir, units};
 use softswap_engine::base::stats::Tier;
@@ -47,8 +50,9 @@ that copy alone, device_read a blocking 4 KiB read of the same swap file, kernel
 kernel's own first touch. step_* are the steps of a fault: the way into the handler, claiming and
 publishing an entry, filling or unpacking a page, installing it write-protected, the way back.
 
-With --json: {\"schema\": 1, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
-\"p99_us\", \"cov\", \"count\"}], \"ratios\": {...}}.")]
+With --json: {\"schema\": 2, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
+\"p99_us\", \"cov\", \"count\"}], \"differences\": {...}, \"ratios\": {...}}. These are of p50, medians over
+the rounds: disk_minus_device_us, disk_vs_device and so on.")]
 pub(crate) struct FaultsArgs {
     /// Also write one JSON object to FILE; - prints it instead of the table
     #[arg(long, value_name = "FILE")]
@@ -312,7 +316,7 @@ impl Bench {
         &self.faults[fault as usize]
     }
 
-    fn outcome(&self, machine: Machine) -> Outcome {
+    fn outcome(&self, machine: Machine) -> FaultsOutcome {
         let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
         let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
         let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
@@ -320,17 +324,24 @@ impl Bench {
             faults.chain(parts).chain(steps).map(|(name, s)| Row::new(name, s.figures())).collect();
         let device = &self.parts[Part::DeviceRead as usize];
         let bare = &self.parts[Part::SigbusCopy as usize];
-        let ratios = [
-            ("disk_minus_device_us", self.samples(Fault::Disk).minus(device)),
-            ("pool_minus_sigbus_copy_us", self.samples(Fault::Pool).minus(bare)),
-            ("same_filled_minus_sigbus_copy_us", self.samples(Fault::SameFilled).minus(bare)),
-        ];
-        Outcome {
-            schema: 1,
+        let (mut differences, mut ratios) = (Map::new(), Map::new());
+        for (fault, name, other, part) in [
+            (Fault::Disk, "disk", device, "device"),
+            (Fault::Pool, "pool", bare, "sigbus_copy"),
+            (Fault::SameFilled, "same_filled", bare, "sigbus_copy"),
+        ] {
+            let samples = self.samples(fault);
+            differences.insert(format!("{name}_minus_{part}_us"), samples.minus(other).into());
+            let ratio = samples.over(other, |round: &Round| round.p50_us);
+            ratios.insert(format!("{name}_vs_{part}"), Value::from(ratio));
+        }
+        FaultsOutcome {
+            schema: SCHEMA,
             bench: "faults",
             machine,
             rows,
-            ratios: ratios.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            differences,
+            ratios,
             notes: vec![format!(
                 "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
                 self.packed_share * 100.0

@@ -27,7 +27,7 @@ idles between reads may treat better or worse.
 Latency at depth 1 is that of the read. softswap waits for N reads together, so depth_N has the
 latency of all N; fio keeps N under way and gives each one's own. MB/s and CPU compare as they are.
 
-With --json: {\"schema\": 1, \"bench\": \"io\", \"machine\": {...}, ratios, \"rows\": [{\"variant\", \"by\",
+With --json: {\"schema\": 2, \"bench\": \"io\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"variant\", \"by\",
 \"depth\", \"mean_us\", \"p50_us\", \"p99_us\", \"mb_per_s\", \"cpu_us\", \"cov\", \"count\"}], \"modes\":
 {\"poll\": {\"considered\", \"polled\", \"hit\", \"slept\", \"overslept\"}, ...}}. A ratio a_vs_b is a over b
 by p50, the median over the rounds; *_mean by the mean latency. extra_cpu_hybrid_vs_poll is the CPU

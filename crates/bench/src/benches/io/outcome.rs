@@ -6,7 +6,7 @@ use super::target::Target;
 use super::variants::{FioFor, Variant, What};
 use crate::measure::counts::Counts;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{Round, median};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -43,7 +43,6 @@ pub(super) struct IoOutcome {
     hybrid_overshoot_us: f64,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<IoRow>,
     modes: BTreeMap<&'static str, Counts>,
@@ -91,7 +90,7 @@ impl IoOutcome {
             }
         }
         IoOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "io",
             target: target.name.clone(),
             bytes: target.bytes,

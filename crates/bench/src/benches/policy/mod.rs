@@ -41,7 +41,7 @@ that is touched several times in a row counts once.
 --trace takes what valgrind prints: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`. Loads
 and stores count; code does not, as softswap does not manage it.
 
-With --json: {\"schema\": 1, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
+With --json: {\"schema\": 2, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
 \"touches\"}], \"rows\": [{\"trace\", \"memory_percent\", \"memory_pages\", \"variant\", \"sees_hits\", \"misses\",
 \"pages_in\"}], \"ratios\": {...}}. Misses are counted from the first touch on. pages_in counts pages read ahead,
 too. Ratios: misses_softswap_vs_POLICY_TRACE_PERCENT are misses of one over those of the other, with 12

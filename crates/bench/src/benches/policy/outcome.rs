@@ -3,7 +3,7 @@
 use super::own::Found;
 use super::trace::Trace;
 use crate::measure::machine::Machine;
-use crate::measure::report::{Report, ratios_text};
+use crate::measure::report::{Report, SCHEMA, ratios_text};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
@@ -67,7 +67,7 @@ pub(super) struct PolicyOutcome {
 impl PolicyOutcome {
     pub(super) fn new(seed: u32) -> PolicyOutcome {
         PolicyOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "policy",
             machine: Machine::without_device(),
             seed,

@@ -36,7 +36,7 @@ Waste is the share of the memory in use that holds no packed bytes: after fillin
 pages invalidated and other pages stored in their place; and after four times as many random
 replacements as there are pages. halved is in between, with half of them gone.
 
-With --json: {\"schema\": 1, \"bench\": \"pool\", \"machine\": {...}, ratios, \"kinds\": [{\"kind\",
+With --json: {\"schema\": 2, \"bench\": \"pool\", \"machine\": {...}, \"ratios\": {...}, \"kinds\": [{\"kind\",
 \"packed_bytes\"}], \"rows\": [{\"variant\", \"kind\", \"threads\", \"op\", \"ops_per_s\", \"cov\", \"count\"}],
 \"waste\": [{\"variant\", \"content\", \"filled_percent\", \"halved_percent\", \"refilled_percent\",
 \"churned_percent\"}]}. OP_softswap_vs_zram_tN is how many times as many operations softswap did with

@@ -21,7 +21,7 @@ every round, in changing order, twice: over a whole dump, which is larger than t
 caches and so is met cold by each, as reclaim meets pages; and over 128 pages at a time that have just
 been brought into the cache (in_cache), where memory holds nobody up.
 
-With --json: {\"schema\": 1, \"bench\": \"samefill\", \"pages\", \"rounds\", \"machine\": {...}, ratios,
+With --json: {\"schema\": 2, \"bench\": \"samefill\", \"pages\", \"rounds\", \"machine\": {...}, ratios,
 \"dumps\": [{\"dump\", \"pages\", \"collected_pages\", \"same_filled_share\", \"zero_share\", \"other_share\",
 \"checks\": [{\"variant\", \"iterations\", \"mbps\", \"cov\", \"in_cache_mbps\", \"in_cache_cov\"}]}],
 \"together\": the same of all dumps,

@@ -3,7 +3,7 @@
 use super::args::SamefillArgs;
 use super::dump::{Dump, MIX, Rounds};
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use crate::pages::checks::{Check, CheckRow, Verdicts, check_line, mbps};
 use serde::Serialize;
@@ -19,7 +19,6 @@ pub(super) struct SamefillOutcome {
     machine: Machine,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     dumps: Vec<DumpRow>,
     together: DumpRow,
@@ -62,7 +61,7 @@ impl SamefillOutcome {
         let all: Vec<&Dump> = dumps.iter().collect();
         let together = row("together", &all);
         SamefillOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "samefill",
             pages: together.pages,
             rounds: args.rounds,

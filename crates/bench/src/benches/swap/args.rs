@@ -43,20 +43,21 @@ number of threads. A phase lasts a fixed time; before it as many pages are touch
 fit, for four times as long at most. softswap meets kernel_zram on compressible data (pages of a
 Python process), kernel_file on incompressible, kernel_zswap on half of each.
 
-With --json: {\"schema\": 1, \"bench\": \"swap\", \"machine\": {...}, \"settings\", figures, \"rows\": [{\"side\",
+With --json: {\"schema\": 2, \"bench\": \"swap\", \"machine\": {...}, \"settings\", \"ratios\": {...}, \"rows\": [{\"side\",
 \"data\", \"share_percent\", \"pattern\", \"threads\", \"touches_per_s\", \"cov\", \"cpu_us\", \"p50_us\",
 \"p99_us\", \"count\"}], \"sessions\": [{\"side\", \"data\", \"share_percent\", \"limit_bytes\",
 \"memory_bytes\", \"fill_mb_per_s\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"dram_bytes\",
 \"swapped_bytes\", \"count\", \"came_through\"}], \"programs\": [{\"program\", \"side\", \"beside\", \"share_percent\",
-\"seconds\", \"cpu_seconds\", \"cov\", \"slowdown\", \"cpu_ratio\", \"limit_bytes\", \"peak_bytes\",
+\"seconds\", \"cpu_seconds\", \"cov\", \"limit_bytes\", \"peak_bytes\",
 \"oom_kills\", \"outside_bytes\", \"dram_bytes\", \"count\", \"came_through\"}], \"faults\", \"touches\"}. A side
-that the kernel kills five times in a row has not come through and has no other figures. Figures are medians
+that the kernel kills five times in a row has not come through and has no other figures. Ratios are medians
 over the rounds of what softswap did over what the other did in the same round:
 PATTERN_softswap_vs_SIDE of touches a second, with _50 for 50 %, _tN for N threads;
 PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
 PROGRAM_softswap_same_dram_vs_SIDE are softswap's time over the other's (_50, _75 likewise), ..._vs_best_kernel over
-that of the fastest of the kernel's sides; PROGRAM_at_100 over the program's own with
-everything fitting.")]
+that of the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and
+PROGRAM_cpu_SIDE_vs_in_memory over the program's own as it is, with _100 under softswap with everything
+fitting, softswap_same_dram_as_SIDE with the DRAM of that side.")]
 pub(crate) struct SwapArgs {
     /// Who swaps; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
@@ -117,6 +118,10 @@ pub(crate) struct SwapArgs {
     /// Also write a page with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+
+    /// Also write the plots to DIR, each as a file (SVG)
+    #[arg(long, value_name = "DIR")]
+    pub(super) plots: Option<PathBuf>,
 
     /// Damage a page, which must be noticed; for tests
     #[arg(long, hide = true)]

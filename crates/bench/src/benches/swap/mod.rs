@@ -22,6 +22,7 @@ mod ratios;
 mod outcome;
 mod plots;
 mod html;
+mod plot_files;
 
 pub(crate) use args::SwapArgs;
 
@@ -30,13 +31,16 @@ use crate::measure::machine::{Machine, Usage};
 use crate::measure::report::Target as Output;
 use content::SAMPLE_PAGES;
 use ground::Ground;
+use html::HtmlFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use limits::Limits;
-use outcome::Found;
+use outcome::{Found, SwapOutcome};
 use plan::{Matter, Side};
+use plot_files::PlotDir;
 use programs::Ready;
 use session::Means;
 use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::swapdir::SwapDir;
 use softswap_cli::{library, machine as memory, swapdir, units};
 use softswap_engine::door::config::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
@@ -54,20 +58,32 @@ pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let library = library::find()?;
     let output = Output::open(args.json.as_deref())?;
-    let page = html::Page::open(args.html.as_deref());
-    let found = page.and_then(|page| Ok((page, measure(args, &dir.path, library)?)));
+    let found = measured_and_drawn(args, &dir, library);
     match found {
-        Ok((page, found)) => {
-            let machine = Machine::with_device(&dir.path, dir.file_system);
-            let outcome = outcome::SwapOutcome::new(found, args, machine);
-            page.write(&outcome)?;
-            output.write(&outcome).map(|()| ExitCode::SUCCESS)
-        }
+        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
         Err(refusal) => {
             output.abandon();
             Err(refusal)
         }
     }
+}
+
+/// Measures, and draws what was found where that is asked for.
+fn measured_and_drawn(
+    args: &SwapArgs,
+    dir: &SwapDir,
+    library: PathBuf,
+) -> Result<SwapOutcome, Refusal> {
+    let page = HtmlFile::open(args.html.as_deref())?;
+    let plot_dir = PlotDir::open(args.plots.as_deref())?;
+    let found = measure(args, &dir.path, library)?;
+    let machine = Machine::with_device(&dir.path, dir.file_system);
+    let outcome = SwapOutcome::new(found, args, machine);
+    let plots = plots::all(&outcome)
+        .map_err(|error| Refusal::own(format!("the plots could not be drawn: {error}")))?;
+    page.write(&outcome, &plots)?;
+    plot_dir.write(&plots)?;
+    Ok(outcome)
 }
 
 fn check(args: &SwapArgs) -> Result<(), Refusal> {

@@ -9,7 +9,7 @@ use super::session::{Ran, Room};
 use super::task::Took;
 use super::whole::WholeRan;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -47,8 +47,7 @@ pub(super) struct SwapOutcome {
     /// Of the kernel's sides, in runs that were repeated or left out.
     kernel_oom_kills: u64,
     within_limits: bool,
-    #[serde(flatten)]
-    pub(super) figures: Map<String, Value>,
+    pub(super) ratios: Map<String, Value>,
     pub(super) rows: Vec<PatternRow>,
     pub(super) sessions: Vec<SessionRow>,
     pub(super) programs: Vec<ProgramRow>,
@@ -107,9 +106,9 @@ pub(super) struct ProgramRow {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) cov: f64,
-    /// Over the program as it is.
+    /// Over the program as it is; among the ratios in JSON.
+    #[serde(skip)]
     pub(super) slowdown: f64,
-    cpu_ratio: f64,
     limit_bytes: Option<u64>,
     peak_bytes: Option<u64>,
     oom_kills: u64,
@@ -165,12 +164,12 @@ impl SwapOutcome {
         let program_rows: Vec<_> = programs.iter().map(rows_of).collect();
         let cells: Vec<_> = cells.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
         let programs: Vec<_> = programs.iter().filter(|cell| cell.runs.len() == rounds).collect();
-        let mut figures = ratios::of_patterns(&cells, &kinds);
-        figures.extend(ratios::of_programs(&programs));
+        let mut ratios = ratios::of_patterns(&cells, &kinds);
+        ratios.extend(ratios::of_programs(&programs));
         let notes = notes.into_iter().chain(short_warm_ups(&cells, &kinds)).collect();
         let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
         SwapOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "swap",
             machine,
             settings,
@@ -185,7 +184,7 @@ impl SwapOutcome {
                 && program_rows
                     .iter()
                     .all(|row| within(row.peak_bytes, row.limit_bytes.unwrap_or(u64::MAX))),
-            figures,
+            ratios,
             rows: cells.iter().flat_map(|cell| pattern_rows(cell, &kinds)).collect(),
             sessions,
             programs: program_rows,
@@ -274,7 +273,6 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
         How::Limited { side, share_percent, beside } => (who(side, beside), share_percent, beside),
     };
     let seconds: Vec<f64> = cell.runs.iter().map(|ran| ran.seconds).collect();
-    let cpu = |cell: &ProgramCell| median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect());
     let dram = |ran: &WholeRan| {
         let in_group = ran.bounds.peak_bytes.unwrap_or(ran.peak_bytes);
         in_group + ran.bounds.outside_bytes
@@ -286,9 +284,8 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
         share_percent,
         cov: variation(&seconds),
         seconds: median(seconds),
-        cpu_seconds: cpu(cell),
+        cpu_seconds: median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect()),
         slowdown: plain.map_or(f64::NAN, |plain| ratios::over(cell, plain)),
-        cpu_ratio: plain.map_or(f64::NAN, |plain| cpu(cell) / cpu(plain)),
         limit_bytes: cell
             .runs
             .iter()
@@ -348,7 +345,7 @@ impl Report for SwapOutcome {
             "killed for outgrowing a control group: softswap {} times, the kernel's sides {} times\n\n",
             self.oom_kills, self.kernel_oom_kills
         );
-        text + &ratios_text(&self.figures) + &lines(&self.notes)
+        text + &ratios_text(&self.ratios) + &lines(&self.notes)
     }
 }
 

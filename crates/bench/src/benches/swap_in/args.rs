@@ -15,7 +15,7 @@ const MOST_THREADS: u32 = 64;
 /// account; they include what else a fault does.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"swap-in\", \"machine\": {...}, ratios, \"rows\": [{\"variant\",
+With --json: {\"schema\": 2, \"bench\": \"swap-in\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"variant\",
 \"mode\", \"threads\", \"seconds\", \"cpu_seconds\", \"fault_p50_us\", \"fault_p99_us\", \"faults\",
 \"considered\", \"polled\", \"hit\", \"slept\", \"overslept\", \"polled_share\", \"hit_share\",
 \"direct_reclaims\", \"pages_written\", \"cov\", \"count\"}]}. Times are medians over the rounds, the

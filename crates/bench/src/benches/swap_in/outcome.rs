@@ -4,7 +4,7 @@ use super::args::SwapInArgs;
 use super::child::Ran;
 use crate::measure::counts::Counts;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -34,7 +34,6 @@ pub(super) struct SwapInOutcome {
     device_polling: bool,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<SwapInRow>,
     notes: Vec<String>,
@@ -82,7 +81,7 @@ impl SwapInOutcome {
             notes.push("no io_uring here: every read waits by interrupt".into());
         }
         SwapInOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "swap-in",
             memory_bytes: args.memory,
             region_bytes,
