@@ -19,16 +19,29 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
 
 build: ## build the command, its benchmarks and the runtime library
 	$(CARGO) build --release --workspace
 
+check: ## format, order, lints and unit tests: what to run before each commit
+	$(CARGO) fmt --all --check
+	tests/order_test.py
+	tests/order.py
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --lib
+
+test: ## run every test, as CI does
+	tests/run.sh
+
+bench: build ## measure what softswap costs here: BENCH=faults, or what `softswap bench --help` lists
+	"$(RELEASE)/softswap" bench $(or $(BENCH),faults)
+
+doc: ## build the documentation of the code, also of what is private
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --document-private-items
+
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
-
-test: ## run every test
-	tests/run.sh
 
 # SOFTSWAP_FAULTS=N and SOFTSWAP_FAULTS_SEED=N choose how many, and which.
 test-faults: ## inject 500 faults of devices, limits and signals under a whole program (root)

@@ -1,17 +1,17 @@
 //! What the loader calls: settings, engine, background threads, handlers, filter.
 
 use crate::base::instance;
-use crate::guard::handler;
+use crate::guard::sigsys;
 use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, redirect, stdio_buffers};
 use crate::process::spawn::argument_copies;
-use crate::process::{control_thread, engine_threads, fork, statistics, threads};
+use crate::process::{control_thread, engine_threads, fork, program_threads, statistics};
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::open_areas::{OpenError, open};
 use softswap_sys::descriptor::with_room;
-use softswap_sys::{exemption, place, raw, seccomp, signals};
+use softswap_sys::{aslr, exemption, raw, seccomp, signals};
 use std::ffi::CString;
 
 /// softswap's own failures end the program with this status, as `env` does.
@@ -34,9 +34,9 @@ extern "C" fn on_load() {
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let place = place_of_tree(&lookup);
     if let Some(place) = place {
-        place::inherit(place);
+        aslr::inherit(place);
         // Before anything that filters of an earlier program's do not let pass.
-        place::settle(place);
+        aslr::settle(place);
         exemption::look();
     }
     let is_managed = match Config::from_env(lookup) {
@@ -54,7 +54,7 @@ extern "C" fn on_load() {
     if is_managed {
         begin_managing();
     } else if let Some(place) = place {
-        place::hold(place);
+        aslr::hold(place);
     }
     argument_copies::set_up();
 }
@@ -123,8 +123,8 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     stdio_buffers::set_up();
     libc_memory::find(config.memory_bytes as usize)?;
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
-    let sys = handler::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
-    threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     lifecycle::remember(bus, sys);
     fork::install()?;
     Ok(true)
@@ -149,7 +149,7 @@ unsafe fn remove_variable(name: &str) {
 
 fn install_guard() -> Result<(), String> {
     let Some(engine) = instance::engine() else { return Ok(()) };
-    if handler::is_inherited(engine)? {
+    if sigsys::is_inherited(engine)? {
         return Ok(());
     }
     let (base, len) = engine.window();

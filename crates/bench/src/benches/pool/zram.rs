@@ -7,7 +7,7 @@ use crate::measure::restore::request::Act;
 use crate::measure::restore::zram::kept;
 use softswap_cli::refusal::plain;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::claim::claim;
+use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::Page;
 use std::io;

@@ -1,8 +1,8 @@
 //! `aio_read` and its relatives.
 
-use super::outcome::{DONE, finish, notify};
+use super::aio_request::{ControlBlock, Event, List, Operation, Request};
+use super::completion::{DONE, finish, notify};
 use super::queue::{QUEUE, submit};
-use super::request::{ControlBlock, Event, List, Operation, Request};
 use crate::base::errno::fail;
 use crate::base::instance;
 use crate::base::real::real;
@@ -193,8 +193,7 @@ macro_rules! calls {
                 // SAFETY: the arguments that the program has given for the function of this name.
                 return unsafe { $body($($arg),*) };
             }
-            // SAFETY: the C library's function of this name, with the arguments that the program
-            // has given.
+            // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { $name()($($arg),*) }
         }
     };

@@ -153,8 +153,7 @@ pub unsafe extern "C" fn pthread_create(
                 Job { start, argument, blocked: virtual_mask::get(), is_own: false },
             )
         },
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { really_create()(thread, attributes, start, argument) },
     }
 }

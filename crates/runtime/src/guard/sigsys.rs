@@ -154,7 +154,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = instance::engine() else { return refused(libc::ENOSYS) };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
-    if let Some(result) = mappings::calls::answer(engine, number, arguments)
+    if let Some(result) = mappings::memory_calls::answer(engine, number, arguments)
         .or_else(|| kernel_async_io::refusal(number))
     {
         return result;

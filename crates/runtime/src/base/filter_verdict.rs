@@ -1,20 +1,15 @@
 //! What a seccomp filter of the program's own says to a call.
 
+use super::errno::refused;
 use super::system_calls::{Arguments, issue};
 use softswap_sys::exemption;
 use softswap_sys::signals::Mask;
-
-/// Whether the program has a filter of its own, or was started under one: then what
-/// the engine calls is what [`exemption`] lists, and it opens no files.
-pub(crate) fn is_in_force() -> bool {
-    exemption::is_in_force()
-}
 
 /// What the program's filter says to a call that the engine is about to answer, or to
 /// make by its own instruction: the result, unless it lets it pass. The kernel is asked
 /// by the same call about nothing.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
-    if !is_in_force() {
+    if !exemption::is_in_force() {
         return None;
     }
     let mut about_nothing = arguments;
@@ -29,7 +24,7 @@ pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
         }
         libc::SYS_mremap => {
             about_nothing[1] = 0;
-            -(libc::EINVAL as isize)
+            refused(libc::EINVAL)
         }
         libc::SYS_rt_sigaction => {
             about_nothing = [arguments[0], 0, 0, size_of::<Mask>(), 0, 0];

@@ -1,10 +1,10 @@
 //! The calls about memory: which of them are the engine's, and how they are answered.
 
-use super::{address_choice, ranges, remap};
+use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::system_calls::{Answer, Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
-use crate::base::{instance, program_filter};
+use crate::base::{filter_verdict, instance};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -32,13 +32,13 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
     if engine.contains(address)
-        && let Some(refused) = program_filter::refusal(number, arguments)
+        && let Some(refused) = filter_verdict::refusal(number, arguments)
     {
         return Some(refused);
     }
     Some(match number {
         libc::SYS_mmap => address_choice::map(arguments),
-        libc::SYS_mremap => remap::remap(engine, arguments),
+        libc::SYS_mremap => mremap::remap(engine, arguments),
         libc::SYS_mincore => ranges::residency(engine, address, len, third),
         // Something is mapped there, as far as the kernel knows.
         libc::SYS_shmat => refused(libc::EINVAL),
@@ -77,7 +77,7 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
         }
         // Where it is to go may be the window.
         Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {
-            remap::remap(engine, arguments)
+            mremap::remap(engine, arguments)
         }
         _ => issue(number, arguments),
     }

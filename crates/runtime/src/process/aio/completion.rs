@@ -1,6 +1,6 @@
 //! Doing a request, and telling what became of it.
 
-use super::request::{ControlBlock, Event, Operation, Request};
+use super::aio_request::{ControlBlock, Event, Operation, Request};
 use super::worker_thread::start_thread;
 use libc::c_void;
 use softswap_sys::raw::{self, set_errno};
