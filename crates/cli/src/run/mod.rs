@@ -72,22 +72,27 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         &stats,
         finished.beside,
     );
-    if let Some(why) = summary::unexplained(&figures) {
-        eprintln!("softswap: {why}");
-    }
-    if !settled.quiet {
-        // A reader that has gone away must not change the program's status.
-        let _ =
-            std::io::Write::write_all(&mut std::io::stderr(), summary::text(&figures).as_bytes());
-    }
-    if let Some(report) = report
-        && let Err(error) = report.write(&figures)
-    {
-        eprintln!("softswap: the report could not be written: {error}");
-    }
+    sum_up(&figures, settled.quiet, report);
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
+    }
+}
+
+/// Says how the program fared, and writes the report where one is asked for.
+fn sum_up(figures: &Figures, quiet: bool, report: Option<report::Report>) {
+    if let Some(why) = summary::unexplained(figures) {
+        eprintln!("softswap: {why}");
+    }
+    if !quiet {
+        // A reader that has gone away must not change the program's status.
+        let _ =
+            std::io::Write::write_all(&mut std::io::stderr(), summary::text(figures).as_bytes());
+    }
+    if let Some(report) = report
+        && let Err(error) = report.write(figures)
+    {
+        eprintln!("softswap: the report could not be written: {error}");
     }
 }
 

@@ -8,9 +8,8 @@ use crate::machine;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
-use softswap_engine::codec::BadChoice;
 use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
-use softswap_engine::store::io::poll::mode::BadMode;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
@@ -149,28 +148,16 @@ pub(super) fn settle(
     let memory = sources.pick("memory", args.memory.as_deref(), file.memory.as_ref())?;
     let memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
     let reserve = sources.pick("reserve", args.reserve.as_deref(), file.reserve.as_ref())?;
-    let reserve_bytes = match &reserve {
-        Some(asked) => parse_size(&asked.text).map_err(|why| asked.refuse(why))?,
-        None => defaults.reserve_bytes,
-    };
+    let reserve_bytes = parsed(reserve.as_ref(), defaults.reserve_bytes, parse_size)?;
     let swap = sources.pick_all("swap", &args.swap, file.swap.as_ref())?;
     let areas = areas::settle(swap, &defaults.areas, reserve_bytes, &mut notes)?;
     let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
-    let codec = match &codec {
-        Some(asked) => asked.text.parse().map_err(|why: BadChoice| asked.refuse(why))?,
-        None => defaults.codec,
-    };
+    let codec = parsed(codec.as_ref(), defaults.codec, str::parse)?;
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
-    let pool = match &pool {
-        Some(asked) => parse_pool(&asked.text).map_err(|why| asked.refuse(why))?,
-        None => defaults.pool,
-    };
+    let pool = parsed(pool.as_ref(), defaults.pool, parse_pool)?;
     let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
     let poll = sources.pick("poll", args.poll.as_deref(), file.poll.as_ref())?;
-    let poll = match &poll {
-        Some(asked) => asked.text.parse().map_err(|why: BadMode| asked.refuse(why))?,
-        None => defaults.poll,
-    };
+    let poll = parsed(poll.as_ref(), defaults.poll, str::parse)?;
     let report = args.report.as_deref().map(Path::to_string_lossy);
     let report = sources.pick("report", report.as_deref(), file.report.as_ref())?;
 
@@ -202,6 +189,15 @@ pub(super) fn settle(
         quiet: sources.switch("quiet", args.quiet, file.quiet.as_ref())?,
         notes,
     })
+}
+
+/// What was asked for, or the default.
+fn parsed<T, E: Display>(
+    asked: Option<&Asked>,
+    default: T,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, Refusal> {
+    asked.map_or(Ok(default), |asked| parse(&asked.text).map_err(|why| asked.refuse(why)))
 }
 
 /// A share as the engine reads it, a size as everywhere else on the command line.

@@ -90,7 +90,8 @@ fn fill(target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
+/// Whether it can be measured at all, as far as can be told without opening it.
+fn check(path: &Path) -> Result<fs::Metadata, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
     let meta = fs::metadata(path).map_err(|error| {
@@ -100,8 +101,7 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
             plain(&error)
         ))
     })?;
-    let is_device = meta.file_type().is_block_device();
-    if !is_device && !meta.is_file() {
+    if !meta.file_type().is_block_device() && !meta.is_file() {
         return Err(refuse(if meta.is_dir() {
             format!("is a directory; for a file of the bench's own in it give --swap {shown}")
         } else {
@@ -114,6 +114,14 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
             plain(&error.into())
         ))
     })?;
+    Ok(meta)
+}
+
+fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
+    let shown = path.display();
+    let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
+    let meta = check(path)?;
+    let is_device = meta.file_type().is_block_device();
     let file = if args.write {
         claim_to_write(path, is_device)?
     } else {
