@@ -1,6 +1,6 @@
 //! `softswap stat`: how a running program fares.
 
-use crate::control::{self, visible};
+use crate::control_client::{self, visible};
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
@@ -44,7 +44,7 @@ struct Stat {
 }
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
-    let (process, body) = control::ask(args.pid, &Request::Stat)?;
+    let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
     let pid = process.pid;
     let snapshot = Snapshot::parse(&body)
         .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;

@@ -6,9 +6,9 @@
 //! a round the median counts: it knows nothing of those in which another program
 //! had the processor. The mean is told beside it.
 
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::machine::{Disturbance, Machine, Usage};
-use crate::measure::pin::pin_to;
-use crate::measure::report::{Report, SCHEMA, Target, lines, ratios_text};
+use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{Round, median, rotated, variation};
 use clap::Args;
 use serde::Serialize;
@@ -78,11 +78,11 @@ struct SealOutcome {
 type Rounds = [Vec<Round>; 2];
 
 pub(super) fn run(args: &SealArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let key = Sealer::encrypting().map_err(|error| Refusal::own(error.to_string()))?;
     let sealers = [key, Sealer::checking()];
     let machine = Machine::without_device();
-    pin_to(0);
+    bind_to_cpu(0);
     let usage = Usage::now();
     let mut rounds: [Rounds; VARIANTS.len()] = Default::default();
     let mut bench = Bench::new();

@@ -6,9 +6,9 @@
 //! Two threads with an area of their own each show what two processors cost each
 //! other by themselves.
 
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::machine::Machine;
-use crate::measure::pin::pin_to;
-use crate::measure::report::{Report, SCHEMA, Target, lines, ratios_text};
+use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, rotated, variation};
 use clap::Args;
 use serde::Serialize;
@@ -140,7 +140,7 @@ struct Cell {
 }
 
 pub(super) fn run(args: &SlotsArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let mut cells: Vec<_> = BATCHES
         .into_iter()
         .flat_map(|batch| [1, 2].map(|threads| (batch, threads)))
@@ -178,7 +178,7 @@ fn measure(allocators: &[&dyn Allocator], threads: usize, batch: usize, runs: u3
     let barrier = Barrier::new(threads);
     let each = |thread: usize| {
         let allocator = allocators[thread % allocators.len()];
-        pin_to(thread);
+        bind_to_cpu(thread);
         let mut held: VecDeque<_> = (0..SLOTS / 2 / threads / batch)
             .filter_map(|_| allocator.take(thread, batch))
             .collect();

@@ -16,19 +16,19 @@ pub(crate) trait Report: Serialize {
 }
 
 /// Where JSON goes: `-` is standard output, without a table then.
-pub(crate) enum Target {
+pub(crate) enum Output {
     Table,
     Stdout,
     File { file: File, path: PathBuf, created: bool },
 }
 
-impl Target {
+impl Output {
     /// Opens the target before anything is measured, so that a path that
     /// cannot be written costs no time.
-    pub(crate) fn open(json: Option<&Path>) -> Result<Target, Refusal> {
-        let Some(path) = json else { return Ok(Target::Table) };
+    pub(crate) fn open(json: Option<&Path>) -> Result<Output, Refusal> {
+        let Some(path) = json else { return Ok(Output::Table) };
         if path == Path::new("-") {
-            return Ok(Target::Stdout);
+            return Ok(Output::Stdout);
         }
         let created = !path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
@@ -40,7 +40,7 @@ impl Target {
                 plain(&error)
             ))
         })?;
-        Ok(Target::File { file, path: path.to_path_buf(), created })
+        Ok(Output::File { file, path: path.to_path_buf(), created })
     }
 
     /// Writes what was found.
@@ -50,12 +50,12 @@ impl Target {
         };
         let json = || serde_json::to_string_pretty(outcome).map(|text| text + "\n");
         match self {
-            Target::Table => print(&outcome.table()).map_err(|e| failed("the table", &e)),
-            Target::Stdout => json()
+            Output::Table => print(&outcome.table()).map_err(|e| failed("the table", &e)),
+            Output::Stdout => json()
                 .map_err(Into::into)
                 .and_then(|text| print(&text))
                 .map_err(|e| failed("the result", &e)),
-            Target::File { mut file, path, .. } => {
+            Output::File { mut file, path, .. } => {
                 let written = json().map_err(Into::into).and_then(|text| {
                     if file.metadata()?.is_file() {
                         file.set_len(0)?;
@@ -70,7 +70,7 @@ impl Target {
 
     /// Leaves things as they were: there is no result.
     pub(crate) fn abandon(self) {
-        if let Target::File { path, created: true, .. } = self {
+        if let Output::File { path, created: true, .. } = self {
             let _ = std::fs::remove_file(path);
         }
     }

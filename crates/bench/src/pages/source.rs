@@ -22,7 +22,7 @@ pub(crate) struct Run {
 
 /// What kind of source it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SourceKind {
     Process { pid: u32 },
     Core,
     Dump,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 
 /// Where pages are read from.
 pub(crate) struct Source {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SourceKind,
     /// As people name it.
     pub(crate) name: String,
     pub(super) file: File,
@@ -104,7 +104,7 @@ impl Source {
                 result => break result,
             }
         };
-        let is_process = matches!(self.kind, Kind::Process { .. });
+        let is_process = matches!(self.kind, SourceKind::Process { .. });
         match got {
             // A process whose memory is gone for good reads as an empty file.
             Ok(0) if is_process => Err(self.refuse(&format!(
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(picks(&[], 4).count(), 0);
     }
 
-    fn source(bytes: &[u8], runs: Vec<Run>, kind: Kind) -> Source {
+    fn source(bytes: &[u8], runs: Vec<Run>, kind: SourceKind) -> Source {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
@@ -181,7 +181,7 @@ mod tests {
         let pages = CHUNK_PAGES + 700;
         let bytes: Vec<u8> = (0..pages).flat_map(|at| vec![at as u8; PAGE_SIZE]).collect();
         let runs = vec![Run { position: 0, pages: pages as u64 }];
-        let source = source(&bytes, runs, Kind::Dump);
+        let source = source(&bytes, runs, SourceKind::Dump);
         let (mut lengths, mut seen) = (Vec::new(), Vec::new());
         let count = source.read(u64::MAX, |chunk| {
             lengths.push(chunk.len());
@@ -199,8 +199,8 @@ mod tests {
         let bytes = [1; 2 * PAGE_SIZE];
         let why =
             |kind| source(&bytes, runs.clone(), kind).read(3, |_| Ok(())).unwrap_err().to_string();
-        assert!(why(Kind::Dump).contains("became shorter"), "{}", why(Kind::Dump));
-        let ended = why(Kind::Process { pid: 1 });
+        assert!(why(SourceKind::Dump).contains("became shorter"), "{}", why(SourceKind::Dump));
+        let ended = why(SourceKind::Process { pid: 1 });
         assert!(ended.contains("after 2 of its pages"), "{ended}");
     }
 }

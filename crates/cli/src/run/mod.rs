@@ -15,7 +15,7 @@ mod report;
 pub(crate) use args::RunArgs;
 
 use crate::refusal::{Refusal, plain};
-use crate::{control, library};
+use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place};
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         settled
             .notes
             .iter()
-            .chain(&control::note())
+            .chain(&control_client::note())
             .for_each(|note| eprintln!("softswap: note: {note}"));
     }
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         }
     };
     let wall = started.elapsed();
-    control::sweep();
+    control_client::sweep();
     space.wait_until_free(&stats);
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let figures = Figures::gather(

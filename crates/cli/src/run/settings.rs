@@ -4,7 +4,7 @@
 use super::areas;
 use super::args::RunArgs;
 use super::asked::Asked;
-use crate::machine;
+use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
@@ -254,7 +254,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
         Amount::Bytes(bytes) => (bytes, String::new()),
         Amount::Percent(percent) => {
-            let available = machine::available();
+            let available = memory_limits::available();
             let bytes = (available.bytes as f64 * percent / 100.0) as u64;
             let of = format!(
                 " ({} of {} available by {})",
@@ -271,7 +271,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    let physical = machine::physical_bytes();
+    let physical = memory_limits::physical_bytes();
     if bytes > physical {
         notes.push(format!(
             "{} is more than the machine's {} of DRAM: the kernel may have to swap, or kill the program",

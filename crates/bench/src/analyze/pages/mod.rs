@@ -6,7 +6,7 @@ mod outcome;
 mod save;
 
 use crate::measure::machine::Machine;
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::pages::open;
 use crate::pages::packing::Workplace;
 use crate::pages::source::{Count, Source};
@@ -14,7 +14,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use measured::Measured;
 use outcome::PagesOutcome;
-use save::Dump;
+use save::SavedPages;
 use softswap_cli::refusal::Refusal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,7 +82,7 @@ pub(crate) struct PagesArgs {
 
 pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
     let source = open::subject(&args.subject, args.raw)?;
-    let dump = args.save.as_deref().map(Dump::create).transpose()?;
+    let dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let output = Output::open(args.json.as_deref())?;
     match examine(args, source, dump) {
         Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
@@ -96,7 +96,7 @@ pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
 fn examine(
     args: &PagesArgs,
     source: Source,
-    mut dump: Option<Dump>,
+    mut dump: Option<SavedPages>,
 ) -> Result<PagesOutcome, Refusal> {
     let wanted = if args.all { u64::MAX } else { args.sample };
     let bar = progress(wanted.min(source.pages()));

@@ -7,7 +7,7 @@ use crate::measure::report::{Report, lines};
 use crate::measure::sample::{median, variation};
 use crate::pages::checks::{Check, CheckRow, check_head, check_line, mbps};
 use crate::pages::packing::{CODECS, Packing};
-use crate::pages::source::{Kind, Source};
+use crate::pages::source::{Source, SourceKind};
 use serde::Serialize;
 use softswap_cli::units;
 use softswap_engine::codec::MAX_PACKED_BYTES;
@@ -72,9 +72,9 @@ impl PagesOutcome {
             analysis: "pages",
             subject: source.name.clone(),
             kind: match source.kind {
-                Kind::Process { .. } => "process",
-                Kind::Core => "core",
-                Kind::Dump => "dump",
+                SourceKind::Process { .. } => "process",
+                SourceKind::Core => "core",
+                SourceKind::Dump => "dump",
             },
             machine,
             available_pages: source.pages(),

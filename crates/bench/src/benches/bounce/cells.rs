@@ -1,6 +1,6 @@
 //! What is measured: each workload, device and order, and each allocator by itself.
 
-use super::alone;
+use super::allocators;
 use super::tasks::{Ran, WORKLOADS, Workload};
 use softswap_engine::store::bounce::Order;
 
@@ -50,8 +50,9 @@ pub(super) struct Alone {
 
 impl Alone {
     pub(super) fn all() -> Vec<Alone> {
-        let with =
-            |threads| alone::VARIANTS.map(|variant| Alone { variant, threads, rounds: Vec::new() });
-        alone::THREADS.into_iter().flat_map(with).collect()
+        let with = |threads| {
+            allocators::VARIANTS.map(|variant| Alone { variant, threads, rounds: Vec::new() })
+        };
+        allocators::THREADS.into_iter().flat_map(with).collect()
     }
 }

@@ -5,13 +5,13 @@
 //! (small), one with 64 KiB requests (big), four with 4 KiB requests, with the
 //! primary pool too small for them, so that the others are searched too.
 
-mod alone;
+mod allocators;
 mod tasks;
 mod cells;
 mod outcome;
 
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
 use cells::{Alone, Cell};
 use clap::Args;
@@ -62,7 +62,7 @@ pub(crate) struct BounceArgs {
 }
 
 pub(super) fn run(args: &BounceArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let measured = measure(args);
     match measured {
         Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
@@ -88,7 +88,7 @@ fn measure(args: &BounceArgs) -> Result<outcome::BounceOutcome, Refusal> {
         task.fill_part(number, &device).map_err(failed)?;
     }
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
-    let allocators = alone::Allocators::new(areas).map_err(memory)?;
+    let allocators = allocators::Allocators::new(areas).map_err(memory)?;
     let mut cells = Cell::all();
     let mut alone = Alone::all();
     let usage = Usage::now();

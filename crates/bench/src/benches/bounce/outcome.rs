@@ -1,6 +1,6 @@
 //! What the bench of bounce buffers found.
 
-use super::alone;
+use super::allocators;
 use super::cells::{Alone, Cell, ORDERS};
 use super::tasks::Ran;
 use crate::measure::machine::{Disturbance, Machine};
@@ -61,7 +61,7 @@ pub(super) fn outcome(
         let noise = over(&triple[0], &triple[2]);
         ratios.insert(format!("{name}_area_first_vs_itself{suffix}"), noise.into());
     }
-    for triple in alone.chunks_exact(alone::VARIANTS.len()) {
+    for triple in alone.chunks_exact(allocators::VARIANTS.len()) {
         let [ours, others @ ..] = triple else { continue };
         let threads = ours.threads;
         for other in others {

@@ -16,11 +16,11 @@ use crate::extent_maps::layout::{Layout, Lengths};
 use crate::extent_maps::lookups::Lookups;
 use crate::extent_maps::maps::{Maps, Nodes};
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
 use measured::{Cell, Measured, OfFile, OfLayout};
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::{machine as memory, swapdir, units};
+use softswap_cli::{memory_limits, swapdir, units};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn check_memory(tasks: usize) -> Result<(), Refusal> {
     /// What all the maps take, and some.
     const MAPS_BYTES: u64 = 128 << 20;
     let needed_bytes = tasks as u64 * Task::BYTES + MAPS_BYTES;
-    let available_bytes = memory::available().bytes;
+    let available_bytes = memory_limits::available().bytes;
     if available_bytes < needed_bytes {
         return Err(Refusal::usage(format!(
             "--tasks {tasks}: {} of memory are needed and {} are available; ask for fewer tasks, \

@@ -4,8 +4,8 @@ use super::args::ExtentsArgs;
 use super::measured::{Cell, Measured, OfFile, OfLayout};
 use super::tasks::{Direction, SWAPPERS, Swapper};
 use crate::extent_maps::layout::Lengths;
-use crate::extent_maps::lookups::{LookupRow, Order, lookup_head, lookup_line};
-use crate::extent_maps::maps::Variant;
+use crate::extent_maps::lookups::{LookupRow, QueryOrder, lookup_head, lookup_line};
+use crate::extent_maps::maps::MapKind;
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use serde::Serialize;
@@ -61,9 +61,9 @@ struct FileOutcome {
 }
 
 const NONE: Swapper = None;
-const LIST: Swapper = Some(Variant::List);
-const RBTREE: Swapper = Some(Variant::RbTree);
-const SOFTSWAP: Swapper = Some(Variant::Softswap);
+const LIST: Swapper = Some(MapKind::List);
+const RBTREE: Swapper = Some(MapKind::RbTree);
+const SOFTSWAP: Swapper = Some(MapKind::Softswap);
 
 impl ExtentsOutcome {
     pub(super) fn new(
@@ -102,7 +102,7 @@ impl ExtentsOutcome {
 fn task_rows(cell: &Cell) -> Vec<TaskRow> {
     let of = &cell.throughputs;
     let row = |swapper: Swapper| TaskRow {
-        variant: swapper.map_or("none", Variant::name),
+        variant: swapper.map_or("none", MapKind::name),
         tasks: cell.tasks,
         extents: cell.extents,
         lengths: cell.lengths.name(),
@@ -145,17 +145,18 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
     sweep_ratios(&measured.sweep, &mut ratios);
     for layout in &measured.layouts {
         let (count, suffix) = (layout.extents, suffix(layout.lengths));
-        for rival in [Variant::List, Variant::RbTree] {
-            for (order, by) in [(Order::Random, ""), (Order::RandomExtent, "_by_extent")] {
-                let ratio = layout.lookups.over(rival, Variant::Softswap, order);
+        for rival in [MapKind::List, MapKind::RbTree] {
+            for (order, by) in [(QueryOrder::Random, ""), (QueryOrder::RandomExtent, "_by_extent")]
+            {
+                let ratio = layout.lookups.over(rival, MapKind::Softswap, order);
                 let name = format!("lookup_{}_vs_softswap_{count}{suffix}{by}", rival.name());
                 ratios.insert(name, ratio.into());
             }
         }
     }
     if let Ok(file) = &measured.file {
-        for rival in [Variant::List, Variant::RbTree] {
-            let ratio = file.lookups.over(rival, Variant::Softswap, Order::Random);
+        for rival in [MapKind::List, MapKind::RbTree] {
+            let ratio = file.lookups.over(rival, MapKind::Softswap, QueryOrder::Random);
             ratios.insert(format!("lookup_{}_vs_softswap_file", rival.name()), ratio.into());
         }
     }
@@ -165,13 +166,13 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
 /// The most of all layouts.
 fn bytes_per_extent(measured: &Measured) -> Map<String, Value> {
     let mut all = Map::new();
-    for variant in Variant::ALL {
+    for variant in MapKind::ALL {
         let rows = measured.layouts.iter().flat_map(|layout| &layout.rows);
         let most = rows
             .filter(|row| row.variant == variant.name())
             .fold(0.0, |most, row| row.bytes_per_extent.max(most));
         let name = match variant {
-            Variant::Softswap => "bytes_per_extent".to_string(),
+            MapKind::Softswap => "bytes_per_extent".to_string(),
             rival => format!("bytes_per_extent_{}", rival.name()),
         };
         all.insert(name, most.into());

@@ -6,7 +6,7 @@
 
 mod args;
 mod target;
-mod measure;
+mod meter;
 mod fio;
 mod variants;
 mod outcome;
@@ -14,10 +14,10 @@ mod outcome;
 pub(crate) use args::IoArgs;
 
 use crate::measure::machine::Usage;
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
 use fio::Job;
-use measure::{Meter, Slice};
+use meter::{Meter, Slice};
 use outcome::Found;
 use softswap_cli::refusal::Refusal;
 use softswap_sys::ring::timer_overshoot_ns;

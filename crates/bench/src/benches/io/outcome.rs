@@ -1,11 +1,11 @@
 //! The result of `bench io`: rows, ratios, and what each way of waiting did.
 
 use super::args::IoArgs;
-use super::measure::{Meter, Way};
+use super::meter::{Meter, Way};
 use super::target::Target;
 use super::variants::{FioFor, Variant, What};
-use crate::measure::counts::Counts;
 use crate::measure::machine::{Disturbance, Machine};
+use crate::measure::poll_counts::PollCounts;
 use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{Round, median};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(super) struct IoOutcome {
     disturbance: Disturbance,
     ratios: Map<String, Value>,
     rows: Vec<IoRow>,
-    modes: BTreeMap<&'static str, Counts>,
+    modes: BTreeMap<&'static str, PollCounts>,
     notes: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl IoOutcome {
             modes: meter
                 .ways
                 .iter()
-                .map(|Way { mode, stats, .. }| (mode.name(), Counts::of(stats)))
+                .map(|Way { mode, stats, .. }| (mode.name(), PollCounts::of(stats)))
                 .collect(),
             notes,
         }
@@ -197,7 +197,7 @@ impl Report for IoOutcome {
         }
         text.push('\n');
         for (mode, counts) in &self.modes {
-            let Counts { considered, polled, hit, slept, overslept } = counts;
+            let PollCounts { considered, polled, hit, slept, overslept } = counts;
             text += &format!(
                 "{mode}: {considered} reads, {polled} polled for, {hit} found so, {slept} slept on, \
                  {overslept} overslept\n"
@@ -216,7 +216,7 @@ impl Report for IoOutcome {
 #[cfg(test)]
 mod tests {
     use super::super::fio::Job;
-    use super::super::measure::Slice;
+    use super::super::meter::Slice;
     use super::*;
 
     fn variant(name: &str, what: What, p50_us: f64, cpu_us: f64) -> Variant {

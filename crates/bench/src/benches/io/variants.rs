@@ -1,7 +1,7 @@
 //! Everything that is measured: softswap's own ways to read, and fio's counterparts.
 
 use super::fio::Job;
-use super::measure::Slice;
+use super::meter::Slice;
 use crate::measure::sample::Samples;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::store::io::poll::mode::Mode;

@@ -1,6 +1,6 @@
 //! What the policies' benchmark found, as a table and as JSON.
 
-use super::own::Found;
+use super::engine_policy::Found;
 use super::trace::Trace;
 use crate::measure::machine::Machine;
 use crate::measure::report::{Report, SCHEMA, ratios_text};

@@ -1,6 +1,6 @@
 //! What was measured, before figures are made of it.
 
-use super::measure::Took;
+use super::operations::Took;
 use super::waste::WasteRow;
 use crate::measure::machine::Disturbance;
 use softswap_sys::memory::Page;

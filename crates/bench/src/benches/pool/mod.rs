@@ -7,9 +7,9 @@
 
 mod args;
 mod stores;
-pub(super) mod contents;
+pub(super) mod page_kinds;
 mod zram;
-mod measure;
+mod operations;
 mod waste;
 mod found;
 mod outcome;
@@ -17,10 +17,10 @@ mod outcome;
 pub(crate) use args::PoolArgs;
 
 use crate::measure::machine::Usage;
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
-use contents::KINDS;
 use found::{Cell, Content, Found, SOFTSWAP, ZRAM};
+use page_kinds::KINDS;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::memory::Page;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ fn measure(args: &PoolArgs) -> Result<Found, Refusal> {
                 .find(|(name, _)| name == variant)
                 .ok_or_else(|| "is missing".to_string())
                 .and_then(|(_, store)| {
-                    measure::run(*store, pages, *threads, round as u64 * 1000, round == 0)
+                    operations::run(*store, pages, *threads, round as u64 * 1000, round == 0)
                 })
                 .map_err(|why| failed(variant, contents[*content].name, &why))?;
             if round > 0 {
@@ -90,15 +90,15 @@ fn failed(variant: &str, content: &str, why: &str) -> Refusal {
 fn contents(count: usize, notes: &mut Vec<String>) -> Result<Vec<Content>, Refusal> {
     let mut all = Vec::new();
     let mut add = |name, pages: &'static [Page]| {
-        let mean_packed_bytes = contents::mean_packed_bytes(pages)
+        let mean_packed_bytes = page_kinds::mean_packed_bytes(pages)
             .ok_or_else(|| Refusal::own(format!("{name}: a page is not one for the pool")))?;
         all.push(Content { name, pages, mean_packed_bytes });
         Ok::<(), Refusal>(())
     };
     for kind in KINDS {
-        add(kind.name(), contents::generated(kind, count).map_err(|error| no_memory(&error))?)?;
+        add(kind.name(), page_kinds::generated(kind, count).map_err(|error| no_memory(&error))?)?;
     }
-    match contents::of_python(count) {
+    match page_kinds::of_python(count) {
         Ok((pages, others)) => {
             add("python", pages)?;
             notes.push(format!(
@@ -135,7 +135,7 @@ fn waste(
     pages: usize,
     objects: usize,
 ) -> Result<Vec<WasteRow>, Refusal> {
-    let sizes: &[Page] = contents::of_every_size(pages).map_err(|error| no_memory(&error))?;
+    let sizes: &[Page] = page_kinds::of_every_size(pages).map_err(|error| no_memory(&error))?;
     let mut groups: Vec<(&str, Vec<&[Page]>)> =
         contents.iter().map(|content| (content.name, vec![content.pages])).collect();
     groups.push(("mixed", contents.iter().map(|content| content.pages).collect()));

@@ -2,7 +2,7 @@
 
 use super::args::PoolArgs;
 use super::found::{Cell, Found, SOFTSWAP, ZRAM};
-use super::measure::{OPS, Op};
+use super::operations::{OPS, Op};
 use super::waste::WasteRow;
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, SCHEMA, lines, ratios_text};

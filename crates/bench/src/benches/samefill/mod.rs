@@ -10,13 +10,13 @@ mod outcome;
 pub(crate) use args::SamefillArgs;
 
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::pages::Page;
 use crate::pages::checks::Check;
 use dump::{Dump, MIX};
 use programs::Program;
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::{machine as memory, units};
+use softswap_cli::{memory_limits, units};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
     // The dumps, what was collected for them, and a program that still runs.
     let collected = collected_pages(pages) * (Program::ALL.len() + 1);
     let needed_bytes = ((pages + 2 * collected) * PAGE_SIZE) as u64;
-    let available_bytes = memory::available().bytes;
+    let available_bytes = memory_limits::available().bytes;
     if available_bytes < needed_bytes {
         return Err(Refusal::usage(format!(
             "--pages {pages}: {} of memory are needed and {} are available; ask for fewer pages",

@@ -8,16 +8,16 @@
 mod plan;
 mod limits;
 mod latency;
-mod content;
-mod walk;
+mod page_content;
+mod touch;
 pub(super) mod task;
 mod watch;
-mod ground;
-mod session;
+mod testbed;
+mod pattern_run;
 mod programs;
-mod whole;
+mod program_run;
 mod args;
-mod measure;
+mod rounds;
 mod ratios;
 mod outcome;
 mod plots;
@@ -26,22 +26,21 @@ mod plot_files;
 
 pub(crate) use args::SwapArgs;
 
-use super::pool::contents as real;
+use super::pool::page_kinds as real;
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target as Output;
-use content::SAMPLE_PAGES;
-use ground::Ground;
+use crate::measure::report::Output;
 use html::HtmlFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use limits::Limits;
 use outcome::{Found, SwapOutcome};
-use plan::{Matter, Side};
+use page_content::SAMPLE_PAGES;
+use pattern_run::RunContext;
+use plan::{Case, Side};
 use plot_files::PlotDir;
 use programs::Ready;
-use session::Means;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir::SwapDir;
-use softswap_cli::{library, machine as memory, swapdir, units};
+use softswap_cli::{library, memory_limits, swapdir, units};
 use softswap_engine::door::config::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::memory::Page;
@@ -49,6 +48,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use testbed::Testbed;
 
 /// Of so many real pages the sample is taken.
 const SAMPLE_OF_PAGES: usize = 4096;
@@ -101,7 +101,8 @@ fn check(args: &SwapArgs) -> Result<(), Refusal> {
             )));
         }
         // The kernel's packed pages, and the program as it is, take DRAM too.
-        let (available_bytes, needed_bytes) = (memory::available().bytes, bytes.saturating_mul(2));
+        let (available_bytes, needed_bytes) =
+            (memory_limits::available().bytes, bytes.saturating_mul(2));
         if available_bytes < needed_bytes {
             return Err(Refusal::usage(format!(
                 "{name} {}: needs {}, but only {} are available; ask for less",
@@ -119,26 +120,26 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     let signals = SignalQueue::hold(&[])
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let (mut sides, mut notes) = (args.sides.clone(), Vec::new());
-    let mut ground = Ground::prepare(under, args.area_bytes(), &mut sides, &mut notes)?;
-    let sample = ground.dir.join("sample");
+    let mut testbed = Testbed::prepare(under, args.area_bytes(), &mut sides, &mut notes)?;
+    let sample = testbed.dir.join("sample");
     write_sample(&sample, &mut notes)?;
     // So that the first side to load it does not have to account for it.
     fs::read(&library).map_err(|e| Refusal::own(format!("{}: {e}", library.display())))?;
-    let means = Means { signals: &signals, library, sample, damage: args.damage };
-    let ready = if args.no_programs { Vec::new() } else { ready(args, &ground.dir, &mut notes) };
+    let context = RunContext { signals: &signals, library, sample, damage: args.damage };
+    let ready = if args.no_programs { Vec::new() } else { ready(args, &testbed.dir, &mut notes) };
 
-    let progress = progress(args, &sides, ground.counts_zswap(), ready.len());
-    let cells = measure::patterns(args, &mut ground, &means, &sides, &progress, &mut notes)?;
+    let progress = progress(args, &sides, testbed.counts_zswap(), ready.len());
+    let cells = rounds::patterns(args, &mut testbed, &context, &sides, &progress, &mut notes)?;
     let programs =
-        measure::programs(args, &mut ground, &means, &sides, &ready, &progress, &mut notes)?;
+        rounds::programs(args, &mut testbed, &context, &sides, &ready, &progress, &mut notes)?;
     progress.finish_and_clear();
-    let (settings, disturbance) = (ground.settings(), usage.since());
+    let (settings, disturbance) = (testbed.settings(), usage.since());
     Ok(Found { cells, programs, disturbance, settings, notes })
 }
 
 fn progress(args: &SwapArgs, sides: &[Side], counts_zswap: bool, programs: usize) -> ProgressBar {
-    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides, counts_zswap) };
-    let runs = sets.concat().len() + programs * measure::ways(args, sides, counts_zswap);
+    let sets = if args.no_patterns { Vec::new() } else { Case::sets(sides, counts_zswap) };
+    let runs = sets.concat().len() + programs * rounds::ways(args, sides, counts_zswap);
     let bar = ProgressBar::new(runs as u64 * u64::from(args.rounds()));
     let style = ProgressStyle::with_template("{bar:30} {eta} to go  {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))
@@ -166,7 +167,10 @@ fn write_sample(path: &Path, notes: &mut Vec<String>) -> Result<(), Refusal> {
             notes.push(format!(
                 "compressible data is made up, because there are no real pages: {why}"
             ));
-            real::generated(real::Kind::Pointers, SAMPLE_PAGES).map_err(failed)?.iter().collect()
+            real::generated(real::PageKind::Pointers, SAMPLE_PAGES)
+                .map_err(failed)?
+                .iter()
+                .collect()
         }
     };
     let mut file = fs::File::create_new(path).map_err(failed)?;

@@ -1,9 +1,9 @@
 //! Figures that compare: medians over the rounds of what both did in a round.
 
-use super::measure::{Cell, How, Kind, ProgramCell};
-use super::plan::{Matter, PATTERN_SHARES, PROGRAM_SHARES, Side, who};
-use super::session::Ran;
-use super::whole::WholeRan;
+use super::pattern_run::PatternRun;
+use super::plan::{Case, PATTERN_SHARES, PROGRAM_SHARES, Side, who};
+use super::program_run::ProgramRun;
+use super::rounds::{Cell, How, ProgramCell, Workload};
 use crate::measure::sample::median;
 use serde_json::{Map, Value};
 
@@ -21,23 +21,23 @@ fn of_threads(threads: u32) -> String {
 
 /// `PATTERN_softswap_vs_SIDE` and `PATTERN_softswap_same_dram_vs_SIDE`: of
 /// touches a second.
-pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> {
+pub(super) fn of_patterns(cells: &[Cell], workloads: &[Workload]) -> Map<String, Value> {
     let mut figures = Map::new();
     for share_percent in PATTERN_SHARES {
-        for (at, kind) in kinds.iter().enumerate() {
+        for (at, workload) in workloads.iter().enumerate() {
             for rival in KERNEL {
                 let find = |side: Side, beside: Option<Side>| {
                     cells.iter().find(|cell| {
-                        let Matter { data, .. } = cell.matter;
-                        let wanted = Matter { side, data, share_percent, beside };
-                        cell.matter == wanted && Some(data) == rival.data()
+                        let Case { data, .. } = cell.case;
+                        let wanted = Case { side, data, share_percent, beside };
+                        cell.case == wanted && Some(data) == rival.data()
                     })
                 };
                 for beside in [None, Some(rival)] {
                     let ours = find(Side::Softswap, beside);
                     let (Some(ours), Some(theirs)) = (ours, find(rival, None)) else { continue };
-                    let (pattern, who) = (kind.pattern.name(), ours.matter.who());
-                    let (share, threads) = (of_share(share_percent), of_threads(kind.threads));
+                    let (pattern, who) = (workload.pattern.name(), ours.case.who());
+                    let (share, threads) = (of_share(share_percent), of_threads(workload.threads));
                     let key = format!("{pattern}_{who}_vs_{}{share}{threads}", rival.name());
                     figures.insert(key, faster(ours, theirs, at).into());
                 }
@@ -50,7 +50,7 @@ pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> 
 /// How many times as many touches a second, by rounds.
 fn faster(ours: &Cell, theirs: &Cell, at: usize) -> f64 {
     let pairs = ours.runs.iter().zip(&theirs.runs);
-    let rate = |ran: &Ran| ran.took[at].touches_per_s();
+    let rate = |ran: &PatternRun| ran.took[at].touches_per_s();
     median(pairs.map(|(ours, theirs)| rate(ours) / rate(theirs)).collect())
 }
 
@@ -118,7 +118,7 @@ pub(super) fn over(one: &ProgramCell, other: &ProgramCell) -> f64 {
     by_rounds(one, other, |ran| ran.seconds)
 }
 
-fn by_rounds(one: &ProgramCell, other: &ProgramCell, figure: fn(&WholeRan) -> f64) -> f64 {
+fn by_rounds(one: &ProgramCell, other: &ProgramCell, figure: fn(&ProgramRun) -> f64) -> f64 {
     let pairs = one.runs.iter().zip(&other.runs);
     median(pairs.map(|(one, other)| figure(one) / figure(other)).collect())
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn cell(how: How, seconds: &[f64]) -> ProgramCell {
-        let run = |seconds: &f64| WholeRan {
+        let run = |seconds: &f64| ProgramRun {
             seconds: *seconds,
             cpu_seconds: 1.0,
             digest: 0,

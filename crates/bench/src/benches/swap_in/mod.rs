@@ -7,23 +7,23 @@
 
 mod args;
 pub(super) mod task;
-mod child;
+mod task_run;
 mod outcome;
 
 pub(crate) use args::SwapInArgs;
 
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
-use child::Task;
 use outcome::Cell;
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::{library, machine as memory, swapdir, units};
+use softswap_cli::{library, memory_limits, swapdir, units};
 use softswap_engine::door::config::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::process::ExitCode;
+use task_run::Task;
 
 /// The region over the budget, when no size is asked for.
 const REGION_OVER_BUDGET: u64 = 4;
@@ -72,7 +72,7 @@ fn check(args: &SwapInArgs, region_bytes: u64) -> Result<(), Refusal> {
             units::bytes(args.memory)
         )));
     }
-    let available_bytes = memory::available().bytes;
+    let available_bytes = memory_limits::available().bytes;
     if available_bytes < args.memory {
         return Err(Refusal::usage(format!(
             "--memory {}: only {} are available; ask for less",
@@ -106,7 +106,7 @@ fn measure(
                 damage: args.damage,
             };
             let config = Config { poll: *mode, ..config.clone() };
-            runs.push(child::run(&task, &config, library, &signals)?);
+            runs.push(task_run::run(&task, &config, library, &signals)?);
         }
     }
     Ok(cells)

@@ -4,7 +4,7 @@
 //! Version 2 knows memory in a group only where the group around it hands the
 //! controller down, which one that has processes may not do, but for the root.
 
-use softswap_cli::machine::{GroupVersion, Hierarchy};
+use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
 use softswap_cli::refusal::plain;
 use std::fs;
 use std::io;

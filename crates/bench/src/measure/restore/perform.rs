@@ -3,7 +3,7 @@
 use super::request::{Act, Answer};
 use super::undo::{Change, Undo};
 use super::{group, zram};
-use softswap_cli::machine::{GroupVersion, Hierarchy, hierarchies};
+use softswap_cli::memory_limits::{GroupVersion, Hierarchy, hierarchies};
 use softswap_cli::refusal::plain;
 use softswap_engine::store::swap::header::Header;
 use softswap_engine::store::swap::named::Storage;

@@ -1,11 +1,11 @@
 //! One run of a whole program: on a side within a limit, or as it is.
 
-use super::ground::{Bounds, Ground};
 use super::limits::Limits;
+use super::pattern_run::{RunContext, check, config};
 use super::plan::Side;
 use super::programs::Ready;
-use super::session::{Means, check, config};
-use crate::measure::managed::{Counters, without_settings};
+use super::testbed::{Bounds, Testbed};
+use crate::measure::managed_program::{Counters, without_settings};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::door::config::MIN_MEMORY_BYTES;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// What a run took.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct WholeRan {
+pub(super) struct ProgramRun {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     /// Of everything that it printed.
@@ -37,28 +37,28 @@ pub(super) struct WholeRan {
 }
 
 /// Runs it as it is.
-pub(super) fn plain_run(ready: &Ready, means: &Means<'_>) -> Result<WholeRan, String> {
+pub(super) fn plain_run(ready: &Ready, context: &RunContext<'_>) -> Result<ProgramRun, String> {
     let mut command = Command::new(&ready.path);
     without_settings(&mut command);
-    let ran = start(command, ready, means, io::stderr().as_fd())?;
+    let ran = start(command, ready, context, io::stderr().as_fd())?;
     finish(ran)
 }
 
 /// Runs it under softswap with a budget that everything fits in.
 pub(super) fn roomy_run(
     ready: &Ready,
-    means: &Means<'_>,
-    ground: &Ground,
+    context: &RunContext<'_>,
+    testbed: &Testbed,
     peak_bytes: u64,
-) -> Result<WholeRan, String> {
+) -> Result<ProgramRun, String> {
     /// For what the engine itself needs.
     const MORE_BYTES: u64 = 64 << 20;
     let counters = Counters::new().map_err(|error| error.to_string())?;
-    let config = config(peak_bytes + peak_bytes / 4 + MORE_BYTES, &ground.dir);
+    let config = config(peak_bytes + peak_bytes / 4 + MORE_BYTES, &testbed.dir);
     let mut command = Command::new(&ready.path);
     without_settings(&mut command);
-    command.envs(counters.environment(&config, &means.library));
-    let ran = finish(start(command, ready, means, counters.fd())?)?;
+    command.envs(counters.environment(&config, &context.library));
+    let ran = finish(start(command, ready, context, counters.fd())?)?;
     counters.expect_engine().map_err(|error| error.to_string())?;
     Ok(ran)
 }
@@ -80,32 +80,34 @@ impl From<String> for Failure {
 /// Runs it on a side, in a group of its limit.
 pub(super) fn limited_run(
     ready: &Ready,
-    means: &Means<'_>,
-    ground: &mut Ground,
+    context: &RunContext<'_>,
+    testbed: &mut Testbed,
     side: Side,
     limits: Limits,
-) -> Result<Result<WholeRan, Failure>, Refusal> {
+) -> Result<Result<ProgramRun, Failure>, Refusal> {
     let Limits { limit_bytes, memory_bytes } = limits;
     if side == Side::Softswap && memory_bytes < MIN_MEMORY_BYTES {
         let why = "the limit leaves less than the 8.0 MiB that the engine needs";
         return Ok(Err(Failure::Other(why.into())));
     }
-    let held = ground.enter(side, limit_bytes)?;
+    let held = testbed.enter(side, limit_bytes)?;
     let counters = Counters::new()?;
     let environment = match side {
-        Side::Softswap => counters.environment(&config(memory_bytes, &ground.dir), &means.library),
+        Side::Softswap => {
+            counters.environment(&config(memory_bytes, &testbed.dir), &context.library)
+        }
         _ => Vec::new(),
     };
     let mut command = held.command(environment, &ready.path);
     without_settings(&mut command);
-    let started = start(command, ready, means, counters.fd());
+    let started = start(command, ready, context, counters.fd());
     let ran = started.and_then(finish);
-    let bounds = ground.leave(held)?;
+    let bounds = testbed.leave(held)?;
     if bounds.oom_kills > 0 {
         return Ok(Err(Failure::Killed(bounds.oom_kills)));
     }
     check(&bounds, limit_bytes)?;
-    let in_group = |ran| WholeRan { limits: Some(limits), bounds, ..ran };
+    let in_group = |ran| ProgramRun { limits: Some(limits), bounds, ..ran };
     Ok(ran.map(in_group).map_err(Failure::Other))
 }
 
@@ -118,7 +120,7 @@ struct Started {
 fn start(
     mut command: Command,
     ready: &Ready,
-    means: &Means<'_>,
+    context: &RunContext<'_>,
     keep: std::os::fd::BorrowedFd<'_>,
 ) -> Result<Started, String> {
     if let Some(input) = &ready.input {
@@ -127,14 +129,14 @@ fn start(
     }
     command.args(&ready.arguments).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    means.signals.prepare(&mut command, keep);
+    context.signals.prepare(&mut command, keep);
     let (since, cpu_before) = (Instant::now(), children_cpu_seconds());
     let child = command.spawn().map_err(|error| plain(&error))?;
     Ok(Started { child, since, cpu_before })
 }
 
 /// Waits until it has ended.
-fn finish(mut started: Started) -> Result<WholeRan, String> {
+fn finish(mut started: Started) -> Result<ProgramRun, String> {
     let child = &mut started.child;
     let mut output = child.stdout.take().ok_or("it has no output")?;
     let reader = std::thread::spawn(move || digest_of(&mut output));
@@ -160,7 +162,7 @@ fn finish(mut started: Started) -> Result<WholeRan, String> {
     }
     let cpu_seconds = children_cpu_seconds() - started.cpu_before;
     let (limits, bounds) = (None, Bounds::default());
-    Ok(WholeRan { seconds, cpu_seconds, digest, peak_bytes, limits, bounds })
+    Ok(ProgramRun { seconds, cpu_seconds, digest, peak_bytes, limits, bounds })
 }
 
 fn digest_of(from: &mut impl Read) -> io::Result<u64> {

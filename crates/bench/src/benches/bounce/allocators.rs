@@ -1,7 +1,7 @@
 //! What a buffer costs by itself: taken and given back, beside a free list under
 //! a lock and beside a lock-free queue.
 
-use crate::measure::pin::pin_to;
+use crate::measure::affinity::bind_to_cpu;
 use crossbeam_queue::ArrayQueue;
 use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_sys::raw::now_ns;
@@ -64,7 +64,7 @@ fn each(threads: usize, times: u32, turn: impl Fn(usize) + Sync) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(threads);
     let barrier = Barrier::new(threads);
     let work = |thread: usize| {
-        pin_to(thread);
+        bind_to_cpu(thread);
         barrier.wait();
         let start = now_ns();
         (0..times).for_each(|_| turn(thread));

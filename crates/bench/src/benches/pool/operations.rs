@@ -1,8 +1,8 @@
 //! How long it takes to store pages, to load them and to invalidate them.
 
 use super::stores::{Hand, Store};
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::noise::shuffled;
-use crate::measure::pin::pin_to;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::Page;
 use softswap_sys::raw::now_ns;
@@ -53,7 +53,7 @@ pub(super) fn run(
 ) -> Result<Took, String> {
     let barrier = Barrier::new(threads);
     let each = |thread: usize| -> Result<[Range<u64>; OPS.len()], String> {
-        pin_to(thread);
+        bind_to_cpu(thread);
         let (first, end) = (pages.len() * thread / threads, pages.len() * (thread + 1) / threads);
         let count = end - first;
         let seed = seed + thread as u64;
@@ -106,13 +106,13 @@ impl Part<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contents::{Kind, generated};
+    use super::super::page_kinds::{PageKind, generated};
     use super::super::stores::{Damaged, Softswap};
     use super::*;
 
     #[test]
     fn all_threads_together_handle_every_page_once_and_leave_nothing() {
-        let pages = generated(Kind::Text, 101).unwrap();
+        let pages = generated(PageKind::Text, 101).unwrap();
         let store = Softswap::new(pages.len()).unwrap();
         for threads in [1, 2, 7] {
             let took = run(&store, pages, threads, 3, true).unwrap();
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_is_noticed_and_ends_all_threads() {
-        let pages = generated(Kind::Text, 20).unwrap();
+        let pages = generated(PageKind::Text, 20).unwrap();
         let store = Softswap::new(pages.len()).unwrap();
         let error = run(&Damaged(&store), pages, 2, 3, true).unwrap_err();
         assert!(error.contains(&format!("page {}", Damaged::PAGE)), "{error}");

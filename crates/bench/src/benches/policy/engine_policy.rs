@@ -48,7 +48,7 @@ struct Memory {
     found: Found,
 }
 
-/// Counts what the clock brings in with so many pages of memory.
+/// PollCounts what the clock brings in with so many pages of memory.
 pub(super) fn run(
     trace: &Trace,
     most_resident: usize,
@@ -172,7 +172,7 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::known::{fifo, optimum};
+    use super::super::other_policies::{fifo, optimum};
     use super::*;
     use proptest::prelude::*;
 

@@ -26,9 +26,9 @@ const CLUSTER_BYTES: u64 = 2 << 20;
 pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 /// Set once, kept until the process ends: a handler may look at any time.
-static STAGE: OnceLock<Stage> = OnceLock::new();
+static STAGE: OnceLock<Fixture> = OnceLock::new();
 
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) engine: Engine,
     /// A bare userfaultfd region.
     pub(super) bare: Window,
@@ -39,15 +39,15 @@ pub(super) struct Stage {
 }
 
 fn resolve(address: usize, is_write: bool) -> bool {
-    let Some(stage) = STAGE.get() else { return false };
-    if stage.engine.contains(address) {
+    let Some(fixture) = STAGE.get() else { return false };
+    if fixture.engine.contains(address) {
         let access = if is_write { Access::Write } else { Access::Read };
-        return stage.engine.fault(address, access).is_ok();
+        return fixture.engine.fault(address, access).is_ok();
     }
     ENTERED_NS.store(now_ns(), Relaxed);
-    let page = (address.wrapping_sub(stage.bare.base()) / PAGE_SIZE) as u64;
-    let done = stage.bare.contains(address)
-        && stage.bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
+    let page = (address.wrapping_sub(fixture.bare.base()) / PAGE_SIZE) as u64;
+    let done = fixture.bare.contains(address)
+        && fixture.bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
     LEFT_NS.store(now_ns(), Relaxed);
     done
 }
@@ -61,7 +61,7 @@ pub(super) fn visit() -> (u64, u64) {
     (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
 
-/// Sizes of a stage for `pages` pages in each of `ranges` ranges.
+/// Sizes of a fixture for `pages` pages in each of `ranges` ranges.
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
@@ -81,8 +81,8 @@ impl Sizes {
     }
 }
 
-/// Sets the stage up; once per process.
-pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Stage, Refusal> {
+/// Sets the fixture up; once per process.
+pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
     fn own(error: impl std::fmt::Display) -> Refusal {
         Refusal::own(error.to_string())
     }
@@ -96,13 +96,14 @@ pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Stage, Refusa
     let engine = Engine::start(&config, vec![storage], stats).map_err(own)?;
     let bare = Window::reserve(1, false).map_err(own)?;
     device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(own)?;
-    let stage = STAGE.get_or_init(|| Stage { engine, bare, device, spare_bytes: sizes.swap_bytes });
+    let fixture =
+        STAGE.get_or_init(|| Fixture { engine, bare, device, spare_bytes: sizes.swap_bytes });
     inline::install(resolve).map_err(own)?;
     inline::prepare_thread();
-    Ok(stage)
+    Ok(fixture)
 }
 
-impl Stage {
+impl Fixture {
     /// Maps `pages` pages of engine memory.
     pub(super) fn map(&self, pages: usize) -> Result<Memory, Refusal> {
         let len = pages * PAGE_SIZE;
@@ -123,7 +124,7 @@ impl Stage {
         self.device.read(&mut Lane::Plain, offset, to).is_ok()
     }
 
-    /// Writes to the storage that [`Stage::read_spare`] reads.
+    /// Writes to the storage that [`Fixture::read_spare`] reads.
     pub(super) fn write_spare(&self, page: usize, from: &[u8]) -> bool {
         let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
         self.device.write(&mut Lane::Plain, offset, from).is_ok()

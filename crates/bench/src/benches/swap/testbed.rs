@@ -3,12 +3,12 @@
 //! this process ends.
 
 use super::plan::Side;
-use super::watch::{Outside, Watch};
+use super::watch::{GroupWatch, Outside};
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
 use crate::measure::restore::request::Act;
 use crate::measure::restore::zram;
-use softswap_cli::machine::GroupVersion;
+use softswap_cli::memory_limits::GroupVersion;
 use softswap_cli::refusal::{Refusal, plain};
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +24,7 @@ const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
-pub(super) struct Ground {
+pub(super) struct Testbed {
     restorer: Restorer,
     /// For everything that needs a file; on the file system under test.
     pub(super) dir: PathBuf,
@@ -48,7 +48,7 @@ struct Groups {
 pub(super) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
-    watch: Watch,
+    watch: GroupWatch,
     /// The limit that the kernel passes: what zswap packs it counts in any case,
     /// because that is how it makes room.
     passed_limit_bytes: Option<u64>,
@@ -79,7 +79,7 @@ impl Bounds {
     }
 }
 
-impl Ground {
+impl Testbed {
     /// Prepares what `sides` need below `under`, with room for `bytes`. Sides
     /// that cannot be had are taken out, and `notes` say why.
     pub(super) fn prepare(
@@ -87,16 +87,16 @@ impl Ground {
         bytes: u64,
         sides: &mut Vec<Side>,
         notes: &mut Vec<String>,
-    ) -> Result<Ground, Refusal> {
+    ) -> Result<Testbed, Refusal> {
         let mut restorer = Restorer::start().map_err(Refusal::own)?;
         let dir =
             restorer.ask(&Act::MakeDirectory { under: under.into() }).map_err(Refusal::own)?;
         let dir = PathBuf::from(dir);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
-        let mut ground = Ground { restorer, dir, file, zram: None, page_cluster, groups: None };
-        match ground.try_a_group() {
-            Ok(groups) => ground.groups = Some(groups),
+        let mut testbed = Testbed { restorer, dir, file, zram: None, page_cluster, groups: None };
+        match testbed.try_a_group() {
+            Ok(groups) => testbed.groups = Some(groups),
             Err(why) => {
                 notes.push(format!(
                     "the kernel's sides were left out, and softswap runs without a control group: {why}"
@@ -105,15 +105,15 @@ impl Ground {
             }
         }
         for side in std::mem::take(sides) {
-            match ground.make_ready(side, bytes)? {
+            match testbed.make_ready(side, bytes)? {
                 Ok(()) => sides.push(side),
                 Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
             }
         }
-        if ground.counts_zswap() && sides.contains(&Side::KernelZswap) {
+        if testbed.counts_zswap() && sides.contains(&Side::KernelZswap) {
             notes.push(ZSWAP_COUNTED.into());
         }
-        Ok(ground)
+        Ok(testbed)
     }
 
     /// A group can be made where no program may join it.
@@ -240,7 +240,7 @@ impl Ground {
             None => None,
         };
         let dir = group.as_ref().map(|group| group.dir.clone());
-        let watch = Watch::start(dir, swap.clone(), outside);
+        let watch = GroupWatch::start(dir, swap.clone(), outside);
         let passes = side == Side::KernelZswap && self.counts_zswap();
         let passed_limit_bytes = passes.then_some(limit_bytes);
         Ok(Held { group, swap, watch, passed_limit_bytes })
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn the_preloaded_library_comes_after_the_shell() {
-        let watch = Watch::start(None, None, Outside::Nowhere);
+        let watch = GroupWatch::start(None, None, Outside::Nowhere);
         let group = Some(MemoryGroup::at("/group".into()));
         let held = Held { group, swap: None, watch, passed_limit_bytes: None };
         let command = held.command(vec![("LD_PRELOAD".into(), "x".into())], Path::new("/prog"));

@@ -3,8 +3,8 @@
 //! before and after the touching.
 
 use super::task::Took;
-use crate::measure::managed::{Counters, without_settings};
-use crate::measure::turns::Talk;
+use crate::measure::managed_program::{Counters, without_settings};
+use crate::measure::task_pipe::TaskPipe;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::config::Config;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What one run said.
-pub(super) struct Ran {
+pub(super) struct TaskRun {
     pub(super) took: Took,
     /// What was counted while the pages were touched, and not before.
     pub(super) stats: Stats,
@@ -44,7 +44,7 @@ pub(super) fn run(
     config: &Config,
     library: &Path,
     signals: &SignalQueue,
-) -> Result<Ran, Refusal> {
+) -> Result<TaskRun, Refusal> {
     let counters = Counters::new()?;
     let mut command = command(task)?;
     without_settings(&mut command);
@@ -53,24 +53,24 @@ pub(super) fn run(
     let child = command
         .spawn()
         .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
-    let mut talk = Talk::with(child)?;
+    let mut pipe = TaskPipe::with(child)?;
 
-    talk.expect("filled")?;
+    pipe.expect("filled")?;
     counters.expect_engine()?;
     let before = counters.values();
-    talk.say("touch");
-    let took = talk.hear_of()?;
+    pipe.send("touch");
+    let took = pipe.receive_json()?;
     let touched = counters.since(&before)?;
-    talk.say("compare");
-    talk.expect("same")?;
-    talk.end()?;
+    pipe.send("compare");
+    pipe.expect("same")?;
+    pipe.end()?;
     let is_used = |counter| counters.stats().get(counter) == 1;
     let facts = Facts {
         io_uring: is_used(Counter::UsesIoUring),
         direct: is_used(Counter::UsesDirectIo),
         device_polling: is_used(Counter::UsesDevicePolling),
     };
-    Ok(Ran { took, stats: touched, facts })
+    Ok(TaskRun { took, stats: touched, facts })
 }
 
 fn command(task: &Task) -> Result<Command, Refusal> {

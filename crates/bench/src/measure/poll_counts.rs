@@ -5,7 +5,7 @@ use softswap_engine::base::stats::{Counter, Stats};
 use std::iter::Sum;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Counts {
+pub(crate) struct PollCounts {
     pub(crate) considered: u64,
     pub(crate) polled: u64,
     pub(crate) hit: u64,
@@ -13,9 +13,9 @@ pub(crate) struct Counts {
     pub(crate) overslept: u64,
 }
 
-impl Counts {
-    pub(crate) fn of(stats: &Stats) -> Counts {
-        Counts {
+impl PollCounts {
+    pub(crate) fn of(stats: &Stats) -> PollCounts {
+        PollCounts {
             considered: stats.get(Counter::IoConsidered),
             polled: stats.get(Counter::IoPolled),
             hit: stats.get(Counter::IoPollHit),
@@ -25,9 +25,9 @@ impl Counts {
     }
 }
 
-impl Sum for Counts {
-    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
-        all.fold(Counts::default(), |sum, one| Counts {
+impl Sum for PollCounts {
+    fn sum<I: Iterator<Item = PollCounts>>(all: I) -> PollCounts {
+        all.fold(PollCounts::default(), |sum, one| PollCounts {
             considered: sum.considered + one.considered,
             polled: sum.polled + one.polled,
             hit: sum.hit + one.hit,

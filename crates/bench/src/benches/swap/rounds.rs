@@ -1,13 +1,13 @@
 //! The rounds: every side in each of them, beginning with another one.
 
 use super::args::SwapArgs;
-use super::ground::Ground;
 use super::limits::Limits;
-use super::plan::{Matter, Pattern, Side, described};
+use super::pattern_run::{self, Outgrown, PatternRun, RunContext};
+use super::plan::{Case, Pattern, Side, described};
+use super::program_run::{self, Failure, ProgramRun};
 use super::programs::Ready;
-use super::session::{self, Means, Outgrown, Ran};
 use super::task::Phase;
-use super::whole::{self, Failure, WholeRan};
+use super::testbed::Testbed;
 use crate::measure::sample::rotated;
 use indicatif::ProgressBar;
 use softswap_cli::refusal::Refusal;
@@ -27,17 +27,17 @@ const KILLED: &str = "the kernel killed it for outgrowing its control group";
 
 /// A pattern with so many threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct Workload {
     pub(super) pattern: Pattern,
     pub(super) threads: u32,
 }
 
 /// One side with one content and share, over all rounds. A run is one process for each
 /// pattern: what one leaves behind is not to be measured with the next. What it took is
-/// in the order of the kinds, whichever order they had in it.
+/// in the order of the workloads, whichever order they had in it.
 pub(super) struct Cell {
-    pub(super) matter: Matter,
-    pub(super) runs: Vec<Ran>,
+    pub(super) case: Case,
+    pub(super) runs: Vec<PatternRun>,
     /// By the kernel, before these.
     pub(super) kills: u64,
 }
@@ -48,7 +48,7 @@ pub(super) enum How {
     Plain,
     /// Under softswap, with everything fitting.
     Roomy,
-    /// `beside` as in [`Matter`].
+    /// `beside` as in [`Case`].
     Limited {
         side: Side,
         share_percent: u32,
@@ -62,14 +62,14 @@ pub(super) struct ProgramCell {
     pub(super) how: How,
     /// What is asked for; where it goes by another's run, nothing.
     pub(super) limit_bytes: Option<u64>,
-    pub(super) runs: Vec<WholeRan>,
+    pub(super) runs: Vec<ProgramRun>,
     pub(super) kills: u64,
 }
 
-pub(super) fn kinds(args: &SwapArgs) -> Vec<Kind> {
+pub(super) fn workloads(args: &SwapArgs) -> Vec<Workload> {
     let with = |pattern: &Pattern| {
         let pattern = *pattern;
-        args.threads.iter().map(move |threads| Kind { pattern, threads: *threads })
+        args.threads.iter().map(move |threads| Workload { pattern, threads: *threads })
     };
     args.patterns.iter().flat_map(with).collect()
 }
@@ -77,23 +77,23 @@ pub(super) fn kinds(args: &SwapArgs) -> Vec<Kind> {
 /// What every run is made with.
 struct Bench<'b, 'm> {
     args: &'b SwapArgs,
-    ground: &'b mut Ground,
-    means: &'b Means<'m>,
-    kinds: Vec<Kind>,
+    testbed: &'b mut Testbed,
+    context: &'b RunContext<'m>,
+    workloads: Vec<Workload>,
 }
 
 pub(super) fn patterns(
     args: &SwapArgs,
-    ground: &mut Ground,
-    means: &Means<'_>,
+    testbed: &mut Testbed,
+    context: &RunContext<'_>,
     sides: &[Side],
     progress: &ProgressBar,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
-    let counts_zswap = ground.counts_zswap();
-    let mut bench = Bench { args, ground, means, kinds: kinds(args) };
-    let sets = if args.no_patterns { Vec::new() } else { Matter::sets(sides, counts_zswap) };
-    let cell = |matter: Matter| Cell { matter, runs: Vec::new(), kills: 0 };
+    let counts_zswap = testbed.counts_zswap();
+    let mut bench = Bench { args, testbed, context, workloads: workloads(args) };
+    let sets = if args.no_patterns { Vec::new() } else { Case::sets(sides, counts_zswap) };
+    let cell = |case: Case| Cell { case, runs: Vec::new(), kills: 0 };
     let mut sets: Vec<Vec<Cell>> =
         sets.into_iter().map(|set| set.into_iter().map(cell).collect()).collect();
     for round in 0..args.rounds() as usize {
@@ -101,17 +101,17 @@ pub(super) fn patterns(
             let set = &mut sets[index];
             // Either begins in turn; the last one always comes after its rival.
             for at in rotated(set.len(), round % 2) {
-                let matter = set[at].matter;
-                progress.set_message(format!("round {}: {}", round + 1, matter.name()));
+                let case = set[at].case;
+                progress.set_message(format!("round {}: {}", round + 1, case.name()));
                 progress.inc(1);
                 // What was killed time and again would be killed again.
-                let limits = limits_of(args, set, matter, round);
+                let limits = limits_of(args, set, case, round);
                 let Some(limits) = limits.filter(|_| set[at].runs.len() == round) else {
                     continue;
                 };
                 let cell = &mut set[at];
                 if !bench.round_of(cell, &limits, round)? {
-                    let (name, kills) = (matter.name(), cell.kills);
+                    let (name, kills) = (case.name(), cell.kills);
                     notes.push(format!("{name}: {KILLED}, {kills} times; it has no figures"));
                 }
             }
@@ -122,13 +122,13 @@ pub(super) fn patterns(
 
 /// What each pattern's process is held to; nothing where that goes by a run that
 /// there is not.
-fn limits_of(args: &SwapArgs, set: &[Cell], matter: Matter, round: usize) -> Option<Vec<u64>> {
-    let Some(beside) = matter.beside else {
-        let limit_bytes = args.working_set() * u64::from(matter.share_percent) / 100;
+fn limits_of(args: &SwapArgs, set: &[Cell], case: Case, round: usize) -> Option<Vec<u64>> {
+    let Some(beside) = case.beside else {
+        let limit_bytes = args.working_set() * u64::from(case.share_percent) / 100;
         return Some(vec![limit_bytes; args.patterns.len()]);
     };
-    let rival = set.iter().find(|cell| cell.matter.side == beside)?.runs.get(round)?;
-    Some(rival.rooms.iter().map(|room| whole_pages(room.in_all_bytes())).collect())
+    let rival = set.iter().find(|cell| cell.case.side == beside)?.runs.get(round)?;
+    Some(rival.memory_uses.iter().map(|room| whole_pages(room.in_all_bytes())).collect())
 }
 
 fn whole_pages(bytes: u64) -> u64 {
@@ -139,14 +139,14 @@ impl Bench<'_, '_> {
     /// One more run of a cell, of a process for each pattern; false where the kernel
     /// always kills one of them.
     fn round_of(&mut self, cell: &mut Cell, limits: &[u64], round: usize) -> Result<bool, Refusal> {
-        let mut parts: Vec<(usize, Ran)> = Vec::with_capacity(limits.len());
+        let mut parts: Vec<(usize, PatternRun)> = Vec::with_capacity(limits.len());
         for at in rotated(limits.len(), round) {
             let Some(part) = self.part_of(cell, at, limits[at], round)? else {
                 return Ok(false);
             };
             parts.push((at, part));
         }
-        cell.runs.extend(in_order(parts).reduce(Ran::and));
+        cell.runs.extend(in_order(parts).reduce(PatternRun::and));
         Ok(true)
     }
 
@@ -157,34 +157,35 @@ impl Bench<'_, '_> {
         pattern: usize,
         limit_bytes: u64,
         round: usize,
-    ) -> Result<Option<Ran>, Refusal> {
-        let (args, matter) = (self.args, cell.matter);
+    ) -> Result<Option<PatternRun>, Refusal> {
+        let (args, case) = (self.args, cell.case);
         let threads = args.threads.len();
-        let kinds = &self.kinds[pattern * threads..][..threads];
+        let workloads = &self.workloads[pattern * threads..][..threads];
         let order: Vec<usize> = rotated(threads, round).collect();
-        let phase = |at: &usize| phase(args, kinds[*at], matter.share_percent, limit_bytes, round);
+        let phase =
+            |at: &usize| phase(args, workloads[*at], case.share_percent, limit_bytes, round);
         let phases: Vec<Phase> = order.iter().map(phase).collect();
-        let rooms = cell.runs.iter().map(|ran| ran.rooms[pattern]);
-        let before = rooms.map(|room| (room.limits, room.bounds.peak_bytes));
+        let memory_uses = cell.runs.iter().map(|ran| ran.memory_uses[pattern]);
+        let before = memory_uses.map(|room| (room.limits, room.bounds.peak_bytes));
         let mut passed = None;
-        for limits in attempts(matter.side, limit_bytes, cell.kills, before) {
-            let (ground, bytes) = (&mut *self.ground, args.working_set());
-            let ran = session::run(ground, self.means, matter, bytes, limits, &phases);
-            match ran.map_err(|refusal| of(&matter.name(), &refusal))? {
+        for limits in attempts(case.side, limit_bytes, cell.kills, before) {
+            let (testbed, bytes) = (&mut *self.testbed, args.working_set());
+            let ran = pattern_run::run(testbed, self.context, case, bytes, limits, &phases);
+            match ran.map_err(|refusal| of(&case.name(), &refusal))? {
                 Ok(mut ran) => {
                     ran.took = in_order(order.into_iter().zip(ran.took).collect()).collect();
                     return Ok(Some(ran));
                 }
                 Err(Outgrown::Killed(kills)) => cell.kills += kills,
-                Err(Outgrown::Passed(refusal)) => passed = Some(of(&matter.name(), &refusal)),
+                Err(Outgrown::Passed(refusal)) => passed = Some(of(&case.name(), &refusal)),
             }
         }
         if let Some(refusal) = passed {
             return Err(refusal);
         }
-        match matter.side {
+        match case.side {
             Side::Softswap => {
-                let why = format!("{}: {KILLED}; ask for a larger --working-set", matter.name());
+                let why = format!("{}: {KILLED}; ask for a larger --working-set", case.name());
                 Err(Refusal::own(why))
             }
             _ => Ok(None),
@@ -222,26 +223,32 @@ fn of(what: &str, refusal: &Refusal) -> Refusal {
     Refusal::new(refusal.status, format!("{what}: {refusal}"))
 }
 
-fn phase(args: &SwapArgs, kind: Kind, share_percent: u32, limit_bytes: u64, round: usize) -> Phase {
+fn phase(
+    args: &SwapArgs,
+    workload: Workload,
+    share_percent: u32,
+    limit_bytes: u64,
+    round: usize,
+) -> Phase {
     let seconds = args.seconds();
     Phase {
-        pattern: kind.pattern,
-        threads: kind.threads as usize,
+        pattern: workload.pattern,
+        threads: workload.threads as usize,
         // As many as pages fit, so that those in memory are this pattern's.
         warm_touches: limit_bytes / PAGE_SIZE as u64,
         warm_seconds: seconds * MOST_WARM,
         seconds,
         hot_share: HOT_SHARE.max(LEAST_HOT_OF_LIMIT * f64::from(share_percent) / 100.0),
         // The same touches for every side in a round.
-        seed: 1000 * (round as u64 + 1) + 100 * u64::from(kind.threads),
+        seed: 1000 * (round as u64 + 1) + 100 * u64::from(workload.threads),
     }
 }
 
 /// Runs the programs; a way in which one fails is noted and has fewer runs.
 pub(super) fn programs(
     args: &SwapArgs,
-    ground: &mut Ground,
-    means: &Means<'_>,
+    testbed: &mut Testbed,
+    context: &RunContext<'_>,
     sides: &[Side],
     all: &[Ready],
     progress: &ProgressBar,
@@ -250,9 +257,9 @@ pub(super) fn programs(
     let mut found = Vec::new();
     for ready in all {
         let name = ready.program.name();
-        let first = whole::plain_run(ready, means)
+        let first = program_run::plain_run(ready, context)
             .map_err(|why| Refusal::own(format!("{name} as it is: {why}")))?;
-        let (shares, counts_zswap) = (args.program_shares(), ground.counts_zswap());
+        let (shares, counts_zswap) = (args.program_shares(), testbed.counts_zswap());
         let mut sets = cells_of(shares, name, sides, counts_zswap, first.peak_bytes);
         for round in 0..args.rounds() as usize {
             for index in rotated(sets.len(), round) {
@@ -267,7 +274,7 @@ pub(super) fn programs(
                     else {
                         continue;
                     };
-                    match run(ready, means, ground, &mut set[at], limit_bytes, &first)? {
+                    match run(ready, context, testbed, &mut set[at], limit_bytes, &first)? {
                         Ok(ran) => set[at].runs.push(ran),
                         Err(why) => notes.push(format!("{name}, {way}: {why}")),
                     }
@@ -322,21 +329,21 @@ fn program_limit_of(set: &[ProgramCell], at: usize, round: usize) -> Option<Opti
 /// One run; it must print what the `first` one did.
 fn run(
     ready: &Ready,
-    means: &Means<'_>,
-    ground: &mut Ground,
+    context: &RunContext<'_>,
+    testbed: &mut Testbed,
     cell: &mut ProgramCell,
     limit_bytes: Option<u64>,
-    first: &WholeRan,
-) -> Result<Result<WholeRan, String>, Refusal> {
+    first: &ProgramRun,
+) -> Result<Result<ProgramRun, String>, Refusal> {
     let ran = match cell.how {
-        How::Plain => whole::plain_run(ready, means),
-        How::Roomy => whole::roomy_run(ready, means, ground, first.peak_bytes),
+        How::Plain => program_run::plain_run(ready, context),
+        How::Roomy => program_run::roomy_run(ready, context, testbed, first.peak_bytes),
         How::Limited { side, .. } => {
             let limit_bytes = limit_bytes.unwrap_or(first.peak_bytes);
             let before =
                 cell.runs.iter().filter_map(|ran| Some((ran.limits?, ran.bounds.peak_bytes)));
             let attempts = attempts(side, limit_bytes, cell.kills, before);
-            limited_run(ready, means, ground, side, attempts, &mut cell.kills)?
+            limited_run(ready, context, testbed, side, attempts, &mut cell.kills)?
         }
     };
     if ran.as_ref().is_ok_and(|ran| ran.digest != first.digest) {
@@ -351,14 +358,14 @@ fn run(
 
 fn limited_run(
     ready: &Ready,
-    means: &Means<'_>,
-    ground: &mut Ground,
+    context: &RunContext<'_>,
+    testbed: &mut Testbed,
     side: Side,
     attempts: Vec<Limits>,
     all_kills: &mut u64,
-) -> Result<Result<WholeRan, String>, Refusal> {
+) -> Result<Result<ProgramRun, String>, Refusal> {
     for limits in attempts {
-        match whole::limited_run(ready, means, ground, side, limits)? {
+        match program_run::limited_run(ready, context, testbed, side, limits)? {
             Ok(ran) => return Ok(Ok(ran)),
             Err(Failure::Killed(kills)) => *all_kills += kills,
             Err(Failure::Other(why)) => return Ok(Err(why)),
@@ -379,11 +386,11 @@ pub(super) fn how(how: How) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ground::Bounds;
+    use super::super::testbed::Bounds;
     use super::*;
 
-    fn ran(limit_bytes: u64, outside_bytes: u64) -> WholeRan {
-        WholeRan {
+    fn ran(limit_bytes: u64, outside_bytes: u64) -> ProgramRun {
+        ProgramRun {
             seconds: 1.0,
             cpu_seconds: 1.0,
             digest: 0,

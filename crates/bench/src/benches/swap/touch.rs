@@ -16,14 +16,14 @@ const WRITE_EVERY: u64 = 4;
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
 /// What one thread did.
-pub(super) struct Walked {
+pub(super) struct Touched {
     pub(super) touches: u64,
     pub(super) latencies: Latencies,
 }
 
 /// How a thread walks over all pages.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Walk {
+pub(super) struct Touches {
     pub(super) pattern: Pattern,
     /// Of all pages, those that are hot.
     pub(super) hot_share: f64,
@@ -32,13 +32,13 @@ pub(super) struct Walk {
     pub(super) seed: u64,
 }
 
-impl Walk {
+impl Touches {
     /// Touches one page after the other, one word of each, until time is up or
     /// so many have been touched.
-    pub(super) fn go(&self, region: &Region, time: Duration, most_touches: u64) -> Walked {
+    pub(super) fn go(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
-        let mut walked = Walked { touches: 0, latencies: Latencies::new() };
+        let mut touched = Touched { touches: 0, latencies: Latencies::new() };
         let start = Instant::now();
         let mut before = start;
         for (at, number) in (0..).zip(noise(self.seed)) {
@@ -49,14 +49,14 @@ impl Walk {
                 black_box(region.word(index, (number % WORDS as u64) as usize).load(Relaxed));
             }
             let now = Instant::now();
-            walked.latencies.add(now.duration_since(before).as_nanos() as u64);
-            walked.touches += 1;
-            if now.duration_since(start) >= time || walked.touches >= most_touches {
+            touched.latencies.add(now.duration_since(before).as_nanos() as u64);
+            touched.touches += 1;
+            if now.duration_since(start) >= time || touched.touches >= most_touches {
                 break;
             }
             before = now;
         }
-        walked
+        touched
     }
 
     fn index(&self, at: u64, number: u64, pages: u64, hot_pages: u64) -> u64 {
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::measure::region::Noise;
 
-    fn walk(pattern: Pattern) -> Walk {
-        Walk { pattern, hot_share: 0.1, first: 0, seed: 5 }
+    fn walk(pattern: Pattern) -> Touches {
+        Touches { pattern, hot_share: 0.1, first: 0, seed: 5 }
     }
 
     #[test]
@@ -116,21 +116,21 @@ mod tests {
     #[test]
     fn enough_touches_end_a_walk_before_its_time() {
         let region = Region::filled(50, &Noise).unwrap();
-        let walked = walk(Pattern::RandomRead).go(&region, Duration::from_secs(600), 1000);
-        assert_eq!(walked.touches, 1000);
+        let touched = walk(Pattern::RandomRead).go(&region, Duration::from_secs(600), 1000);
+        assert_eq!(touched.touches, 1000);
     }
 
     #[test]
     fn only_patterns_that_write_do() {
         for pattern in Pattern::ALL {
             let region = Region::filled(50, &Noise).unwrap();
-            let walked = walk(pattern).go(&region, Duration::from_millis(2), u64::MAX);
+            let touched = walk(pattern).go(&region, Duration::from_millis(2), u64::MAX);
             let written = region.written();
-            assert_eq!(walked.latencies.count(), walked.touches);
+            assert_eq!(touched.latencies.count(), touched.touches);
             match pattern {
                 Pattern::RandomRead | Pattern::SequentialRead => assert_eq!(written, 0),
-                Pattern::HotSet => assert!(written < walked.touches),
-                _ => assert_eq!(written, walked.touches),
+                Pattern::HotSet => assert!(written < touched.touches),
+                _ => assert_eq!(written, touched.touches),
             }
         }
     }

@@ -7,26 +7,26 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout};
 
 /// The program, seen from the benchmark. It is ended when this goes.
-pub(crate) struct Talk {
+pub(crate) struct TaskPipe {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-impl Talk {
-    pub(crate) fn with(mut child: Child) -> Result<Talk, Refusal> {
+impl TaskPipe {
+    pub(crate) fn with(mut child: Child) -> Result<TaskPipe, Refusal> {
         match (child.stdin.take(), child.stdout.take()) {
-            (Some(to), Some(from)) => Ok(Talk { child, to, from: BufReader::new(from) }),
+            (Some(to), Some(from)) => Ok(TaskPipe { child, to, from: BufReader::new(from) }),
             _ => Err(Refusal::own("the task has no standard streams")),
         }
     }
 
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn send(&mut self, line: &str) {
         // A task that has ended says why when it is listened to.
         let _ = writeln!(self.to, "{line}");
     }
 
-    pub(crate) fn hear(&mut self) -> Result<String, Refusal> {
+    pub(crate) fn receive(&mut self) -> Result<String, Refusal> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {
             Ok(count) if count > 0 => Ok(line.trim_end().to_string()),
@@ -38,14 +38,14 @@ impl Talk {
     }
 
     /// What it says of its work, as JSON.
-    pub(crate) fn hear_of<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Refusal> {
-        let line = self.hear()?;
+    pub(crate) fn receive_json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Refusal> {
+        let line = self.receive()?;
         serde_json::from_str(&line)
             .map_err(|_| Refusal::own(format!("the task said {line:?} instead of its times")))
     }
 
     pub(crate) fn expect(&mut self, word: &str) -> Result<(), Refusal> {
-        match self.hear()? {
+        match self.receive()? {
             line if line == word => Ok(()),
             line => Err(Refusal::own(format!("the task said {line:?} instead of {word:?}"))),
         }
@@ -60,7 +60,7 @@ impl Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for TaskPipe {
     fn drop(&mut self) {
         // Both fail where it has ended already.
         let _ = self.child.kill();
@@ -69,18 +69,18 @@ impl Drop for Talk {
 }
 
 /// The program's side: says a line.
-pub(crate) fn say(line: &str) -> Result<(), Refusal> {
+pub(crate) fn send(line: &str) -> Result<(), Refusal> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "{line}").and_then(|()| out.flush());
     said.map_err(|error| Refusal::own(format!("nobody listens: {error}")))
 }
 
-pub(crate) fn say_json(what: &impl serde::Serialize) -> Result<(), Refusal> {
-    say(&serde_json::to_string(what).map_err(|error| Refusal::own(error.to_string()))?)
+pub(crate) fn send_json(what: &impl serde::Serialize) -> Result<(), Refusal> {
+    send(&serde_json::to_string(what).map_err(|error| Refusal::own(error.to_string()))?)
 }
 
 /// The program's side: waits for a line.
-pub(crate) fn hear() -> Result<String, Refusal> {
+pub(crate) fn receive() -> Result<String, Refusal> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
         Ok(count) if count > 0 => Ok(line.trim_end().to_string()),

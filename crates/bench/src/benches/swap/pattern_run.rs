@@ -1,12 +1,12 @@
-//! One run of the task on one side: filled, walked over in a pattern, compared.
+//! One run of the task on one side: filled, touched over in a pattern, compared.
 
-use super::ground::{Bounds, Ground, Held};
 use super::latency::Latencies;
 use super::limits::Limits;
-use super::plan::{Matter, Side};
+use super::plan::{Case, Side};
 use super::task::{COMPARE, Filled, Phase, SAME, Took};
-use crate::measure::managed::{Counters, without_settings};
-use crate::measure::turns::Talk;
+use super::testbed::{Bounds, Held, Testbed};
+use crate::measure::managed_program::{Counters, without_settings};
+use crate::measure::task_pipe::TaskPipe;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units;
 use softswap_engine::base::stats::{TIERS, Tier};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 /// What every session is made with.
-pub(super) struct Means<'a> {
+pub(super) struct RunContext<'a> {
     pub(super) signals: &'a SignalQueue,
     pub(super) library: PathBuf,
     pub(super) sample: PathBuf,
@@ -26,24 +26,24 @@ pub(super) struct Means<'a> {
 }
 
 /// What a session said, or several.
-pub(super) struct Ran {
+pub(super) struct PatternRun {
     pub(super) filled: Filled,
     /// In the order of the phases.
     pub(super) took: Vec<Took>,
     /// Faults of all phases by where the page was; of softswap only.
     pub(super) tiers: Vec<(Tier, Latencies)>,
     /// Of each process, in the order of the patterns.
-    pub(super) rooms: Vec<Room>,
+    pub(super) memory_uses: Vec<MemoryUse>,
 }
 
 /// What a process was held to, and how it kept to that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct MemoryUse {
     pub(super) limits: Limits,
     pub(super) bounds: Bounds,
 }
 
-impl Room {
+impl MemoryUse {
     /// The same DRAM in all, for softswap.
     pub(super) fn in_all_bytes(&self) -> u64 {
         self.limits.limit_bytes + self.bounds.outside_bytes
@@ -55,12 +55,12 @@ impl Room {
     }
 }
 
-impl Ran {
+impl PatternRun {
     /// What this and another said together.
-    pub(super) fn and(mut self, other: Ran) -> Ran {
+    pub(super) fn and(mut self, other: PatternRun) -> PatternRun {
         self.filled.seconds += other.filled.seconds;
         self.took.extend(other.took);
-        self.rooms.extend(other.rooms);
+        self.memory_uses.extend(other.memory_uses);
         for (tier, latencies) in other.tiers {
             match self.tiers.iter_mut().find(|(known, _)| *known == tier) {
                 Some((_, known)) => known.add_all(&latencies),
@@ -72,7 +72,7 @@ impl Ran {
 
     /// Seconds to fill the memory once.
     pub(super) fn fill_seconds(&self) -> f64 {
-        self.filled.seconds / self.rooms.len().max(1) as f64
+        self.filled.seconds / self.memory_uses.len().max(1) as f64
     }
 }
 
@@ -92,18 +92,18 @@ pub(super) enum Outgrown {
 
 /// Runs the task on a side, in a group of its limit, if it keeps to that.
 pub(super) fn run(
-    ground: &mut Ground,
-    means: &Means<'_>,
-    matter: Matter,
+    testbed: &mut Testbed,
+    context: &RunContext<'_>,
+    case: Case,
     working_set_bytes: u64,
     limits: Limits,
     phases: &[Phase],
-) -> Result<Result<Ran, Outgrown>, Refusal> {
-    let held = ground.enter(matter.side, limits.limit_bytes)?;
-    let config = (matter.side == Side::Softswap).then(|| config(limits.memory_bytes, &ground.dir));
-    let arguments = arguments(matter, working_set_bytes, means);
-    let said = in_turns(&held, means, config.as_ref(), &arguments, phases);
-    let bounds = ground.leave(held)?;
+) -> Result<Result<PatternRun, Outgrown>, Refusal> {
+    let held = testbed.enter(case.side, limits.limit_bytes)?;
+    let config = (case.side == Side::Softswap).then(|| config(limits.memory_bytes, &testbed.dir));
+    let arguments = arguments(case, working_set_bytes, context);
+    let said = in_turns(&held, context, config.as_ref(), &arguments, phases);
+    let bounds = testbed.leave(held)?;
     if bounds.oom_kills > 0 {
         return Ok(Err(Outgrown::Killed(bounds.oom_kills)));
     }
@@ -111,7 +111,7 @@ pub(super) fn run(
     if let Err(passed) = check(&bounds, limits.limit_bytes) {
         return Ok(Err(Outgrown::Passed(passed)));
     }
-    Ok(Ok(Ran { filled, took, tiers, rooms: vec![Room { limits, bounds }] }))
+    Ok(Ok(PatternRun { filled, took, tiers, memory_uses: vec![MemoryUse { limits, bounds }] }))
 }
 
 struct Said {
@@ -123,37 +123,37 @@ struct Said {
 /// `config` is softswap's; without one, softswap has no part in it.
 fn in_turns(
     held: &Held,
-    means: &Means<'_>,
+    context: &RunContext<'_>,
     config: Option<&Config>,
     arguments: &[OsString],
     phases: &[Phase],
 ) -> Result<Said, Refusal> {
     let counters = Counters::new()?;
     let environment =
-        config.map_or(Vec::new(), |config| counters.environment(config, &means.library));
+        config.map_or(Vec::new(), |config| counters.environment(config, &context.library));
     let mut command = held.command(environment, &this_program()?);
     without_settings(&mut command);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-    means.signals.prepare(&mut command, counters.fd());
+    context.signals.prepare(&mut command, counters.fd());
     let child = command
         .spawn()
         .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
 
-    let mut talk = Talk::with(child)?;
-    let filled = talk.hear_of()?;
+    let mut pipe = TaskPipe::with(child)?;
+    let filled = pipe.receive_json()?;
     if config.is_some() {
         counters.expect_engine()?;
     }
     let before = counters.values();
     let mut took = Vec::with_capacity(phases.len());
     for phase in phases {
-        talk.say(&serde_json::to_string(phase).unwrap_or_default());
-        took.push(talk.hear_of()?);
+        pipe.send(&serde_json::to_string(phase).unwrap_or_default());
+        took.push(pipe.receive_json()?);
     }
     let counted = counters.since(&before)?;
-    talk.say(COMPARE);
-    talk.expect(SAME)?;
-    talk.end()?;
+    pipe.send(COMPARE);
+    pipe.expect(SAME)?;
+    pipe.end()?;
     let tiers = TIERS.iter().map(|tier| (*tier, Latencies::of_counts(counted.fault_counts(*tier))));
     let tiers = tiers.filter(|(_, latencies)| latencies.count() > 0).collect();
     Ok(Said { filled, took, tiers })
@@ -164,13 +164,13 @@ fn this_program() -> Result<PathBuf, Refusal> {
         .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))
 }
 
-fn arguments(matter: Matter, working_set_bytes: u64, means: &Means<'_>) -> Vec<OsString> {
+fn arguments(case: Case, working_set_bytes: u64, context: &RunContext<'_>) -> Vec<OsString> {
     let pages = working_set_bytes as usize / PAGE_SIZE;
     let mut all: Vec<OsString> = ["swap-task", "--pages"].map(Into::into).into();
     all.push(pages.to_string().into());
-    all.extend(["--data".into(), matter.data.name().into(), "--sample".into()]);
-    all.push(means.sample.clone().into());
-    all.extend(means.damage.then(|| "--damage".into()));
+    all.extend(["--data".into(), case.data.name().into(), "--sample".into()]);
+    all.push(context.sample.clone().into());
+    all.extend(context.damage.then(|| "--damage".into()));
     all
 }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_several_processes_said_is_put_together_in_their_order() {
-        let ran = |seconds: f64, outside_bytes: u64, tiers: &[(Tier, u64)]| Ran {
+        let ran = |seconds: f64, outside_bytes: u64, tiers: &[(Tier, u64)]| PatternRun {
             filled: Filled { seconds },
             took: Vec::new(),
             tiers: tiers
@@ -213,7 +213,7 @@ mod tests {
                     (*tier, latencies)
                 })
                 .collect(),
-            rooms: vec![Room {
+            memory_uses: vec![MemoryUse {
                 limits: Limits { limit_bytes: 100, memory_bytes: 90 },
                 bounds: Bounds {
                     outside_bytes,
@@ -228,9 +228,15 @@ mod tests {
             &[(Tier::Pool, 5000), (Tier::Disk, 60_000)],
         ));
         assert_eq!(both.fill_seconds(), 2.0);
-        assert_eq!(both.rooms.iter().map(Room::in_all_bytes).collect::<Vec<_>>(), [130, 120]);
-        assert_eq!(both.rooms.iter().map(Room::dram_bytes).max(), Some(Some(100)));
-        assert_eq!(both.rooms.iter().map(|room| room.bounds.peak_bytes).max(), Some(Some(80)));
+        assert_eq!(
+            both.memory_uses.iter().map(MemoryUse::in_all_bytes).collect::<Vec<_>>(),
+            [130, 120]
+        );
+        assert_eq!(both.memory_uses.iter().map(MemoryUse::dram_bytes).max(), Some(Some(100)));
+        assert_eq!(
+            both.memory_uses.iter().map(|room| room.bounds.peak_bytes).max(),
+            Some(Some(80))
+        );
         let counts = both.tiers.iter().map(|(tier, latencies)| (*tier, latencies.count()));
         assert_eq!(counts.collect::<Vec<_>>(), [(Tier::Disk, 2), (Tier::Pool, 1)]);
     }

@@ -10,35 +10,36 @@ use std::process::{Command, Stdio};
 
 /// A kind of page that the bench makes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PageKind {
     Pointers,
     Text,
     HalfRandom,
     Counters,
 }
 
-pub(super) const KINDS: [Kind; 4] = [Kind::Pointers, Kind::Text, Kind::HalfRandom, Kind::Counters];
+pub(super) const KINDS: [PageKind; 4] =
+    [PageKind::Pointers, PageKind::Text, PageKind::HalfRandom, PageKind::Counters];
 
-impl Kind {
+impl PageKind {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Pointers => "pointers",
-            Kind::Text => "text",
-            Kind::HalfRandom => "half_random",
-            Kind::Counters => "counters",
+            PageKind::Pointers => "pointers",
+            PageKind::Text => "text",
+            PageKind::HalfRandom => "half_random",
+            PageKind::Counters => "counters",
         }
     }
 }
 
 /// `count` pages of a kind, all different.
-pub(crate) fn generated(kind: Kind, count: usize) -> io::Result<&'static mut [Page]> {
+pub(crate) fn generated(kind: PageKind, count: usize) -> io::Result<&'static mut [Page]> {
     let pages = reserve_pages(count)?;
     for (page, at) in pages.iter_mut().zip(0..) {
         match kind {
-            Kind::Pointers => fill_with_pointers(&mut page.0, at),
-            Kind::Text => fill_with_text(&mut page.0, at),
-            Kind::HalfRandom => fill_with_noise_up_to(&mut page.0, PAGE_SIZE / 2, at),
-            Kind::Counters => fill_with_counters(&mut page.0, at),
+            PageKind::Pointers => fill_with_pointers(&mut page.0, at),
+            PageKind::Text => fill_with_text(&mut page.0, at),
+            PageKind::HalfRandom => fill_with_noise_up_to(&mut page.0, PAGE_SIZE / 2, at),
+            PageKind::Counters => fill_with_counters(&mut page.0, at),
         }
     }
     Ok(pages)

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use support::control::{PATIENCE, Program, ask, refused, says, told, wait_for};
+use support::control_client::{PATIENCE, Program, ask, refused, says, told, wait_for};
 use support::{Running, Swapped, compiled, python, softswap};
 use tempfile::TempDir;
 
