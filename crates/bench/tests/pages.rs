@@ -106,7 +106,7 @@ fn the_pages_of_a_running_process_are_told_apart() {
     }
     let running = Running::start();
     let found = json_of(analyze(running.pid()).arg("--all"));
-    assert_eq!((&found["schema"], &found["analysis"]), (&2.into(), &"pages".into()));
+    assert_eq!((&found["schema"], &found["analysis"]), (&1.into(), &"pages".into()));
     assert_eq!(found["kind"], "process");
     assert!(found["subject"].as_str().unwrap().contains(&running.pid()));
     assert_about(&found, "pages", ZERO + OTHER + LATE + NOISE);
