@@ -19,16 +19,29 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
 
-build: ## build the command and the runtime library
+build: ## build the command, its benchmarks and the runtime library
 	$(CARGO) build --release --workspace
+
+check: ## format, order, lints and unit tests: what to run before each commit
+	$(CARGO) fmt --all --check
+	tests/order_test.py
+	tests/order.py
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --lib
+
+test: ## run every test, as CI does
+	tests/run.sh
+
+bench: build ## measure what softswap costs here: BENCH=faults, or what `softswap bench --help` lists
+	"$(RELEASE)/softswap" bench $(or $(BENCH),faults)
+
+doc: ## build the documentation of the code, also of what is private
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --document-private-items
 
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
-
-test: ## run every test
-	tests/run.sh
 
 # SOFTSWAP_FAULTS=N and SOFTSWAP_FAULTS_SEED=N choose how many, and which.
 test-faults: ## inject 500 faults of devices, limits and signals under a whole program (root)
@@ -58,14 +71,15 @@ tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
-	@test -x "$(RELEASE)/softswap" && test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
+	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
+	  test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
 	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)"
-	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(bindir)/softswap"
+	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
 	$(INSTALL) -m 644 LICENSE-MIT LICENSE-APACHE "$(docdir)/"
 
 uninstall: ## remove what install put there
-	rm -f "$(bindir)/softswap" "$(libdir)/libsoftswap.so" \
+	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(libdir)/libsoftswap.so" \
 	  "$(docdir)/LICENSE-MIT" "$(docdir)/LICENSE-APACHE"
 	-rmdir "$(libdir)" "$(docdir)" 2>/dev/null
 

@@ -89,7 +89,8 @@ prepare_unprivileged() {
     chmod 755 "$unprivileged_dir"
     mkdir "$unprivileged_dir"/{bin,tests,programs,abi,fuzz}
     mkdir -m 1777 "$unprivileged_dir/tmp"
-    cp "$target/debug/softswap" "$target/debug/libsoftswap.so" "$unprivileged_dir/bin/"
+    cp "$target/debug/softswap" "$target/debug/softswap-bench" "$target/debug/libsoftswap.so" \
+        "$unprivileged_dir/bin/"
     cp tests/programs/*.[ch] tests/programs/*.py "$unprivileged_dir/programs/"
     cp tests/abi/* "$unprivileged_dir/abi/"
     cp -r fuzz/corpus "$unprivileged_dir/fuzz/"

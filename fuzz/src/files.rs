@@ -1,6 +1,6 @@
 //! Files of other programs: core files, programs, traces.
 
-use softswap_cli::parsers;
+use softswap_bench::parsers;
 use softswap_sys::PAGE_SIZE;
 
 /// What a core file is said to hold is in it.
@@ -20,7 +20,7 @@ pub(crate) fn core(input: &[u8]) {
 
 /// A loader is named in the file, or there is a reason why there is none.
 pub(crate) fn elf(input: &[u8]) {
-    match parsers::loader(input) {
+    match softswap_cli::parsers::loader(input) {
         Ok(loader) => {
             let name = loader.as_os_str().as_encoded_bytes();
             assert!(name.is_empty() || input.windows(name.len()).any(|part| part == name));

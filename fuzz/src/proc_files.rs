@@ -2,6 +2,7 @@
 //! processes, which anybody chooses, stand in the middle of it.
 
 use crate::text;
+use softswap_bench::parsers as bench;
 use softswap_cli::parsers;
 use softswap_sys::{PAGE_SIZE, holders, load, pinners};
 use std::io;
@@ -11,7 +12,7 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// The input as each of the texts.
 pub(crate) fn texts(input: &[u8]) {
     let text = text(input);
-    let ranges = parsers::private_writable(&text);
+    let ranges = bench::private_writable(&text);
     assert!(ranges.len() <= text.lines().count());
     let (mounts, membership) = text.split_once("\n\n").unwrap_or((&text, "0::/\n"));
     for (top, chain) in parsers::control_groups(mounts, membership) {
@@ -35,7 +36,7 @@ pub(crate) fn texts(input: &[u8]) {
 /// out from wherever it is asked, and then no more.
 pub(crate) fn page_map(input: &[u8]) {
     let end = input.windows(2).position(|two| two == b"\n\n").unwrap_or(input.len());
-    let ranges = parsers::private_writable(&text(&input[..end]));
+    let ranges = bench::private_writable(&text(&input[..end]));
     let mut map = input.get(end + 2..).unwrap_or_default();
     let read_at = |into: &mut [u8], position: u64| {
         assert!(position.is_multiple_of(8));
@@ -46,7 +47,7 @@ pub(crate) fn page_map(input: &[u8]) {
         Ok::<_, io::Error>(got)
     };
     let entries = (input.len() / 8) as u64;
-    let runs = parsers::resident(read_at, &ranges).unwrap();
+    let runs = bench::resident(read_at, &ranges).unwrap();
     let pages: u64 = runs.iter().map(|(_, pages)| pages).sum();
     assert!(pages <= entries, "more pages than the map has");
     for (address, pages) in runs {

@@ -127,12 +127,12 @@ copy_programs() {
         [ "$name" = busybox ] || ln -s busybox "$root/bin/$name"
     done
     # Debug information would take most of the space.
-    for name in softswap libsoftswap.so; do
+    for name in softswap softswap-bench libsoftswap.so; do
         strip -o "$root/bin/$name" "$bin_dir/$name"
     done
     gcc -O2 -Wall -Wextra -o "$root/bin/iopoll" tests/guest/iopoll.c
     gcc -O2 -pthread -o "$root/bin/tiers" tests/programs/tiers.c
-    for name in softswap libsoftswap.so iopoll tiers; do ldd "$root/bin/$name"; done |
+    for name in softswap softswap-bench libsoftswap.so iopoll tiers; do ldd "$root/bin/$name"; done |
         grep -o '/[^ ]*' | sort -u | while read -r library; do
         mkdir -p "$root/$(dirname "$library")"
         cp -L "$library" "$root/$library"

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// What `path` holds, as far as it can be recognised.
-pub(crate) fn of_path(path: &Path) -> io::Result<Option<&'static str>> {
+pub fn of_path(path: &Path) -> io::Result<Option<&'static str>> {
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)

@@ -20,23 +20,23 @@ const MOMENT: Duration = Duration::from_millis(20);
 
 /// What `/proc` tells about a process.
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
+pub struct Process {
+    pub pid: u32,
     parent: u32,
-    pub(crate) uid: u32,
-    pub(crate) name: String,
+    pub uid: u32,
+    pub name: String,
     state: char,
 }
 
 impl Process {
     /// A thread's number stands for its process.
-    pub(crate) fn read(pid: u32) -> Option<Process> {
+    pub fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
         Process::of_status(&String::from_utf8_lossy(&status))
     }
 
     /// What the text of its `status` says.
-    pub(crate) fn of_status(status: &str) -> Option<Process> {
+    pub fn of_status(status: &str) -> Option<Process> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.map(str::trim)
@@ -51,7 +51,7 @@ impl Process {
         })
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 
@@ -60,7 +60,7 @@ impl Process {
     }
 
     /// Kernel threads have no memory of their own; their flags are open to all.
-    pub(crate) fn is_kernel_thread(&self) -> bool {
+    pub fn is_kernel_thread(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.file("stat").unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
@@ -75,7 +75,7 @@ impl Process {
     }
 
     /// The program and its arguments, as it shows them.
-    pub(crate) fn command(&self) -> Vec<String> {
+    pub fn command(&self) -> Vec<String> {
         let line = self.file("cmdline").unwrap_or_default();
         let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);
         let words: Vec<_> = words.map(|word| visible(&String::from_utf8_lossy(word))).collect();
@@ -91,7 +91,7 @@ impl Process {
     }
 
     /// Whether the runtime is at work in it; `None` where that is not told.
-    pub(crate) fn is_managed(&self) -> Option<bool> {
+    pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
         let budget = format!("{}MEMORY", softswap_engine::door::config::ENV_PREFIX);
@@ -117,11 +117,11 @@ impl Process {
 }
 
 /// Text that came from elsewhere, with nothing in it that a terminal obeys.
-pub(crate) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-pub(crate) fn own_uid() -> u32 {
+pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -131,7 +131,7 @@ fn failed(why: impl Into<String>) -> Refusal {
 
 /// Asks a process; where `pid` is that of `softswap run`, the program it
 /// started. Who has answered, and what.
-pub(crate) fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
+pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
         Refusal::usage(format!(
@@ -281,7 +281,7 @@ fn why(problem: Unusable) -> String {
 }
 
 /// Removes sockets that processes of this user left behind.
-pub(crate) fn sweep() {
+pub fn sweep() {
     let own = own_uid();
     for dir in control::directories(|name| std::env::var_os(name), own) {
         if control::check(&dir, own).is_err() {
@@ -299,7 +299,7 @@ pub(crate) fn sweep() {
 }
 
 /// What is wrong with the directory that the user named, if one is named.
-pub(crate) fn note() -> Option<String> {
+pub fn note() -> Option<String> {
     let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
     let problem = control::make(&dir, own_uid()).err()?;
     Some(format!(

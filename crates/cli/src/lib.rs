@@ -3,32 +3,39 @@
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `bench` measures, `analyze` examines files and memory.
+//! out what this machine allows; `bench` and `analyze` are `softswap-bench`'s.
 //! `run` speaks on stderr, the others on stdout, and none of them logs.
 //!
-//! A library only so that what reads other people's bytes can be fuzzed; the
-//! command is all that it is for.
+//! A library only for `softswap-bench`, and so that what reads other people's
+//! bytes can be fuzzed.
 #![forbid(unsafe_code)]
 
-mod analyze;
-mod bench;
-mod contents;
-mod control;
-mod ctl;
-mod doctor;
-mod extents;
-mod library;
-mod machine;
-mod mkswap;
-mod pages;
+// What `softswap-bench` shares:
 #[doc(hidden)]
-pub mod parsers;
-mod refusal;
+pub mod refusal;
+#[doc(hidden)]
+pub mod units;
+#[doc(hidden)]
+pub mod machine;
+#[doc(hidden)]
+pub mod contents;
+#[doc(hidden)]
+pub mod swapdir;
+#[doc(hidden)]
+pub mod library;
+#[doc(hidden)]
+pub mod control;
+
 mod run;
 mod stat;
-mod swapdir;
+mod ctl;
+mod mkswap;
 mod swapon_check;
-mod units;
+mod doctor;
+mod bench;
+
+#[doc(hidden)]
+pub mod parsers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -67,8 +74,10 @@ enum Command {
     Mkswap(mkswap::MkswapArgs),
     SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
-    Bench(bench::BenchArgs),
-    Analyze(analyze::AnalyzeArgs),
+    /// Measure what softswap costs on this machine
+    Bench(bench::HandedOver),
+    /// Examine a file, or a program's memory
+    Analyze(bench::HandedOver),
 }
 
 /// Does what the command line asks for.
@@ -81,8 +90,8 @@ pub fn main() -> ExitCode {
         Command::Mkswap(args) => mkswap::mkswap(&args),
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
-        Command::Bench(args) => bench::bench(&args),
-        Command::Analyze(args) => analyze::analyze(&args),
+        Command::Bench(args) => args.hand_over(None),
+        Command::Analyze(args) => args.hand_over(Some("analyze")),
     };
     outcome.unwrap_or_else(|refusal| {
         eprintln!("softswap: {refusal}");
@@ -91,5 +100,32 @@ pub fn main() -> ExitCode {
 }
 
 #[cfg(test)]
-#[path = "reference_tests.rs"]
-mod tests;
+mod reference_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use super::reference_tests::{names, section};
+    use clap::{Arg, CommandFactory};
+    use softswap_engine::door::settings::SETTINGS;
+
+    #[test]
+    fn every_option_of_run_has_its_variable_in_the_reference() {
+        let part = section("softswap run").unwrap();
+        let cli = Cli::command();
+        let run = cli.find_subcommand("run").unwrap();
+        for long in run.get_arguments().filter_map(Arg::get_long) {
+            let variable = format!("SOFTSWAP_{}", long.replace('-', "_").to_ascii_uppercase());
+            assert!(names(part, &variable), "{variable} is missing in docs/reference.md");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_in_the_reference() {
+        let part = section("softswap ctl").unwrap();
+        for setting in &SETTINGS {
+            let row = format!("\n| `{}` |", setting.key);
+            assert!(part.contains(&row), "{} is missing in docs/reference.md", setting.key);
+        }
+    }
+}

@@ -4,13 +4,13 @@ use crate::refusal::Refusal;
 use std::path::{Path, PathBuf};
 
 /// The library's name.
-pub(crate) const NAME: &str = "libsoftswap.so";
+pub const NAME: &str = "libsoftswap.so";
 /// Names the library outright.
-pub(crate) const VARIABLE: &str = "SOFTSWAP_LIBRARY";
+pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 
 /// The library to preload: named by the environment, beside the executable
 /// (a build directory), or where `make install` puts it.
-pub(crate) fn find() -> Result<PathBuf, Refusal> {
+pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let places = match named {
         Some(path) => vec![PathBuf::from(path)],

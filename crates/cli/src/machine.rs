@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 /// Memory that could be used now without pushing anything else out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Available {
-    pub(crate) bytes: u64,
+pub struct Available {
+    pub bytes: u64,
     /// What sets that limit, for messages.
-    pub(crate) because: String,
+    pub because: String,
 }
 
 /// A control group that limits memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GroupLimit {
-    pub(crate) dir: PathBuf,
-    pub(crate) limit_bytes: u64,
+pub struct GroupLimit {
+    pub dir: PathBuf,
+    pub limit_bytes: u64,
     /// Used by the group, less the file cache that the kernel drops first.
-    pub(crate) used_bytes: u64,
+    pub used_bytes: u64,
 }
 
 /// All of the machine's DRAM, in bytes.
-pub(crate) fn physical_bytes() -> u64 {
+pub fn physical_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
 /// What is available now, by MemAvailable and the control groups.
-pub(crate) fn available() -> Available {
+pub fn available() -> Available {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let bytes = field_kib(&meminfo, "MemAvailable:").unwrap_or_else(physical_bytes);
     let machine = Available { bytes, because: "MemAvailable in /proc/meminfo".into() };
@@ -44,40 +44,40 @@ pub(crate) fn available() -> Available {
 }
 
 /// The limits of this process's control group and its ancestors.
-pub(crate) fn group_limits() -> Vec<GroupLimit> {
+pub fn group_limits() -> Vec<GroupLimit> {
     hierarchies().iter().flat_map(limits_in).collect()
 }
 
 /// The hierarchies of control groups that may have the memory controller.
-pub(crate) fn hierarchies() -> Vec<Hierarchy> {
+pub fn hierarchies() -> Vec<Hierarchy> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     hierarchies_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
 }
 
 /// Control groups that are mounted, and this process's place among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hierarchy {
-    pub(crate) version: GroupVersion,
+pub struct Hierarchy {
+    pub version: GroupVersion,
     /// The mount point.
-    pub(crate) top: PathBuf,
+    pub top: PathBuf,
     /// This process's own group.
-    pub(crate) own: PathBuf,
+    pub own: PathBuf,
 }
 
 impl Hierarchy {
     /// This process's group and those around it, up to the mount point.
-    pub(crate) fn chain(&self) -> impl Iterator<Item = &Path> {
+    pub fn chain(&self) -> impl Iterator<Item = &Path> {
         self.own.ancestors().take_while(|dir| dir.starts_with(&self.top))
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GroupVersion {
+pub enum GroupVersion {
     One,
     Two,
 }
 
-pub(crate) fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
+pub fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, group) = (fields.next()?, fields.next()?);

@@ -1,16 +1,9 @@
 //! What reads other people's bytes, open to the fuzz targets and to nobody else.
 
-use crate::analyze::outcome::Summary;
-use crate::bench::policy::lackey;
-use crate::extents::layout::Layout;
-use crate::pages::{file, process};
 use crate::run::{areas, program, settings};
 use crate::units::{self, Amount};
 use crate::{control, machine};
 use softswap_engine::door::config::{AreaSpec, PoolLimit};
-use softswap_sys::fiemap::FileExtent;
-use std::io::{self, Cursor};
-use std::ops::Range;
 use std::path::PathBuf;
 
 /// A size, in bytes.
@@ -69,30 +62,6 @@ pub fn process_status(status: &str) -> Option<(u32, String)> {
     control::Process::of_status(status).map(|process| (process.pid, process.name))
 }
 
-/// Private writable memory by the text of `maps`.
-pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
-    process::private_writable(maps).collect()
-}
-
-/// Address and pages of each run in DRAM, by a page map whose reader is given.
-///
-/// # Errors
-/// The reader's.
-pub fn resident(
-    read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-    ranges: &[Range<u64>],
-) -> io::Result<Vec<(u64, u64)>> {
-    let found = process::resident(read_at, ranges.iter().cloned())?;
-    Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
-}
-
-/// Position and pages of the writable memory in a core file; `None` where it
-/// is none at all.
-pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
-    let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
-    Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
-}
-
 /// The dynamic loader that a program asks for.
 ///
 /// # Errors
@@ -106,15 +75,4 @@ pub fn loader(bytes: &[u8]) -> Result<PathBuf, String> {
         Ok(got)
     };
     program::loader_of(read_at, &bytes[..bytes.len().min(4096)])
-}
-
-/// Pages of a trace of memory, as valgrind's lackey prints it.
-pub fn trace(text: &[u8]) -> Option<Vec<u32>> {
-    lackey::touches(text).ok()
-}
-
-/// Whole pages in a file's extents, and its bytes in holes and out of them.
-pub fn extents(file_bytes: u64, extents: &[FileExtent]) -> (u64, u64, u64) {
-    let summary = Summary::of(file_bytes, extents);
-    (Layout::of_file(extents).pages, summary.mapped_bytes, summary.hole_bytes)
 }

@@ -1,19 +1,18 @@
-//! What can be given on the command line and set by `ctl` stands in docs/reference.md.
+//! What can be given on the command line stands in docs/reference.md; for `softswap-bench`, too.
 
 use super::Cli;
 use clap::{Arg, Command, CommandFactory};
-use softswap_engine::door::settings::SETTINGS;
 
 const REFERENCE: &str = include_str!("../../../docs/reference.md");
 
 /// What is said of a command: from its heading to that of the next one.
-fn section(path: &str) -> Option<&'static str> {
+pub(crate) fn section(path: &str) -> Option<&'static str> {
     let (_, text) = REFERENCE.split_once(&format!("# `{path}`\n"))?;
     Some(text.split("# `softswap ").next().unwrap_or(text))
 }
 
 /// Whether a word stands there by itself: `--swap-in` is not `--swap`.
-fn names(text: &str, word: &str) -> bool {
+pub(crate) fn names(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.match_indices(word).any(|(at, _)| {
         !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
@@ -59,24 +58,4 @@ fn every_command_and_option_is_in_the_reference() {
     let mut missing = Vec::new();
     look(&Cli::command(), "softswap", "", &mut missing);
     assert!(missing.is_empty(), "missing in docs/reference.md: {missing:#?}");
-}
-
-#[test]
-fn every_option_of_run_has_its_variable_in_the_reference() {
-    let part = section("softswap run").unwrap();
-    let cli = Cli::command();
-    let run = cli.find_subcommand("run").unwrap();
-    for long in run.get_arguments().filter_map(Arg::get_long) {
-        let variable = format!("SOFTSWAP_{}", long.replace('-', "_").to_ascii_uppercase());
-        assert!(names(part, &variable), "{variable} is missing in docs/reference.md");
-    }
-}
-
-#[test]
-fn every_setting_is_in_the_reference() {
-    let part = section("softswap ctl").unwrap();
-    for setting in &SETTINGS {
-        let row = format!("\n| `{}` |", setting.key);
-        assert!(part.contains(&row), "{} is missing in docs/reference.md", setting.key);
-    }
 }

@@ -1,36 +1,36 @@
 //! Why softswap does not do what it was asked, and the exit status that says so.
 
-pub(crate) use softswap_sys::file::plain;
+pub use softswap_sys::file::plain;
 use std::fmt;
 
 /// It could not be done.
-pub(crate) const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 /// A value the user gave cannot be used.
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// softswap itself failed, as with `env` and `docker run`.
-pub(crate) const OWN: u8 = 125;
+pub const OWN: u8 = 125;
 /// The program was found but cannot be run.
-pub(crate) const CANNOT_RUN: u8 = 126;
+pub const CANNOT_RUN: u8 = 126;
 /// The program was not found.
-pub(crate) const NOT_FOUND: u8 = 127;
+pub const NOT_FOUND: u8 = 127;
 
 /// A refusal: what was refused, the limit, the way out.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) status: u8,
+pub struct Refusal {
+    pub status: u8,
     message: String,
 }
 
 impl Refusal {
-    pub(crate) fn new(status: u8, message: impl Into<String>) -> Refusal {
+    pub fn new(status: u8, message: impl Into<String>) -> Refusal {
         Refusal { status, message: message.into() }
     }
 
-    pub(crate) fn usage(message: impl Into<String>) -> Refusal {
+    pub fn usage(message: impl Into<String>) -> Refusal {
         Refusal::new(USAGE, message)
     }
 
-    pub(crate) fn own(message: impl Into<String>) -> Refusal {
+    pub fn own(message: impl Into<String>) -> Refusal {
         Refusal::new(OWN, message)
     }
 }

@@ -9,20 +9,20 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Free space that must be left over the reserve, or swapping could not start.
-pub(crate) const START_BYTES: u64 = 64 << 20;
+pub const START_BYTES: u64 = 64 << 20;
 /// A swap file smaller than this is not worth having.
-pub(crate) const SMALLEST_FILE_BYTES: u64 = 16 << 20;
+pub const SMALLEST_FILE_BYTES: u64 = 16 << 20;
 
 /// What is known about a swap directory that passed [`check`].
 #[derive(Debug, Clone)]
-pub(crate) struct SwapDir {
-    pub(crate) path: PathBuf,
-    pub(crate) free_bytes: u64,
-    pub(crate) file_system: &'static str,
+pub struct SwapDir {
+    pub path: PathBuf,
+    pub free_bytes: u64,
+    pub file_system: &'static str,
 }
 
 /// Checks `path` as a swap directory. `asked` names the setting in messages.
-pub(crate) fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Refusal> {
+pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{asked}: {why}"));
     let meta = fs::metadata(path).map_err(|error| {
@@ -98,7 +98,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
 }
 
 /// The kind of file system that `path` lies on.
-pub(crate) fn file_system_of(path: &Path) -> &'static str {
+pub fn file_system_of(path: &Path) -> &'static str {
     name_of(rustix::fs::statfs(path).map_or(0, |stat| stat.f_type))
 }
 

@@ -8,7 +8,7 @@ const LARGEST_BYTES: u64 = 1 << 56;
 
 /// An amount of memory as it may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Amount {
+pub enum Amount {
     Bytes(u64),
     /// Of the memory that is available, over 0 and up to 100.
     Percent(f64),
@@ -17,7 +17,7 @@ pub(crate) enum Amount {
 /// Reads `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
 ///
 /// As in coreutils a bare letter (and `MiB`) counts by 1024, `MB` by 1000.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     const HOW: &str = "give a number with a unit, such as 512M or 2GiB";
     let text = text.trim();
     if text.starts_with('-') {
@@ -40,7 +40,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a size, or a share such as `50%`.
-pub(crate) fn parse_amount(text: &str) -> Result<Amount, String> {
+pub fn parse_amount(text: &str) -> Result<Amount, String> {
     match text.trim().strip_suffix('%') {
         None => parse_size(text).map(Amount::Bytes).map_err(|why| {
             why.replace("or 2GiB", "or 2GiB, or a share of the available memory, such as 50%")
@@ -53,12 +53,12 @@ pub(crate) fn parse_amount(text: &str) -> Result<Amount, String> {
 }
 
 /// `256.0 MiB`
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }
 
 /// `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
-pub(crate) fn nanoseconds(ns: u64) -> String {
+pub fn nanoseconds(ns: u64) -> String {
     let value = ns as f64;
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -69,7 +69,7 @@ pub(crate) fn nanoseconds(ns: u64) -> String {
 }
 
 /// `2.51 s`, `3 min 20 s`, `2 h 05 min`
-pub(crate) fn duration(time: Duration) -> String {
+pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{:.2} s", time.as_secs_f64()),
@@ -79,7 +79,7 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// `1,234,567`
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {

@@ -2,7 +2,7 @@
 //! says what, why, and what to do, and with exit status 2.
 
 mod common;
-use common::{as_nobody, run, set_mode, skip, softswap};
+use common::{as_nobody, bin_dir, run, set_mode, skip, softswap};
 use std::path::Path;
 
 /// The message of a refused `softswap run OPTIONS -- true`.
@@ -187,4 +187,37 @@ fn help_and_version_go_to_stdout() {
     }
     softswap().assert().code(2);
     softswap().arg("run").assert().code(2);
+}
+
+#[test]
+fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
+    for (line, parts) in [
+        (&["bench", "--help"][..], &["Usage: softswap bench <COMMAND>", "swap-in", "samefill"][..]),
+        (&["bench", "faults", "--help"], &["Usage: softswap bench faults", "--pages <N>"]),
+        (&["analyze", "--help"], &["Usage: softswap analyze <COMMAND>", "extents", "pages"]),
+        (&["analyze", "pages", "-h"], &["Usage: softswap analyze pages"]),
+    ] {
+        let output = softswap().args(line).assert().success().get_output().clone();
+        assert_says(&String::from_utf8(output.stdout).unwrap(), parts);
+    }
+    let text = message(softswap().args(["bench", "faults", "--pages", "x"]), 2);
+    assert_says(&text, &["'x' for '--pages <N>'"]);
+}
+
+#[test]
+fn where_the_benchmarks_are_missing_it_is_said_where_they_belong() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("softswap");
+    let mut copied = std::process::Command::new("cp");
+    copied.arg(bin_dir().join("softswap")).arg(&copy);
+    assert!(copied.status().unwrap().success());
+    let path = dir.path().join("softswap-bench");
+    for command in ["bench", "analyze"] {
+        let mut softswap = assert_cmd::Command::new(&copy);
+        let text = message(softswap.args([command, "--help"]), 127);
+        assert_says(&text, &[path.to_str().unwrap(), "missing", "make build", "make install"]);
+    }
+    std::fs::write(&path, "").unwrap();
+    let text = message(assert_cmd::Command::new(&copy).args(["bench", "faults"]), 126);
+    assert_says(&text, &[path.to_str().unwrap(), "cannot be run"]);
 }

@@ -23,15 +23,10 @@
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
 mod base;
-
 mod signals;
-
 mod memory;
-
 mod process;
-
 mod guard;
-
 mod start;
 
 /// The engine's own memory must never lie in the window it manages.

@@ -1,11 +1,11 @@
 //! What the loader calls: settings, engine, background threads, handlers, filter.
 
 use crate::base::instance;
-use crate::guard::handler;
+use crate::guard::sigsys;
 use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, redirect, stdio_buffers};
 use crate::process::spawn::argument_copies;
-use crate::process::{control_thread, engine_threads, fork, statistics, threads};
+use crate::process::{control_thread, engine_threads, fork, program_threads, statistics};
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::door::engine::Engine;
@@ -123,8 +123,8 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     stdio_buffers::set_up();
     libc_memory::find(config.memory_bytes as usize)?;
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
-    let sys = handler::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
-    threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     lifecycle::remember(bus, sys);
     fork::install()?;
     Ok(true)
@@ -149,7 +149,7 @@ unsafe fn remove_variable(name: &str) {
 
 fn install_guard() -> Result<(), String> {
     let Some(engine) = instance::engine() else { return Ok(()) };
-    if handler::is_inherited(engine)? {
+    if sigsys::is_inherited(engine)? {
         return Ok(());
     }
     let (base, len) = engine.window();

@@ -60,12 +60,12 @@ pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
         return softswap();
     }
     set_mode(dir, 0o755);
-    let copy = dir.join("softswap");
+    let programs = ["softswap", "softswap-bench"].map(|name| bin_dir().join(name));
     // By another process: what is open for writing, also in a child that
     // another test has just forked, does not start.
-    let copied = Std::new("cp").arg(bin_dir().join("softswap")).arg(&copy).status();
+    let copied = Std::new("cp").args(programs).arg(dir).status();
     assert!(copied.unwrap().success());
-    let mut command = Std::new(&copy);
+    let mut command = Std::new(dir.join("softswap"));
     command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
     assert_cmd::Command::from_std(command)
 }

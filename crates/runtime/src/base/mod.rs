@@ -7,7 +7,7 @@
 //! | `errno`          | results as the kernel and as C have them                     |
 //! | `real`           | the C library's versions of what is interposed               |
 //! | `system_calls`   | system calls of the program's, and of the engine's           |
-//! | `program_filter` | what a seccomp filter of the program's says to a call        |
+//! | `filter_verdict` | what a seccomp filter of the program's says to a call        |
 //! | `uaccess`        | memory of the program's: copied, or found to be a bad pointer |
 //! | `resident`       | ranges that stay in memory for a while                       |
 //! | `signal_stack`   | where this thread's signal stack is                          |
@@ -20,6 +20,5 @@ pub(crate) mod real;
 pub(crate) mod resident;
 pub(crate) mod signal_stack;
 pub(crate) mod system_calls;
-
-pub(crate) mod program_filter;
+pub(crate) mod filter_verdict;
 pub(crate) mod uaccess;

@@ -7,6 +7,7 @@
 //! managed memory the kernel copies, and has what is out brought in by way of the guard
 //! ([`copy_from_user`]).
 
+use super::errno::refused;
 use super::instance;
 use super::system_calls::ask;
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
@@ -54,7 +55,7 @@ pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
 
 /// Reads what is in memory already, managed or not; false where there is nothing.
 pub(crate) fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
-    const FORBIDDEN: [isize; 2] = [-(libc::ENOSYS as isize), -(libc::EPERM as isize)];
+    const FORBIDDEN: [isize; 2] = [refused(libc::ENOSYS), refused(libc::EPERM)];
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
     let (local, remote) = (&raw const local as usize, &raw const remote as usize);
@@ -92,7 +93,7 @@ pub(crate) fn kernel_reads(address: usize) -> bool {
     // At the very start of memory there would be no set.
     let word = (address & !(size_of::<u64>() - 1)).max(size_of::<u64>());
     let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-    ask(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
+    ask(libc::SYS_rt_sigprocmask, arguments) != refused(libc::EFAULT)
 }
 
 unsafe extern "C" {
@@ -165,7 +166,7 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
-    ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != -(libc::EFAULT as isize)
+    ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != refused(libc::EFAULT)
 }
 
 /// A structure of the program's; `None` where it cannot be read.

@@ -97,8 +97,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
     /// The kernel reads no longer ones.
     const MOST: usize = 65536;
     if !instance::is_managed(list as usize) {
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { setgroups()(count, list) };
     }
     let mut copy = vec![0; count.min(MOST) * size_of::<libc::gid_t>()];
@@ -124,7 +123,7 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
     }
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     unsafe { prctl()(option, a, b, c, d) }
 }
 
@@ -136,8 +135,7 @@ macro_rules! alone {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
-            // SAFETY: the C library's function of this name, with the arguments that the program
-            // has given.
+            // SAFETY: the C library's function of this name, with the program's arguments.
             engine_threads::without(|| unsafe { $name()($($arg),*) })
         }
     )*};

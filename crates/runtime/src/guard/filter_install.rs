@@ -4,7 +4,7 @@
 //! in front of it ([`exemption`]). It judges every call that the program makes,
 //! as without softswap: those that the guard issues again, too. A call that it
 //! traps there the program's SIGSYS handler gets as it was made
-//! ([`super::handler`]).
+//! ([`super::sigsys`]).
 //!
 //! The engine's own threads have ended when it is installed, and do not start
 //! again: what a thread's start and end take the filter may kill for. Its rings are
@@ -21,7 +21,7 @@ use super::pinned_call::issue_pinned;
 use super::transfers::buffers;
 use crate::base::errno::refused;
 use crate::base::system_calls::{Arguments, issue};
-use crate::base::{instance, program_filter, uaccess};
+use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
 use crate::process::{engine_threads, forked_children};
 use softswap_engine::door::engine::Engine;
@@ -104,7 +104,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
 /// before.
 fn get_ready(engine: &Engine) -> bool {
     signals::with_all_blocked(|| {
-        if !program_filter::is_in_force() {
+        if !exemption::is_in_force() {
             forked_children::lock().provide();
         }
         let mut is_first = false;
@@ -143,7 +143,7 @@ fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
     const LINE: &str = "Seccomp_filters:";
-    if program_filter::is_in_force() {
+    if exemption::is_in_force() {
         return issue(libc::SYS_prctl, arguments);
     }
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

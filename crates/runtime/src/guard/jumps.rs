@@ -36,7 +36,7 @@ const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask
 ///
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
-unsafe fn keep(at: *mut u8) {
+unsafe fn store_mask(at: *mut u8) {
     // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel never uses.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
@@ -44,8 +44,8 @@ unsafe fn keep(at: *mut u8) {
 /// What the program had blocked of them when a mask was kept.
 ///
 /// # Safety
-/// As [`keep`].
-unsafe fn kept(at: *const u8) -> Option<Mask> {
+/// As [`store_mask`].
+unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     // SAFETY: two words of a `sigset_t` can be read there.
     let [_, ours] = unsafe { at.cast::<Words>().read_unaligned() };
     (ours & MARK_BITS == MARK).then_some(ours & OURS)
@@ -80,7 +80,7 @@ unsafe fn jump(buffer: *const c_void) {
     unsafe {
         pins::jump_to(target_of(buffer));
         let keeps_mask = buffer.byte_add(KEEPS_MASK_AT).cast::<i32>().read() != 0;
-        if keeps_mask && let Some(mask) = kept(buffer.byte_add(KEPT_MASK_AT).cast()) {
+        if keeps_mask && let Some(mask) = stored_mask(buffer.byte_add(KEPT_MASK_AT).cast()) {
             settle(mask);
         }
     }
@@ -114,7 +114,7 @@ static SWAPCONTEXT: Real = Real::new(c"swapcontext");
 unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *const c_void {
     if keeps_mask != 0 && instance::engine().is_some() {
         // SAFETY: the caller's buffer.
-        unsafe { keep(buffer.add(KEPT_MASK_AT)) };
+        unsafe { store_mask(buffer.add(KEPT_MASK_AT)) };
     }
     SIGSETJMP.get()
 }
@@ -134,7 +134,7 @@ unsafe fn adopt(context: *mut u8) {
         let at = context.add(CONTEXT_MASK_AT);
         let word = at.cast::<u64>();
         let mask = word.read_unaligned();
-        let wanted = match kept(at) {
+        let wanted = match stored_mask(at) {
             // Emptied since it was kept.
             Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHERS != 0 => 0,
             kept => kept.unwrap_or(0) | mask & OURS,
@@ -156,7 +156,7 @@ unsafe fn adopt(context: *mut u8) {
 unsafe extern "C" fn before_getcontext(context: *mut u8) -> *const c_void {
     if instance::engine().is_some() {
         // SAFETY: the caller's context.
-        unsafe { keep(context.add(CONTEXT_MASK_AT)) };
+        unsafe { store_mask(context.add(CONTEXT_MASK_AT)) };
     }
     GETCONTEXT.get()
 }
@@ -171,7 +171,7 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
     if instance::engine().is_some() {
         // SAFETY: the caller's contexts.
         unsafe {
-            keep(from.add(CONTEXT_MASK_AT));
+            store_mask(from.add(CONTEXT_MASK_AT));
             adopt(to);
         }
     }

@@ -1,5 +1,5 @@
-//! The system-call guard. A system call with hidden pointers is taught here, in one of the
-//! places that this table names; then it is tested in `crates/cli/tests/abi.rs`.
+//! The system-call guard. To add a system call with hidden pointers (pointers behind pointers)
+//! see this table of rules; a case in `tests/abi` then compares it with Linux.
 //!
 //! | what the kernel follows in the call                        | where it is added                 |
 //! |-------------------------------------------------------------|-----------------------------------|
@@ -13,7 +13,7 @@
 //! | memory that is used after the call has returned             | `kernel_async_io`: refused        |
 //! | strings of strings, for `exec`                              | [`crate::process::spawn`]         |
 //!
-//! A caught call comes to `handler`, and a call through the C library's `syscall` function to
+//! A caught call comes to `sigsys`, and a call through the C library's `syscall` function to
 //! `raw_syscall`: a file that answers calls by their numbers is named in both. What is listed
 //! in `sys::syscall_table` needs nothing more.
 //!
@@ -27,23 +27,16 @@
 //! | `filter_install`  | the program's own seccomp filters                                |
 //! | `credentials`     | `capset`, `prctl`, `unshare` and others that concern threads     |
 //! | `kernel_async_io` | io_uring and the kernel's asynchronous I/O: refused              |
-//! | `handler`         | SIGSYS: bring the buffers in, re-issue the call                  |
+//! | `sigsys`          | SIGSYS: bring the buffers in, re-issue the call                  |
 //! | `raw_syscall`     | `syscall`: raw calls made through the C library                  |
 
 pub(crate) mod transfers;
-
 mod jumps;
-
 mod stripped_mask;
-
 pub(crate) mod signal_calls;
-
 mod pinned_call;
-
 mod filter_install;
-
 mod credentials;
 mod kernel_async_io;
-
-pub(crate) mod handler;
+pub(crate) mod sigsys;
 mod raw_syscall;

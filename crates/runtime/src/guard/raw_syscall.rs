@@ -22,7 +22,7 @@ use std::ffi::c_void;
 /// depends on those.
 fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     credentials::answer_for(number)
-        .or_else(|| mappings::calls::answer_for(number))
+        .or_else(|| mappings::memory_calls::answer_for(number))
         .or_else(|| kernel_async_io::answer_for(number))
         .or_else(|| descriptors::answer_for(number, a, b))
         .or_else(|| clone::answer_for(number, a, b))

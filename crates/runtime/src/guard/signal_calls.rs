@@ -4,7 +4,7 @@
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
 use crate::base::system_calls::{Answer, Arguments, pass_on};
-use crate::base::{instance, program_filter, signal_stack};
+use crate::base::{filter_verdict, instance, signal_stack};
 use crate::memory::pins::Pins;
 use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
@@ -99,7 +99,7 @@ fn rt_sigpending([set, len, ..]: Arguments) -> isize {
 }
 
 fn sigaltstack_by_number(arguments: Arguments) -> isize {
-    if let Some(refused) = program_filter::refusal(libc::SYS_sigaltstack, arguments) {
+    if let Some(refused) = filter_verdict::refusal(libc::SYS_sigaltstack, arguments) {
         return refused;
     }
     let [new, old, ..] = arguments;

@@ -4,8 +4,8 @@
 //!
 //! Three kinds of memory come from the engine's own heap instead, which never
 //! swaps: what is allocated before the engine is up; what the C library and the
-//! dynamic loader keep for themselves ([`library`]); and the buffers of
-//! [`streams`].
+//! dynamic loader keep for themselves ([`libc_memory`]); and the buffers of
+//! [`stdio_buffers`].
 
 use crate::base::instance;
 use crate::memory::{growing, libc_memory, stdio_buffers};

@@ -13,18 +13,11 @@
 //! | `mappings`      | `mmap` and its relatives, `brk`                               |
 
 pub(crate) mod spare_files;
-
 pub(crate) mod pins;
-
 pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;
-
 pub(crate) mod growing;
-
 pub(crate) mod heap;
-
 pub(crate) mod redirect;
-
 pub(crate) mod other_malloc;
-
 pub(crate) mod mappings;

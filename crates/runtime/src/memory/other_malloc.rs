@@ -130,7 +130,7 @@ extern "C" fn free_either(block: Block) {
 
 /// Runs what a thread of the engine's does: what the C library allocates in it is not
 /// the program's.
-pub(crate) fn kept_out<R>(body: impl FnOnce() -> R) -> R {
+pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
     let is_theirs = THEIRS[0].load(Ordering::Relaxed) != 0;
     if is_theirs { libc_memory::outside_the_window(body) } else { body() }
 }

@@ -2,11 +2,12 @@
 //! CLONE_VM, on a stack of their own.
 
 use super::fork::{child, forked, parent, prepare};
-use crate::base::errno::c_result;
+use crate::base::errno::{c_result, refused};
 use crate::base::real::Real;
 use crate::base::resident::ResidentRanges;
 use crate::base::system_calls::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
+use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -27,7 +28,7 @@ fn shares_descriptors(flags: usize) -> bool {
 fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
     if shares_descriptors(flags) {
-        return -(libc::EINVAL as isize);
+        return refused(libc::EINVAL);
     }
     let mut pinned = ResidentRanges::new(engine);
     words.iter().for_each(|(word, len)| pinned.add(*word, *len));
@@ -160,6 +161,29 @@ type Clone = unsafe extern "C" fn(
 ) -> i32;
 static CLONE: Real = Real::new(c"clone");
 
+/// Keeps in memory what the kernel writes to, and the top of the child's stack, where the C
+/// library and [`begin`] put a few words.
+fn pin_for_child(
+    engine: &'static Engine,
+    flags: i32,
+    stack_top: usize,
+    in_parent: usize,
+    in_child: usize,
+) -> ResidentRanges<'static> {
+    const TOP_BYTES: usize = 256;
+    let mut pinned = ResidentRanges::new(engine);
+    for (word, flag) in [
+        (in_parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD),
+        (in_child, libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
+    ] {
+        if flags & flag != 0 {
+            pinned.add(word, size_of::<libc::pid_t>());
+        }
+    }
+    pinned.add(stack_top - TOP_BYTES, TOP_BYTES);
+    pinned
+}
+
 /// glibc's `clone`: without CLONE_VM a fork whose child has a stack of its own.
 /// The arguments that a variadic call leaves out are whatever is there.
 ///
@@ -178,30 +202,17 @@ pub unsafe extern "C" fn clone(
     // SAFETY: the C library's function of that name.
     let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
     let (Some(body), false) = (body, stack.is_null()) else {
-        return c_result(-(libc::EINVAL as isize)) as i32;
+        return c_result(refused(libc::EINVAL)) as i32;
     };
     let engine = instance::engine().filter(|_| is_fork(flags as usize));
     let Some(engine) = engine else {
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
     };
     if shares_descriptors(flags as usize) {
-        return c_result(-(libc::EINVAL as isize)) as i32;
+        return c_result(refused(libc::EINVAL)) as i32;
     }
-    let mut pinned = ResidentRanges::new(engine);
-    for (word, flag) in [
-        (in_parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD),
-        (in_child, libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID),
-    ] {
-        if flags & flag != 0 {
-            pinned.add(word, size_of::<libc::pid_t>());
-        }
-    }
-    // The top of the stack, where the C library and `begin` put a few words.
-    const TOP_BYTES: usize = 256;
-    let top = stack as usize;
-    pinned.add(top - TOP_BYTES, TOP_BYTES);
+    let _pinned = pin_for_child(engine, flags, stack as usize, in_parent, in_child);
     let mut beginning = Beginning { body, argument };
     let beginning = (&raw mut beginning).cast::<c_void>();
     prepare();

@@ -7,13 +7,13 @@
 //! then memory stays registered and each write proves its file, but what is out
 //! cannot be reached any more, and the program is stopped when it touches that.
 
-use crate::base::errno::c_result;
+use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::system_calls::{Arguments, issue};
 use softswap_sys::kept;
 
-const NOT_OPEN: isize = -(libc::EBADF as isize);
+const NOT_OPEN: isize = refused(libc::EBADF);
 
 fn is_ours(fd: i32) -> bool {
     kept::is_kept(fd) && instance::engine().is_some()
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
     if is_ours(fd) {
         return c_result(NOT_OPEN) as i32;
     }
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     unsafe { close()(fd) }
 }
 
@@ -138,8 +138,7 @@ macro_rules! asking {
             if is_ours(fd) {
                 return c_result(NOT_OPEN) as i32;
             }
-            // SAFETY: the C library's function of this name, with the arguments that the program
-            // has given.
+            // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { $name()(fd, $($argument),*) }
         }
     };

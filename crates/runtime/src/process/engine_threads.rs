@@ -12,8 +12,8 @@
 //! Only the process that started them ends them: a child that shares memory
 //! (`vfork`) or has a copy of it (`fork`) has none.
 
-use super::threads::Start;
-use super::{control_thread, forked_children, thread_end, threads};
+use super::program_threads::Start;
+use super::{control_thread, forked_children, program_threads, thread_end};
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
@@ -100,7 +100,7 @@ extern "C" fn control(_index: *mut c_void) -> *mut c_void {
 extern "C" fn run(index: *mut c_void) -> *mut c_void {
     let at = index.addr();
     NUMBERS[at].store(softswap_sys::raw::current_thread(), Ordering::Release);
-    other_malloc::kept_out(|| work_of(at)(index));
+    other_malloc::without_program_malloc(|| work_of(at)(index));
     RUNNING[at].store(0, Ordering::Release);
     futex::wake_all(&RUNNING[at]);
     std::ptr::null_mut()
@@ -115,7 +115,7 @@ fn start_all(state: &mut State) -> bool {
     for at in 0..COUNT {
         NUMBERS[at].store(0, Ordering::Relaxed);
         RUNNING[at].store(1, Ordering::Relaxed);
-        match threads::start_own(run, std::ptr::without_provenance_mut(at)) {
+        match program_threads::start_own(run, std::ptr::without_provenance_mut(at)) {
             Ok(started) => state.threads[at] = Some(started),
             // `stat` and `ctl` are no condition.
             Err(_) if at == CONTROL => {}

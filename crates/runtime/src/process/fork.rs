@@ -4,7 +4,7 @@
 //! is out would read as zeroes there, silently. So the engine is brought to
 //! rest before, and in the child userfaultfd is opened again before any of the
 //! program's code runs. The child reads its parent's swap area, whose slots
-//! the parent keeps until the child is gone or has called exec ([`heirs`]); it
+//! the parent keeps until the child is gone or has called exec ([`forked_children`]); it
 //! has no area of its own yet, so what it changes stays in DRAM or in the pool.
 //!
 //! Fork opens no descriptor in the parent and changes no limit: other threads of
@@ -12,11 +12,11 @@
 //!
 //! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
 
-use super::forked_children::{Heir, Heirs};
+use super::forked_children::{ChildMark, ForkedChildren};
 use super::{aio, forked_children, statistics, thread_end};
+use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
-use crate::base::{instance, program_filter};
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::mappings::program_break::Break;
@@ -24,6 +24,7 @@ use crate::memory::pins;
 use crate::signals::{lifecycle, program_actions, virtual_mask};
 use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
+use softswap_sys::exemption;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
 use std::cell::UnsafeCell;
@@ -34,9 +35,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What the fork under way holds, from `prepare` to `parent` or `child`.
 struct Forking {
     at_rest: AtRest<'static>,
-    heirs: MutexGuard<'static, Heirs>,
+    children: MutexGuard<'static, ForkedChildren>,
     /// `None` where the child reads none of this process's slots.
-    heir: Option<Heir>,
+    mark: Option<ChildMark>,
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,
     /// Pages the C library touches between fork and our handler.
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn __register_atfork(
         return 0;
     }
     // A child finds our handler in the list, before it can find anything that is out.
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 
@@ -118,10 +119,10 @@ pub(super) extern "C" fn prepare() {
     // SAFETY: released in `parent`, made new in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
-    let mut heirs = forked_children::lock();
-    if program_filter::is_in_force() {
+    let mut children = forked_children::lock();
+    if exemption::is_in_force() {
         // No thread does it now and then.
-        heirs.reap(engine);
+        children.reap(engine);
     }
     let heap_break = program_break::lock_break();
     program_actions::lock_for_fork();
@@ -132,8 +133,8 @@ pub(super) extern "C" fn prepare() {
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
     let _ = engine.before_fork(&at_rest);
-    let heir = engine.leaves_slots(&at_rest).then(|| heirs.make());
-    let forking = Forking { at_rest, heirs, heir, heap_break, mask, pinned };
+    let mark = engine.leaves_slots(&at_rest).then(|| children.make());
+    let forking = Forking { at_rest, children, mark, heap_break, mask, pinned };
     // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
     unsafe { *FORKING.0.get() = Some(forking) };
     // Last: nothing is allocated or freed until after the fork.
@@ -153,13 +154,13 @@ fn take() -> Option<Forking> {
 
 pub(super) extern "C" fn parent() {
     let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
-    engine.child_made(&forking.at_rest, forking.heir.is_some());
+    engine.child_made(&forking.at_rest, forking.mark.is_some());
     // Also when fork has failed: then it shows that nobody is there.
-    if let Some(heir) = forking.heir {
-        forking.heirs.made(heir);
+    if let Some(mark) = forking.mark {
+        forking.children.made(mark);
     }
     drop(forking.heap_break);
-    drop(forking.heirs);
+    drop(forking.children);
     drop(forking.at_rest);
     engine.end_fork();
     // SAFETY: taken in `prepare` by this thread.
@@ -179,12 +180,12 @@ pub(super) extern "C" fn child() {
     pins::become_child(engine);
     drop(forking.heap_break);
     drop(forking.at_rest);
-    if let Some(heir) = forking.heir {
-        heir.keep();
+    if let Some(mark) = forking.mark {
+        mark.keep();
     }
     // The parent's other children are not ours to wait for.
-    forking.heirs.forget();
-    drop(forking.heirs);
+    forking.children.forget();
+    drop(forking.children);
     engine.end_fork();
     // SAFETY: the child has one thread, and nobody else has the lock.
     unsafe { _IO_list_resetlock() };

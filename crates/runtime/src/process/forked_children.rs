@@ -11,22 +11,22 @@
 //! A child has no slots of its own, so it counts none of its children: what those
 //! read is its parent's, and so is what they inherit.
 
-use crate::base::program_filter;
 use softswap_engine::door::engine::Engine;
+use softswap_sys::exemption;
 use softswap_sys::heirloom::Heirloom;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What children have inherited, and how many.
-struct Family {
+struct Group {
     heirloom: Heirloom,
     children: usize,
 }
 
 /// Those of this process.
-pub(crate) struct Heirs(Vec<Family>);
+pub(crate) struct ForkedChildren(Vec<Group>);
 
 /// What the child that is forked next inherits.
-pub(crate) enum Heir {
+pub(crate) enum ChildMark {
     /// One of its own.
     Own(Heirloom),
     /// What those before it have.
@@ -35,41 +35,41 @@ pub(crate) enum Heir {
     Unseen,
 }
 
-impl Heir {
+impl ChildMark {
     /// In the child.
     pub(crate) fn keep(self) {
-        if let Heir::Own(heirloom) = self {
+        if let ChildMark::Own(heirloom) = self {
             heirloom.keep();
         }
     }
 }
 
-static HEIRS: Mutex<Heirs> = Mutex::new(Heirs(Vec::new()));
+static CHILDREN: Mutex<ForkedChildren> = Mutex::new(ForkedChildren(Vec::new()));
 
 /// Locks them, for the length of a fork.
-pub(crate) fn lock() -> MutexGuard<'static, Heirs> {
-    HEIRS.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock() -> MutexGuard<'static, ForkedChildren> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Heirs {
+impl ForkedChildren {
     /// For the child that is forked next.
-    pub(crate) fn make(&mut self) -> Heir {
-        if !program_filter::is_in_force()
+    pub(crate) fn make(&mut self) -> ChildMark {
+        if !exemption::is_in_force()
             && let Some(heirloom) = Heirloom::make()
         {
-            return Heir::Own(heirloom);
+            return ChildMark::Own(heirloom);
         }
-        let Some(last) = self.0.last() else { return Heir::Unseen };
+        let Some(last) = self.0.last() else { return ChildMark::Unseen };
         last.heirloom.hand_on(true);
-        Heir::Shared
+        ChildMark::Shared
     }
 
     /// In the parent: the child is there, if fork has not failed.
-    pub(crate) fn made(&mut self, heir: Heir) {
-        match heir {
-            Heir::Own(heirloom) => self.0.push(Family { heirloom, children: 1 }),
-            Heir::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
-            Heir::Unseen => return,
+    pub(crate) fn made(&mut self, mark: ChildMark) {
+        match mark {
+            ChildMark::Own(heirloom) => self.0.push(Group { heirloom, children: 1 }),
+            ChildMark::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
+            ChildMark::Unseen => return,
         }
         // The next child has another one.
         self.0.last().into_iter().for_each(|last| last.heirloom.hand_on(false));
@@ -82,18 +82,18 @@ impl Heirs {
             && let Some(heirloom) = Heirloom::make()
         {
             heirloom.hand_on(false);
-            self.0.push(Family { heirloom, children: 0 });
+            self.0.push(Group { heirloom, children: 0 });
         }
     }
 
     /// Gives back the slots kept for children that are gone.
     pub(crate) fn reap(&mut self, engine: &Engine) {
-        let stays = program_filter::is_in_force();
-        self.0.retain_mut(|family| {
-            let are_there = !family.heirloom.is_alone();
+        let stays = exemption::is_in_force();
+        self.0.retain_mut(|group| {
+            let are_there = !group.heirloom.is_alone();
             if !are_there {
-                (0..family.children).for_each(|_| engine.child_gone());
-                family.children = 0;
+                (0..group.children).for_each(|_| engine.child_gone());
+                group.children = 0;
             }
             are_there || stays
         });
@@ -102,13 +102,13 @@ impl Heirs {
     /// In a child, which has inherited at most what its parent made for it, and
     /// keeps that.
     pub(crate) fn forget(&mut self) {
-        self.0.drain(..).for_each(|family| family.heirloom.keep());
+        self.0.drain(..).for_each(|group| group.heirloom.keep());
     }
 }
 
-/// As [`Heirs::reap`]. Called now and then.
+/// As [`ForkedChildren::reap`]. Called now and then.
 pub(crate) fn reap(engine: &Engine) {
-    if let Ok(mut heirs) = HEIRS.try_lock() {
-        heirs.reap(engine);
+    if let Ok(mut children) = CHILDREN.try_lock() {
+        children.reap(engine);
     }
 }

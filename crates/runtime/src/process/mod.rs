@@ -7,7 +7,7 @@
 //! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `forked_children` | children that read this process's slots                     |
 //! | `thread_end`      | what the kernel reads and writes when a thread ends         |
-//! | `threads`         | `pthread_create`: a signal stack for every thread           |
+//! | `program_threads` | `pthread_create`: a signal stack for every thread           |
 //! | `engine_threads`  | the engine's own: ended before what no thread of ours may miss |
 //! | `aio`             | POSIX asynchronous I/O, in threads like the program's       |
 //! | `unsupported`     | calls that need the C library's own threads: refused        |
@@ -16,22 +16,14 @@
 //! | `spawn`           | `exec`, `posix_spawn`, `system`, `popen`                    |
 
 pub(crate) mod statistics;
-
 pub(crate) mod descriptors;
-
 pub(crate) mod control_thread;
-
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;
-
-pub(crate) mod threads;
-
+pub(crate) mod program_threads;
 pub(crate) mod engine_threads;
-
 pub(crate) mod aio;
 mod unsupported;
-
 pub(crate) mod fork;
-
 pub(crate) mod clone;
 pub(crate) mod spawn;

@@ -5,6 +5,7 @@
 //! word that is cleared for who waits for the thread. So before a thread ends, and when it
 //! names such a word, they are brought in, and stay until the thread is gone.
 
+use crate::base::errno::refused;
 use crate::base::system_calls::{Answer, Arguments, ask, pass_on};
 use crate::base::{instance, uaccess};
 use crate::signals::lifecycle;
@@ -13,13 +14,13 @@ use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
 
 /// Memory that stays until a thread is gone.
-struct Kept {
+struct KeptRange {
     thread: i32,
     address: usize,
     len: usize,
 }
 
-static LIST: Locked<Vec<Kept>> = Locked::new(Vec::new());
+static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
 
 /// Keeps other threads from holding the lock while this one forks.
 pub(crate) fn lock_for_fork() {
@@ -41,7 +42,7 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
     let Ok(pinned) = pinned else { return false };
     if pinned > 0 {
         let thread = raw::current_thread();
-        LIST.with(|kept| kept.push(Kept { thread, address, len: pinned }));
+        LIST.with(|kept| kept.push(KeptRange { thread, address, len: pinned }));
     }
     pinned == len
 }
@@ -50,7 +51,7 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
 pub(crate) fn release_gone(engine: &Engine) {
     let process = raw::current_process() as usize;
     let is_gone = |thread: i32| {
-        ask(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == -(libc::ESRCH as isize)
+        ask(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0]) == refused(libc::ESRCH)
     };
     LIST.with(|kept| {
         kept.retain(|range| {

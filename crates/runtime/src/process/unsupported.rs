@@ -72,6 +72,6 @@ pub unsafe extern "C" fn getaddrinfo_a(
         set_errno(libc::ENOSYS);
         return libc::EAI_SYSTEM;
     }
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     unsafe { getaddrinfo_a()(mode, list, count, event) }
 }

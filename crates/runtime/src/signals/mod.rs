@@ -30,22 +30,15 @@
 
 pub(crate) mod sets;
 pub(crate) mod strike;
-
 pub(crate) mod pending;
 pub(crate) mod virtual_mask;
-
 pub(crate) mod program_actions;
-
 pub(crate) mod alternate_stack;
-
 pub(crate) mod handler_entry;
 mod waiting;
-
 pub(crate) mod deliver;
-
 pub(crate) mod sigaction;
 mod sigprocmask;
-
 pub(crate) mod exec_mask;
 pub(crate) mod lifecycle;
 pub(crate) mod page_fault;

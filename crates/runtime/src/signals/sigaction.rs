@@ -6,7 +6,7 @@ use super::virtual_mask;
 use super::virtual_mask::is_borrowing;
 use super::{handler_entry as entry, pending};
 use crate::base::errno::{c_result, refused};
-use crate::base::{instance, program_filter};
+use crate::base::{filter_verdict, instance};
 use libc::sigaction as CAction;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn is_function(handler: usize) -> bool {
 /// As `sigaction(2)`: the handler is a function.
 pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, i32> {
     if let Some(refused) =
-        program_filter::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
+        filter_verdict::refusal(libc::SYS_rt_sigaction, [signal as usize, 0, 0, 0, 0, 0])
     {
         return Err(-refused as i32);
     }

@@ -65,7 +65,7 @@ impl While {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     unsafe { While::new(set).call(|set| sigsuspend()(set)) }
 }
 
@@ -113,8 +113,7 @@ macro_rules! masked {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
-            // SAFETY: the C library's function of this name, with the arguments that the program
-            // has given.
+            // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { While::new(set).call(|set| $name()($($arg,)* set)) }
         }
     )*};
@@ -141,7 +140,7 @@ pub unsafe extern "C" fn __ppoll_chk(
 ) -> i32 {
     type Fds = *mut libc::pollfd;
     real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     unsafe { While::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
 }
 

@@ -3,7 +3,7 @@
 //! A program that sandboxes itself lists the calls that it makes itself. The
 //! engine makes others, in the program's threads, whenever a page is brought
 //! in or out; a filter that kills for them would end the program at a touch of
-//! its own memory. So an exemption goes first: a call of [`NEEDED`] that comes
+//! its own memory. So an exemption goes first: a call that it lists, and that comes
 //! from the engine's instruction in the gate passes. All else, and so every
 //! call that the program makes, the program's filter judges as before, also
 //! when the guard issues it again ([`raw::syscall_for_program`]).
@@ -16,7 +16,7 @@
 //! after each fault. It does nothing that its maker could not do by itself, and
 //! the kernel's own strict mode lets it pass, too.
 //!
-//! What is listed is listed with its arguments ([`RULES`]): nothing that changes
+//! What is listed is listed with its arguments (`RULES`): nothing that changes
 //! another process or asks for its memory, no memory that may be run, nothing
 //! is opened, and only what lies where the engine's descriptors do is read or written.
 //! The rings are not listed: their queues lie in the program's memory, and what

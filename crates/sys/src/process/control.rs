@@ -44,7 +44,7 @@ pub enum Unusable {
     /// So could others.
     #[error("can be written to by others (mode {0:03o}); `chmod 700` closes it")]
     Open(u32),
-    /// See [`LONGEST_DIR_BYTES`].
+    /// The kernel takes at most 107 bytes for a socket's path.
     #[error("is too long a path for a socket")]
     TooLong,
     /// By a process of another container, say.

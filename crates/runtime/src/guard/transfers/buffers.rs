@@ -15,14 +15,16 @@
 //! original may not be accessed, of the copy may not be either: so the kernel finds
 //! a bad pointer just where it would have.
 
+use crate::base::errno::refused;
+use crate::base::instance;
 use crate::base::system_calls::ask;
 use crate::base::uaccess::TASK_SIZE;
-use crate::base::{instance, program_filter};
 use crate::memory::pins::Pins;
 use crate::memory::spare_files;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::exemption;
 use softswap_sys::raw::now_ns;
 use softswap_sys::{file, signals};
 use std::path::PathBuf;
@@ -138,7 +140,7 @@ pub(super) fn in_memory(len: usize) -> Option<(usize, u32)> {
 
 /// A file, and which of the spare ones it is.
 fn map_file(len: usize) -> Option<(usize, u32)> {
-    if program_filter::is_in_force() {
+    if exemption::is_in_force() {
         // It may forbid to open one.
         return spare_files::map(len);
     }
@@ -195,9 +197,9 @@ impl<'e, 'v> Buffers<'e, 'v> {
             if buffers.copy(engine, way) || may_fit && buffers.pin() {
                 return Ok(buffers);
             }
-            let may_come = may_fit || program_filter::is_in_force() && spare_files::are_there();
+            let may_come = may_fit || exemption::is_in_force() && spare_files::are_there();
             if !may_come || !buffers.pins.may_wait(since) {
-                return Err(-(libc::ENOMEM as isize));
+                return Err(refused(libc::ENOMEM));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What may be cut, cut into pieces that may be pinned.
 
 use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
+use crate::base::errno::refused;
 use crate::base::instance;
 use crate::memory::pins::Pins;
 use libc::iovec;
@@ -37,7 +38,7 @@ pub(super) fn in_chunks(
     let mut kept = Pins::new(engine);
     let mut few = [EMPTY; FEW];
     let Some(vectors) = room(&mut kept, &mut few, originals.len()) else {
-        return -(libc::ENOMEM as isize);
+        return refused(libc::ENOMEM);
     };
     let mut progress = Progress { originals, index: 0, skip: 0 };
     let mut total = 0_usize;

@@ -114,8 +114,7 @@ pub unsafe extern "C" fn readv(fd: i32, vectors: *const iovec, count: i32) -> is
     real!(readv: fn(i32, *const iovec, i32) -> isize);
     match plain(libc::SYS_readv, fd, vectors, count, [0; 3]) {
         Some(result) => result,
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { readv()(fd, vectors, count) },
     }
 }
@@ -127,8 +126,7 @@ pub unsafe extern "C" fn writev(fd: i32, vectors: *const iovec, count: i32) -> i
     real!(writev: fn(i32, *const iovec, i32) -> isize);
     match plain(libc::SYS_writev, fd, vectors, count, [0; 3]) {
         Some(result) => result,
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { writev()(fd, vectors, count) },
     }
 }
@@ -162,8 +160,7 @@ macro_rules! positioned {
             real!($name: fn(i32, *const iovec, i32, i64) -> isize);
                     match plain(libc::$number, fd, vectors, count, [offset as usize, 0, 0]) {
                 Some(result) => result,
-                // SAFETY: the C library's function of this name, with the arguments that the
-                // program has given.
+                // SAFETY: the C library's function of this name, with the program's arguments.
                 None => unsafe { $name()(fd, vectors, count, offset) },
             }
         }
@@ -190,8 +187,7 @@ macro_rules! positioned_with_flags {
             let rest = [offset as usize, 0, flags as usize];
                     match plain(libc::$number, fd, vectors, count, rest) {
                 Some(result) => result,
-                // SAFETY: the C library's function of this name, with the arguments that the
-                // program has given.
+                // SAFETY: the C library's function of this name, with the program's arguments.
                 None => unsafe { $name()(fd, vectors, count, offset, flags) },
             }
         }
@@ -223,8 +219,7 @@ pub unsafe extern "C" fn vmsplice(
     let rest = [flags as usize, 0, 0];
     match plain(libc::SYS_vmsplice, fd, vectors, signed(count), rest) {
         Some(result) => result,
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { vmsplice()(fd, vectors, count, flags) },
     }
 }
@@ -249,8 +244,7 @@ macro_rules! between_processes {
             let rest = [theirs as usize, their_count as usize, flags as usize];
                     match plain(libc::$number, pid, ours, signed(count as usize), rest) {
                 Some(result) => result,
-                // SAFETY: the C library's function of this name, with the arguments that the
-                // program has given.
+                // SAFETY: the C library's function of this name, with the program's arguments.
                 None => unsafe { $name()(pid, ours, count, theirs, their_count, flags) },
             }
         }
@@ -270,8 +264,7 @@ pub unsafe extern "C" fn sendmsg(fd: i32, message: *const msghdr, flags: i32) ->
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
     match hidden_until_cancelled(libc::SYS_sendmsg, arguments) {
         Some(result) => c_result(result),
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { sendmsg()(fd, message, flags) },
     }
 }
@@ -284,8 +277,7 @@ pub unsafe extern "C" fn recvmsg(fd: i32, message: *mut msghdr, flags: i32) -> i
     let arguments = [fd as usize, message as usize, flags as usize, 0, 0, 0];
     match hidden_until_cancelled(libc::SYS_recvmsg, arguments) {
         Some(result) => c_result(result),
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { recvmsg()(fd, message, flags) },
     }
 }
@@ -298,8 +290,7 @@ pub unsafe extern "C" fn sendmmsg(fd: i32, messages: *mut mmsghdr, count: u32, f
     let arguments = [fd as usize, messages as usize, count as usize, flags as usize, 0, 0];
     match hidden_until_cancelled(libc::SYS_sendmmsg, arguments) {
         Some(result) => c_result(result) as i32,
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { sendmmsg()(fd, messages, count, flags) },
     }
 }
@@ -319,8 +310,7 @@ pub unsafe extern "C" fn recvmmsg(
         [fd as usize, messages as usize, count as usize, flags as usize, time as usize, 0];
     match hidden_until_cancelled(libc::SYS_recvmmsg, arguments) {
         Some(result) => c_result(result) as i32,
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         None => unsafe { recvmmsg()(fd, messages, count, flags, time) },
     }
 }

@@ -8,11 +8,13 @@ use super::chunks::{Moved, in_chunks};
 use super::descriptor_kind::{Kind, drops_truncated, kind_of};
 use super::reading::{most_waiting, waits_for_all};
 use super::writing::piece_flags;
+use crate::base::errno::refused;
 use crate::base::system_calls::{Arguments, issue};
-use crate::base::{program_filter, uaccess};
+use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
 use softswap_engine::door::engine::Engine;
+use softswap_sys::exemption;
 
 /// Buffers of a message beside its data: the address, and the control data.
 const OTHERS: usize = 2;
@@ -75,7 +77,7 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
         (std::mem::offset_of!(msghdr, msg_flags), size_of_val(&received.msg_flags)),
     ];
     if !fields.iter().all(|(offset, len)| uaccess::is_writable(original + offset, *len)) {
-        return Some(-(libc::EFAULT as isize));
+        return Some(refused(libc::EFAULT));
     }
     // SAFETY: the program's own structure, writable just now.
     unsafe {
@@ -88,19 +90,19 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
 
 pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
     let [fd, original, flags, ..] = arguments;
-    let refused = || issue(libc::SYS_sendmsg, arguments);
+    let asked_as_is = || issue(libc::SYS_sendmsg, arguments);
     // SAFETY: any bytes are a header.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
-        return refused();
+        return asked_as_is();
     };
     let go = |message: &msghdr, flags| {
         issue(libc::SYS_sendmsg, [fd, std::ptr::from_ref(message) as usize, flags, 0, 0, 0])
     };
     let Some(count) = buffers_of(&message) else { return go(&message, flags) };
     let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
-    let Some(list) = room(&mut pins, &mut few, count) else { return -(libc::ENOMEM as isize) };
+    let Some(list) = room(&mut pins, &mut few, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
-        return refused();
+        return asked_as_is();
     }
     let most = engine.call_limit_bytes();
     let pinned = Buffers::pinned(engine, list, most);
@@ -129,19 +131,19 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
 
 pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     let [fd, original, flags, ..] = arguments;
-    let refused = || issue(libc::SYS_recvmsg, arguments);
+    let asked_as_is = || issue(libc::SYS_recvmsg, arguments);
     // SAFETY: any bytes are a header.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
-        return refused();
+        return asked_as_is();
     };
     let go = |message: &mut msghdr| {
         issue(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
     };
     let Some(count) = buffers_of(&message) else { return go(&mut message) };
     let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
-    let Some(list) = room(&mut pins, &mut few, count) else { return -(libc::ENOMEM as isize) };
+    let Some(list) = room(&mut pins, &mut few, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
-        return refused();
+        return asked_as_is();
     }
     let most = most_waiting(engine);
     let pinned = Buffers::pinned(engine, list, most);
@@ -265,7 +267,7 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
         // A filter of the program's own may let no other call pass.
         let buffers = match Buffers::pinned(engine, messages.buffers, most) {
-            None if program_filter::is_in_force() => {
+            None if exemption::is_in_force() => {
                 Buffers::new(engine, messages.buffers, Way::Out, most).ok()
             }
             buffers => buffers,
@@ -281,7 +283,7 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
             let result = issue(libc::SYS_sendmmsg, arguments);
             for index in 0..result.max(0) as usize {
                 if !return_len(original, index, messages.headers[index].msg_len) {
-                    return if index > 0 { index as isize } else { -(libc::EFAULT as isize) };
+                    return if index > 0 { index as isize } else { refused(libc::EFAULT) };
                 }
             }
             return result;
@@ -301,7 +303,7 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
             sent += 1;
             continue;
         }
-        let error = if result < 0 { result } else { -(libc::EFAULT as isize) };
+        let error = if result < 0 { result } else { refused(libc::EFAULT) };
         return if sent > 0 { sent } else { error };
     }
     sent
@@ -345,7 +347,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
         if hand_back(&buffers, place, *len as usize, at, header).is_some()
             || !return_len(original, index, *len)
         {
-            return if index > 0 { index as isize } else { -(libc::EFAULT as isize) };
+            return if index > 0 { index as isize } else { refused(libc::EFAULT) };
         }
     }
     result

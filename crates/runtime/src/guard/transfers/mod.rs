@@ -18,16 +18,11 @@
 pub(crate) mod buffers;
 mod descriptor_kind;
 mod transfer_call;
-
 mod chunks;
 pub(crate) mod output_array;
-
 mod reading;
 mod writing;
-
 mod messages;
 mod vectors;
-
 pub(crate) mod dispatch;
-
 pub(crate) mod interposed;

@@ -5,6 +5,7 @@
 //! comes.
 
 use super::buffers;
+use crate::base::errno::refused;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use softswap_sys::PAGE_SIZE;
@@ -69,6 +70,6 @@ impl OutputArray {
         let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
         // SAFETY: the kernel has written as much there, and nobody else refers to it.
         let filled = unsafe { std::slice::from_raw_parts(self.copy as *const u8, len) };
-        if uaccess::copy_to_user(self.original, filled) { result } else { -(libc::EFAULT as isize) }
+        if uaccess::copy_to_user(self.original, filled) { result } else { refused(libc::EFAULT) }
     }
 }

@@ -9,11 +9,11 @@ use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
 use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of};
 use super::transfer_call::Call;
-use crate::base::program_filter;
 use crate::base::system_calls::ask;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::exemption;
 
 /// Most bytes that are pinned for a call that may wait.
 pub(super) fn most_waiting(engine: &Engine) -> usize {
@@ -77,7 +77,7 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     let bytes = managed_bytes(originals);
     let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
     let is_direct = is_direct(call.fd());
-    let is_whole = program_filter::is_in_force() || is_direct && originals.len() > 1;
+    let is_whole = exemption::is_in_force() || is_direct && originals.len() > 1;
     if position < 0 || is_whole || left <= most_waiting(engine) {
         return in_one();
     }

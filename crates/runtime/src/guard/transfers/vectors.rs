@@ -4,6 +4,7 @@ use super::buffers::{EMPTY, FEW, MAX_VECTORS, MOST_RANGES, cut, room};
 use super::chunks::{Moved, in_chunks};
 use super::transfer_call::Call;
 use super::{reading, writing};
+use crate::base::errno::refused;
 use crate::base::system_calls::{Arguments, issue};
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
@@ -55,7 +56,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
         return issue(number, arguments);
     }
     let Some(originals) = room(&mut pins, &mut few, count) else {
-        return -(libc::ENOMEM as isize);
+        return refused(libc::ENOMEM);
     };
     // SAFETY: any bytes are a vector.
     if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {

@@ -7,11 +7,11 @@ use super::buffers::{Buffers, Way, shorten, whole};
 use super::chunks::{Step, in_chunks};
 use super::descriptor_kind::{Kind, kind_of};
 use super::transfer_call::Call;
-use crate::base::program_filter;
 use crate::base::system_calls::issue;
 use crate::memory::spare_files::file_limit_bytes;
 use libc::{iovec, msghdr};
 use softswap_engine::door::engine::Engine;
+use softswap_sys::exemption;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     let most = engine.call_limit_bytes();
@@ -32,7 +32,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
             in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
         }
         // A piece is another call, which a filter of the program's own may forbid.
-        (Kind::Stream, _) if program_filter::is_in_force() => in_one(most),
+        (Kind::Stream, _) if exemption::is_in_force() => in_one(most),
         (Kind::Stream, _) => {
             in_chunks(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
         }

@@ -21,10 +21,8 @@
 //!   no keys and the limit is too low.
 
 mod populate;
-
 mod address_choice;
 pub(crate) mod program_break;
 mod ranges;
-mod remap;
-
-pub(crate) mod calls;
+mod mremap;
+pub(crate) mod memory_calls;

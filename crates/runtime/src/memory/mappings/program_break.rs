@@ -1,6 +1,6 @@
 //! The program break, in the window: `brk` and `sbrk`.
 
-use crate::base::errno::c_result;
+use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
@@ -67,13 +67,12 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(engine) = instance::engine() else {
         // Not by the other name, which may be the program's here.
         crate::base::real::real!(__sbrk: fn(isize) -> *mut c_void);
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { __sbrk()(delta) };
     };
     match move_break(engine, |at| at.end.checked_add_signed(delta)) {
         Some(before) => before as *mut c_void,
-        None => c_result(-(libc::ENOMEM as isize)) as *mut c_void,
+        None => c_result(refused(libc::ENOMEM)) as *mut c_void,
     }
 }
 
@@ -94,12 +93,11 @@ pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
 pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
     let Some(engine) = instance::engine() else {
         crate::base::real::real!(brk: fn(*mut c_void) -> i32);
-        // SAFETY: the C library's function of this name, with the arguments that the program has
-        // given.
+        // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { brk()(address) };
     };
     match move_break(engine, |_| Some(address as usize)) {
         Some(_) => 0,
-        None => c_result(-(libc::ENOMEM as isize)) as i32,
+        None => c_result(refused(libc::ENOMEM)) as i32,
     }
 }

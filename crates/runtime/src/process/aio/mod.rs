@@ -10,11 +10,8 @@
 //! `aio_error` and `aio_return` read it. From the moment in which it no longer
 //! says EINPROGRESS the block is the program's, and is not looked at again.
 
-mod request;
+mod aio_request;
 mod worker_thread;
-
-mod outcome;
-
+mod completion;
 pub(crate) mod queue;
-
-mod calls;
+mod aio_calls;

@@ -1,7 +1,7 @@
 //! Which request is done next, and by whom.
 
-use super::outcome::{announce, perform, settle};
-use super::request::{ControlBlock, List, MOST_PRIORITY, Operation, Request};
+use super::aio_request::{ControlBlock, List, MOST_PRIORITY, Operation, Request};
+use super::completion::{announce, perform, settle};
 use super::worker_thread::start_thread;
 use crate::signals::sets::INTERNAL;
 use libc::c_void;
@@ -158,27 +158,30 @@ pub(super) unsafe fn submit(
         starts
     });
     announce(&GIVEN);
-    if !starts {
-        return Ok(());
-    }
-    // The program's signals are the program's. Not the C library's own: a `setuid`
-    // under way has a lock that is needed here.
-    let blocked = !(INTERNAL | NEVER_BLOCKED);
-    let has_started = signals::with_blocked(blocked, || {
-        start_thread(work, std::ptr::null_mut(), std::ptr::null())
-    });
-    if has_started {
-        return Ok(());
-    }
-    let taken_back = QUEUE.with(|state| {
-        state.workers -= 1;
-        let at = state.waiting.iter().position(|request| std::ptr::eq(request.block, block));
-        at.filter(|_| state.workers == 0).map(|at| state.waiting.remove(at))
-    });
-    if taken_back.is_none() {
+    if !starts || start_worker() || !take_back(block) {
         return Ok(());
     }
     // SAFETY: the program's control block, whose request was taken back: no other thread has it.
     unsafe { settle(block, Err(libc::EAGAIN)) };
     Err(libc::EAGAIN)
+}
+
+/// Starts one more worker, which is counted already; whether that could be.
+fn start_worker() -> bool {
+    // The program's signals are the program's. Not the C library's own: a `setuid`
+    // under way has a lock that is needed here.
+    let blocked = !(INTERNAL | NEVER_BLOCKED);
+    signals::with_blocked(blocked, || start_thread(work, std::ptr::null_mut(), std::ptr::null()))
+}
+
+/// A worker that was counted did not start. Whether the request was taken back, as there is no
+/// other one to do it.
+fn take_back(block: *const ControlBlock) -> bool {
+    QUEUE
+        .with(|state| {
+            state.workers -= 1;
+            let at = state.waiting.iter().position(|request| std::ptr::eq(request.block, block));
+            at.filter(|_| state.workers == 0).map(|at| state.waiting.remove(at))
+        })
+        .is_some()
 }

@@ -1,13 +1,13 @@
 //! A thread that is like the program's, and that nobody joins.
 
-use crate::process::threads;
+use crate::process::program_threads;
 use libc::c_void;
 
 const STACK_BYTES: usize = 256 << 10;
 
 /// Starts a thread that nobody joins; with the given attributes where there are some.
 pub(super) fn start_thread(
-    body: threads::Start,
+    body: program_threads::Start,
     argument: *mut c_void,
     attributes: *const libc::pthread_attr_t,
 ) -> bool {
@@ -15,13 +15,15 @@ pub(super) fn start_thread(
     // SAFETY: a local object, made before it is used, and the caller's.
     unsafe {
         if !attributes.is_null() {
-            return threads::pthread_create(&raw mut thread, attributes, body, argument) == 0;
+            return program_threads::pthread_create(&raw mut thread, attributes, body, argument)
+                == 0;
         }
         let mut own: libc::pthread_attr_t = std::mem::zeroed();
         libc::pthread_attr_init(&raw mut own);
         libc::pthread_attr_setdetachstate(&raw mut own, libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_attr_setstacksize(&raw mut own, STACK_BYTES);
-        let result = threads::pthread_create(&raw mut thread, &raw const own, body, argument);
+        let result =
+            program_threads::pthread_create(&raw mut thread, &raw const own, body, argument);
         libc::pthread_attr_destroy(&raw mut own);
         result == 0
     }

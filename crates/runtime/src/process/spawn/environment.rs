@@ -94,7 +94,7 @@ fn growing(call: impl FnOnce() -> i32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, replace: i32) -> i32 {
     real!(setenv: fn(*const c_char, *const c_char, i32) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     growing(|| unsafe { setenv()(name, value, replace) })
 }
 
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, repla
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
     real!(putenv: fn(*mut c_char) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given.
+    // SAFETY: the C library's function of this name, with the program's arguments.
     growing(|| unsafe { putenv()(text) })
 }
 

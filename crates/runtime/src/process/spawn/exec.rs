@@ -4,7 +4,7 @@ use super::argument_copies::Strings;
 use super::environment::environment;
 use super::exec_call::exec;
 use super::path_search;
-use crate::base::errno::c_result;
+use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::system_calls::issue;
@@ -104,7 +104,7 @@ unsafe fn exec_listed(
     let mut count = 0;
     while word(count) != 0 {
         if count + 1 == MAX_LISTED {
-            return c_result(-(libc::E2BIG as isize)) as i32;
+            return c_result(refused(libc::E2BIG)) as i32;
         }
         argv[count] = word(count) as *const c_char;
         count += 1;

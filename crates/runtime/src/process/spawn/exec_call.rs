@@ -2,6 +2,7 @@
 //! memory: the kernel reads path, argv and envp with no chance to bring anything in.
 
 use super::argument_copies::{Copies, Readable, Strings};
+use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::system_calls::{Answer, Arguments};
 use crate::signals::exec_mask;
@@ -33,7 +34,7 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         let room =
             readable.text_room(path) + readable.strings_room(argv) + readable.strings_room(envp);
         let Some(mut copies) = Copies::with_room(room) else {
-            return -(libc::E2BIG as isize);
+            return refused(libc::E2BIG);
         };
         arguments[path_at] = copies.put_text(path) as usize;
         arguments[path_at + 1] = copies.put_strings(argv) as usize;

@@ -7,13 +7,9 @@
 
 pub(crate) mod argument_copies;
 mod fork_safe_mutex;
-
 mod environment;
 pub(crate) mod exec_call;
-
 mod path_search;
-
 mod exec;
 mod posix_spawn;
-
 mod shell;

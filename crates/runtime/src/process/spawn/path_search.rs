@@ -8,6 +8,7 @@
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::exec_call::issue_exec;
+use crate::base::errno::refused;
 use std::ffi::{CStr, c_char};
 
 /// Where there is no PATH.
@@ -45,7 +46,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let mut readable = Readable::new();
     let (path_room, file_room) = (readable.text_room(path), readable.text_room(file));
     if file_room == 0 {
-        return -(libc::EFAULT as isize);
+        return refused(libc::EFAULT);
     }
     let argv_room = readable.strings_room(argv);
     // The shell's arguments are as many words and one more, which the room for the
@@ -54,7 +55,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
         + readable.strings_room(envp)
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
-    let Some(mut copies) = Copies::with_room(room) else { return -(libc::E2BIG as isize) };
+    let Some(mut copies) = Copies::with_room(room) else { return refused(libc::E2BIG) };
     // SAFETY: found readable just now, and copied.
     let (file, path) = unsafe {
         let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
@@ -77,16 +78,16 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
 fn search(program: &Program, path: &[u8]) -> isize {
     let len = program.file.len() - 1;
     if len == 0 {
-        return -(libc::ENOENT as isize);
+        return refused(libc::ENOENT);
     }
     if program.file.contains(&b'/') {
         return attempt(program, &[]);
     }
     if len > LONGEST_NAME {
-        return -(libc::ENAMETOOLONG as isize);
+        return refused(libc::ENAMETOOLONG);
     }
     let mut denied = false;
-    let mut result = -(libc::ENOENT as isize);
+    let mut result = refused(libc::ENOENT);
     for directory in path.split(|byte| *byte == b':') {
         if directory.len() > LONGEST_PATH {
             continue;
@@ -98,7 +99,7 @@ fn search(program: &Program, path: &[u8]) -> isize {
             _ => return result,
         }
     }
-    if denied { -(libc::EACCES as isize) } else { result }
+    if denied { refused(libc::EACCES) } else { result }
 }
 
 /// Tries the file in one directory; by a shell, where it is no program of the
@@ -115,7 +116,7 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
     }
     let name = program.name as usize;
     let result = call(name, program.argv, program.envp);
-    if result != -(libc::ENOEXEC as isize) {
+    if result != refused(libc::ENOEXEC) {
         return result;
     }
     // SAFETY: room for three words more than there are arguments; `argv` has as many.

@@ -4,6 +4,7 @@ use super::argument_copies::{Copies, Readable};
 use super::environment::{environment, settle_environment, with_environment};
 use super::fork_safe_mutex::ForkSafeMutex;
 use super::posix_spawn::posix_spawn;
+use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::real::real;
 use crate::memory::libc_memory::outside_the_window;
@@ -62,7 +63,7 @@ fn wait_for(pid: libc::pid_t) -> i32 {
         if waited == pid as isize {
             return status;
         }
-        if waited != -(libc::EINTR as isize) {
+        if waited != refused(libc::EINTR) {
             return -1;
         }
     }

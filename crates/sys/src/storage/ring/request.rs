@@ -15,7 +15,7 @@ const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 pub enum Target<'a> {
     /// An open descriptor, looked up by the kernel for each request.
     Descriptor(BorrowedFd<'a>),
-    /// The file given to [`Ring::attach`].
+    /// The file given to [`super::Ring::attach`].
     Attached,
 }
 

@@ -1,0 +1,399 @@
+//! What a fault costs the thread that takes it, by where the page was, beside
+//! what the parts of a fault cost.
+//!
+//! All variants touch pages in the same random order, and so far apart that no touch
+//! brings in another page that is to be measured.
+
+mod stage;
+mod steps;
+
+use crate::measure::machine::Machine;
+use crate::measure::noise::{fill_with_noise, shuffled};
+use crate::measure::report::{Outcome, Row, Target};
+use crate::measure::sample::Samples;
+use clap::Args;
+use softswap_cli::refusal::Refusal;
+use softswap_cli::{machine as memory, swapdir, units};
+use softswap_engine::base::stats::Tier;
+use softswap_engine::codec::{self, Packer, Scratch};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::inline::Memory;
+use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
+use softswap_sys::raw::now_ns;
+use softswap_sys::window::Writes;
+use stage::{PATTERN, Sizes, Stage};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use steps::{STEPS, Steps};
+
+/// Rounds that count, after one that does not.
+const ROUNDS: usize = 11;
+/// Pages between two that are touched.
+const STRIDE: usize = 5;
+/// Pages written to the device at once while preparing.
+const CLUSTER_PAGES: usize = 32;
+const SAME: u64 = 0x00ab_cdef;
+
+/// Measure how long a touch of a page that is out takes.
+///
+/// An engine in this process serves one thread; nothing else runs. Beside the
+/// faults stand the costs they are made of, measured in the same rounds.
+#[derive(Args)]
+#[command(after_long_help = "\
+Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page
+whose words are all equal (same_filled), compressed in memory (pool), in the swap file (disk).
+sigbus_copy is a userfaultfd fault by SIGBUS whose handler does nothing but copy a page in, copy
+that copy alone, device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the
+kernel's own first touch. step_* are the steps of a fault: the way into the handler, claiming and
+publishing an entry, filling or unpacking a page, installing it write-protected, the way back.
+
+With --json: {\"schema\": 1, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
+\"p99_us\", \"cov\", \"count\"}], \"ratios\": {...}}.")]
+pub(crate) struct FaultsArgs {
+    /// Also write one JSON object to FILE; - prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Pages touched per variant and round, 64 to 16384
+    #[arg(long, value_name = "N", default_value_t = 2048,
+          value_parser = clap::value_parser!(u32).range(64..=16384))]
+    pages: u32,
+
+    /// The directory for the swap file
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    swap: PathBuf,
+}
+
+pub(super) fn run(args: &FaultsArgs) -> Result<ExitCode, Refusal> {
+    let sizes = Sizes::of(args.pages as usize, FAULTS.len());
+    let dir = swapdir::check("--swap", &args.swap, sizes.swap_bytes + sizes.spare_bytes)?;
+    let available_bytes = memory::available().bytes;
+    if available_bytes < sizes.memory_bytes {
+        return Err(Refusal::usage(format!(
+            "--pages {}: {} of memory are needed and {} are available; touch fewer pages",
+            args.pages,
+            units::bytes(sizes.memory_bytes),
+            units::bytes(available_bytes),
+        )));
+    }
+    let target = Target::open(args.json.as_deref())?;
+    let machine = Machine::with_device(&dir.path, dir.file_system);
+    let outcome =
+        stage::set_up(&dir.path, &sizes).and_then(|stage| measure(stage, args.pages as usize));
+    match outcome {
+        Ok(bench) => target.write(&bench.outcome(machine)).map(|()| ExitCode::SUCCESS),
+        Err(refusal) => {
+            target.abandon();
+            Err(refusal)
+        }
+    }
+}
+
+/// A touch of managed memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    ZeroRead,
+    ZeroWrite,
+    SameFilled,
+    Pool,
+    Disk,
+}
+
+const FAULTS: [(&str, Fault); 5] = [
+    ("fault_zero_read", Fault::ZeroRead),
+    ("fault_zero_write", Fault::ZeroWrite),
+    ("fault_same_filled", Fault::SameFilled),
+    ("fault_pool", Fault::Pool),
+    ("fault_disk", Fault::Disk),
+];
+
+impl Fault {
+    fn tier(self) -> Tier {
+        match self {
+            Fault::ZeroRead | Fault::ZeroWrite => Tier::Zero,
+            Fault::SameFilled => Tier::Filled,
+            Fault::Pool => Tier::Pool,
+            Fault::Disk => Tier::Disk,
+        }
+    }
+}
+
+/// What a fault is made of, or is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    SigbusCopy,
+    Copy,
+    DeviceRead,
+    KernelAnonymous,
+}
+
+const PARTS: [(&str, Part); 4] = [
+    ("sigbus_copy", Part::SigbusCopy),
+    ("copy", Part::Copy),
+    ("device_read", Part::DeviceRead),
+    ("kernel_anonymous", Part::KernelAnonymous),
+];
+
+/// Everything that is measured, and what was found so far.
+struct Bench {
+    stage: &'static Stage,
+    pages: usize,
+    order: Vec<usize>,
+    /// One range of managed memory for each of [`FAULTS`].
+    ranges: Vec<Memory>,
+    bare: Memory,
+    plain: &'static mut [u8],
+    buffer: &'static mut [Page],
+    faults: [Samples; FAULTS.len()],
+    parts: [Samples; PARTS.len()],
+    steps: Steps,
+    step_samples: [Samples; STEPS.len()],
+    /// Mean size of the pool's pages when packed, as a share of a page.
+    packed_share: f64,
+}
+
+fn measure(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
+    let mut bench = Bench::new(stage, pages)?;
+    for round in 0..=ROUNDS {
+        // What a variant leaves in the caches is different for each, so none
+        // may always come after the same one.
+        for index in shuffled(FAULTS.len() + PARTS.len() + STEPS.len(), round as u64) {
+            bench.measure_one(index, round > 0)?;
+        }
+    }
+    Ok(bench)
+}
+
+impl Bench {
+    fn new(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
+        let no_memory = |error: std::io::Error| Refusal::own(format!("no memory: {error}"));
+        let ranges: Result<_, _> = FAULTS.iter().map(|_| stage.map(pages * STRIDE)).collect();
+        let bare = stage.bare_memory(pages * STRIDE);
+        let bare = bare.ok_or_else(|| Refusal::own("the second window has no room"))?;
+        let (texts, packed_share) = packable_pages(pages)?;
+        let mut bench = Bench {
+            stage,
+            pages,
+            order: shuffled(pages, 0),
+            ranges: ranges?,
+            bare,
+            plain: reserve_bytes(pages * STRIDE * PAGE_SIZE).map_err(no_memory)?,
+            buffer: reserve_pages(CLUSTER_PAGES).map_err(no_memory)?,
+            faults: Default::default(),
+            parts: Default::default(),
+            steps: Steps::new(stage, bare, STRIDE, &texts).map_err(no_memory)?,
+            step_samples: Default::default(),
+            packed_share,
+        };
+        bench.fill_ranges(&texts)?;
+        Ok(bench)
+    }
+
+    /// Puts into each range what makes its pages leave the way they should.
+    fn fill_ranges(&mut self, texts: &[[u8; PAGE_SIZE]]) -> Result<(), Refusal> {
+        for (page, text) in texts.iter().cycle().take(self.pages).enumerate() {
+            let offset = page * STRIDE * PAGE_SIZE;
+            let mut noise = [0; PAGE_SIZE];
+            fill_with_noise(&mut noise, page as u64);
+            let same = SAME.to_ne_bytes().repeat(PAGE_SIZE / 8);
+            let written = self.ranges[Fault::SameFilled as usize].write_bytes(offset, &same)
+                && self.ranges[Fault::Pool as usize].write_bytes(offset, text)
+                && self.ranges[Fault::Disk as usize].write_bytes(offset, &noise);
+            if !written {
+                return Err(Refusal::own("a page of the benchmark was refused"));
+            }
+        }
+        Ok(())
+    }
+
+    fn measure_one(&mut self, index: usize, counts: bool) -> Result<(), Refusal> {
+        let (latencies_ns, samples) = match FAULTS.get(index) {
+            Some((name, fault)) => (self.time_faults(name, *fault)?, &mut self.faults[index]),
+            None if index < FAULTS.len() + PARTS.len() => {
+                let part = index - FAULTS.len();
+                (self.time_part(PARTS[part].1)?, &mut self.parts[part])
+            }
+            None => {
+                let at = index - FAULTS.len() - PARTS.len();
+                let (name, step) = STEPS[at];
+                let timed = self.steps.time(step, &self.order);
+                let failed = || Refusal::own(format!("{name} failed"));
+                (timed.ok_or_else(failed)?, &mut self.step_samples[at])
+            }
+        };
+        if counts {
+            samples.add(latencies_ns);
+        }
+        Ok(())
+    }
+
+    /// Sends every managed page out, or for first touches makes it fresh.
+    fn take_out(&self) -> Result<(), Refusal> {
+        for fault in [Fault::ZeroRead, Fault::ZeroWrite] {
+            let range = self.ranges[fault as usize];
+            let discarded = self.stage.engine.discard(range.address(), range.len());
+            discarded.map_err(|error| Refusal::own(format!("discard: {error}")))?;
+        }
+        // Each pass of the clock takes some grace away; a round takes a batch.
+        let batches = self.pages * FAULTS.len() / CLUSTER_PAGES + 64;
+        self.stage.engine.reclaim_now(batches);
+        self.stage.engine.release_standby();
+        Ok(())
+    }
+
+    fn time_faults(&mut self, name: &str, fault: Fault) -> Result<Vec<u64>, Refusal> {
+        self.take_out()?;
+        let stats = self.stage.engine.stats();
+        let before = stats.faults(fault.tier());
+        let range = self.ranges[fault as usize];
+        let writes = fault == Fault::ZeroWrite;
+        let timed = touch(range, &self.order, writes);
+        let served = stats.faults(fault.tier()) - before;
+        match timed {
+            // A figure for something else than it says would be worse than none.
+            Some(_) if served != self.pages as u64 => Err(Refusal::own(format!(
+                "{name}: only {served} of {} touches were served from there",
+                self.pages
+            ))),
+            Some(latencies_ns) => Ok(latencies_ns),
+            None => Err(Refusal::own(format!("{name}: a touch was refused"))),
+        }
+    }
+
+    fn time_part(&mut self, part: Part) -> Result<Vec<u64>, Refusal> {
+        let failed = || Refusal::own(format!("{part:?} failed"));
+        let stage = self.stage;
+        match part {
+            Part::SigbusCopy | Part::Copy => {
+                stage.bare.discard(0, self.pages * STRIDE).map_err(|_| failed())?;
+                if part == Part::SigbusCopy {
+                    return touch(self.bare, &self.order, false).ok_or_else(failed);
+                }
+                let copy = |page: usize| {
+                    stage
+                        .bare
+                        .install((page * STRIDE) as u64, &PATTERN, Writes::Allowed)
+                        .error
+                        .is_none()
+                };
+                time_each(&self.order, copy).ok_or_else(failed)
+            }
+            Part::DeviceRead => {
+                // Written as recently as the pages that the engine reads.
+                self.write_spare().ok_or_else(failed)?;
+                let to = &mut self.buffer[0].0;
+                time_each(&self.order, |page| stage.read_spare(page, to)).ok_or_else(failed)
+            }
+            Part::KernelAnonymous => {
+                give_back(self.plain);
+                let plain = &mut *self.plain;
+                let first_touch = |page: usize| {
+                    plain[page * STRIDE * PAGE_SIZE] = 1;
+                    std::hint::black_box(plain[page * STRIDE * PAGE_SIZE]) == 1
+                };
+                time_each(&self.order, first_touch).ok_or_else(failed)
+            }
+        }
+    }
+
+    fn write_spare(&mut self) -> Option<()> {
+        for (index, page) in self.buffer.iter_mut().enumerate() {
+            fill_with_noise(&mut page.0, index as u64);
+        }
+        (0..self.pages)
+            .all(|page| {
+                let content = &self.buffer[page % CLUSTER_PAGES].0;
+                self.stage.write_spare(page, content)
+            })
+            .then_some(())
+    }
+
+    fn samples(&self, fault: Fault) -> &Samples {
+        &self.faults[fault as usize]
+    }
+
+    fn outcome(&self, machine: Machine) -> Outcome {
+        let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
+        let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
+        let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
+        let rows =
+            faults.chain(parts).chain(steps).map(|(name, s)| Row::new(name, s.figures())).collect();
+        let device = &self.parts[Part::DeviceRead as usize];
+        let bare = &self.parts[Part::SigbusCopy as usize];
+        let ratios = [
+            ("disk_minus_device_us", self.samples(Fault::Disk).minus(device)),
+            ("pool_minus_sigbus_copy_us", self.samples(Fault::Pool).minus(bare)),
+            ("same_filled_minus_sigbus_copy_us", self.samples(Fault::SameFilled).minus(bare)),
+        ];
+        Outcome {
+            schema: 1,
+            bench: "faults",
+            machine,
+            rows,
+            ratios: ratios.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            notes: vec![format!(
+                "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
+                self.packed_share * 100.0
+            )],
+        }
+    }
+}
+
+/// Touches one page after another, and says how long each took.
+fn touch(range: Memory, order: &[usize], writes: bool) -> Option<Vec<u64>> {
+    time_each(order, |page| {
+        let offset = page * STRIDE * PAGE_SIZE;
+        if writes { range.write(offset, 1) } else { range.read(offset).is_some() }
+    })
+}
+
+/// Latency of `body` for each page in ns; `None` as soon as it says no.
+fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec<u64>> {
+    let mut latencies_ns = Vec::with_capacity(order.len());
+    for page in order {
+        let start = now_ns();
+        let done = body(*page);
+        latencies_ns.push(now_ns() - start);
+        if !done {
+            return None;
+        }
+    }
+    Some(latencies_ns)
+}
+
+/// Pages of this executable that the pool would take, and how small they get.
+fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
+    let executable = std::fs::read("/proc/self/exe")
+        .map_err(|error| Refusal::own(format!("/proc/self/exe cannot be read: {error}")))?;
+    let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
+    let mut scratch = Scratch::new(Default::default())
+        .map_err(|error| Refusal::own(format!("no memory to compress in: {error}")))?;
+    let mut room = vec![0; codec::MAX_PACKED_BYTES];
+    let mut packed_bytes = 0;
+    // From everywhere in it, because its parts differ.
+    let step = (pages.len() / most).max(1);
+    let mut chosen = Vec::new();
+    for page in pages.iter().step_by(step).take(most) {
+        let differs = page.iter().any(|byte| *byte != page[0]);
+        if differs && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
+            packed_bytes += len;
+            chosen.push(*page);
+        }
+    }
+    if chosen.is_empty() {
+        return Err(Refusal::own("no page of the executable can be compressed"));
+    }
+    let share = packed_bytes as f64 / (chosen.len() * PAGE_SIZE) as f64;
+    Ok((chosen, share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_can_be_compressed() {
+        let (pages, share) = packable_pages(100).unwrap();
+        assert!(!pages.is_empty() && share > 0.0 && share < 0.76, "{share}");
+    }
+}

@@ -1,0 +1,66 @@
+//! `softswap bench`: what softswap costs on this machine, beside what its
+//! parts cost, measured in the same run.
+
+mod bounce;
+mod extents;
+mod faults;
+mod io;
+pub(crate) mod policy;
+mod pool;
+mod samefill;
+mod seal;
+mod slots;
+mod swap;
+mod swap_in;
+
+use crate::measure::keeper;
+use clap::{Args, Subcommand};
+use softswap_cli::refusal::Refusal;
+use std::process::ExitCode;
+
+/// Measure what softswap costs on this machine.
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    Bounce(bounce::BounceArgs),
+    Extents(extents::ExtentsArgs),
+    Faults(faults::FaultsArgs),
+    Io(io::IoArgs),
+    #[command(hide = true)]
+    Keeper(keeper::KeeperArgs),
+    Policy(policy::PolicyArgs),
+    Pool(pool::PoolArgs),
+    Samefill(samefill::SamefillArgs),
+    Seal(seal::SealArgs),
+    Slots(slots::SlotsArgs),
+    Swap(Box<swap::SwapArgs>),
+    SwapIn(swap_in::SwapInArgs),
+    #[command(hide = true)]
+    SwapInTask(swap_in::task::TaskArgs),
+    #[command(hide = true)]
+    SwapTask(swap::task::TaskArgs),
+}
+
+pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
+    match &args.bench {
+        Bench::Bounce(args) => bounce::run(args),
+        Bench::Extents(args) => extents::run(args),
+        Bench::Faults(args) => faults::run(args),
+        Bench::Io(args) => io::run(args),
+        Bench::Policy(args) => policy::run(args),
+        Bench::Pool(args) => pool::run(args),
+        Bench::Keeper(args) => keeper::keep(args),
+        Bench::Samefill(args) => samefill::run(args),
+        Bench::Seal(args) => seal::run(args),
+        Bench::Slots(args) => slots::run(args),
+        Bench::Swap(args) => swap::run(args),
+        Bench::SwapIn(args) => swap_in::run(args),
+        Bench::SwapInTask(args) => swap_in::task::run(args),
+        Bench::SwapTask(args) => swap::task::run(args),
+    }
+}

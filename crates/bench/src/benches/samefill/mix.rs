@@ -1,0 +1,72 @@
+//! Pages made by a rule: shares that are stated, in an order without pattern.
+
+use crate::measure::noise::{below, fill_with_noise, noise, shuffled};
+use crate::pages::Page;
+use softswap_engine::codec::same_filled::fill;
+
+const SEED: u64 = 4;
+
+/// In percent: zeroes, another word, equal up to the last word, text. The rest
+/// is noise.
+const ZERO: usize = 20;
+const OTHER: usize = 3;
+const LAST_WORD: usize = 10;
+const TEXT: usize = 34;
+
+/// The shares, for people.
+pub(super) const SHARES: &str =
+    "20 % zeroes, 3 % another word, 10 % equal up to the last word, 34 % text, 33 % noise";
+
+/// `count` pages of the mix.
+pub(super) fn pages(count: usize) -> Vec<Page> {
+    let order = shuffled(count, SEED);
+    let made = |at: usize, number: u64| {
+        let mut page = Page::ZERO;
+        let share = at * 100 / count;
+        if share < ZERO {
+        } else if share < ZERO + OTHER {
+            fill(&mut page.0, number);
+        } else if share < ZERO + OTHER + LAST_WORD {
+            // Half over zeroes, half over another word.
+            fill(&mut page.0, if number & 1 == 0 { 0 } else { number });
+            page.0[4095] ^= 1;
+        } else if share < ZERO + OTHER + LAST_WORD + TEXT {
+            write_text(&mut page, number);
+        } else {
+            fill_with_noise(&mut page.0, number);
+        }
+        page
+    };
+    order.into_iter().zip(noise(SEED)).map(|(at, number)| made(at, number)).collect()
+}
+
+fn write_text(page: &mut Page, seed: u64) {
+    const WORDS: [&[u8]; 8] = [
+        b"memory ",
+        b"of the ",
+        b"page is ",
+        b"kept, ",
+        b"and where ",
+        b"it goes ",
+        b"to disk.\n",
+        b"nobody ",
+    ];
+    let mut words = noise(seed).flat_map(|n| WORDS[below(n, WORDS.len() as u64) as usize]);
+    page.0.fill_with(|| words.next().copied().unwrap_or(b' '));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::checks::{Check, Verdicts};
+
+    #[test]
+    fn the_mix_has_the_shares_that_it_states() {
+        let found = Verdicts::of(&pages(1000)).unwrap();
+        assert_eq!((found.zero, found.other), (200, 30));
+        // 230 same-filled pages and 100 late ones, which only forward reads through.
+        let iterations = |check| found.iterations(check).unwrap();
+        assert!((iterations(Check::Forward) - 0.33 * 511.0).abs() < 2.0);
+        assert!((iterations(Check::LastFirst) - 0.23 * 511.0).abs() < 2.0);
+    }
+}

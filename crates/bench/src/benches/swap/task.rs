@@ -1,0 +1,122 @@
+//! The program that is measured: the same one on every side. It fills its
+//! memory, walks over it as it is told, and compares every page at the end.
+
+use super::content::Contents;
+use super::latency::Latencies;
+use super::plan::{Data, Pattern};
+use super::walk::{Walk, Walked};
+use crate::measure::region::{Region, WORDS, on_threads};
+use crate::measure::turns::{hear, process_cpu_seconds, say, say_json};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use softswap_cli::refusal::{Refusal, plain};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Said instead of a phase, it asks for the comparison.
+pub(super) const COMPARE: &str = "compare";
+pub(super) const SAME: &str = "same";
+
+/// The program that `bench swap` runs; of no use by itself.
+#[derive(Args)]
+pub(crate) struct TaskArgs {
+    #[arg(long)]
+    pages: usize,
+    #[arg(long)]
+    data: Data,
+    #[arg(long)]
+    sample: PathBuf,
+    /// Damages a page before the comparison, which must notice.
+    #[arg(long)]
+    damage: bool,
+}
+
+/// What the task is told to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Phase {
+    pub(super) pattern: Pattern,
+    pub(super) threads: usize,
+    /// Touches that are not counted, so that what came before does not matter.
+    pub(super) warm_touches: u64,
+    /// They may take so long.
+    pub(super) warm_seconds: f64,
+    pub(super) seconds: f64,
+    pub(super) hot_share: f64,
+    pub(super) seed: u64,
+}
+
+/// What filling took.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Filled {
+    pub(super) seconds: f64,
+}
+
+/// What a phase took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Took {
+    pub(super) touches: u64,
+    /// Before what is counted.
+    pub(super) warm_touches: u64,
+    pub(super) seconds: f64,
+    /// User and system time of the whole process, reclaim included.
+    pub(super) cpu_seconds: f64,
+    pub(super) latencies: Latencies,
+}
+
+impl Took {
+    pub(super) fn touches_per_s(&self) -> f64 {
+        self.touches as f64 / self.seconds
+    }
+}
+
+pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+    let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
+    let start = Instant::now();
+    let region = Region::filled(args.pages, &contents)
+        .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
+    let seconds = start.elapsed().as_secs_f64();
+    say_json(&Filled { seconds })?;
+    loop {
+        let line = hear()?;
+        if line == COMPARE {
+            break;
+        }
+        let phase: Phase = serde_json::from_str(&line)
+            .map_err(|error| Refusal::own(format!("the task was told {line:?}: {error}")))?;
+        say_json(&perform(&phase, &region))?;
+    }
+    if args.damage {
+        region.word(args.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
+    }
+    match region.first_wrong(&contents) {
+        None => say(SAME).map(|()| ExitCode::SUCCESS),
+        Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
+    }
+}
+
+fn perform(phase: &Phase, region: &Region) -> Took {
+    // Who goes from page to page begins at a place of its own, and goes on from
+    // where it was: what was touched last is still there, and is not what is asked.
+    let walk = |thread: usize, touched: u64| Walk {
+        pattern: phase.pattern,
+        hot_share: phase.hot_share,
+        first: (region.pages() * thread / phase.threads) as u64 + touched,
+        seed: phase.seed + 2 * thread as u64 + u64::from(touched > 0),
+    };
+    let warm_time = Duration::from_secs_f64(phase.warm_seconds);
+    let each = phase.warm_touches.div_ceil(phase.threads as u64);
+    let (_, warm) = on_threads(phase.threads, |thread| walk(thread, 0).go(region, warm_time, each));
+    let cpu_before = process_cpu_seconds();
+    let time = Duration::from_secs_f64(phase.seconds);
+    let (seconds, walked) = on_threads(phase.threads, |thread| {
+        walk(thread, warm[thread].touches).go(region, time, u64::MAX)
+    });
+    let cpu_seconds = process_cpu_seconds() - cpu_before;
+    let mut latencies = Latencies::new();
+    walked.iter().for_each(|thread| latencies.add_all(&thread.latencies));
+    let touches_of = |all: &[Walked]| all.iter().map(|thread| thread.touches).sum();
+    let (touches, warm_touches) = (touches_of(&walked), touches_of(&warm));
+    Took { touches, warm_touches, seconds, cpu_seconds, latencies }
+}

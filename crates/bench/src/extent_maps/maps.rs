@@ -1,0 +1,143 @@
+//! The maps under comparison, over the same extents.
+
+use super::layout::Layout;
+use crate::rivals::list::{Arena, List, Node as ListNode};
+use crate::rivals::tree::{Node as TreeNode, Tree};
+use softswap_cli::refusal::Refusal;
+use softswap_engine::store::swap::extent::ExtentMap;
+
+/// What answers where a page is.
+pub(crate) trait Lookup: Sync {
+    /// The block that holds `page`.
+    fn block(&self, page: u64) -> Option<u64>;
+}
+
+impl Lookup for List<'_> {
+    #[inline]
+    fn block(&self, page: u64) -> Option<u64> {
+        self.lookup(page)
+    }
+}
+
+impl Lookup for Tree<'_> {
+    #[inline]
+    fn block(&self, page: u64) -> Option<u64> {
+        self.lookup(page)
+    }
+}
+
+impl Lookup for ExtentMap {
+    #[inline]
+    fn block(&self, page: u64) -> Option<u64> {
+        // With the pages that are left, as the engine asks.
+        std::hint::black_box(self.lookup(page)).ok().map(|mapping| mapping.block)
+    }
+}
+
+/// No map: the area lies in one piece at the start of the device.
+pub(crate) struct NoMap;
+
+impl Lookup for NoMap {
+    #[inline]
+    fn block(&self, page: u64) -> Option<u64> {
+        Some(page)
+    }
+}
+
+/// Whose look-ups are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    List,
+    RbTree,
+    Softswap,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Variant; 3] = [Variant::List, Variant::RbTree, Variant::Softswap];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Variant::List => "list",
+            Variant::RbTree => "rbtree",
+            Variant::Softswap => "softswap",
+        }
+    }
+}
+
+/// Where the rivals' nodes lie.
+pub(crate) struct Nodes<'a> {
+    list: Arena<ListNode<'a>>,
+    tree: Vec<TreeNode>,
+}
+
+impl Nodes<'_> {
+    pub(crate) fn of(layout: &Layout) -> Self {
+        Nodes {
+            list: Arena::with_capacity(layout.extents.len()),
+            tree: layout.extents.iter().copied().map(TreeNode::new).collect(),
+        }
+    }
+}
+
+/// One layout in all maps.
+pub(crate) struct Maps<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) list: List<'a>,
+    pub(crate) tree: Tree<'a>,
+    pub(crate) softswap: ExtentMap,
+}
+
+impl<'a> Maps<'a> {
+    /// Fills the maps, and makes sure that all say the same.
+    pub(crate) fn new(layout: &'a Layout, nodes: &'a Nodes<'a>) -> Result<Maps<'a>, Refusal> {
+        let softswap = ExtentMap::new(layout.extents.len())
+            .map_err(|error| Refusal::own(format!("no memory for the extent map: {error}")))?;
+        for extent in &layout.extents {
+            softswap
+                .append(extent.start_page, extent.nr_pages, extent.start_block)
+                .map_err(|error| Refusal::own(format!("the extent map is incomplete: {error}")))?;
+        }
+        let list = List::new(&nodes.list, &layout.extents);
+        let maps = Maps { layout, list, tree: Tree::new(&nodes.tree), softswap };
+        maps.check()?;
+        Ok(maps)
+    }
+
+    /// A figure for wrong answers would be worse than none.
+    fn check(&self) -> Result<(), Refusal> {
+        for extent in &self.layout.extents {
+            for past in [0, extent.nr_pages / 2, extent.nr_pages - 1] {
+                let page = extent.start_page + past;
+                let right = Some(extent.start_block + past);
+                for variant in Variant::ALL {
+                    let found = match variant {
+                        Variant::List => self.list.block(page),
+                        Variant::RbTree => self.tree.block(page),
+                        Variant::Softswap => self.softswap.block(page),
+                    };
+                    if found != right {
+                        let name = variant.name();
+                        return Err(Refusal::own(format!(
+                            "{name}: page {page} was found at {found:?} instead of {right:?}"
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// DRAM that the map takes, in bytes.
+    pub(crate) fn bytes(&self, variant: Variant) -> u64 {
+        let count = self.layout.extents.len() as u64;
+        match variant {
+            Variant::List => count * List::BYTES_PER_EXTENT as u64,
+            Variant::RbTree => count * Tree::BYTES_PER_EXTENT as u64,
+            Variant::Softswap => self.softswap.metadata_bytes(),
+        }
+    }
+
+    pub(crate) fn bytes_per_extent(&self, variant: Variant) -> f64 {
+        self.bytes(variant) as f64 / self.layout.extents.len().max(1) as f64
+    }
+}

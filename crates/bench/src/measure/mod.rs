@@ -1,0 +1,13 @@
+//! What measurements share: orders and content without pattern, figures over rounds,
+//! reports, measured programs, and changes to the machine that are put back.
+
+pub(crate) mod noise;
+pub(crate) mod sample;
+pub(crate) mod machine;
+pub(crate) mod report;
+pub(crate) mod pin;
+pub(crate) mod counts;
+pub(crate) mod region;
+pub(crate) mod turns;
+pub(crate) mod managed;
+pub(crate) mod keeper;

@@ -1,0 +1,188 @@
+//! Memory that a measured program works on, several threads at once: every
+//! page's content is known at any time, so all of them can be compared at the
+//! end.
+
+use super::noise::{below, noise};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::reserve_u32;
+use std::io;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+pub(crate) const WORDS: usize = PAGE_SIZE / 8;
+
+/// What fills a page, given its number.
+pub(crate) trait Content: Sync {
+    fn fill(&self, page: usize, words: &mut [u64; WORDS]);
+}
+
+/// Pages that are all written to, and how often each was since.
+pub(crate) struct Region {
+    memory: Vec<AtomicU64>,
+    /// The allocator puts its own words before the first; pages begin later.
+    gap: usize,
+    /// In memory that is not managed.
+    writes: &'static [AtomicU32],
+}
+
+impl Region {
+    /// Fills `pages` pages, one after the other, each written to once.
+    pub(crate) fn filled(pages: usize, content: &impl Content) -> io::Result<Region> {
+        let writes = reserve_u32(pages)?;
+        let mut memory: Vec<AtomicU64> = Vec::with_capacity((pages + 1) * WORDS);
+        let gap = (PAGE_SIZE - memory.as_ptr() as usize % PAGE_SIZE) % PAGE_SIZE / 8;
+        memory.resize_with(gap, Default::default);
+        let mut words = [0; WORDS];
+        for page in 0..pages {
+            content.fill(page, &mut words);
+            memory.extend(words.map(AtomicU64::new));
+        }
+        Ok(Region { memory, gap, writes })
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// How often pages were written to.
+    #[cfg(test)]
+    pub(crate) fn written(&self) -> u64 {
+        self.writes.iter().map(|count| u64::from(count.load(Relaxed))).sum()
+    }
+
+    pub(crate) fn word(&self, page: usize, at: usize) -> &AtomicU64 {
+        &self.memory[self.gap + page * WORDS + at]
+    }
+
+    /// Changes one word of a page. In which order several threads do so does
+    /// not matter to what it holds afterwards.
+    pub(crate) fn write(&self, page: usize) {
+        let write = self.writes[page].fetch_add(1, Relaxed);
+        let (at, change) = change_of(page, write);
+        self.word(page, at).fetch_xor(change, Relaxed);
+    }
+
+    /// The first page that does not hold its content and all writes to it.
+    pub(crate) fn first_wrong(&self, content: &impl Content) -> Option<usize> {
+        let mut expected = [0; WORDS];
+        (0..self.pages()).find(|page| {
+            content.fill(*page, &mut expected);
+            for write in 0..self.writes[*page].load(Relaxed) {
+                let (at, change) = change_of(*page, write);
+                expected[at] ^= change;
+            }
+            let held = (0..WORDS).map(|at| self.word(*page, at).load(Relaxed));
+            !held.eq(expected.iter().copied())
+        })
+    }
+}
+
+/// What the write with this number changes in a page, and where.
+fn change_of(page: usize, write: u32) -> (usize, u64) {
+    let number = noise((page as u64) << 32 | u64::from(write) | 1 << 63).next().unwrap_or(0);
+    (below(number, WORDS as u64) as usize, number)
+}
+
+/// Numbers without pattern: no two pages are alike, and none can be compressed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Noise;
+
+impl Content for Noise {
+    fn fill(&self, page: usize, words: &mut [u64; WORDS]) {
+        words.iter_mut().zip(noise(page as u64)).for_each(|(word, number)| *word = number);
+    }
+}
+
+/// Runs `body` in so many threads at the same time; the seconds from the start
+/// of the first to the end of the last, and what they gave. They time
+/// themselves: whoever waits for them may be late, and by far where memory is
+/// short or the processors are busy.
+pub(crate) fn on_threads<T: Send>(
+    threads: usize,
+    body: impl Fn(usize) -> T + Sync,
+) -> (f64, Vec<T>) {
+    let barrier = Barrier::new(threads);
+    let (barrier, body) = (&barrier, &body);
+    std::thread::scope(|scope| {
+        let each = |thread| {
+            scope.spawn(move || {
+                barrier.wait();
+                let start = Instant::now();
+                let found = body(thread);
+                (start, Instant::now(), found)
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(each).collect();
+        // A panic ends the process.
+        let done: Vec<_> = threads.into_iter().flat_map(|thread| thread.join()).collect();
+        let first = done.iter().map(|(start, _, _)| *start).min();
+        let last = done.iter().map(|(_, end, _)| *end).max();
+        let seconds = first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        (seconds, done.into_iter().map(|(_, _, found)| found).collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: usize = 21;
+
+    #[test]
+    fn threads_are_timed_from_the_first_start_to_the_last_end() {
+        let pause = std::time::Duration::from_millis(20);
+        let (seconds, found) = on_threads(3, |thread| {
+            std::thread::sleep(pause * thread as u32);
+            thread
+        });
+        assert!(seconds >= 2.0 * pause.as_secs_f64(), "{seconds}");
+        assert_eq!(found, [0, 1, 2]);
+    }
+
+    fn written_to_by(threads: usize) -> Region {
+        let region = Region::filled(PAGES, &Noise).unwrap();
+        on_threads(threads, |thread| {
+            for number in noise(thread as u64).take(100) {
+                region.write(below(number, PAGES as u64) as usize);
+            }
+        });
+        region
+    }
+
+    #[test]
+    fn what_was_written_is_found_again() {
+        for threads in [1, 2, 8] {
+            let region = written_to_by(threads);
+            assert_eq!(region.first_wrong(&Noise), None);
+            assert_eq!(region.written(), threads as u64 * 100);
+        }
+    }
+
+    #[test]
+    fn a_lost_write_and_a_wrong_bit_are_noticed() {
+        let region = written_to_by(3);
+        region.writes[3].fetch_add(1, Relaxed);
+        assert_eq!(region.first_wrong(&Noise), Some(3));
+        region.writes[3].fetch_sub(1, Relaxed);
+        assert_eq!(region.first_wrong(&Noise), None);
+        region.word(1, 7).fetch_xor(1 << 40, Relaxed);
+        assert_eq!(region.first_wrong(&Noise), Some(1));
+    }
+
+    #[test]
+    fn pages_differ() {
+        let (mut one, mut other) = ([0; WORDS], [0; WORDS]);
+        Noise.fill(1, &mut one);
+        Noise.fill(2, &mut other);
+        assert_ne!(one, other);
+        assert!(change_of(1, 0) != change_of(1, 1) && change_of(1, 0) != change_of(2, 0));
+    }
+
+    #[test]
+    fn pages_lie_on_boundaries() {
+        let region = Region::filled(3, &Noise).unwrap();
+        assert_eq!(std::ptr::from_ref(region.word(0, 0)) as usize % PAGE_SIZE, 0);
+        assert_eq!((region.pages(), region.memory.len() - region.gap), (3, 3 * WORDS));
+    }
+}

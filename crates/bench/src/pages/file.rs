@@ -1,0 +1,160 @@
+//! Pages in a file: the writable memory in a core file, or a raw dump of pages.
+
+use super::source::{Kind, Run, Source};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, ReadRef, elf};
+use rustix::fs::OFlags;
+use softswap_cli::refusal::{FAILED, Refusal, plain};
+use softswap_sys::PAGE_SIZE;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+
+pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
+    let name = path.display().to_string();
+    let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
+    let failed = |error: io::Error| {
+        let way_out = match error.kind() {
+            io::ErrorKind::NotFound => "; name a process by its number, a core file or a raw dump",
+            io::ErrorKind::PermissionDenied => "; run this as its owner, or as root",
+            _ => "",
+        };
+        refuse(&format!("cannot be opened: {}{way_out}", plain(&error)))
+    };
+    // Opening a device or a pipe may already do something.
+    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() {
+        return Err(refuse(not_a_file(kind)));
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+    let file = file.map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    if bytes == 0 {
+        return Err(refuse("is empty; name a core file or a raw dump with pages in it"));
+    }
+    let (kind, runs, notes) = match if raw { None } else { core(&file, bytes) } {
+        Some(found) => {
+            let Core { runs, skipped_bytes } = found.map_err(|why| refuse(&why))?;
+            let cut = "of its writable memory are missing or no whole pages, and are left out";
+            let note = format!("{} {cut}", softswap_cli::units::bytes(skipped_bytes));
+            (Kind::Core, runs, if skipped_bytes > 0 { vec![note] } else { Vec::new() })
+        }
+        None => (Kind::Dump, dump(bytes).map_err(|why| refuse(&why))?, Vec::new()),
+    };
+    Ok(Source { kind, name, file, runs, notes })
+}
+
+fn not_a_file(kind: std::fs::FileType) -> &'static str {
+    if kind.is_dir() {
+        "is a directory; name a file in it"
+    } else if kind.is_block_device() || kind.is_char_device() {
+        "is a device; copy what it holds to a file (`dd bs=4096`), and name that"
+    } else {
+        "is not a regular file; save what it gives, and name that"
+    }
+}
+
+/// Pages as they are, one after the other.
+fn dump(bytes: u64) -> Result<Vec<Run>, String> {
+    match (bytes / PAGE_BYTES, bytes % PAGE_BYTES) {
+        (pages, 0) => Ok(vec![Run { position: 0, pages }]),
+        (_, over) => Err(format!(
+            "is no core file (ELF), and its {bytes} bytes are no multiple of {PAGE_BYTES}, so it is \
+             no dump of whole pages either; cut {over} bytes off with `truncate -s -{over}` if it \
+             is one"
+        )),
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) skipped_bytes: u64,
+}
+
+/// The writable memory of a core file; `None` where it is no ELF file.
+pub(crate) fn core(file: impl io::Read + io::Seek, bytes: u64) -> Option<Result<Core, String>> {
+    let cache = ReadCache::new(file);
+    match FileKind::parse(&cache) {
+        Ok(FileKind::Elf64) => Some(writable::<elf::FileHeader64<Endianness>, _>(&cache, bytes)),
+        Ok(FileKind::Elf32) => Some(writable::<elf::FileHeader32<Endianness>, _>(&cache, bytes)),
+        _ => None,
+    }
+}
+
+fn writable<'a, Elf, R>(data: R, bytes: u64) -> Result<Core, String>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    R: ReadRef<'a>,
+{
+    let damaged = |_| {
+        "is an ELF file whose headers are damaged or cut short; save the core again, or have it \
+         read as a dump of pages with --raw"
+            .to_string()
+    };
+    let header = Elf::parse(data).map_err(damaged)?;
+    let endian = header.endian().map_err(damaged)?;
+    if header.e_type(endian) != elf::ET_CORE {
+        return Err(
+            "is an ELF file but no core file (a program, a library); name a core file, as \
+                    `gcore PID` saves, or have it read as a dump of pages with --raw"
+                .into(),
+        );
+    }
+    let mut found = Core { runs: Vec::new(), skipped_bytes: 0 };
+    for segment in header.program_headers(endian, data).map_err(damaged)? {
+        let is_writable = segment.p_flags(endian).contains(elf::PF_W);
+        if segment.p_type(endian) == elf::PT_LOAD && is_writable {
+            found.add(
+                segment.p_offset(endian).into(),
+                segment.p_filesz(endian).into(),
+                segment.p_memsz(endian).into(),
+                bytes,
+            );
+        }
+    }
+    match found.runs.is_empty() {
+        true => Err("is a core file without writable memory in it; check the process's \
+                     /proc/PID/coredump_filter, and save it again"
+            .into()),
+        false => Ok(found),
+    }
+}
+
+impl Core {
+    /// A segment, as far as the file of `bytes` bytes holds it.
+    fn add(&mut self, position: u64, file_bytes: u64, memory_bytes: u64, bytes: u64) {
+        let there = file_bytes.min(bytes.saturating_sub(position));
+        let pages = there / PAGE_BYTES;
+        let skipped = memory_bytes.saturating_sub(pages * PAGE_BYTES);
+        self.skipped_bytes = self.skipped_bytes.saturating_add(skipped);
+        if pages > 0 {
+            self.runs.push(Run { position, pages });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_is_of_whole_pages() {
+        assert_eq!(dump(3 * PAGE_BYTES), Ok(vec![Run { position: 0, pages: 3 }]));
+        let why = dump(3 * PAGE_BYTES + 5).unwrap_err();
+        assert!(why.contains("12293 bytes") && why.contains("truncate -s -5"), "{why}");
+    }
+
+    #[test]
+    fn a_core_that_was_cut_short_gives_the_pages_that_it_has() {
+        let mut core = Core { runs: Vec::new(), skipped_bytes: 0 };
+        core.add(PAGE_BYTES, 3 * PAGE_BYTES, 4 * PAGE_BYTES, 3 * PAGE_BYTES + 100);
+        core.add(u64::MAX, PAGE_BYTES, PAGE_BYTES, 3 * PAGE_BYTES);
+        assert_eq!(core.runs, [Run { position: PAGE_BYTES, pages: 2 }]);
+        assert_eq!(core.skipped_bytes, 3 * PAGE_BYTES);
+    }
+}

@@ -1,0 +1,210 @@
+//! The resident pages of a running process: its map says where private
+//! writable memory is, `pagemap` which pages of it are in DRAM.
+//!
+//! The process is neither stopped nor changed, so its pages are of different
+//! moments; what it gives back meanwhile is passed over.
+
+use super::source::{Kind, Run, Source};
+use softswap_cli::control::{Process, own_uid};
+use softswap_cli::refusal::{FAILED, Refusal, plain};
+use softswap_sys::PAGE_SIZE;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+const ENTRY_BYTES: usize = 8;
+/// Entries of one read.
+const ENTRIES: usize = 1 << 16;
+
+// Bits of an entry, as the kernel documents them.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const OF_FILE: u64 = 1 << 61;
+
+pub(super) fn open(text: &str) -> Result<Source, Refusal> {
+    let found = text.parse().ok().and_then(Process::read).filter(|found| !found.has_ended());
+    let process = found.ok_or_else(|| {
+        Refusal::new(
+            FAILED,
+            format!(
+                "process {text}: there is no such process; `pgrep -a NAME` finds numbers, and a \
+                 file of that name is ./{text}"
+            ),
+        )
+    })?;
+    let (pid, name) = (process.pid, format!("process {} ({})", process.pid, process.name));
+    let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
+    if process.is_kernel_thread() {
+        return Err(refuse("is a kernel thread and has no memory of its own; name a program's"));
+    }
+    let path = |file: &str| format!("/proc/{pid}/{file}");
+    let failed = |what: &str, error: &io::Error| refuse(&explain(&process, what, error));
+    let maps = fs::read_to_string(path("maps")).map_err(|e| failed("its map", &e))?;
+    let file = File::open(path("mem")).map_err(|e| failed("its memory", &e))?;
+    let pagemap = File::open(path("pagemap")).map_err(|e| failed("its page map", &e))?;
+    let read_map = |bytes: &mut [u8], position| pagemap.read_at(bytes, position);
+    let resident = resident(read_map, private_writable(&maps))
+        .map_err(|error| failed("its page map", &error))?;
+    if resident.runs.is_empty() {
+        return Err(refuse(
+            "has no private writable memory in DRAM; it has just ended, or all of it is swapped out",
+        ));
+    }
+    let mut notes = Vec::new();
+    if resident.swapped > 0 {
+        notes.push(format!(
+            "{} pages that the kernel has swapped out are left out",
+            resident.swapped
+        ));
+    }
+    Ok(Source { kind: Kind::Process { pid }, name, file, runs: resident.runs, notes })
+}
+
+/// Why a file of a process's cannot be read, and what helps.
+fn explain(process: &Process, what: &str, error: &io::Error) -> String {
+    let own = own_uid();
+    let refused = matches!(error.kind(), ErrorKind::PermissionDenied);
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let because = match (refused, scope.trim()) {
+        (false, _) if error.kind() == ErrorKind::NotFound && Process::read(process.pid).is_some() => {
+            "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and name that"
+                .to_string()
+        }
+        (false, _) => "; the process may have just ended".to_string(),
+        (true, _) if own != 0 && own != process.uid => format!(
+            ", because it belongs to uid {} and this runs as uid {own}; run this as that user, or as root",
+            process.uid
+        ),
+        (true, "3") => {
+            ", because kernel.yama.ptrace_scope is 3: nobody may read another process until the next \
+             boot; save a core file, and name that"
+                .to_string()
+        }
+        (true, "2") if own != 0 => {
+            ", because kernel.yama.ptrace_scope is 2: only root may read another process; run this \
+             as root"
+                .to_string()
+        }
+        (true, "1") if own != 0 => {
+            ", because kernel.yama.ptrace_scope is 1: a process may read only those that it has \
+             started; run this as root, or `sudo sysctl -w kernel.yama.ptrace_scope=0`"
+                .to_string()
+        }
+        (true, _) if own != 0 => {
+            ", although it is of the same uid: it forbids that (setuid, capabilities or \
+             PR_SET_DUMPABLE); run this as root"
+                .to_string()
+        }
+        (true, _) => {
+            ", although this runs as root: CAP_SYS_PTRACE is missing, as in a container \
+             (`--cap-add SYS_PTRACE`), or a security module forbids it"
+                .to_string()
+        }
+    };
+    format!("{what} cannot be read: {}{because}", plain(error))
+}
+
+/// Addresses of mappings that are writable and private.
+pub(crate) fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
+    maps.lines().filter_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let permissions = rest.as_bytes();
+        let (start, end) = range.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        (permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b'p'))
+            .then_some(number(start)?..number(end)?)
+    })
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Resident {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) swapped: u64,
+}
+
+impl Resident {
+    fn add(&mut self, address: u64, entry: u64) {
+        self.swapped += u64::from(entry & SWAPPED != 0);
+        // A page of a file that was never written to is the file's.
+        if entry & PRESENT == 0 || entry & OF_FILE != 0 {
+            return;
+        }
+        match self.runs.last_mut() {
+            Some(run) if run.position + run.pages * PAGE_SIZE as u64 == address => run.pages += 1,
+            _ => self.runs.push(Run { position: address, pages: 1 }),
+        }
+    }
+}
+
+/// The pages of `ranges` that a page map, read by `read_at`, says are in DRAM.
+pub(crate) fn resident(
+    mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    ranges: impl Iterator<Item = Range<u64>>,
+) -> io::Result<Resident> {
+    let mut found = Resident::default();
+    let mut bytes = vec![0; ENTRIES * ENTRY_BYTES];
+    for range in ranges {
+        let mut address = range.start;
+        while address < range.end {
+            let left = ((range.end - address) / PAGE_SIZE as u64).min(ENTRIES as u64) as usize;
+            let position = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
+            let got = read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
+            if got < ENTRY_BYTES {
+                // Memory that is gone has an empty map; reading it will tell.
+                break;
+            }
+            let (entries, _) = bytes[..got].as_chunks::<ENTRY_BYTES>();
+            for entry in entries {
+                found.add(address, u64::from_ne_bytes(*entry));
+                address += PAGE_SIZE as u64;
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_private_writable_mappings_count() {
+        let maps = "\
+55d0-55d2 r-xp 00000000 fd:00 1 /bin/true
+55d2-55d4 rw-p 00000000 fd:00 1 /bin/true
+6000-6001 rw-s 00000000 00:05 9 /dev/zero (deleted)
+7000-8000 rw-p 00000000 00:00 0 [heap]
+9000-9001 rwxp 00000000 00:00 0
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
+";
+        let found: Vec<_> = private_writable(maps).collect();
+        assert_eq!(found, [0x55d2..0x55d4, 0x7000..0x8000, 0x9000..0x9001]);
+    }
+
+    #[test]
+    fn pages_in_dram_are_joined_to_runs_and_those_of_files_are_not_ours() {
+        let mut found = Resident::default();
+        let entries = [PRESENT, PRESENT | 5, 0, SWAPPED, PRESENT | OF_FILE, PRESENT];
+        for (at, entry) in entries.into_iter().enumerate() {
+            found.add(0x7000 + (at * PAGE_SIZE) as u64, entry);
+        }
+        let runs = [Run { position: 0x7000, pages: 2 }, Run { position: 0xc000, pages: 1 }];
+        assert_eq!((found.runs.as_slice(), found.swapped), (&runs[..], 1));
+    }
+
+    #[test]
+    fn this_process_has_the_pages_that_it_wrote() {
+        let mine = vec![0x6b_u8; 64 * PAGE_SIZE];
+        let source = open(&std::process::id().to_string()).unwrap();
+        let mut found = 0;
+        source
+            .read(u64::MAX, |pages| {
+                found += pages.iter().filter(|page| page.0.iter().all(|b| *b == 0x6b)).count();
+                Ok(())
+            })
+            .unwrap();
+        assert!(found >= 63, "{found}");
+        drop(mine);
+    }
+}

@@ -1,0 +1,225 @@
+//! Pages of a process, a core file or a raw dump: runs of them in a file that
+//! is read piece by piece.
+
+use super::{Page, file, process};
+use rustix::io::{Errno, preadv};
+use softswap_cli::refusal::{FAILED, Refusal, plain};
+use softswap_sys::PAGE_SIZE;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::path::Path;
+
+/// Pages handed over at once: 64 MiB, more than most caches hold.
+pub(crate) const CHUNK_PAGES: usize = 16_384;
+/// Pages of one read: below the kernel's 1024 buffers a call.
+const READ_PAGES: usize = 512;
+
+/// Pages that follow each other in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) position: u64,
+    pub(crate) pages: u64,
+}
+
+/// What kind of source it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Process { pid: u32 },
+    Core,
+    Dump,
+}
+
+/// Where pages are read from.
+pub(crate) struct Source {
+    pub(crate) kind: Kind,
+    /// As people name it.
+    pub(crate) name: String,
+    pub(super) file: File,
+    pub(super) runs: Vec<Run>,
+    /// What there is to know about how the pages were chosen.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What came of reading.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) read: u64,
+    /// Gone since the runs were noted.
+    pub(crate) lost: u64,
+}
+
+impl Source {
+    /// A number is a process, anything else a file.
+    pub(crate) fn open(subject: &Path, raw: bool) -> Result<Source, Refusal> {
+        let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        match number.filter(|text| !text.is_empty()) {
+            Some(_) if raw => Err(Refusal::usage(format!(
+                "--raw is for files, and {0} is a process; ./{0} would be a file",
+                subject.display()
+            ))),
+            Some(text) => process::open(text),
+            None => file::open(subject, raw),
+        }
+    }
+
+    /// The pages of a running process.
+    pub(crate) fn of_process(pid: u32) -> Result<Source, Refusal> {
+        process::open(&pid.to_string())
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.runs.iter().map(|run| run.pages).sum()
+    }
+
+    /// Hands over `wanted` pages, evenly spread, or all if there are no more,
+    /// in pieces of at most [`CHUNK_PAGES`].
+    pub(crate) fn read(
+        &self,
+        wanted: u64,
+        mut each: impl FnMut(&[Page]) -> Result<(), Refusal>,
+    ) -> Result<Count, Refusal> {
+        let wanted = wanted.min(self.pages());
+        let mut buffer = vec![Page::ZERO; wanted.min(CHUNK_PAGES as u64) as usize];
+        let mut count = Count::default();
+        let mut filled = 0;
+        for mut run in picks(&self.runs, wanted) {
+            while run.pages > 0 {
+                let room = (buffer.len() - filled).min(READ_PAGES).min(run.pages as usize);
+                let got =
+                    self.read_some(run.position, &mut buffer[filled..filled + room], count)?;
+                let passed = got.max(1) as u64;
+                count.read += got as u64;
+                count.lost += passed - got as u64;
+                filled += got;
+                run.position += passed * PAGE_SIZE as u64;
+                run.pages -= passed;
+                if filled == buffer.len() {
+                    each(&buffer)?;
+                    filled = 0;
+                }
+            }
+        }
+        if filled > 0 {
+            each(&buffer[..filled])?;
+        }
+        match count.read {
+            0 => Err(self.refuse("not one of its pages could be read; try again")),
+            _ => Ok(count),
+        }
+    }
+
+    /// Reads whole pages from `position`; none where the first is not there.
+    fn read_some(
+        &self,
+        position: u64,
+        pages: &mut [Page],
+        so_far: Count,
+    ) -> Result<usize, Refusal> {
+        let mut slices: Vec<_> =
+            pages.iter_mut().map(|page| IoSliceMut::new(&mut page.0)).collect();
+        let got = loop {
+            match preadv(&self.file, &mut slices, position) {
+                Err(Errno::INTR) => {}
+                result => break result,
+            }
+        };
+        let is_process = matches!(self.kind, Kind::Process { .. });
+        match got {
+            // A process whose memory is gone for good reads as an empty file.
+            Ok(0) if is_process => Err(self.refuse(&format!(
+                "ended, or became another program, after {} of its pages were read; name one that \
+                 stays, or save a core file first (`gcore`)",
+                so_far.read
+            ))),
+            Ok(bytes) if bytes < PAGE_SIZE && !is_process => {
+                Err(self.refuse("became shorter while it was read; try again when it is complete"))
+            }
+            Ok(bytes) => Ok(bytes / PAGE_SIZE),
+            // Unmapped since, or not to be had at all (a device's, a guard's).
+            Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
+            Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
+        }
+    }
+
+    pub(super) fn refuse(&self, why: &str) -> Refusal {
+        Refusal::new(FAILED, format!("{}: {why}", self.name))
+    }
+}
+
+/// `wanted` of the pages in `runs`, evenly spread; whole runs where all are.
+fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
+    let all: u64 = runs.iter().map(|run| run.pages).sum();
+    if wanted >= all {
+        return Box::new(runs.iter().copied());
+    }
+    let mut runs = runs.iter();
+    let mut current = Run { position: 0, pages: 0 };
+    // Pages before the current run.
+    let mut before = 0;
+    Box::new((0..wanted).filter_map(move |number| {
+        let index = (u128::from(number) * u128::from(all) / u128::from(wanted)) as u64;
+        while index >= before + current.pages {
+            before += current.pages;
+            current = *runs.next()?;
+        }
+        Some(Run { position: current.position + (index - before) * PAGE_SIZE as u64, pages: 1 })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNS: [Run; 3] = [
+        Run { position: 0x10_000, pages: 3 },
+        Run { position: 0x40_000, pages: 1 },
+        Run { position: 0x80_000, pages: 6 },
+    ];
+
+    #[test]
+    fn a_sample_is_spread_over_all_runs() {
+        let positions = |wanted| picks(&RUNS, wanted).map(|run| run.position).collect::<Vec<_>>();
+        assert_eq!(positions(5), [0x10_000, 0x12_000, 0x80_000, 0x82_000, 0x84_000]);
+        assert_eq!(positions(1), [0x10_000]);
+        assert_eq!(positions(9).len(), 9);
+        for wanted in [10, 11] {
+            assert_eq!(picks(&RUNS, wanted).collect::<Vec<_>>(), RUNS);
+        }
+        assert_eq!(picks(&[], 4).count(), 0);
+    }
+
+    fn source(bytes: &[u8], runs: Vec<Run>, kind: Kind) -> Source {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Source { kind, name: "it".into(), file, runs, notes: Vec::new() }
+    }
+
+    #[test]
+    fn pages_come_whole_in_order_and_in_chunks() {
+        let pages = CHUNK_PAGES + 700;
+        let bytes: Vec<u8> = (0..pages).flat_map(|at| vec![at as u8; PAGE_SIZE]).collect();
+        let runs = vec![Run { position: 0, pages: pages as u64 }];
+        let source = source(&bytes, runs, Kind::Dump);
+        let (mut lengths, mut seen) = (Vec::new(), Vec::new());
+        let count = source.read(u64::MAX, |chunk| {
+            lengths.push(chunk.len());
+            seen.extend(chunk.iter().map(|page| page.0[4095]));
+            Ok(())
+        });
+        assert_eq!(count.unwrap(), Count { read: pages as u64, lost: 0 });
+        assert_eq!(lengths, [CHUNK_PAGES, 700]);
+        assert!(seen.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_and_a_process_that_ended_are_told_apart() {
+        let runs = vec![Run { position: 0, pages: 3 }];
+        let bytes = [1; 2 * PAGE_SIZE];
+        let why =
+            |kind| source(&bytes, runs.clone(), kind).read(3, |_| Ok(())).unwrap_err().to_string();
+        assert!(why(Kind::Dump).contains("became shorter"), "{}", why(Kind::Dump));
+        let ended = why(Kind::Process { pid: 1 });
+        assert!(ended.contains("after 2 of its pages"), "{ended}");
+    }
+}

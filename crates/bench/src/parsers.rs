@@ -1,0 +1,44 @@
+//! What reads other people's bytes, open to the fuzz targets and to nobody else.
+
+use crate::analyze::outcome::Summary;
+use crate::benches::policy::lackey;
+use crate::extent_maps::layout::Layout;
+use crate::pages::{file, process};
+use softswap_sys::fiemap::FileExtent;
+use std::io::{self, Cursor};
+use std::ops::Range;
+
+/// Private writable memory by the text of `maps`.
+pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
+    process::private_writable(maps).collect()
+}
+
+/// Address and pages of each run in DRAM, by a page map whose reader is given.
+///
+/// # Errors
+/// The reader's.
+pub fn resident(
+    read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    ranges: &[Range<u64>],
+) -> io::Result<Vec<(u64, u64)>> {
+    let found = process::resident(read_at, ranges.iter().cloned())?;
+    Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
+}
+
+/// Position and pages of the writable memory in a core file; `None` where it
+/// is none at all.
+pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
+    let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
+    Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
+}
+
+/// Pages of a trace of memory, as valgrind's lackey prints it.
+pub fn trace(text: &[u8]) -> Option<Vec<u32>> {
+    lackey::touches(text).ok()
+}
+
+/// Whole pages in a file's extents, and its bytes in holes and out of them.
+pub fn extents(file_bytes: u64, extents: &[FileExtent]) -> (u64, u64, u64) {
+    let summary = Summary::of(file_bytes, extents);
+    (Layout::of_file(extents).pages, summary.mapped_bytes, summary.hole_bytes)
+}

@@ -1,0 +1,41 @@
+//! `softswap bench` and `softswap analyze`: done by `softswap-bench`, which lies beside this
+//! program, so that the command stays small.
+
+use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
+use clap::Args;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+const PROGRAM: &str = "softswap-bench";
+
+#[derive(Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct HandedOver {
+    /// What to do, and how; --help lists it
+    #[arg(value_name = "NAME", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+impl HandedOver {
+    /// Becomes the other program, with all arguments as they are.
+    pub(crate) fn hand_over(&self, first: Option<&str>) -> Result<ExitCode, Refusal> {
+        let own = std::env::current_exe().map_err(|error| {
+            Refusal::own(format!("cannot tell where softswap itself is ({error})"))
+        })?;
+        let program = own.with_file_name(PROGRAM);
+        let error = Command::new(&program).args(first).args(&self.arguments).exec();
+        let shown = program.display();
+        Err(match error.kind() {
+            ErrorKind::NotFound => Refusal::new(
+                NOT_FOUND,
+                format!(
+                    "{PROGRAM}, which does this, is missing: looked for {shown}; build it with \
+                     `make build`, or install it with `make install`"
+                ),
+            ),
+            _ => Refusal::new(CANNOT_RUN, format!("{shown} cannot be run: {}", plain(&error))),
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! SIGSYS: a system call was given a pointer to managed memory.
+//!
+//! The kernel cannot take a fault there, so the guard does what a fault would:
+//! it brings the pages in, pins them, issues the call again from an
+//! instruction that the filter lets through, and unpins. Calls that move data
+//! are in [`crate::guard::transfers`].
+//!
+//! The call that is issued again is the program's, so a filter of the program's
+//! own judges it there. One that it traps is given to the program's handler
+//! once the guard is done, as it was made.
+
+use super::pinned_call::pinned_call;
+use super::transfers::dispatch;
+use super::{credentials, kernel_async_io, signal_calls};
+use crate::base::errno::refused;
+use crate::base::system_calls::{Arguments, issue};
+use crate::base::{guarded_call, instance};
+use crate::memory::mappings;
+use crate::process::spawn::exec_call;
+use crate::signals::deliver::deliver;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Action, SIGSYS, siginfo_t};
+use softswap_sys::threads;
+use std::ffi::c_void;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) fn install() -> io::Result<Action> {
+    // Nothing is blocked: the call may sleep for long, and the program's
+    // handlers must run and interrupt it as they would without the guard.
+    signals::install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)
+}
+
+/// Whether a filter inherited through exec already does what ours would:
+/// another one would only make every call slower.
+///
+/// # Errors
+/// When there is one that would trap what comes from the gate, too.
+pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
+    PROBED.store(false, Ordering::Relaxed);
+    // Not through the gate, and so seen by the filter. Without one the kernel
+    // finds nothing readable there, or an empty path.
+    // SAFETY: access(2) only reads the string, as far as it can.
+    unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
+    if !PROBED.swap(false, Ordering::Relaxed) {
+        return Ok(false);
+    }
+    PROBING.store(true, Ordering::Relaxed);
+    issue(libc::SYS_access, [engine.window().0, 0, 0, 0, 0, 0]);
+    PROBING.store(false, Ordering::Relaxed);
+    if PROBED.load(Ordering::Relaxed) {
+        return Err("a filter of system calls that this program inherited does not fit its \
+                    memory; start it with the environment that softswap gave its parent"
+            .into());
+    }
+    Ok(true)
+}
+
+/// Set while it is tried whether the filter lets the gate's calls pass.
+static PROBING: AtomicBool = AtomicBool::new(false);
+/// Set when a call was caught.
+static PROBED: AtomicBool = AtomicBool::new(false);
+
+/// Where details of a SIGSYS lie: <asm-generic/siginfo.h>.
+const CALL_ADDRESS_AT: usize = 16;
+const NUMBER_AT: usize = 24;
+
+/// What the kernel says of a call that a filter has trapped.
+struct Trapped {
+    /// Whether it is such a call: others may send the signal, too.
+    by_filter: bool,
+    number: i64,
+    /// Where the instruction is that made it.
+    caller: u64,
+}
+
+/// # Safety
+/// `info` is what the kernel gave to the running handler.
+unsafe fn trapped(info: *const siginfo_t) -> Trapped {
+    const SYS_SECCOMP: i32 = 1;
+    // SAFETY: details of a signal are as long as that; for SYS_SECCOMP both words are
+    // set, else they are only not used.
+    unsafe {
+        let bytes = info.cast::<u8>();
+        Trapped {
+            by_filter: (*info).si_code == SYS_SECCOMP,
+            number: i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
+            caller: bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
+        }
+    }
+}
+
+/// The arguments of the call that was interrupted.
+fn arguments_of(registers: &libc::mcontext_t) -> Arguments {
+    const ORDER: [i32; 6] =
+        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+    ORDER.map(|register| registers.gregs[register as usize] as usize)
+}
+
+extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: what the kernel gave to this handler.
+        let Trapped { by_filter, number, caller } = unsafe { trapped(info) };
+        // SAFETY: what the kernel gave to this handler.
+        if unsafe { threads::is_interruption(info) } {
+            return;
+        }
+        // SAFETY: the context that the kernel gave to this handler, which alone has it.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        let is_from_gate = by_filter && raw::is_in_gate(caller);
+        if is_from_gate && PROBING.load(Ordering::Relaxed) {
+            PROBED.store(true, Ordering::Relaxed);
+            return;
+        }
+        if is_from_gate && guarded_call::is_answering(number) {
+            // The guard's: noted for below, where the call has its own context.
+            // SAFETY: what the kernel gave to this handler.
+            guarded_call::note_trapped(unsafe { (*info).si_errno });
+            registers.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOSYS);
+            return;
+        }
+        let arguments = arguments_of(registers);
+        let managed = arguments.iter().any(|argument| instance::is_managed(*argument));
+        if !by_filter || !managed || raw::is_in_gate(caller) {
+            // A filter of the program's own, or a signal somebody sent.
+            // SAFETY: the details and the context that the kernel gave to this handler.
+            unsafe { deliver(SIGSYS, info, context) };
+            return;
+        }
+        let outer = guarded_call::begin(number, context);
+        let result = answer(number, arguments, context);
+        if let Some(said) = guarded_call::end(&outer) {
+            // SAFETY: the details and the context that the kernel gave to this handler; the
+            // context is as the kernel left it: the call was not made.
+            unsafe {
+                (*info).si_errno = said;
+                deliver(SIGSYS, info, context);
+            }
+            return;
+        }
+        // SAFETY: the context that the kernel gave to this handler, which alone has it. The
+        // call returns through rax.
+        unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+            registers.gregs[libc::REG_RAX as usize] = result as i64;
+        }
+    });
+}
+
+/// Does what the call would have done; the kernel's result.
+fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
+    let Some(engine) = instance::engine() else { return refused(libc::ENOSYS) };
+    PROBED.store(true, Ordering::Relaxed);
+    engine.stats().add(Counter::GuardedCalls, 1);
+    if let Some(result) = mappings::memory_calls::answer(engine, number, arguments)
+        .or_else(|| kernel_async_io::refusal(number))
+    {
+        return result;
+    }
+    // SAFETY: the context is the running handler's.
+    if let Some(result) = unsafe { signal_calls::answer_trapped(number, arguments, context) } {
+        return result;
+    }
+    if let Some(result) = dispatch::answer(engine, number, arguments) {
+        return result;
+    }
+    if let Some(answer) = credentials::answer_for_trapped(number) {
+        return answer(arguments);
+    }
+    match number {
+        libc::SYS_execve | libc::SYS_execveat => exec_call::answer_exec(number, arguments),
+        _ => pinned_call(engine, number, arguments),
+    }
+}

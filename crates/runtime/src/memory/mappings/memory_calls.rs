@@ -1,0 +1,187 @@
+//! The calls about memory: which of them are the engine's, and how they are answered.
+
+use super::{address_choice, mremap, ranges};
+use crate::base::errno::{c_result, refused, result_of};
+use crate::base::system_calls::{Answer, Arguments, issue};
+use crate::base::uaccess::TASK_SIZE;
+use crate::base::{filter_verdict, instance};
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::signals;
+use std::ffi::c_void;
+
+fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
+    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| address.checked_add(len));
+    let (true, Some(end)) = (len > 0 && address.is_multiple_of(PAGE_SIZE), end) else {
+        return refused(libc::EINVAL);
+    };
+    if end > TASK_SIZE {
+        return refused(libc::EINVAL);
+    }
+    let (base, window_len) = engine.window();
+    let inside = end.min(base + window_len);
+    address_choice::given_back(engine, address, len);
+    let result = result_of(signals::with_all_blocked(|| engine.unmap(address, inside - address)));
+    if result == 0 && end > inside {
+        return issue(libc::SYS_munmap, [inside, end - inside, 0, 0, 0, 0]);
+    }
+    result
+}
+
+/// Answers a memory call about the window; `None` for other calls.
+pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
+    let [address, len, third, fourth, ..] = arguments;
+    if engine.contains(address)
+        && let Some(refused) = filter_verdict::refusal(number, arguments)
+    {
+        return Some(refused);
+    }
+    Some(match number {
+        libc::SYS_mmap => address_choice::map(arguments),
+        libc::SYS_mremap => mremap::remap(engine, arguments),
+        libc::SYS_mincore => ranges::residency(engine, address, len, third),
+        // Something is mapped there, as far as the kernel knows.
+        libc::SYS_shmat => refused(libc::EINVAL),
+        _ if !engine.contains(address) => return None,
+        libc::SYS_munmap => unmap(engine, address, len),
+        libc::SYS_mprotect => ranges::protect(engine, address, len, third as i32, -1),
+        libc::SYS_pkey_mprotect => {
+            ranges::protect(engine, address, len, third as i32, fourth as i32)
+        }
+        libc::SYS_madvise => ranges::advise(engine, address, len, third as i32),
+        libc::SYS_mlock => ranges::lock(engine, address, len),
+        libc::SYS_mlock2 if third & !(libc::MLOCK_ONFAULT as usize) != 0 => refused(libc::EINVAL),
+        libc::SYS_mlock2 => ranges::lock(engine, address, len),
+        libc::SYS_munlock => ranges::unlock(engine, address, len),
+        libc::SYS_msync => ranges::sync(engine, address, len, third as i32),
+        _ => return None,
+    })
+}
+
+/// The answer to a raw call that has no address in the window but is about memory.
+pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    Some(match number {
+        libc::SYS_pkey_alloc => ranges::allocate_key,
+        libc::SYS_mlockall => ranges::lock_all,
+        libc::SYS_munlockall => ranges::unlock_all,
+        libc::SYS_process_madvise => ranges::advise_process,
+        _ => return None,
+    })
+}
+
+/// A call of the program's about memory: the engine's, or the kernel's.
+fn dispatch(number: i64, arguments: Arguments) -> isize {
+    match instance::engine() {
+        Some(engine) if engine.contains(arguments[0]) => {
+            answer(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))
+        }
+        // Where it is to go may be the window.
+        Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {
+            mremap::remap(engine, arguments)
+        }
+        _ => issue(number, arguments),
+    }
+}
+
+/// # Safety
+/// As `mmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut c_void {
+    let arguments =
+        [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
+    c_result(address_choice::map(arguments)) as *mut c_void
+}
+
+/// # Safety
+/// As `mmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the same function on 64-bit Linux.
+    unsafe { mmap(address, len, prot, flags, fd, offset) }
+}
+
+/// # Safety
+/// As `munmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
+    c_result(dispatch(libc::SYS_munmap, [address as usize, len, 0, 0, 0, 0])) as i32
+}
+
+/// # Safety
+/// As `mprotect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
+    let arguments = [address as usize, len, prot as usize, 0, 0, 0];
+    c_result(dispatch(libc::SYS_mprotect, arguments)) as i32
+}
+
+/// # Safety
+/// As `madvise(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
+    let arguments = [address as usize, len, advice as usize, 0, 0, 0];
+    c_result(dispatch(libc::SYS_madvise, arguments)) as i32
+}
+
+/// `mremap(2)`. The fifth argument is only passed with flags that name a target;
+/// reading its register otherwise is harmless.
+///
+/// # Safety
+/// As `mremap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    target: *mut c_void,
+) -> *mut c_void {
+    let named = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let target = if named { target as usize } else { 0 };
+    let arguments = [old as usize, old_len, new_len, flags as usize, target, 0];
+    c_result(dispatch(libc::SYS_mremap, arguments)) as *mut c_void
+}
+
+/// Locking everything would lock the whole window.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlockall(flags: i32) -> i32 {
+    c_result(ranges::lock_all([flags as usize, 0, 0, 0, 0, 0])) as i32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn munlockall() -> i32 {
+    c_result(ranges::unlock_all([0; 6])) as i32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn pkey_alloc(flags: u32, rights: u32) -> i32 {
+    c_result(ranges::allocate_key([flags as usize, rights as usize, 0, 0, 0, 0])) as i32
+}
+
+/// # Safety
+/// As `process_madvise(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: i32,
+    vectors: *const libc::iovec,
+    count: usize,
+    advice: i32,
+    flags: u32,
+) -> isize {
+    let arguments = [pidfd as usize, vectors as usize, count, advice as usize, flags as usize, 0];
+    c_result(ranges::advise_process(arguments))
+}

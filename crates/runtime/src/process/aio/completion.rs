@@ -1,0 +1,127 @@
+//! Doing a request, and telling what became of it.
+
+use super::aio_request::{ControlBlock, Event, Operation, Request};
+use super::worker_thread::start_thread;
+use libc::c_void;
+use softswap_sys::raw::{self, set_errno};
+use softswap_sys::{futex, signals};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Counts what was done: those that wait for some of it wait for this.
+pub(super) static DONE: AtomicU32 = AtomicU32::new(0);
+
+pub(super) fn announce(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::AcqRel);
+    futex::wake_all(word);
+}
+
+/// Does what was asked; a result or an error.
+fn carry_out(request: &Request) -> Result<isize, i32> {
+    let Request { fd, buffer, bytes, offset, .. } = *request;
+    let buffer = buffer as *mut c_void;
+    let positioned = || match request.operation {
+        // SAFETY: the buffer is the program's promise; the kernel checks it.
+        Operation::Read => unsafe { libc::pread64(fd, buffer, bytes, offset) },
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        Operation::Write => unsafe { libc::pwrite64(fd, buffer, bytes, offset) },
+        // SAFETY: any descriptor may be named.
+        Operation::Sync => unsafe { libc::fsync(fd) as isize },
+        // SAFETY: any descriptor may be named.
+        Operation::DataSync => unsafe { libc::fdatasync(fd) as isize },
+        Operation::Unknown => {
+            set_errno(libc::EINVAL);
+            -1
+        }
+    };
+    let in_order = || match request.operation {
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        Operation::Read => unsafe { libc::read(fd, buffer, bytes) },
+        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        _ => unsafe { libc::write(fd, buffer, bytes) },
+    };
+    let ended = |result: isize| {
+        let error = std::io::Error::last_os_error().raw_os_error();
+        if result >= 0 { Ok(result) } else { Err(error.unwrap_or(libc::EIO)) }
+    };
+    match ended(positioned()) {
+        // Pipes and sockets have no places.
+        Err(libc::ESPIPE) if matches!(request.operation, Operation::Read | Operation::Write) => {
+            ended(in_order())
+        }
+        result => result,
+    }
+}
+
+pub(super) fn perform(request: Request) {
+    let result = carry_out(&request);
+    finish(request, result);
+}
+
+/// Says in the control block what became of a request, and tells who wants to know.
+pub(super) fn finish(request: Request, result: Result<isize, i32>) {
+    // SAFETY: the block is ours until its error says otherwise, last of all.
+    unsafe { settle(request.block, result) };
+    let all_done = request.list.filter(|list| {
+        if result.is_err() {
+            list.has_failed.store(true, Ordering::Relaxed);
+        }
+        list.left.fetch_sub(1, Ordering::AcqRel) == 1
+    });
+    announce(&DONE);
+    notify(&request.event);
+    if let Some(event) = all_done.and_then(|list| list.event) {
+        notify(&event);
+    }
+}
+
+/// # Safety
+/// The block is valid, and no other thread has it.
+pub(super) unsafe fn settle(block: *const ControlBlock, result: Result<isize, i32>) {
+    // SAFETY: a valid control block that no other thread has: its request is this thread's.
+    unsafe {
+        (&raw const (*block).result).cast_mut().write(result.unwrap_or(-1));
+        (*block).error.store(result.err().unwrap_or(0), Ordering::Release);
+    }
+}
+
+type Function = extern "C" fn(usize);
+
+/// What a thread that is to be told about a request is to call.
+struct Call {
+    function: Function,
+    value: usize,
+}
+
+extern "C" fn call(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `notify` for this thread.
+    let Call { function, value } = *unsafe { Box::from_raw(argument.cast::<Call>()) };
+    // SAFETY: all-zero is the empty set, a local. The program's own version is meant.
+    unsafe {
+        let none: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+    function(value);
+    std::ptr::null_mut()
+}
+
+pub(super) fn notify(event: &Event) {
+    match event.notify {
+        libc::SIGEV_SIGNAL => {
+            let info = signals::asynchronous_info(event.signal, event.value);
+            let (pid, signal) = (raw::current_process() as usize, event.signal as usize);
+            let info = &raw const info as usize;
+            // SAFETY: reads the local; a process may send itself any details.
+            unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, [pid, signal, info, 0, 0, 0]) };
+        }
+        libc::SIGEV_THREAD if event.function != 0 => {
+            // SAFETY: of such an event the program says that it is one.
+            let function = unsafe { std::mem::transmute::<usize, Function>(event.function) };
+            let argument = Box::into_raw(Box::new(Call { function, value: event.value }));
+            if !start_thread(call, argument.cast(), event.attributes as *const _) {
+                // SAFETY: no thread was made that would take it.
+                drop(unsafe { Box::from_raw(argument) });
+            }
+        }
+        _ => {}
+    }
+}
