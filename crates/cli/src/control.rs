@@ -6,7 +6,7 @@ use crate::refusal::{FAILED, Refusal, plain};
 use softswap_engine::door::control_protocol::{
     Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
 };
-use softswap_sys::control::{self, DIR_VARIABLE, Peer, Unusable};
+use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -103,10 +103,10 @@ impl Process {
     fn directories(&self) -> Vec<PathBuf> {
         let by_default = [
             PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
-            control::fallback(self.uid),
+            control_socket::fallback(self.uid),
         ];
-        let mut dirs = control::directories(|name| self.variable(name), self.uid);
-        let ours = control::directories(|name| std::env::var_os(name), self.uid);
+        let mut dirs = control_socket::directories(|name| self.variable(name), self.uid);
+        let ours = control_socket::directories(|name| std::env::var_os(name), self.uid);
         for dir in ours.into_iter().chain(by_default) {
             if !dirs.contains(&dir) {
                 dirs.push(dir);
@@ -174,11 +174,11 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
 /// Connects to a process, if it has a socket.
 fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     for dir in process.directories() {
-        let path = control::socket_path(&dir, process.pid);
-        let mut connected = control::connect(&path, PATIENCE);
+        let path = control_socket::socket_path(&dir, process.pid);
+        let mut connected = control_socket::connect(&path, PATIENCE);
         if is_refused(&connected) {
             std::thread::sleep(MOMENT);
-            connected = control::connect(&path, PATIENCE);
+            connected = control_socket::connect(&path, PATIENCE);
         }
         match connected {
             // Anybody may put a socket somewhere; the kernel says whose it is.
@@ -186,8 +186,8 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
                 return Ok(Some(peer));
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => return Err(no_answer(process)),
-            Err(_) if is_refused(&connected) && control::check(&dir, own_uid()).is_ok() => {
-                control::remove_stale(&path);
+            Err(_) if is_refused(&connected) && control_socket::check(&dir, own_uid()).is_ok() => {
+                control_socket::remove_stale(&path);
             }
             _ => {}
         }
@@ -254,12 +254,17 @@ fn explain(process: &Process) -> Refusal {
             "process {pid} ({name}) is not managed by softswap; start it with `softswap run`"
         ));
     }
-    let problems: Vec<String> = control::directories(|name| process.variable(name), process.uid)
-        .iter()
-        .filter_map(|dir| {
-            Some(format!("{} {}", dir.display(), why(control::check(dir, process.uid).err()?)))
-        })
-        .collect();
+    let problems: Vec<String> =
+        control_socket::directories(|name| process.variable(name), process.uid)
+            .iter()
+            .filter_map(|dir| {
+                Some(format!(
+                    "{} {}",
+                    dir.display(),
+                    why(control_socket::check(dir, process.uid).err()?)
+                ))
+            })
+            .collect();
     if problems.is_empty() {
         return failed(format!(
             "process {pid} ({name}) has no control socket, as one that was forked and has not \
@@ -283,8 +288,8 @@ fn why(problem: Unusable) -> String {
 /// Removes sockets that processes of this user left behind.
 pub fn sweep() {
     let own = own_uid();
-    for dir in control::directories(|name| std::env::var_os(name), own) {
-        if control::check(&dir, own).is_err() {
+    for dir in control_socket::directories(|name| std::env::var_os(name), own) {
+        if control_socket::check(&dir, own).is_err() {
             continue;
         }
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
@@ -292,7 +297,7 @@ pub fn sweep() {
             let pid = name.as_bytes().strip_suffix(b".sock").map(String::from_utf8_lossy);
             let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
             if Process::read(pid).is_none_or(|process| process.has_ended()) {
-                control::remove_stale(&entry.path());
+                control_socket::remove_stale(&entry.path());
             }
         }
     }
@@ -301,7 +306,7 @@ pub fn sweep() {
 /// What is wrong with the directory that the user named, if one is named.
 pub fn note() -> Option<String> {
     let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
-    let problem = control::make(&dir, own_uid()).err()?;
+    let problem = control_socket::make(&dir, own_uid()).err()?;
     Some(format!(
         "{DIR_VARIABLE}={} {}: `softswap stat` and `softswap ctl` will not reach the program",
         dir.display(),

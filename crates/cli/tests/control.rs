@@ -6,7 +6,7 @@ mod support;
 use serde_json::Value;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::door::control_protocol::MAX_ANSWER_BYTES;
-use softswap_sys::control::{self, DIR_VARIABLE};
+use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -405,7 +405,8 @@ fn a_stale_socket_is_removed_by_who_meets_it() {
 fn clients_that_do_not_behave_are_no_trouble() {
     let mut program = Program::under_pressure(&[]);
     let (pid, path) = (program.pid(), program.socket());
-    let silent: Vec<_> = (0..5).map(|_| control::connect(&path, PATIENCE).unwrap()).collect();
+    let silent: Vec<_> =
+        (0..5).map(|_| control_socket::connect(&path, PATIENCE).unwrap()).collect();
     assert!(told(&["stat", &pid]).contains("running"));
     let short = Duration::from_secs(10);
     for garbage in [
@@ -417,7 +418,7 @@ fn clients_that_do_not_behave_are_no_trouble() {
         &[b'x'; 255],
         &vec![b'x'; 8 << 20],
     ] {
-        let client = control::connect(&path, PATIENCE).unwrap();
+        let client = control_socket::connect(&path, PATIENCE).unwrap();
         // It may be gone before it has taken everything.
         let _ = client.write_all(garbage, short);
         let answer = client.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap_or_default();
@@ -425,7 +426,7 @@ fn clients_that_do_not_behave_are_no_trouble() {
     }
     // Asks, and does not wait for the answer.
     for _ in 0..20 {
-        let client = control::connect(&path, PATIENCE).unwrap();
+        let client = control_socket::connect(&path, PATIENCE).unwrap();
         client.write_all(b"softswap 1 stat\n", PATIENCE).unwrap();
     }
     drop(silent);

@@ -16,7 +16,7 @@ use clap::Args;
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place};
-use softswap_sys::place::Place;
+use softswap_sys::aslr::Bases;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     // Within another run, the place of that one: its filter is inherited.
     let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
-    config.place = Some(place(&variable).unwrap_or_else(Place::choose));
+    config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 

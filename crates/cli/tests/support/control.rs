@@ -4,7 +4,7 @@ use super::{Ended, Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
 use softswap_engine::base::stats::Stats;
 use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
-use softswap_sys::control::{self, DIR_VARIABLE};
+use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -95,7 +95,7 @@ impl Program {
 
     /// The counters, past the command.
     pub(crate) fn stats(&self) -> Stats {
-        let peer = control::connect(&self.socket(), PATIENCE).unwrap();
+        let peer = control_socket::connect(&self.socket(), PATIENCE).unwrap();
         peer.write_all(Request::Stat.line().unwrap().as_bytes(), PATIENCE).unwrap();
         match Answer::parse(&peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap()) {
             Answer::Ok(body) => Snapshot::parse(&body).unwrap().stats,

@@ -6,7 +6,7 @@
 //! and so no handler. The one address that such a program may make up is a
 //! hint to `mmap`, which is let through: it never displaces the window; or one
 //! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
-//! left is said in [`crate::place`].
+//! left is said in [`crate::aslr`].
 //! Calls issued from the gate ([`crate::raw`]) pass.
 
 use crate::raw;

@@ -9,7 +9,7 @@
 
 use crate::memory::PAGE_SIZE;
 use crate::signals::{self, Action, SIGBUS, SIGSEGV, siginfo_t};
-use crate::{place, raw};
+use crate::{aslr, raw};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
@@ -186,7 +186,7 @@ impl Memory {
     #[must_use]
     pub fn new(start: usize, len: usize) -> Option<Memory> {
         let end = start.checked_add(len)?;
-        let inside = place::RESERVABLE.start <= start && end <= place::RESERVABLE.end;
+        let inside = aslr::RESERVABLE.start <= start && end <= aslr::RESERVABLE.end;
         inside.then_some(Memory { start, len })
     }
 
@@ -342,15 +342,15 @@ mod tests {
     fn views_exist_only_where_windows_lie() {
         let local = 0u64;
         assert_eq!(Memory::new(&raw const local as usize, 8), None);
-        assert_eq!(Memory::new(place::RESERVABLE.end - 8, 16), None);
-        assert_eq!(Memory::new(place::RESERVABLE.start, usize::MAX), None);
-        assert!(Memory::new(place::RESERVABLE.start, 16).is_some());
+        assert_eq!(Memory::new(aslr::RESERVABLE.end - 8, 16), None);
+        assert_eq!(Memory::new(aslr::RESERVABLE.start, usize::MAX), None);
+        assert!(Memory::new(aslr::RESERVABLE.start, 16).is_some());
     }
 
     #[test]
     #[should_panic(expected = "do not lie in")]
     fn an_access_beyond_the_view_panics() {
-        let memory = Memory::new(place::RESERVABLE.start, 16).unwrap();
+        let memory = Memory::new(aslr::RESERVABLE.start, 16).unwrap();
         let _ = memory.read(9);
     }
 }

@@ -1,7 +1,7 @@
 //! Who uses a file or block device, by the kernel's account.
 //!
 //! This explains; it does not protect. What is true now may not be in a
-//! moment, and other mount namespaces are not seen. [`crate::claim`] protects.
+//! moment, and other mount namespaces are not seen. [`crate::exclusive_file`] protects.
 
 use rustix::fs::{FileType, Stat};
 use std::fmt;

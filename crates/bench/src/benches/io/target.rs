@@ -11,7 +11,7 @@ use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::{contents, swapdir, units};
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::claim::claim;
+use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::reserve_bytes;
 use std::fs::{self, File};

@@ -6,7 +6,7 @@ use crate::measure::keeper::zram::kept;
 use crate::measure::keeper::{Act, Keeper};
 use softswap_cli::refusal::plain;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::claim::claim;
+use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::Page;
 use std::io;

@@ -3,7 +3,7 @@
 //!
 //! A page is named by its number in the window, so "is this pointer ours" is
 //! one mask and "which entry" is one subtraction and a shift. The window lies
-//! where the kernel does not place mappings by itself ([`crate::place`]), which
+//! where the kernel does not place mappings by itself ([`crate::aslr`]), which
 //! also keeps the guard's filter from matching in a program that has no window.
 //!
 //! Everything here is memory of the *program*: no Rust reference ever points

@@ -1,7 +1,7 @@
 //! Reserving the address space of a window, and settling the gate beside it.
 
+use crate::aslr::{self, Bases};
 use crate::memory;
-use crate::place::{self, Place};
 use crate::raw;
 use std::io;
 use std::sync::atomic::AtomicU8;
@@ -58,14 +58,14 @@ pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::
 /// made from the library's own code: then programs that this one starts install
 /// a filter of their own.
 pub(super) fn settle() -> usize {
-    let mut place = place::wanted();
+    let mut bases = aslr::wanted();
     for _ in 0..GATES {
-        if raw::settle_gate(place.gate()) {
+        if raw::settle_gate(bases.gate()) {
             break;
         }
-        place = Place::choose();
+        bases = Bases::choose();
     }
-    place.window()
+    bases.window()
 }
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
@@ -76,7 +76,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     let most = memory::address_space_limit() / 2;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
         // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..place::WINDOWS {
+        for slot in 0..aslr::WINDOWS {
             let base = first + slot * len;
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {

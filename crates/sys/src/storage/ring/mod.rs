@@ -15,7 +15,7 @@ mod sleep;
 
 use crate::file::errno;
 use crate::segment::StaticRange;
-use crate::{futex, kept, program_filter, raw};
+use crate::{futex, own_descriptors, program_filter, raw};
 use io_uring::IoUring;
 use io_uring::squeue::Entry;
 use io_uring::types;
@@ -498,7 +498,7 @@ impl Drop for Pending<'_> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        kept::forget(self.uring.as_raw_fd());
+        own_descriptors::forget(self.uring.as_raw_fd());
     }
 }
 

@@ -371,5 +371,5 @@ fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<
 }
 
 #[cfg(test)]
-#[path = "control_tests.rs"]
+#[path = "control_socket_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Taking a named file or block device for oneself.
+//! A named file or block device for oneself: O_EXCL and `flock`.
 //!
 //! Everything is asked of one open descriptor, after it is locked, so that
 //! nothing can change between a check and its use:
@@ -98,10 +98,10 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// As [`claim`], without patience.
+/// As [`exclusive_file`], without patience.
 ///
 /// # Errors
-/// As for [`claim`], also when somebody has it for a moment only.
+/// As for [`exclusive_file`], also when somebody has it for a moment only.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Opening other things can have effects, or wait for ever.

@@ -1,5 +1,5 @@
-//! Where the managed window and the gate lie: chosen by chance, once for a
-//! tree of processes.
+//! Where the managed window and the gate lie: address space layout randomization,
+//! once for a tree of processes.
 //!
 //! The guard's filter outlives exec and names both, so all programs of the tree
 //! have them at the same place, and the filter is installed once. Each puts its
@@ -36,9 +36,9 @@ pub(crate) const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 /// Where ZGC puts views of its heap.
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
-/// Where the window and the gate lie.
+/// The base addresses of the window and of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Bases {
     window: usize,
     gate: usize,
 }
@@ -69,17 +69,17 @@ fn is_place_of_window(at: usize) -> bool {
     at.is_multiple_of(TIB) && PLACES.iter().any(fits) && !UNWANTED.contains(&at)
 }
 
-impl Place {
+impl Bases {
     /// A place by chance.
     #[must_use]
-    pub fn choose() -> Place {
+    pub fn choose() -> Bases {
         let places: Vec<_> =
             (0..RESERVABLE.end).step_by(TIB).filter(|at| is_place_of_window(*at)).collect();
         let window = places[below(places.len())];
         let beside = PLACES.iter().flat_map(|range| range.clone().step_by(TIB));
-        let beside: Vec<_> = beside.filter(|at| !Place::near(window).contains(at)).collect();
+        let beside: Vec<_> = beside.filter(|at| !Bases::near(window).contains(at)).collect();
         let page = below(TIB / crate::PAGE_SIZE) * crate::PAGE_SIZE;
-        Place { window, gate: beside[below(beside.len())] + page }
+        Bases { window, gate: beside[below(beside.len())] + page }
     }
 
     fn near(window: usize) -> Range<usize> {
@@ -97,42 +97,42 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Bases {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:x}:{:x}", self.window, self.gate)
     }
 }
 
-impl std::str::FromStr for Place {
+impl std::str::FromStr for Bases {
     type Err = ();
 
-    /// What is written by [`Place`], if it can be one.
-    fn from_str(text: &str) -> Result<Place, ()> {
+    /// What is written by [`Bases`], if it can be one.
+    fn from_str(text: &str) -> Result<Bases, ()> {
         let (window, gate) = text.split_once(':').ok_or(())?;
         let number = |text| usize::from_str_radix(text, 16).map_err(|_| ());
         let (window, gate) = (number(window)?, number(gate)?);
         let gate_fits = gate.is_multiple_of(crate::PAGE_SIZE)
             && PLACES.iter().any(|range| range.contains(&gate))
-            && !Place::near(window).contains(&gate);
-        (is_place_of_window(window) && gate_fits).then_some(Place { window, gate }).ok_or(())
+            && !Bases::near(window).contains(&gate);
+        (is_place_of_window(window) && gate_fits).then_some(Bases { window, gate }).ok_or(())
     }
 }
 
-static INHERITED: OnceLock<Place> = OnceLock::new();
+static INHERITED: OnceLock<Bases> = OnceLock::new();
 
 /// Says which place those before in the tree have.
-pub fn inherit(place: Place) {
-    INHERITED.get_or_init(|| place);
+pub fn inherit(bases: Bases) {
+    INHERITED.get_or_init(|| bases);
 }
 
 /// That place, or one by chance.
-pub(crate) fn wanted() -> Place {
-    INHERITED.get().copied().unwrap_or_else(Place::choose)
+pub(crate) fn wanted() -> Bases {
+    INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
 /// Makes calls from that place's gate from now on, unless something lies there.
-pub fn settle(place: Place) {
-    raw::settle_gate(place.gate);
+pub fn settle(bases: Bases) {
+    raw::settle_gate(bases.gate);
 }
 
 /// Where [`hold`] holds the window's range; 0 for nowhere.
@@ -140,19 +140,19 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps the range of the window empty in a program that has none. Not where
 /// address space is limited: the program may need all of it.
-pub fn hold(place: Place) {
+pub fn hold(bases: Bases) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
     // Without the gate the filter would take this for a call of the program's.
-    if limit.current.is_some() || !raw::settle_gate(place.gate) {
+    if limit.current.is_some() || !raw::settle_gate(bases.gate) {
         return;
     }
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let args = [place.window, TIB, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    let args = [bases.window, TIB, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
-    if held == place.window as isize {
-        HELD.store(place.window, Ordering::Relaxed);
+    if held == bases.window as isize {
+        HELD.store(bases.window, Ordering::Relaxed);
     }
 }
 
@@ -175,11 +175,11 @@ mod tests {
         let mut windows = BTreeSet::new();
         let mut gates = BTreeSet::new();
         for _ in 0..500 {
-            let place = Place::choose();
-            assert_eq!(place.to_string().parse(), Ok(place));
-            assert!(RESERVABLE.contains(&(place.window + WINDOWS * TIB - 1)));
-            windows.insert(place.window);
-            gates.insert(place.gate);
+            let bases = Bases::choose();
+            assert_eq!(bases.to_string().parse(), Ok(bases));
+            assert!(RESERVABLE.contains(&(bases.window + WINDOWS * TIB - 1)));
+            windows.insert(bases.window);
+            gates.insert(bases.gate);
         }
         assert!(windows.len() > 40, "{}", windows.len());
         assert!(gates.len() > 490, "{}", gates.len());
@@ -200,8 +200,8 @@ mod tests {
             "110000000000:7f0000000000",
             "x:y",
         ] {
-            assert_eq!(bad.parse::<Place>(), Err(()), "{bad}");
+            assert_eq!(bad.parse::<Bases>(), Err(()), "{bad}");
         }
-        assert!("110000000000:150000000000".parse::<Place>().is_ok());
+        assert!("110000000000:150000000000".parse::<Bases>().is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The engine's own descriptors, which the program must not close.
+//! The numbers of the engine's own descriptors, which the program must not close.
 //!
 //! A program that becomes a daemon closes every descriptor there is, a child
 //! about to call exec closes all but a few. Closing userfaultfd would leave

@@ -1,5 +1,4 @@
-//! What shows a process whether children that have a copy of its memory are
-//! still there.
+//! Whether forked children are still there: the attach count of a System V segment.
 //!
 //! A mapping that a child inherits is gone when the child has ended or called
 //! exec, and no earlier, whatever the child does to its descriptors. Of memory
@@ -12,12 +11,12 @@
 //! the same number is not taken for it, each has a size of its own, by chance.
 
 use crate::PAGE_SIZE;
-use crate::place;
+use crate::aslr;
 use crate::raw;
 
 /// Memory that only says by how many it is mapped. No page of it is ever touched.
 #[derive(Debug)]
-pub struct Heirloom {
+pub struct AttachCount {
     id: usize,
     address: usize,
     bytes: usize,
@@ -38,12 +37,12 @@ unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
     raw::check(unsafe { raw::syscall(number, [a, b, c, 0, 0, 0]) }).ok()
 }
 
-impl Heirloom {
+impl AttachCount {
     /// Makes one, which children inherit; `None` where the kernel has no such
     /// memory, or none left.
     #[must_use]
-    pub fn make() -> Option<Heirloom> {
-        let bytes = PAGE_SIZE + place::below(MOST_BYTES);
+    pub fn make() -> Option<AttachCount> {
+        let bytes = PAGE_SIZE + aslr::below(MOST_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
         // SAFETY: the call takes no pointers, and maps nothing.
         let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
@@ -51,7 +50,7 @@ impl Heirloom {
         let address = unsafe { call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize) };
         // SAFETY: lets the memory go with its last mapping; no mapping changes.
         unsafe { call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0) };
-        Some(Heirloom { id, address: address?, bytes })
+        Some(AttachCount { id, address: address?, bytes })
     }
 
     /// Whether children that are forked from now on inherit it.
@@ -80,7 +79,7 @@ impl Heirloom {
     }
 }
 
-impl Drop for Heirloom {
+impl Drop for AttachCount {
     fn drop(&mut self) {
         // By the general call, which is one of those that filters let pass.
         // SAFETY: the mapping is this value's own, and nobody refers to it.
@@ -95,14 +94,14 @@ mod tests {
 
     #[test]
     fn a_child_is_seen_until_its_end() {
-        let Some(heirloom) = Heirloom::make() else { return eprintln!("skipped: not here") };
-        assert!(heirloom.is_alone());
+        let Some(attached) = AttachCount::make() else { return eprintln!("skipped: not here") };
+        assert!(attached.is_alone());
         // A child that has it sees that it is not the only one.
-        let seen = in_child(|| i32::from(heirloom.is_alone()));
+        let seen = in_child(|| i32::from(attached.is_alone()));
         assert_eq!(seen.unwrap(), Ended::Exit(0));
-        assert!(heirloom.is_alone(), "the child is gone");
-        heirloom.hand_on(false);
-        let seen = in_child(|| i32::from(heirloom.is_alone()));
+        assert!(attached.is_alone(), "the child is gone");
+        attached.hand_on(false);
+        let seen = in_child(|| i32::from(attached.is_alone()));
         assert_eq!(seen.unwrap(), Ended::Exit(1));
     }
 }
