@@ -114,10 +114,10 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// As [`exclusive_file`], without patience.
+/// As [`claim`], without patience.
 ///
 /// # Errors
-/// As for [`exclusive_file`], also when somebody has it for a moment only.
+/// As for [`claim`], also when somebody has it for a moment only.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Opening other things can have effects, or wait for ever.
