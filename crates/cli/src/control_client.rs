@@ -3,7 +3,9 @@
 
 use crate::library;
 use crate::refusal::{FAILED, Refusal, plain};
-use softswap_engine::door::control::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
+use softswap_engine::door::control_protocol::{
+    Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
+};
 use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
 use std::ffi::OsString;
 use std::io::ErrorKind;

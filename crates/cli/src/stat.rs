@@ -8,7 +8,7 @@ use crate::run::summary;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::control::{Request, Snapshot};
+use softswap_engine::door::control_protocol::{Request, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;

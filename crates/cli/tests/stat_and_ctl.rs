@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::door::control::MAX_ANSWER_BYTES;
+use softswap_engine::door::control_protocol::MAX_ANSWER_BYTES;
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;

@@ -3,7 +3,7 @@
 use super::{Ended, Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
 use softswap_engine::base::stats::Stats;
-use softswap_engine::door::control::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
+use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

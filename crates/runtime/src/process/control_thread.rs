@@ -7,7 +7,7 @@
 
 use super::descriptors;
 use crate::base::instance;
-use softswap_engine::door::control::{self as protocol, MAX_REQUEST_BYTES};
+use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::control_socket::{self, Listener, Peer};
 use softswap_sys::{futex, raw, signals};

@@ -47,6 +47,16 @@ const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of the filter, as the kernel has it.
+///
+/// ```no_run
+/// use softswap_sys::seccomp::{self, Instruction};
+/// use softswap_sys::raw;
+///
+/// let (base, len) = (17 << 40, 1 << 40);
+/// let filter: Vec<Instruction> = seccomp::build(base, len, raw::exempt_instruction_pointer());
+/// seccomp::install(&filter)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {

@@ -37,6 +37,13 @@ pub(crate) const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
 /// The base addresses of the window and of the gate.
+///
+/// ```
+/// use softswap_sys::aslr::Bases;
+///
+/// let bases = Bases::choose();
+/// assert_eq!(bases.to_string().parse(), Ok(bases));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
     window: usize,

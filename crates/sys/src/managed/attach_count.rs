@@ -15,6 +15,14 @@ use crate::aslr;
 use crate::raw;
 
 /// Memory that only says by how many it is mapped. No page of it is ever touched.
+///
+/// ```
+/// use softswap_sys::attach_count::AttachCount;
+///
+/// if let Some(count) = AttachCount::make() {
+///     assert!(count.is_alone(), "no child has been forked");
+/// }
+/// ```
 #[derive(Debug)]
 pub struct AttachCount {
     id: usize,

@@ -17,6 +17,14 @@ use std::sync::OnceLock;
 /// Brings in the page at an address that was touched (`true`: for writing).
 /// It says whether the touch may be repeated. It runs in a signal handler, so
 /// it must not touch managed memory or take a lock that a toucher may hold.
+///
+/// ```no_run
+/// use softswap_sys::inline::{self, Resolver};
+///
+/// let refuse: Resolver = |_address, _is_write| false;
+/// inline::install(refuse)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type Resolver = fn(address: usize, is_write: bool) -> bool;
 
 // Every access to managed memory by this module is one of these instructions.
@@ -170,6 +178,13 @@ pub fn prepare_thread() {
 /// Any number of views of the same memory may exist: accesses through them are
 /// the hardware's, not Rust's, and words that are aligned are read and written
 /// whole.
+///
+/// ```
+/// use softswap_sys::inline::Memory;
+///
+/// // Not where windows lie.
+/// assert_eq!(Memory::new(0x1000, 4096), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     start: usize,

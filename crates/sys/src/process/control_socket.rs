@@ -30,6 +30,13 @@ const BACKLOG: i32 = 16;
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Why there is no socket in a directory.
+///
+/// ```
+/// use softswap_sys::control_socket::{self, Unusable};
+/// use std::path::Path;
+///
+/// assert!(matches!(control_socket::check(Path::new("here"), 0), Err(Unusable::Relative)));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// A program may change its directory; the socket must be found all the same.
@@ -164,6 +171,20 @@ pub fn remove_stale(path: &Path) -> bool {
 }
 
 /// A socket with its name, open for clients.
+///
+/// ```
+/// use softswap_sys::control_socket::{self, Listener};
+/// use std::time::Duration;
+///
+/// # fn example(dir: &std::path::Path, uid: u32) -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = Listener::open(dir, uid, std::process::id())?;
+/// let client = control_socket::connect(listener.path(), Duration::from_secs(1))?;
+/// let server = listener.accept()?;
+/// client.write_all(b"stat\n", Duration::from_secs(1))?;
+/// assert_eq!(server.read_line(&mut [0; 100], Duration::from_secs(1))?, b"stat");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -232,6 +253,16 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// Who is at the other end.
+///
+/// ```
+/// use softswap_sys::control_socket::{Credentials, Peer};
+///
+/// # fn example(peer: &Peer) -> std::io::Result<()> {
+/// let Credentials { pid, uid } = peer.credentials()?;
+/// println!("process {pid} of user {uid}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Its process; 0 where that is not visible from here.
@@ -241,6 +272,17 @@ pub struct Credentials {
 }
 
 /// The other end of a connection.
+///
+/// ```
+/// use softswap_sys::control_socket::Peer;
+/// use std::time::Duration;
+///
+/// # fn example(peer: &Peer) -> std::io::Result<()> {
+/// peer.write_all(b"stat\n", Duration::from_secs(1))?;
+/// let answer = peer.read_to_end(1 << 16, Duration::from_secs(1))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 

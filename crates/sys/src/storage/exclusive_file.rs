@@ -30,6 +30,14 @@ const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a file or device was not claimed. Nothing was changed.
+///
+/// ```
+/// use softswap_sys::exclusive_file::{ClaimError, claim};
+/// use std::path::Path;
+///
+/// let refused = claim(Path::new("/dev/null")).unwrap_err();
+/// assert!(matches!(refused, ClaimError::Kind { kind: "a character device", .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ClaimError {
@@ -70,6 +78,14 @@ impl ClaimError {
 }
 
 /// A file or block device that is ours alone as long as this lives.
+///
+/// ```no_run
+/// use softswap_sys::exclusive_file::claim;
+///
+/// let area = claim("/swapfile".as_ref())?;
+/// println!("{} bytes, a device: {}", area.len_bytes, area.is_device);
+/// # Ok::<(), softswap_sys::exclusive_file::ClaimError>(())
+/// ```
 #[derive(Debug)]
 pub struct Claimed {
     /// Open for reading and writing, past the page cache if possible.
@@ -98,10 +114,10 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// As [`exclusive_file`], without patience.
+/// As [`claim`], without patience.
 ///
 /// # Errors
-/// As for [`exclusive_file`], also when somebody has it for a moment only.
+/// As for [`claim`], also when somebody has it for a moment only.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
     // Opening other things can have effects, or wait for ever.

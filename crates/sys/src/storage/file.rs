@@ -29,6 +29,20 @@ pub use super::unnamed_file::{is_in_memory, map_unnamed, open_for_copies};
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 /// An unnamed file that holds swapped pages.
+///
+/// ```
+/// use softswap_sys::file::SwapFile;
+/// use softswap_sys::memory::reserve_pages;
+///
+/// let page = &mut reserve_pages(1)?[0];
+/// let file = SwapFile::open(&std::env::temp_dir())?;
+/// page.0.fill(7);
+/// assert_eq!(file.write_at(&page.0, 0)?, 4096);
+/// page.0.fill(0);
+/// assert_eq!(file.read_at(&mut page.0, 0)?, 4096);
+/// assert_eq!(page.0, [7; 4096]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SwapFile {
     fd: OwnedFd,

@@ -12,6 +12,15 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// What a file lacks, and the byte at which that begins.
+///
+/// ```
+/// use softswap_sys::fiemap::FileExtent;
+/// use softswap_sys::file_layout::{Flaw, judge};
+///
+/// let extent = FileExtent::new(0, 1 << 30, 8192, 0).unwrap();
+/// assert_eq!(judge(&[extent], 8192), Ok(1));
+/// assert_eq!(judge(&[extent], 12288), Err(Flaw::Hole(8192)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// No storage.

@@ -9,6 +9,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A use that rules out another.
+///
+/// ```
+/// use softswap_sys::holders::Use;
+///
+/// let used = Use::Mounted("/mnt".into());
+/// assert_eq!(format!("{used}: {}", used.way_out()), "mounted at /mnt: unmount it with `umount /mnt`");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
     /// A file system on it is mounted there.

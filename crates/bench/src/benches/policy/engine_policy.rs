@@ -88,7 +88,7 @@ impl Memory {
         self.found.misses += u64::from(!is_kept);
         self.make_room();
         let heat = match seen.place() {
-            Place::Vacant => self.clock.welcome(page),
+            Place::Vacant => self.clock.heat_of_new(page),
             _ => self.grace(page),
         };
         self.finish(page, claim, heat);
@@ -104,7 +104,7 @@ impl Memory {
     fn grace(&self, page: PageNo) -> u8 {
         match self.grants {
             Grants::None => FRESH,
-            Grants::Refaults => self.clock.welcome_back(page, self.resident, Weight::EVEN),
+            Grants::Refaults => self.clock.heat_of_refault(page, self.resident, Weight::EVEN),
         }
     }
 
@@ -129,7 +129,7 @@ impl Memory {
             self.clock.claim_victims(&self.pages, &self.space, 1, &mut victims);
             // All memory but that of a page under way is somebody's, unclaimed.
             let [Some((page, claim))] = victims else { return };
-            self.clock.note_leaving(page);
+            self.clock.note_eviction(page);
             claim.publish(Place::Slot { slot: self.slot });
             if self.standby.is_on() {
                 self.standby.keep((self.slot, 0), || true, |_| true);

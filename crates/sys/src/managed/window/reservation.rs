@@ -13,6 +13,16 @@ pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 3
 const GATES: usize = 8;
 
 /// Why there is no window.
+///
+/// ```no_run
+/// use softswap_sys::window::{Window, WindowError};
+///
+/// match Window::reserve(1, false) {
+///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
+///     Err(error @ WindowError::Userfaultfd(_)) => println!("{error}"),
+///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
     /// userfaultfd is refused.
@@ -36,6 +46,13 @@ pub enum WindowError {
 }
 
 /// Protection of a range, as `mprotect` has it.
+///
+/// ```
+/// use softswap_sys::window::{Protection, READ_WRITE};
+///
+/// let read_only: Protection = READ_WRITE & !libc::PROT_WRITE;
+/// assert_eq!(read_only, libc::PROT_READ);
+/// ```
 pub type Protection = i32;
 /// The protection of managed memory unless the program asks for another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;

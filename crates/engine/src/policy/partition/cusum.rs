@@ -1,6 +1,6 @@
 //! What speaks for another limit, and what was decided so far.
 
-use super::tally::STEPS;
+use super::ghost_hits::STEPS;
 
 /// How often what a move back costs may be doubled, and halved: a quarter to 256 times.
 const MOST_DOUBT: i32 = 8;
@@ -43,7 +43,7 @@ impl Gain {
 
 /// What each move had gained by now, by its steps.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Cusum {
     to_pool: [Gain; STEPS + 1],
     to_resident: [Gain; STEPS + 1],
     /// The last move was one to resident pages, and was right if it is not undone in so many
@@ -53,18 +53,18 @@ pub(super) struct Course {
     doubt: i32,
 }
 
-impl Default for Course {
+impl Default for Cusum {
     /// Nothing speaks for the limit with which it begins: the first move back is made for a
     /// quarter of what it costs.
-    fn default() -> Course {
-        Course::with_doubt(LEAST_DOUBT)
+    fn default() -> Cusum {
+        Cusum::with_doubt(LEAST_DOUBT)
     }
 }
 
-impl Course {
-    fn with_doubt(doubt: i32) -> Course {
+impl Cusum {
+    fn with_doubt(doubt: i32) -> Cusum {
         let none = [Gain::default(); STEPS + 1];
-        Course { to_pool: none, to_resident: none, on_trial: None, doubt }
+        Cusum { to_pool: none, to_resident: none, on_trial: None, doubt }
     }
 
     /// Adds what was seen since the last look, by a plan for each number of steps that
@@ -111,7 +111,7 @@ impl Course {
         let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
         let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
         let on_trial = (towards == Towards::Resident).then_some(looks);
-        *self = Course { on_trial, ..Course::with_doubt(doubt) };
+        *self = Cusum { on_trial, ..Cusum::with_doubt(doubt) };
     }
 }
 
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn the_move_that_earned_most_beyond_its_cost_is_made() {
-        let mut course = Course::default();
+        let mut cusum = Cusum::default();
         let mut look = || {
-            course.follow(|towards, steps| match (towards, steps) {
+            cusum.follow(|towards, steps| match (towards, steps) {
                 (Towards::Resident, 1) => plan(3.0, 40.0),
                 (Towards::Resident, 2) => plan(6.0, 44.0),
                 (Towards::Resident, 3) => plan(6.0, 60.0),
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn a_move_beyond_the_bound_is_not_made() {
-        let mut course = Course::default();
+        let mut cusum = Cusum::default();
         let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { None };
-        (0..100).for_each(|_| assert_eq!(course.follow(bounded), None));
+        (0..100).for_each(|_| assert_eq!(cusum.follow(bounded), None));
     }
 
     #[test]
@@ -158,61 +158,61 @@ mod tests {
         // that was.
         for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
             for (wait, doubt) in [(trial - 1, LEAST_DOUBT + 1), (trial, LEAST_DOUBT)] {
-                let mut course = Course::default();
-                (0..50).for_each(|_| assert_eq!(course.follow(only(Towards::Resident, 0.0)), None));
-                while course.follow(only(Towards::Resident, gain_ns)).is_none() {}
-                (0..wait).for_each(|_| assert_eq!(course.follow(only(Towards::Pool, 0.0)), None));
-                assert!(course.follow(only(Towards::Pool, 11.0)).is_some());
-                assert_eq!(course.doubt, doubt, "{gain_ns} a look, undone after {wait}");
+                let mut cusum = Cusum::default();
+                (0..50).for_each(|_| assert_eq!(cusum.follow(only(Towards::Resident, 0.0)), None));
+                while cusum.follow(only(Towards::Resident, gain_ns)).is_none() {}
+                (0..wait).for_each(|_| assert_eq!(cusum.follow(only(Towards::Pool, 0.0)), None));
+                assert!(cusum.follow(only(Towards::Pool, 11.0)).is_some());
+                assert_eq!(cusum.doubt, doubt, "{gain_ns} a look, undone after {wait}");
             }
         }
     }
 
     #[test]
     fn what_was_wrong_is_doubted_and_what_was_right_is_not() {
-        let back = |course: &mut Course| {
+        let back = |cusum: &mut Cusum| {
             let back = |towards, steps| {
                 (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
             };
-            (1..10_000).find(|_| course.follow(back).is_some()).unwrap()
+            (1..10_000).find(|_| cusum.follow(back).is_some()).unwrap()
         };
-        let forth = |course: &mut Course| {
+        let forth = |cusum: &mut Cusum| {
             let forth = |towards, steps| {
                 (towards == Towards::Pool && steps == 1).then(|| plan(1.0, 0.5)).flatten()
             };
-            assert!(course.follow(forth).is_some());
+            assert!(cusum.follow(forth).is_some());
         };
         // The first is made for a quarter of its cost.
-        let mut course = Course::default();
+        let mut cusum = Cusum::default();
         for looks in [3, 5, 10, 20, 39] {
-            assert_eq!(back(&mut course), looks);
-            forth(&mut course);
+            assert_eq!(back(&mut cusum), looks);
+            forth(&mut cusum);
         }
         // Those that are not undone for long enough were right.
         for looks in [77, 39, 20, 10, 5, 3, 3] {
-            assert_eq!(back(&mut course), looks);
+            assert_eq!(back(&mut cusum), looks);
             let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
-            (0..100).for_each(|_| assert_eq!(course.follow(neither), None));
-            forth(&mut course);
+            (0..100).for_each(|_| assert_eq!(cusum.follow(neither), None));
+            forth(&mut cusum);
         }
     }
 
     #[test]
     fn reads_of_what_is_sent_on_count_in_full_however_right_moves_were() {
-        let mut course = Course::default();
+        let mut cusum = Cusum::default();
         let to_resident = |towards, steps| {
             let plan = Plan { gain_ns: 1.0, cost_ns: 10.0, reading_ns: 6.0 };
             (towards == Towards::Resident && steps == 1).then_some(plan)
         };
         // A quarter of 10, all of 6, and more.
-        let looks = (1..100).find(|_| course.follow(to_resident).is_some());
+        let looks = (1..100).find(|_| cusum.follow(to_resident).is_some());
         assert_eq!(looks, Some(9));
         // It is on trial until it has gained 16, at this rate.
         let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
         let wait = 9.0 * 16.0 / 8.5;
-        (0..wait as u32).for_each(|_| assert_eq!(course.follow(neither), None));
-        assert!(course.on_trial.is_some());
-        (0..2).for_each(|_| assert_eq!(course.follow(neither), None));
-        assert!(course.on_trial.is_none());
+        (0..wait as u32).for_each(|_| assert_eq!(cusum.follow(neither), None));
+        assert!(cusum.on_trial.is_some());
+        (0..2).for_each(|_| assert_eq!(cusum.follow(neither), None));
+        assert!(cusum.on_trial.is_none());
     }
 }

@@ -12,7 +12,7 @@ type Counts = [AtomicU32; STEPS];
 /// What has been seen since the last look. Threads may note while it is looked at: parts of
 /// what they say then count the next time.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct GhostHits {
     events: AtomicU32,
     /// Faults to come that are not counted.
     unsettled: AtomicU32,
@@ -39,7 +39,7 @@ pub(super) struct Seen {
     pub(super) pooled: [u32; STEPS + 1],
 }
 
-impl Tally {
+impl GhostHits {
     /// A touched page was in the pool. It had been resident with more than
     /// `until_resident` steps more for resident pages; with more than `until_lost` less for
     /// the pool, it had been on the disk.
@@ -161,25 +161,25 @@ mod tests {
 
     #[test]
     fn after_a_move_as_many_faults_as_pages_are_not_counted() {
-        let tally = Tally::default();
-        tally.settle(3);
-        (0..3).for_each(|_| tally.note_pooled(1, STEPS));
-        assert_eq!(tally.events(), 0);
-        tally.note_pooled(1, STEPS);
-        assert_eq!(tally.events(), 1);
+        let ghost_hits = GhostHits::default();
+        ghost_hits.settle(3);
+        (0..3).for_each(|_| ghost_hits.note_pooled(1, STEPS));
+        assert_eq!(ghost_hits.events(), 0);
+        ghost_hits.note_pooled(1, STEPS);
+        assert_eq!(ghost_hits.events(), 1);
         // Wherever they come from, and whether or not they make a difference.
-        tally.settle(3);
-        tally.note_on_disk(0);
-        tally.note_pooled(STEPS, STEPS);
-        assert!(!tally.is_settled());
-        tally.note_pooled(0, STEPS);
-        assert!(tally.is_settled());
-        tally.note_on_disk(0);
-        assert_eq!(tally.events(), 2);
-        tally.settle(1);
-        tally.forget();
-        tally.note_pooled(0, 0);
-        assert_eq!(tally.events(), 1);
+        ghost_hits.settle(3);
+        ghost_hits.note_on_disk(0);
+        ghost_hits.note_pooled(STEPS, STEPS);
+        assert!(!ghost_hits.is_settled());
+        ghost_hits.note_pooled(0, STEPS);
+        assert!(ghost_hits.is_settled());
+        ghost_hits.note_on_disk(0);
+        assert_eq!(ghost_hits.events(), 2);
+        ghost_hits.settle(1);
+        ghost_hits.forget();
+        ghost_hits.note_pooled(0, 0);
+        assert_eq!(ghost_hits.events(), 1);
     }
 
     proptest! {
@@ -188,13 +188,13 @@ mod tests {
             pooled in prop::collection::vec((0..2 * STEPS, 0..2 * STEPS), 0..100),
             on_disk in prop::collection::vec(0..2 * STEPS, 0..100),
         ) {
-            let tally = Tally::default();
-            pooled.iter().for_each(|(resident, lost)| tally.note_pooled(*resident, *lost));
-            on_disk.iter().for_each(|until| tally.note_on_disk(*until));
+            let ghost_hits = GhostHits::default();
+            pooled.iter().for_each(|(resident, lost)| ghost_hits.note_pooled(*resident, *lost));
+            on_disk.iter().for_each(|until| ghost_hits.note_on_disk(*until));
             let makes_a_difference = pooled.iter().filter(|(a, b)| *a.min(b) < STEPS).count()
                 + on_disk.iter().filter(|until| **until < STEPS).count();
-            prop_assert_eq!(tally.events() as usize, makes_a_difference);
-            let seen = tally.take();
+            prop_assert_eq!(ghost_hits.events() as usize, makes_a_difference);
+            let seen = ghost_hits.take();
             for steps in 0..=STEPS {
                 let resident = pooled.iter().filter(|(resident, _)| *resident < steps).count();
                 let lost = |(resident, lost): &&(usize, usize)| *lost < steps && *resident >= steps;
@@ -204,8 +204,8 @@ mod tests {
                 prop_assert_eq!(seen.lost[steps] as usize, lost);
                 prop_assert_eq!(seen.pooled[steps] as usize, pooled);
             }
-            prop_assert_eq!(tally.events(), 0);
-            prop_assert!(tally.take().resident.iter().all(|count| *count == 0));
+            prop_assert_eq!(ghost_hits.events(), 0);
+            prop_assert!(ghost_hits.take().resident.iter().all(|count| *count == 0));
         }
     }
 }

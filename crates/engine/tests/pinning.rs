@@ -5,7 +5,7 @@ mod common;
 use common::{Setup, World, assert_holds, random, scramble, write_all};
 use softswap_engine::base::access::Access;
 use softswap_engine::core::errors::{Exhausted, FaultError};
-use softswap_engine::door::engine::holding::Then;
+use softswap_engine::door::engine::pinning::Then;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_thread;
 use softswap_sys::{signals, threads};

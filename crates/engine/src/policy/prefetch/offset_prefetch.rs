@@ -15,7 +15,7 @@ use softswap_sys::memory::reserve_u64;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How far companions may lie from a page.
+/// How far prefetch may lie from a page.
 const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
 /// Faults after which a page is not touched together with this one.
 const RECENT: usize = 8;
@@ -79,7 +79,7 @@ impl Offsets {
 /// What is known about pages that are touched together. Threads may overwrite each
 /// other's notes: all of it is an estimate.
 #[derive(Debug)]
-pub struct Companions {
+pub struct OffsetPrefetch {
     /// Per chunk: how likely what lies at each of the [`OFFSETS`] is to follow.
     chunks: &'static [AtomicU64],
     /// The last pages that came from the disk, with the offsets that are being
@@ -89,13 +89,13 @@ pub struct Companions {
     turns: AtomicU32,
 }
 
-impl Companions {
+impl OffsetPrefetch {
     /// For a window of so many pages.
     ///
     /// # Errors
     /// When there is no address space for the table.
-    pub fn new(pages: usize) -> io::Result<Companions> {
-        Ok(Companions {
+    pub fn new(pages: usize) -> io::Result<OffsetPrefetch> {
+        Ok(OffsetPrefetch {
             chunks: reserve_u64(pages / CHUNK_PAGES as usize + 1)?,
             recent: [const { AtomicU64::new(0) }; RECENT],
             next: AtomicUsize::new(0),
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn companions() -> Companions {
-        Companions::new(1 << 20).unwrap()
+    fn prefetch() -> OffsetPrefetch {
+        OffsetPrefetch::new(1 << 20).unwrap()
     }
 
     fn all() -> Offsets {
@@ -188,75 +188,74 @@ mod tests {
     }
 
     /// Touches with nothing read along.
-    fn note(companions: &Companions, pages: &[PageNo]) {
-        pages.iter().for_each(|page| companions.note(*page, all()));
+    fn note(prefetch: &OffsetPrefetch, pages: &[PageNo]) {
+        pages.iter().for_each(|page| prefetch.note(*page, all()));
     }
 
     /// What is likely, whatever turn it is.
-    fn likely(companions: &Companions, page: PageNo) -> Offsets {
-        let turns = (0..3).map(|_| companions.likely(page, all()));
+    fn likely(prefetch: &OffsetPrefetch, page: PageNo) -> Offsets {
+        let turns = (0..3).map(|_| prefetch.likely(page, all()));
         turns.into_iter().find(|likely| !likely.is_empty()).unwrap_or_default()
     }
 
     #[test]
     fn what_follows_a_page_mostly_is_read_along_soon() {
-        let companions = companions();
-        assert!(likely(&companions, 100).is_empty());
+        let prefetch = prefetch();
+        assert!(likely(&prefetch, 100).is_empty());
         for row in 0..10 {
             let page = 1024 + 40 * row;
-            note(&companions, &[page, page - 1, page + 2]);
+            note(&prefetch, &[page, page - 1, page + 2]);
         }
         // Seen from the first page of each three, from the second and the third.
-        assert_eq!(likely(&companions, 1030), offsets(&[-1, 2, 3]));
-        assert!(likely(&companions, 100).is_empty(), "another chunk is its own");
+        assert_eq!(likely(&prefetch, 1030), offsets(&[-1, 2, 3]));
+        assert!(likely(&prefetch, 100).is_empty(), "another chunk is its own");
     }
 
     #[test]
     fn what_follows_no_more_is_not_read_along_soon_after() {
-        let companions = companions();
+        let prefetch = prefetch();
         for row in 0..20 {
-            note(&companions, &[1024 + 20 * row, 1025 + 20 * row]);
+            note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]);
         }
-        assert_eq!(likely(&companions, 1100), offsets(&[1]));
+        assert_eq!(likely(&prefetch, 1100), offsets(&[1]));
         let turns = (0..2000).find(|row| {
             let page = 1024 + 9 * (row % 50);
-            let along = companions.likely(page, all());
-            companions.note(page, all().without(along));
-            likely(&companions, page).is_empty()
+            let along = prefetch.likely(page, all());
+            prefetch.note(page, all().without(along));
+            likely(&prefetch, page).is_empty()
         });
         assert!(turns.is_some_and(|turns| turns < 500), "after {turns:?} faults");
     }
 
     #[test]
     fn every_now_and_then_nothing_is_read_along() {
-        let companions = companions();
-        (0..20).for_each(|row| note(&companions, &[1024 + 20 * row, 1025 + 20 * row]));
-        let probes = (0..160).filter(|_| companions.likely(1024, all()).is_empty()).count();
+        let prefetch = prefetch();
+        (0..20).for_each(|row| note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]));
+        let probes = (0..160).filter(|_| prefetch.likely(1024, all()).is_empty()).count();
         assert!((8..=12).contains(&probes), "{probes} of 160");
-        let even =
-            (0..160).filter(|turn| companions.likely(1024, all()).is_empty() && turn % 2 == 0);
+        let even = (0..160).filter(|turn| prefetch.likely(1024, all()).is_empty() && turn % 2 == 0);
         assert!((3..=7).contains(&even.count()), "whatever a program does in turn");
-        assert!(companions.likely(1024, Offsets::default()).is_empty());
+        assert!(prefetch.likely(1024, Offsets::default()).is_empty());
     }
 
     #[test]
     fn what_is_not_watched_is_not_judged() {
-        let companions = companions();
-        (0..50).for_each(|row| companions.note(1024 + row, Offsets::default()));
-        assert!(likely(&companions, 1024).is_empty());
+        let prefetch = prefetch();
+        (0..50).for_each(|row| prefetch.note(1024 + row, Offsets::default()));
+        assert!(likely(&prefetch, 1024).is_empty());
         assert_eq!(all().without(offsets(&[2])).count(), OFFSETS.len() - 1);
     }
 
     proptest! {
         /// Of touches that have nothing to do with each other hardly any is taken for
-        /// a companion, and no page is ever named that does not exist.
+        /// an offset that counts, and no page is ever named that does not exist.
         #[test]
-        fn touches_at_random_have_no_companions(pages in prop::collection::vec(0..512u64, 200..400)) {
-            let companions = companions();
+        fn touches_at_random_follow_at_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
+            let prefetch = prefetch();
             let mut named = 0;
             for page in &pages {
-                companions.note(*page, all());
-                named += likely(&companions, *page).count();
+                prefetch.note(*page, all());
+                named += likely(&prefetch, *page).count();
             }
             prop_assert!(named < pages.len() / 2, "{} of {}", named, pages.len());
         }

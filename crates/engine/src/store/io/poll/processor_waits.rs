@@ -42,7 +42,7 @@ const REFUSED_NS: u64 = 1_000_000_000;
 /// What is known of a processor. Those who wait there write it.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Place {
+struct ProcessorWait {
     /// Mean of its waits, in ns; 0: none yet.
     mean_ns: AtomicU64,
     /// When to try it, and how long after that again.
@@ -52,9 +52,9 @@ struct Place {
 
 /// What is known of all processors, whatever area pages come from.
 #[derive(Debug)]
-pub struct Places {
+pub struct ProcessorWaits {
     is_on: AtomicBool,
-    places: Box<[Place]>,
+    places: Box<[ProcessorWait]>,
     /// Waits since the last decision, and when that was.
     waits: AtomicU32,
     /// Whether there were as many since somebody asked for advice as make it worth
@@ -70,17 +70,17 @@ pub struct Places {
     stayed: AtomicU32,
 }
 
-impl Places {
+impl ProcessorWaits {
     /// Nothing known yet of processors with numbers below `most`.
     #[must_use]
-    pub fn new(is_on: bool, most: usize) -> Places {
+    pub fn new(is_on: bool, most: usize) -> ProcessorWaits {
         let others = most.saturating_sub(1) as u64;
-        let place = |_| Place {
+        let place = |_| ProcessorWait {
             mean_ns: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
             gap_ns: AtomicU64::new(others * FIRST_TRIAL_NS),
         };
-        Places {
+        ProcessorWaits {
             is_on: AtomicBool::new(is_on),
             places: (0..most).map(place).collect(),
             waits: AtomicU32::new(0),
@@ -234,7 +234,7 @@ mod tests {
 
     /// A thread that waits for page after page, and goes where it is told.
     struct World {
-        places: Places,
+        places: ProcessorWaits,
         now: u64,
         at: usize,
         moves: usize,
@@ -247,7 +247,7 @@ mod tests {
 
     impl World {
         fn new(most: usize) -> World {
-            let places = Places::new(true, most);
+            let places = ProcessorWaits::new(true, most);
             World {
                 places,
                 now: 1,
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_wait_on_two_processors_tells_nothing_of_either_and_one_beyond_them_neither() {
-        let places = Places::new(true, 2);
+        let places = ProcessorWaits::new(true, 2);
         places.record((0, 1), QUICK_NS);
         places.record((7, 7), QUICK_NS);
         assert!(places.places.iter().all(|place| place.mean_ns.load(Relaxed) == 0));
@@ -378,7 +378,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_mean_lies_between_what_was_recorded(times in prop::collection::vec(1..u64::MAX / 8, 1..200)) {
-            let places = Places::new(true, 2);
+            let places = ProcessorWaits::new(true, 2);
             times.iter().for_each(|ns| places.record((1, 1), *ns));
             let mean = places.places[1].mean_ns.load(Relaxed);
             let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());

@@ -3,7 +3,7 @@
 //! Found by looking at some of them, taken at random, again and again. The oldest sixteenth
 //! of them is what the pool would give up first.
 
-use super::tally::STEPS;
+use super::ghost_hits::STEPS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Objects looked at each time, and that count together. The first time it is as many.
@@ -53,18 +53,18 @@ impl Samples {
     }
 }
 
-/// Ages that so many sixteenths of the objects have not come to, in pages that left since;
+/// ObjectAges that so many sixteenths of the objects have not come to, in pages that left since;
 /// more than any while nothing is known.
 #[derive(Debug)]
-pub(super) struct Ages([AtomicU64; STEPS]);
+pub(super) struct ObjectAges([AtomicU64; STEPS]);
 
-impl Default for Ages {
-    fn default() -> Ages {
-        Ages([const { AtomicU64::new(u64::MAX) }; STEPS])
+impl Default for ObjectAges {
+    fn default() -> ObjectAges {
+        ObjectAges([const { AtomicU64::new(u64::MAX) }; STEPS])
     }
 }
 
-impl Ages {
+impl ObjectAges {
     /// Learns from what was looked at, if that was enough.
     pub(super) fn learn(&self, samples: &Samples) {
         if samples.count < STEPS {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn nothing_is_younger_while_nothing_is_known() {
-        let ages = Ages::default();
+        let ages = ObjectAges::default();
         assert_eq!(ages.younger(u64::MAX, 1600), 0);
         let mut samples = Samples::default();
         let few = Cell::new(STEPS - 1);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_objects_and_what_was_long_ago_does_not_count() {
-        let (ages, mut samples) = (Ages::default(), Samples::default());
+        let (ages, mut samples) = (ObjectAges::default(), Samples::default());
         for oldest in [1 << 20, 1000] {
             for _ in 0..=SAMPLES / EACH_TIME {
                 samples.look(|random| Some((random >> 32) % oldest));

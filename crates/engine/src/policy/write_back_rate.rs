@@ -21,7 +21,7 @@ const UNKNOWN_PAGES: u64 = 64;
 /// What passes through the pool. Threads may overwrite each other's notes: all of it is an
 /// estimate.
 #[derive(Debug, Default)]
-pub struct Turnover {
+pub struct WriteBackRate {
     /// Pages that left memory between a page and its going on.
     age: AtomicU64,
     /// Pages that left memory, those that went on, and those found on the disk.
@@ -30,7 +30,7 @@ pub struct Turnover {
     came_back: AtomicU64,
 }
 
-impl Turnover {
+impl WriteBackRate {
     /// So many pages left the program's memory, for the pool or not.
     pub fn note_left(&self, pages: u64) {
         let left = self.left.fetch_add(pages, Relaxed) + pages;
@@ -94,45 +94,45 @@ mod tests {
 
     #[test]
     fn what_went_on_just_now_had_needed_hardly_any_more_room() {
-        let turnover = Turnover::default();
-        turnover.note_age(1000);
-        turnover.note_left(2000);
-        turnover.note_gone(500);
-        assert_eq!(turnover.note_found(900), 0);
-        assert_eq!(turnover.note_found(1000), 0);
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_age(1000);
+        write_back_rate.note_left(2000);
+        write_back_rate.note_gone(500);
+        assert_eq!(write_back_rate.note_found(900), 0);
+        assert_eq!(write_back_rate.note_found(1000), 0);
         // Of 400 that left since, a quarter went on.
-        assert_eq!(turnover.note_found(1400), 100);
+        assert_eq!(write_back_rate.note_found(1400), 100);
     }
 
     #[test]
     fn what_comes_back_is_counted_against_what_went_on() {
-        let turnover = Turnover::default();
-        assert_eq!(turnover.share_back(), 1.0, "not known");
-        turnover.note_gone(6400);
-        assert!(turnover.share_back() < 0.011);
-        (0..1552).for_each(|_| assert_eq!(turnover.note_found(0), 0));
-        assert_eq!(turnover.share_back(), 0.25);
-        (0..10_000).for_each(|_| assert_eq!(turnover.note_found(0), 0));
-        assert_eq!(turnover.share_back(), 1.0);
-        turnover.note_gone(100_000);
-        turnover.forget();
-        assert_eq!(turnover.share_back(), 1.0);
+        let write_back_rate = WriteBackRate::default();
+        assert_eq!(write_back_rate.share_back(), 1.0, "not known");
+        write_back_rate.note_gone(6400);
+        assert!(write_back_rate.share_back() < 0.011);
+        (0..1552).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
+        assert_eq!(write_back_rate.share_back(), 0.25);
+        (0..10_000).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
+        assert_eq!(write_back_rate.share_back(), 1.0);
+        write_back_rate.note_gone(100_000);
+        write_back_rate.forget();
+        assert_eq!(write_back_rate.share_back(), 1.0);
     }
 
     #[test]
     fn what_was_long_ago_counts_little() {
-        let turnover = Turnover::default();
-        turnover.note_age(64);
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_age(64);
         (0..100).for_each(|_| {
-            turnover.note_left(100);
-            turnover.note_gone(100);
+            write_back_rate.note_left(100);
+            write_back_rate.note_gone(100);
         });
-        assert!(turnover.note_found(64 + 100) >= 90);
-        (0..1000).for_each(|_| turnover.note_left(100));
-        assert_eq!(turnover.note_found(64 + 100), 0, "nothing goes on any more");
-        (0..1000).for_each(|_| turnover.note_age(6400));
-        turnover.note_gone(100_000);
-        assert_eq!(turnover.note_found(6000), 0, "younger than what goes on now");
+        assert!(write_back_rate.note_found(64 + 100) >= 90);
+        (0..1000).for_each(|_| write_back_rate.note_left(100));
+        assert_eq!(write_back_rate.note_found(64 + 100), 0, "nothing goes on any more");
+        (0..1000).for_each(|_| write_back_rate.note_age(6400));
+        write_back_rate.note_gone(100_000);
+        assert_eq!(write_back_rate.note_found(6000), 0, "younger than what goes on now");
     }
 
     proptest! {
@@ -145,20 +145,20 @@ mod tests {
         ) {
             const OBJECTS: usize = 500;
             const MORE: usize = 100;
-            let turnover = Turnover::default();
+            let write_back_rate = WriteBackRate::default();
             let (mut pool, mut gone) = (VecDeque::new(), VecDeque::new());
             let mut random = seed | 1;
             let (mut right, mut all) = (0, 0);
             for now in 0..40_000_u64 {
-                turnover.note_left(1);
+                write_back_rate.note_left(1);
                 // One in so many packs; the others pass it by.
                 if now % packs == 0 {
                     pool.push_back(now);
                 }
                 if pool.len() > OBJECTS {
                     let oldest = pool.pop_front().unwrap();
-                    turnover.note_age(now - oldest);
-                    turnover.note_gone(1);
+                    write_back_rate.note_age(now - oldest);
+                    write_back_rate.note_gone(1);
                     gone.push_back(oldest);
                     if gone.len() > 4 * MORE {
                         gone.pop_front();
@@ -169,7 +169,7 @@ mod tests {
                 random ^= random << 17;
                 if now > 10_000 && random % 64 == 0 {
                     let at = (random >> 32) as usize % gone.len();
-                    let needed = turnover.note_found(now - gone[at]);
+                    let needed = write_back_rate.note_found(now - gone[at]);
                     all += 1;
                     let would_stay = gone.len() - at <= MORE;
                     right += u32::from((needed <= MORE as u64) == would_stay);

@@ -53,7 +53,7 @@ impl Stopwatch {
 
 /// What faults cost, and pages that leave.
 #[derive(Debug)]
-pub struct Prices {
+pub struct FaultCosts {
     processors: u64,
     /// Processor time of a fault from the pool, and of one from the disk.
     pool_cpu_ns: AtomicU64,
@@ -77,11 +77,11 @@ pub struct Prices {
     spare: AtomicU64,
 }
 
-impl Prices {
+impl FaultCosts {
     /// Before any fault, on so many processors.
     #[must_use]
-    pub fn new(processors: usize) -> Prices {
-        Prices {
+    pub fn new(processors: usize) -> FaultCosts {
+        FaultCosts {
             processors: processors as u64,
             pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
             disk_cpu_ns: AtomicU64::new(DISK_CPU_NS),
@@ -105,7 +105,7 @@ impl Prices {
         ns
     }
 
-    /// As [`Prices::took`], with the times.
+    /// As [`FaultCosts::took`], with the times.
     pub(super) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
@@ -223,28 +223,28 @@ mod tests {
     const CPU_NS: u64 = 40_000;
     const DISK_NS: u64 = 200_000;
 
-    /// Prices on two processors after reads that took so much of one, and for each phase
+    /// FaultCosts on two processors after reads that took so much of one, and for each phase
     /// windows in which all threads together used so much of both, in percent, and waited
     /// for so many reads.
-    fn after(phases: &[(u64, u64)]) -> Prices {
-        let prices = Prices::new(2);
-        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
+    fn after(phases: &[(u64, u64)]) -> FaultCosts {
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
         let (mut now_ns, mut cpu_ns) = (7, 0);
-        prices.look(now_ns, || cpu_ns);
-        prices.waited_ns.store(0, Relaxed);
+        costs.look(now_ns, || cpu_ns);
+        costs.waited_ns.store(0, Relaxed);
         for (used_percent, reads) in phases.iter().flat_map(|phase| [phase; 100]) {
-            (0..*reads).for_each(|_| prices.note(Tier::Disk, DISK_NS, None));
+            (0..*reads).for_each(|_| costs.note(Tier::Disk, DISK_NS, None));
             now_ns += 2 * WINDOW_NS;
             cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
-            prices.look(now_ns, || cpu_ns);
-            prices.look(now_ns + 1, || unreachable!("not due"));
+            costs.look(now_ns, || cpu_ns);
+            costs.look(now_ns + 1, || unreachable!("not due"));
         }
-        prices
+        costs
     }
 
-    fn disk_ns(prices: &Prices) -> u64 {
-        let (_, disk_ns) = prices.faults_ns();
-        disk_ns - SIGNAL_NS - prices.leave_ns()
+    fn disk_ns(costs: &FaultCosts) -> u64 {
+        let (_, disk_ns) = costs.faults_ns();
+        disk_ns - SIGNAL_NS - costs.leave_ns()
     }
 
     #[test]
@@ -284,47 +284,47 @@ mod tests {
 
     #[test]
     fn a_read_that_was_held_up_counts_like_a_few() {
-        let prices = Prices::new(2);
-        (0..1000).for_each(|_| prices.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
-        let before = disk_ns(&prices);
-        prices.note(Tier::Disk, 5_000_000_000, Some(4_000_000));
-        let after = disk_ns(&prices);
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
+        let before = disk_ns(&costs);
+        costs.note(Tier::Disk, 5_000_000_000, Some(4_000_000));
+        let after = disk_ns(&costs);
         assert!(after > before && after < before * 5 / 4, "{before} and {after}");
     }
 
     #[test]
     fn what_a_fault_from_the_pool_takes_is_what_it_takes_of_a_processor() {
-        let prices = Prices::new(2);
-        (0..1000).for_each(|_| prices.note(Tier::Pool, 4_000_000, None));
-        assert_eq!(prices.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + LEAVE_NS);
-        (0..1000).for_each(|_| prices.note(Tier::Pool, 4_000_000, Some(8_000)));
-        let pool_ns = prices.faults_ns().0 - SIGNAL_NS - LEAVE_NS;
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, None));
+        assert_eq!(costs.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + LEAVE_NS);
+        (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, Some(8_000)));
+        let pool_ns = costs.faults_ns().0 - SIGNAL_NS - LEAVE_NS;
         assert!((7_800..=8_000).contains(&pool_ns), "{pool_ns}");
-        prices.note(Tier::Zero, 1, Some(1));
-        assert_eq!(prices.disk_share(), 0);
+        costs.note(Tier::Zero, 1, Some(1));
+        assert_eq!(costs.disk_share(), 0);
     }
 
     #[test]
     fn a_clock_that_begins_anew_is_no_use_of_processors() {
-        let prices = Prices::new(2);
-        prices.look(WINDOW_NS, || 1_000 * WINDOW_NS);
-        prices.look(3 * WINDOW_NS, || WINDOW_NS);
-        assert_eq!(prices.idle_share.load(Relaxed), u64::from(WHOLE));
+        let costs = FaultCosts::new(2);
+        costs.look(WINDOW_NS, || 1_000 * WINDOW_NS);
+        costs.look(3 * WINDOW_NS, || WINDOW_NS);
+        assert_eq!(costs.idle_share.load(Relaxed), u64::from(WHOLE));
     }
 
     #[test]
     fn what_background_reclaim_uses_was_left_to_it() {
         let leaves = |processors: u64, used_percent: u64, behind_percent: u64| {
-            let prices = Prices::new(processors as usize);
+            let costs = FaultCosts::new(processors as usize);
             let (mut now_ns, mut cpu_ns) = (7, 0);
-            prices.look(now_ns, || cpu_ns);
+            costs.look(now_ns, || cpu_ns);
             for _ in 0..100 {
                 now_ns += WINDOW_NS;
                 cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
-                prices.reclaimed_behind(WINDOW_NS * behind_percent / 100);
-                prices.look(now_ns, || cpu_ns);
+                costs.reclaimed_behind(WINDOW_NS * behind_percent / 100);
+                costs.look(now_ns, || cpu_ns);
             }
-            prices.leaves_a_processor()
+            costs.leaves_a_processor()
         };
         for behind_percent in [0, 50, 100] {
             assert!(leaves(2, 100, behind_percent), "{behind_percent}");
@@ -334,14 +334,16 @@ mod tests {
         // All busy, and background reclaim one of them.
         assert!(!leaves(2, 133, 67) && !leaves(3, 225, 75) && !leaves(4, 320, 80));
         // Before anything is known.
-        assert!(Prices::new(2).leaves_a_processor() && !Prices::new(1).leaves_a_processor());
+        assert!(
+            FaultCosts::new(2).leaves_a_processor() && !FaultCosts::new(1).leaves_a_processor()
+        );
     }
 
     #[test]
     fn a_stopwatch_says_how_long_it_ran() {
-        let prices = Prices::new(1);
+        let costs = FaultCosts::new(1);
         let watch = Stopwatch::start();
-        let first = prices.took(Tier::Pool, &watch);
-        assert!(prices.took(Tier::Pool, &watch) >= first);
+        let first = costs.took(Tier::Pool, &watch);
+        assert!(costs.took(Tier::Pool, &watch) >= first);
     }
 }
