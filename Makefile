@@ -28,6 +28,7 @@ check: ## format, order, lints and unit tests: what to run before each commit
 	$(CARGO) fmt --all --check
 	tests/order_test.py
 	tests/order.py
+	tests/names.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --lib
 

@@ -124,6 +124,7 @@ step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
 step "order of rooms: what the check refuses" tests/order_test.py
 step "order of rooms" tests/order.py
+step "what the documents name" tests/names.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models

@@ -4,7 +4,7 @@ use crate::numbers;
 use softswap_engine::store::swap::contents::recognise;
 use softswap_engine::store::swap::header::{HEADER_OFFSET, Header, label_field};
 use softswap_sys::fiemap::{self, FileExtent};
-use softswap_sys::{PAGE_SIZE, layout};
+use softswap_sys::{PAGE_SIZE, file_layout};
 
 /// A header that is understood keeps its promises, and what is written again is
 /// read again.
@@ -59,7 +59,7 @@ pub(crate) fn extents(input: &[u8]) {
     assert_eq!(mapped_bytes, bytes);
     assert!(pages <= bytes / PAGE_SIZE as u64);
     assert!(hole_bytes <= file_bytes.max(found.last().map_or(0, FileExtent::end)));
-    if let Ok(pieces) = layout::judge(&found, file_bytes) {
+    if let Ok(pieces) = file_layout::judge(&found, file_bytes) {
         assert!(pieces <= found.len() as u64 && file_bytes <= bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! Requests and answers on the control socket.
 
 use crate::text;
-use softswap_engine::door::control::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
+use softswap_engine::door::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
 use softswap_engine::door::settings::{parse_sleep, show_sleep};
 
 /// A request that is understood is written as one that is understood alike; what

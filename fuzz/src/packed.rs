@@ -1,7 +1,7 @@
 //! Whatever a slot gives back, a packed page's parts lie within it, one after
 //! the other, and adding to it never overwrites what is there.
 
-use softswap_engine::codec::packed_slot::{self, MAX_PARTS, Packer};
+use softswap_engine::codec::packed_slot::{self, MAX_PARTS, SlotPacker};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(input: &[u8]) {
         assert!(end <= page.as_ptr_range().end as usize);
     }
     // The same bytes as parts to be added.
-    let (mut page, mut packer) = ([0; PAGE_BYTES], Packer::default());
+    let (mut page, mut packer) = ([0; PAGE_BYTES], SlotPacker::default());
     let mut added = Vec::new();
     for bytes in input.split(|byte| *byte == b'\n') {
         let tag = bytes.first().map_or(0, |byte| byte & 15);

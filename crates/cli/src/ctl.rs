@@ -1,9 +1,9 @@
 //! `softswap ctl`: the settings of a running program.
 
-use crate::control::{self, visible};
+use crate::control_client::{self, visible};
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
-use softswap_engine::door::control::{Request, pairs};
+use softswap_engine::door::control_protocol::{Request, pairs};
 use softswap_engine::door::settings::SETTINGS;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -57,7 +57,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),
     };
-    let (_, body) = control::ask(args.pid, &request)?;
+    let (_, body) = control_client::ask(args.pid, &request)?;
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {

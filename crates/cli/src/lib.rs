@@ -16,7 +16,7 @@ pub mod refusal;
 #[doc(hidden)]
 pub mod units;
 #[doc(hidden)]
-pub mod machine;
+pub mod memory_limits;
 #[doc(hidden)]
 pub mod contents;
 #[doc(hidden)]
@@ -24,7 +24,7 @@ pub mod swapdir;
 #[doc(hidden)]
 pub mod library;
 #[doc(hidden)]
-pub mod control;
+pub mod control_client;
 
 mod run;
 mod stat;

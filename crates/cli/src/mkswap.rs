@@ -1,6 +1,6 @@
 //! `softswap mkswap`: makes a file or block device a swap area.
 
-use crate::control::visible;
+use crate::control_client::visible;
 use crate::refusal::{FAILED, Refusal, plain};
 use crate::units;
 use clap::Args;

@@ -2,7 +2,7 @@
 
 use crate::run::{areas, program, settings};
 use crate::units::{self, Amount};
-use crate::{control, machine};
+use crate::{control_client, memory_limits};
 use softswap_engine::door::config::{AreaSpec, PoolLimit};
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
 /// The mount point and the own group of each hierarchy of control groups, by
 /// the texts of `mountinfo` and `cgroup`.
 pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<PathBuf>)> {
-    let found = machine::hierarchies_of(mountinfo, membership);
+    let found = memory_limits::hierarchies_of(mountinfo, membership);
     found
         .into_iter()
         .map(|found| (found.top.clone(), found.chain().map(Into::into).collect()))
@@ -59,7 +59,7 @@ pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<Pa
 
 /// Number, and name as it is shown, of the process with this `status`.
 pub fn process_status(status: &str) -> Option<(u32, String)> {
-    control::Process::of_status(status).map(|process| (process.pid, process.name))
+    control_client::Process::of_status(status).map(|process| (process.pid, process.name))
 }
 
 /// The dynamic loader that a program asks for.

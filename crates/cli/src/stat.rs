@@ -1,6 +1,6 @@
 //! `softswap stat`: how a running program fares.
 
-use crate::control::{self, visible};
+use crate::control_client::{self, visible};
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
@@ -8,7 +8,7 @@ use crate::run::summary;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::control::{Request, Snapshot};
+use softswap_engine::door::control_protocol::{Request, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -44,7 +44,7 @@ struct Stat {
 }
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
-    let (process, body) = control::ask(args.pid, &Request::Stat)?;
+    let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
     let pid = process.pid;
     let snapshot = Snapshot::parse(&body)
         .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;

@@ -1,6 +1,6 @@
 //! `softswap swapon-check`: whether a file, device or directory can serve.
 
-use crate::control::visible;
+use crate::control_client::visible;
 use crate::refusal::Refusal;
 use crate::{swapdir, units};
 use clap::Args;

@@ -11,7 +11,7 @@ use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::open_areas::{OpenError, open};
 use softswap_sys::descriptor::with_room;
-use softswap_sys::{exemption, place, raw, seccomp, signals};
+use softswap_sys::{aslr, exemption, raw, seccomp, signals};
 use std::ffi::CString;
 
 /// softswap's own failures end the program with this status, as `env` does.
@@ -34,9 +34,9 @@ extern "C" fn on_load() {
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let place = place_of_tree(&lookup);
     if let Some(place) = place {
-        place::inherit(place);
+        aslr::inherit(place);
         // Before anything that filters of an earlier program's do not let pass.
-        place::settle(place);
+        aslr::settle(place);
         exemption::look();
     }
     let is_managed = match Config::from_env(lookup) {
@@ -54,7 +54,7 @@ extern "C" fn on_load() {
     if is_managed {
         begin_managing();
     } else if let Some(place) = place {
-        place::hold(place);
+        aslr::hold(place);
     }
     argument_copies::set_up();
 }

@@ -17,34 +17,34 @@
 //! |              | [`futex`]             | waiting on a word; a lock                      |
 //! |              | [`signals`]           | handlers, signal stacks, masks, details        |
 //! |              | [`locked`]            | a value behind that lock, signals blocked      |
-//! |              | [`kept`]              | the descriptors that are the engine's          |
+//! |              | [`own_descriptors`]   | the descriptors that are the engine's          |
 //! |              | [`descriptor`]        | where their numbers lie                        |
 //! |              | `registered_file`     | a file kept open by no descriptor              |
 //! | `own_memory` | [`alloc`]             | the engine's heap                              |
 //! |              | [`segment`]           | buffers in runs of pages                       |
 //! |              | [`secret`]            | a key that nobody else sees                    |
 //! |              | [`shared`]            | counters shared with `softswap run`            |
-//! | `managed`    | [`place`]             | where the window and the gate lie (ASLR)       |
+//! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
 //! |              | [`uffd`]              | userfaultfd                                    |
 //! |              | [`window`]            | managed memory: pages in, pages out            |
 //! |              | [`inline`]            | managed memory inside one's own process        |
-//! |              | [`heirloom`]          | whether forked children are there yet          |
+//! |              | [`attach_count`]      | whether forked children are there yet          |
 //! | `filters`    | [`syscall_table`]     | which arguments of which calls are pointers    |
 //! |              | [`seccomp`]           | the guard's filter                             |
 //! |              | [`exemption`]         | passing a filter of the program's own          |
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
 //! |              | [`ring`]              | io_uring                                       |
 //! |              | [`fiemap`]            | where a file lies on its device                |
-//! |              | [`layout`]            | whether every page of a file has room          |
+//! |              | [`file_layout`]       | whether every page of a file has room          |
 //! |              | [`holders`]           | who uses a file or device                      |
-//! |              | [`claim`]             | a named file or device of one's own            |
+//! |              | [`exclusive_file`]    | a named file or device of one's own            |
 //! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
 //! | `process`    | [`load`]              | how many threads want to run                   |
 //! |              | [`affinity`]          | on which processor a thread runs               |
 //! |              | [`threads`]           | interrupting a thread, waiting for its end     |
 //! |              | [`child`]             | standing in for a child process                |
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
-//! |              | [`control`]           | the socket for `stat` and `ctl`                |
+//! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
 //! |              | [`linked`]            | words through which libraries call others      |
 //! |              | [`code`]              | jumps put into loaded code                     |
 //! | `codec`      | [`simd`]              | comparing a page with wide registers           |
@@ -65,13 +65,13 @@ mod process;
 mod codec;
 pub mod probe;
 
-pub use base::{descriptor, futex, kept, locked, memory, raw, signals};
+pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals};
 pub(crate) use base::{page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, seccomp, syscall_table};
-pub use managed::{heirloom, inline, place, uffd, window};
+pub use managed::{aslr, attach_count, inline, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
-pub use process::{affinity, child, code, control, linked, load, pinners, threads};
-pub use storage::{claim, fiemap, file, holders, kernel_swap, layout, ring};
+pub use process::{affinity, child, code, control_socket, linked, load, pinners, threads};
+pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};
 
 pub use page::{PAGE_SIZE, Page};

@@ -6,7 +6,7 @@ use crate::extent_maps::layout::Layout;
 use crate::extent_maps::lookups::Lookups;
 use crate::extent_maps::maps::{Maps, Nodes};
 use crate::measure::machine::Machine;
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use clap::Args;
 use rustix::fs::OFlags;
 use softswap_cli::refusal::{FAILED, Refusal, plain};

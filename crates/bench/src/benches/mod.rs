@@ -13,7 +13,7 @@ mod slots;
 mod swap;
 mod swap_in;
 
-use crate::measure::keeper;
+use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
 use softswap_cli::refusal::Refusal;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ enum Bench {
     Faults(faults::FaultsArgs),
     Io(io::IoArgs),
     #[command(hide = true)]
-    Keeper(keeper::KeeperArgs),
+    Restorer(restorer::RestorerArgs),
     Policy(policy::PolicyArgs),
     Pool(pool::PoolArgs),
     Samefill(samefill::SamefillArgs),
@@ -54,7 +54,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Io(args) => io::run(args),
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
-        Bench::Keeper(args) => keeper::keep(args),
+        Bench::Restorer(args) => restorer::restore(args),
         Bench::Samefill(args) => samefill::run(args),
         Bench::Seal(args) => seal::run(args),
         Bench::Slots(args) => slots::run(args),

@@ -6,9 +6,9 @@
 //! a round the median counts: it knows nothing of those in which another program
 //! had the processor. The mean is told beside it.
 
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::machine::{Disturbance, Machine, Usage};
-use crate::measure::pin::pin_to;
-use crate::measure::report::{Report, Target, lines};
+use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{Round, median, rotated, variation};
 use clap::Args;
 use serde::Serialize;
@@ -28,11 +28,12 @@ const WARM_UPS: usize = 1;
 /// Measure sealing a page and opening it again, with encryption and without.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"seal\", \"machine\": {...}, figures, \"rows\": [{\"step\",
+With --json: {\"schema\": 2, \"bench\": \"seal\", \"machine\": {...}, figures, \"ratios\": {...}, \"rows\": [{\"step\",
 \"variant\", \"ns\", \"cov\", \"mean_ns\", \"count\"}]}. Figures are ns a page of 4 KiB, of the median of
 the batches of 32 in a round, and of that the median over the rounds; mean_ns is of the mean in a round:
 seal_encrypted_ns, seal_checksum_ns, open_encrypted_ns, open_checksum_ns, and what encryption adds,
-by rounds: seal_encryption_adds_ns, open_encryption_adds_ns.")]
+by rounds: seal_encryption_adds_ns, open_encryption_adds_ns. seal_encrypted_vs_checksum and
+open_encrypted_vs_checksum are these times over each other.")]
 pub(crate) struct SealArgs {
     /// Pages sealed and opened in a round, each way
     #[arg(long, value_name = "N", default_value_t = 65_536,
@@ -68,6 +69,7 @@ struct SealOutcome {
     disturbance: Disturbance,
     #[serde(flatten)]
     figures: Map<String, Value>,
+    ratios: Map<String, Value>,
     rows: Vec<Row>,
     notes: Vec<String>,
 }
@@ -76,11 +78,11 @@ struct SealOutcome {
 type Rounds = [Vec<Round>; 2];
 
 pub(super) fn run(args: &SealArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let key = Sealer::encrypting().map_err(|error| Refusal::own(error.to_string()))?;
     let sealers = [key, Sealer::checking()];
     let machine = Machine::without_device();
-    pin_to(0);
+    bind_to_cpu(0);
     let usage = Usage::now();
     let mut rounds: [Rounds; VARIANTS.len()] = Default::default();
     let mut bench = Bench::new();
@@ -139,7 +141,7 @@ fn outcome(
     disturbance: Disturbance,
 ) -> SealOutcome {
     let a_page = |batch_us: f64| batch_us * 1000.0 / BATCH_PAGES as f64;
-    let mut figures = Map::new();
+    let (mut figures, mut ratios) = (Map::new(), Map::new());
     let mut rows = Vec::new();
     for (at, step) in ["seal", "open"].into_iter().enumerate() {
         for (variant, rounds) in VARIANTS.into_iter().zip(rounds) {
@@ -154,10 +156,22 @@ fn outcome(
         let pairs = rounds[0][at].iter().zip(&rounds[1][at]);
         let added = pairs.map(|(with, without)| a_page(with.p50_us - without.p50_us));
         let added = median(added.collect());
+        let pairs = rounds[0][at].iter().zip(&rounds[1][at]);
+        let times = pairs.map(|(with, without)| with.p50_us / without.p50_us);
+        ratios.insert(format!("{step}_encrypted_vs_checksum"), median(times.collect()).into());
         figures.insert(format!("{step}_encryption_adds_ns"), added.into());
     }
     let notes = vec!["ns a page of 4 KiB in the cache; AES-256-GCM beside CRC-32".into()];
-    SealOutcome { schema: 1, bench: "seal", machine, disturbance, figures, rows, notes }
+    SealOutcome {
+        schema: SCHEMA,
+        bench: "seal",
+        machine,
+        disturbance,
+        figures,
+        ratios,
+        rows,
+        notes,
+    }
 }
 
 impl Report for SealOutcome {
@@ -175,6 +189,10 @@ impl Report for SealOutcome {
             let ns = added(step).unwrap_or(f64::NAN);
             text += &format!("encryption adds {ns:.0} ns to {step} a page\n");
         }
-        format!("{text}\n{}\n\n{}", self.disturbance, lines(&self.notes))
+        format!(
+            "{text}\n{}\n\n{}",
+            self.disturbance,
+            ratios_text(&self.ratios) + &lines(&self.notes)
+        )
     }
 }

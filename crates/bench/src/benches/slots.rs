@@ -6,9 +6,9 @@
 //! Two threads with an area of their own each show what two processors cost each
 //! other by themselves.
 
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::machine::Machine;
-use crate::measure::pin::pin_to;
-use crate::measure::report::{Report, Target, lines, ratios_text};
+use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, rotated, variation};
 use clap::Args;
 use serde::Serialize;
@@ -35,7 +35,7 @@ const BATCHES: [usize; 2] = [1, 32];
 /// stays what it is for one thread as long as there are processors.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"slots\", \"machine\": {...}, ratios, \"rows\": [{\"variant\",
+With --json: {\"schema\": 2, \"bench\": \"slots\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"variant\",
 \"threads\", \"batch\", \"ns\", \"cov\", \"count\"}]}. ns is the median over the rounds.
 slots_two_threads_vs_one_bN is the time with two threads over that with one, slots_together_vs_apart_bN
 that of two threads in one area over that of two with an area each, slots_bitmap_vs_softswap_tM_bN that
@@ -126,7 +126,6 @@ struct SlotsOutcome {
     schema: u32,
     bench: &'static str,
     machine: Machine,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<SlotsRow>,
     notes: Vec<String>,
@@ -141,7 +140,7 @@ struct Cell {
 }
 
 pub(super) fn run(args: &SlotsArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let mut cells: Vec<_> = BATCHES
         .into_iter()
         .flat_map(|batch| [1, 2].map(|threads| (batch, threads)))
@@ -179,7 +178,7 @@ fn measure(allocators: &[&dyn Allocator], threads: usize, batch: usize, runs: u3
     let barrier = Barrier::new(threads);
     let each = |thread: usize| {
         let allocator = allocators[thread % allocators.len()];
-        pin_to(thread);
+        bind_to_cpu(thread);
         let mut held: VecDeque<_> = (0..SLOTS / 2 / threads / batch)
             .filter_map(|_| allocator.take(thread, batch))
             .collect();
@@ -237,7 +236,7 @@ fn outcome(cells: &[Cell]) -> SlotsOutcome {
         notes.push("one processor only: two threads take turns".into());
     }
     SlotsOutcome {
-        schema: 1,
+        schema: SCHEMA,
         bench: "slots",
         machine: Machine::without_device(),
         ratios,

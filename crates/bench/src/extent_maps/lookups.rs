@@ -1,7 +1,7 @@
 //! What one look-up takes.
 
 use super::layout::Layout;
-use super::maps::{Lookup, Maps, Variant};
+use super::maps::{Lookup, MapKind, Maps};
 use crate::measure::noise::{below, noise};
 use crate::measure::sample::{median, rotated, variation};
 use serde::Serialize;
@@ -15,7 +15,7 @@ const AT_ONCE: usize = 64;
 
 /// Which pages are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum QueryOrder {
     /// Any page of the area.
     Random,
     /// Any page of any extent: short extents are asked for as often as long ones.
@@ -24,21 +24,22 @@ pub(crate) enum Order {
     Sequential,
 }
 
-impl Order {
-    pub(crate) const ALL: [Order; 3] = [Order::Random, Order::RandomExtent, Order::Sequential];
+impl QueryOrder {
+    pub(crate) const ALL: [QueryOrder; 3] =
+        [QueryOrder::Random, QueryOrder::RandomExtent, QueryOrder::Sequential];
 
     fn queries(self, layout: &Layout, seed: u64) -> Vec<u64> {
         let numbers = noise(seed).take(QUERIES);
         let mut fractions = noise(seed + 1);
         let first = noise(seed).next().map_or(0, |number| below(number, layout.pages));
         let page = |(at, number): (usize, u64)| match self {
-            Order::Random => below(number, layout.pages),
-            Order::RandomExtent => {
+            QueryOrder::Random => below(number, layout.pages),
+            QueryOrder::RandomExtent => {
                 let extent = layout.extents[below(number, layout.extents.len() as u64) as usize];
                 let past = below(fractions.next().unwrap_or(0), extent.nr_pages);
                 extent.start_page + past
             }
-            Order::Sequential => (first + at as u64) % layout.pages,
+            QueryOrder::Sequential => (first + at as u64) % layout.pages,
         };
         numbers.enumerate().map(page).collect()
     }
@@ -60,49 +61,49 @@ pub(crate) struct LookupRow {
 /// Every variant and order over one layout, round by round, in ns.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
-    rounds: [[Vec<f64>; Order::ALL.len()]; Variant::ALL.len()],
+    rounds: [[Vec<f64>; QueryOrder::ALL.len()]; MapKind::ALL.len()],
 }
 
 impl Lookups {
     /// One round: every variant answers the same queries.
     pub(crate) fn measure_round(&mut self, maps: &Maps<'_>, round: usize, time: Duration) {
-        for (at, order) in Order::ALL.into_iter().enumerate() {
+        for (at, order) in QueryOrder::ALL.into_iter().enumerate() {
             let queries = order.queries(maps.layout, 1 + round as u64);
-            for index in rotated(Variant::ALL.len(), round) {
-                let ns = match Variant::ALL[index] {
-                    Variant::List => nanoseconds(&maps.list, &queries, time),
-                    Variant::RbTree => nanoseconds(&maps.tree, &queries, time),
-                    Variant::Softswap => nanoseconds(&maps.softswap, &queries, time),
+            for index in rotated(MapKind::ALL.len(), round) {
+                let ns = match MapKind::ALL[index] {
+                    MapKind::List => nanoseconds(&maps.list, &queries, time),
+                    MapKind::RbTree => nanoseconds(&maps.tree, &queries, time),
+                    MapKind::Softswap => nanoseconds(&maps.softswap, &queries, time),
                 };
                 self.rounds[index][at].push(ns);
             }
         }
     }
 
-    fn of(&self, variant: Variant, order: Order) -> &[f64] {
+    fn of(&self, variant: MapKind, order: QueryOrder) -> &[f64] {
         &self.rounds[variant as usize][order as usize]
     }
 
     /// How many times as long `slow` takes as `fast`: the median over the rounds.
-    pub(crate) fn over(&self, slow: Variant, fast: Variant, order: Order) -> f64 {
+    pub(crate) fn over(&self, slow: MapKind, fast: MapKind, order: QueryOrder) -> f64 {
         let pairs = self.of(slow, order).iter().zip(self.of(fast, order));
         median(pairs.map(|(slow, fast)| slow / fast).collect())
     }
 
     pub(crate) fn rows(&self, maps: &Maps<'_>) -> Vec<LookupRow> {
-        let row = |variant: Variant| {
+        let row = |variant: MapKind| {
             let ns = |order| median(self.of(variant, order).to_vec());
             LookupRow {
                 variant: variant.name(),
-                random_ns: ns(Order::Random),
-                random_extent_ns: ns(Order::RandomExtent),
-                sequential_ns: ns(Order::Sequential),
-                cov: variation(self.of(variant, Order::Random)),
+                random_ns: ns(QueryOrder::Random),
+                random_extent_ns: ns(QueryOrder::RandomExtent),
+                sequential_ns: ns(QueryOrder::Sequential),
+                cov: variation(self.of(variant, QueryOrder::Random)),
                 bytes: maps.bytes(variant),
                 bytes_per_extent: maps.bytes_per_extent(variant),
             }
         };
-        Variant::ALL.into_iter().map(row).collect()
+        MapKind::ALL.into_iter().map(row).collect()
     }
 }
 
@@ -154,14 +155,14 @@ mod tests {
     fn queries_are_in_the_order_that_they_say() {
         let layout = Layout::made(1000, 1 << 20, Lengths::Bimodal);
         let short = layout.extents[499].start_page;
-        let share_below_short = |order: Order| {
+        let share_below_short = |order: QueryOrder| {
             let queries = order.queries(&layout, 3);
             assert!(queries.iter().all(|page| *page < layout.pages));
             queries.iter().filter(|page| **page < short).count() as f64 / QUERIES as f64
         };
-        assert!(share_below_short(Order::Random) < 0.01);
-        assert!((0.45..0.55).contains(&share_below_short(Order::RandomExtent)));
-        let sequential = Order::Sequential.queries(&layout, 3);
+        assert!(share_below_short(QueryOrder::Random) < 0.01);
+        assert!((0.45..0.55).contains(&share_below_short(QueryOrder::RandomExtent)));
+        let sequential = QueryOrder::Sequential.queries(&layout, 3);
         assert!(sequential.windows(2).all(|pair| (pair[0] + 1) % layout.pages == pair[1]));
     }
 
@@ -179,7 +180,7 @@ mod tests {
         for row in rows {
             assert!(row.random_ns > 0.0 && row.random_extent_ns > 0.0 && row.sequential_ns > 0.0);
         }
-        assert_eq!(maps.bytes(Variant::List), 4000);
-        assert!(maps.bytes_per_extent(Variant::Softswap) <= 20.0);
+        assert_eq!(maps.bytes(MapKind::List), 4000);
+        assert!(maps.bytes_per_extent(MapKind::Softswap) <= 20.0);
     }
 }

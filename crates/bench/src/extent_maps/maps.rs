@@ -46,20 +46,20 @@ impl Lookup for NoMap {
 
 /// Whose look-ups are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Variant {
+pub(crate) enum MapKind {
     List,
     RbTree,
     Softswap,
 }
 
-impl Variant {
-    pub(crate) const ALL: [Variant; 3] = [Variant::List, Variant::RbTree, Variant::Softswap];
+impl MapKind {
+    pub(crate) const ALL: [MapKind; 3] = [MapKind::List, MapKind::RbTree, MapKind::Softswap];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Variant::List => "list",
-            Variant::RbTree => "rbtree",
-            Variant::Softswap => "softswap",
+            MapKind::List => "list",
+            MapKind::RbTree => "rbtree",
+            MapKind::Softswap => "softswap",
         }
     }
 }
@@ -109,11 +109,11 @@ impl<'a> Maps<'a> {
             for past in [0, extent.nr_pages / 2, extent.nr_pages - 1] {
                 let page = extent.start_page + past;
                 let right = Some(extent.start_block + past);
-                for variant in Variant::ALL {
+                for variant in MapKind::ALL {
                     let found = match variant {
-                        Variant::List => self.list.block(page),
-                        Variant::RbTree => self.tree.block(page),
-                        Variant::Softswap => self.softswap.block(page),
+                        MapKind::List => self.list.block(page),
+                        MapKind::RbTree => self.tree.block(page),
+                        MapKind::Softswap => self.softswap.block(page),
                     };
                     if found != right {
                         let name = variant.name();
@@ -128,16 +128,16 @@ impl<'a> Maps<'a> {
     }
 
     /// DRAM that the map takes, in bytes.
-    pub(crate) fn bytes(&self, variant: Variant) -> u64 {
+    pub(crate) fn bytes(&self, variant: MapKind) -> u64 {
         let count = self.layout.extents.len() as u64;
         match variant {
-            Variant::List => count * List::BYTES_PER_EXTENT as u64,
-            Variant::RbTree => count * Tree::BYTES_PER_EXTENT as u64,
-            Variant::Softswap => self.softswap.metadata_bytes(),
+            MapKind::List => count * List::BYTES_PER_EXTENT as u64,
+            MapKind::RbTree => count * Tree::BYTES_PER_EXTENT as u64,
+            MapKind::Softswap => self.softswap.metadata_bytes(),
         }
     }
 
-    pub(crate) fn bytes_per_extent(&self, variant: Variant) -> f64 {
+    pub(crate) fn bytes_per_extent(&self, variant: MapKind) -> f64 {
         self.bytes(variant) as f64 / self.layout.extents.len().max(1) as f64
     }
 }

@@ -2,5 +2,5 @@
 //! the same extents, and what a look-up in each takes.
 
 pub(crate) mod layout;
-pub(crate) mod lookups;
 pub(crate) mod maps;
+pub(crate) mod lookups;

@@ -2,7 +2,7 @@
 //! goes over the same pages.
 
 use super::Page;
-use crate::rivals::samefill::{self, Order};
+use crate::rivals::samefill::{self, WordOrder};
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;
@@ -32,11 +32,11 @@ impl Check {
     }
 
     /// softswap's own compares many words at a time, so it has no such order.
-    fn order(self) -> Option<Order> {
+    fn order(self) -> Option<WordOrder> {
         match self {
-            Check::Forward => Some(Order::Forward),
-            Check::Backward => Some(Order::Backward),
-            Check::LastFirst => Some(Order::LastFirst),
+            Check::Forward => Some(WordOrder::Forward),
+            Check::Backward => Some(WordOrder::Backward),
+            Check::LastFirst => Some(WordOrder::LastFirst),
             Check::Softswap => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Pages in a file: the writable memory in a core file, or a raw dump of pages.
 
-use super::source::{Kind, Run, Source};
+use super::source::{Run, Source, SourceKind};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef, elf};
 use rustix::fs::OFlags;
@@ -41,9 +41,9 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
             let Core { runs, skipped_bytes } = found.map_err(|why| refuse(&why))?;
             let cut = "of its writable memory are missing or no whole pages, and are left out";
             let note = format!("{} {cut}", softswap_cli::units::bytes(skipped_bytes));
-            (Kind::Core, runs, if skipped_bytes > 0 { vec![note] } else { Vec::new() })
+            (SourceKind::Core, runs, if skipped_bytes > 0 { vec![note] } else { Vec::new() })
         }
-        None => (Kind::Dump, dump(bytes).map_err(|why| refuse(&why))?, Vec::new()),
+        None => (SourceKind::Dump, dump(bytes).map_err(|why| refuse(&why))?, Vec::new()),
     };
     Ok(Source { kind, name, file, runs, notes })
 }

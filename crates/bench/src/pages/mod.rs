@@ -1,11 +1,12 @@
 //! Pages of real memory: where they come from, how they are told to be
 //! same-filled, how they pack.
 
-pub(crate) mod checks;
-pub(crate) mod file;
-pub(crate) mod packing;
-pub(crate) mod process;
 pub(crate) mod source;
+pub(crate) mod file;
+pub(crate) mod process;
+pub(crate) mod open;
+pub(crate) mod checks;
+pub(crate) mod packing;
 
 use softswap_sys::PAGE_SIZE;
 

@@ -4,8 +4,8 @@
 //! The process is neither stopped nor changed, so its pages are of different
 //! moments; what it gives back meanwhile is passed over.
 
-use super::source::{Kind, Run, Source};
-use softswap_cli::control::{Process, own_uid};
+use super::source::{Run, Source, SourceKind};
+use softswap_cli::control_client::{Process, own_uid};
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
             resident.swapped
         ));
     }
-    Ok(Source { kind: Kind::Process { pid }, name, file, runs: resident.runs, notes })
+    Ok(Source { kind: SourceKind::Process { pid }, name, file, runs: resident.runs, notes })
 }
 
 /// Why a file of a process's cannot be read, and what helps.

@@ -1,13 +1,12 @@
 //! Pages of a process, a core file or a raw dump: runs of them in a file that
 //! is read piece by piece.
 
-use super::{Page, file, process};
+use super::Page;
 use rustix::io::{Errno, preadv};
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::path::Path;
 
 /// Pages handed over at once: 64 MiB, more than most caches hold.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
@@ -23,7 +22,7 @@ pub(crate) struct Run {
 
 /// What kind of source it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SourceKind {
     Process { pid: u32 },
     Core,
     Dump,
@@ -31,7 +30,7 @@ pub(crate) enum Kind {
 
 /// Where pages are read from.
 pub(crate) struct Source {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SourceKind,
     /// As people name it.
     pub(crate) name: String,
     pub(super) file: File,
@@ -49,24 +48,6 @@ pub(crate) struct Count {
 }
 
 impl Source {
-    /// A number is a process, anything else a file.
-    pub(crate) fn open(subject: &Path, raw: bool) -> Result<Source, Refusal> {
-        let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        match number.filter(|text| !text.is_empty()) {
-            Some(_) if raw => Err(Refusal::usage(format!(
-                "--raw is for files, and {0} is a process; ./{0} would be a file",
-                subject.display()
-            ))),
-            Some(text) => process::open(text),
-            None => file::open(subject, raw),
-        }
-    }
-
-    /// The pages of a running process.
-    pub(crate) fn of_process(pid: u32) -> Result<Source, Refusal> {
-        process::open(&pid.to_string())
-    }
-
     pub(crate) fn pages(&self) -> u64 {
         self.runs.iter().map(|run| run.pages).sum()
     }
@@ -123,7 +104,7 @@ impl Source {
                 result => break result,
             }
         };
-        let is_process = matches!(self.kind, Kind::Process { .. });
+        let is_process = matches!(self.kind, SourceKind::Process { .. });
         match got {
             // A process whose memory is gone for good reads as an empty file.
             Ok(0) if is_process => Err(self.refuse(&format!(
@@ -188,7 +169,7 @@ mod tests {
         assert_eq!(picks(&[], 4).count(), 0);
     }
 
-    fn source(bytes: &[u8], runs: Vec<Run>, kind: Kind) -> Source {
+    fn source(bytes: &[u8], runs: Vec<Run>, kind: SourceKind) -> Source {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
@@ -200,7 +181,7 @@ mod tests {
         let pages = CHUNK_PAGES + 700;
         let bytes: Vec<u8> = (0..pages).flat_map(|at| vec![at as u8; PAGE_SIZE]).collect();
         let runs = vec![Run { position: 0, pages: pages as u64 }];
-        let source = source(&bytes, runs, Kind::Dump);
+        let source = source(&bytes, runs, SourceKind::Dump);
         let (mut lengths, mut seen) = (Vec::new(), Vec::new());
         let count = source.read(u64::MAX, |chunk| {
             lengths.push(chunk.len());
@@ -218,8 +199,8 @@ mod tests {
         let bytes = [1; 2 * PAGE_SIZE];
         let why =
             |kind| source(&bytes, runs.clone(), kind).read(3, |_| Ok(())).unwrap_err().to_string();
-        assert!(why(Kind::Dump).contains("became shorter"), "{}", why(Kind::Dump));
-        let ended = why(Kind::Process { pid: 1 });
+        assert!(why(SourceKind::Dump).contains("became shorter"), "{}", why(SourceKind::Dump));
+        let ended = why(SourceKind::Process { pid: 1 });
         assert!(ended.contains("after 2 of its pages"), "{ended}");
     }
 }

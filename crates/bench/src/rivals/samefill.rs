@@ -11,7 +11,7 @@ pub(crate) const WORDS: usize = PAGE_BYTES / WORD_BYTES;
 
 /// An order in which the words are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum WordOrder {
     /// Each word with the first one, from the start.
     Forward,
     /// Each word with the last one, from the end.
@@ -40,13 +40,13 @@ pub(crate) fn last_first(page: &[u8; PAGE_BYTES]) -> Option<u64> {
 }
 
 /// How many words are compared until the verdict is there.
-pub(crate) fn words_compared(page: &[u8; PAGE_BYTES], order: Order) -> u32 {
+pub(crate) fn words_compared(page: &[u8; PAGE_BYTES], order: WordOrder) -> u32 {
     let mut count = 0;
     let each = || count += 1;
     match order {
-        Order::Forward => forward_counting(page, each),
-        Order::Backward => backward_counting(page, each),
-        Order::LastFirst => last_first_counting(page, each),
+        WordOrder::Forward => forward_counting(page, each),
+        WordOrder::Backward => backward_counting(page, each),
+        WordOrder::LastFirst => last_first_counting(page, each),
     };
     count
 }
@@ -102,7 +102,7 @@ mod tests {
 
     type Check = fn(&[u8; PAGE_BYTES]) -> Option<u64>;
     const CHECKS: [Check; 3] = [forward, backward, last_first];
-    const ORDERS: [Order; 3] = [Order::Forward, Order::Backward, Order::LastFirst];
+    const ORDERS: [WordOrder; 3] = [WordOrder::Forward, WordOrder::Backward, WordOrder::LastFirst];
 
     fn counts(page: &[u8; PAGE_BYTES]) -> [u32; 3] {
         ORDERS.map(|order| words_compared(page, order))

@@ -1,9 +1,9 @@
 //! The kernel's interfaces: userfaultfd, seccomp, io_uring, the window.
 
-use super::Check;
+use super::check::Check;
 use super::limits::Surroundings;
 use crate::refusal::plain;
-use softswap_sys::place::Place;
+use softswap_sys::aslr::Bases;
 use softswap_sys::probe::{self, Privilege};
 use softswap_sys::window::WINDOW_SIZES;
 use std::io;
@@ -122,7 +122,7 @@ fn io_uring(around: &Surroundings) -> Check {
 
 fn window(around: &Surroundings) -> Check {
     let mut refused = None;
-    let base = Place::choose().window();
+    let base = Bases::choose().window();
     for bytes in WINDOW_SIZES {
         let shown = crate::units::bytes(bytes as u64);
         match (probe::reserve_window(base, bytes), &refused) {

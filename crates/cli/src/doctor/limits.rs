@@ -1,7 +1,7 @@
 //! What surrounds the process: limits, control groups, containers.
 
-use super::Check;
-use crate::{machine, units};
+use super::check::Check;
+use crate::{memory_limits, units};
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
 use std::fs;
@@ -185,14 +185,14 @@ fn mappings(around: &Surroundings) -> Check {
 }
 
 fn memory() -> Check {
-    let available = machine::available();
+    let available = memory_limits::available();
     let mut detail = format!(
         "{} of {} available by {}",
         units::bytes(available.bytes),
-        units::bytes(machine::physical_bytes()),
+        units::bytes(memory_limits::physical_bytes()),
         available.because
     );
-    for group in machine::group_limits() {
+    for group in memory_limits::group_limits() {
         detail +=
             &format!("; limit {} in {}", units::bytes(group.limit_bytes), group.dir.display());
     }

@@ -1,13 +1,14 @@
 //! `softswap doctor`: what this machine allows, found out by trying.
 
-mod kernel;
+mod check;
 mod limits;
-mod print;
+mod kernel;
 mod storage;
+mod print;
 
 use crate::refusal::Refusal;
+use check::{Diagnosis, Status};
 use clap::Args;
-use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,52 +36,6 @@ pub(crate) struct DoctorArgs {
     /// The swap directory to try [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Option<PathBuf>,
-}
-
-/// Whether something works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Ok,
-    Missing,
-    Fatal,
-}
-
-/// One thing that was tried.
-#[derive(Debug, Clone, Serialize)]
-struct Check {
-    name: &'static str,
-    status: Status,
-    /// What was found.
-    detail: String,
-    /// What softswap does without it.
-    instead: Option<String>,
-    /// The command that changes it.
-    fix: Option<String>,
-}
-
-impl Check {
-    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
-        Check { name, status: Status::Ok, detail: detail.into(), instead: None, fix: None }
-    }
-
-    fn missing(name: &'static str, detail: impl Into<String>, instead: &str, fix: String) -> Check {
-        let detail = detail.into();
-        let instead = Some(instead.to_string());
-        Check { name, status: Status::Missing, detail, instead, fix: Some(fix) }
-    }
-
-    fn fatal(name: &'static str, detail: impl Into<String>, fix: String) -> Check {
-        let instead = Some("`softswap run` refuses to start".to_string());
-        Check { name, status: Status::Fatal, detail: detail.into(), instead, fix: Some(fix) }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Diagnosis {
-    schema: u32,
-    ok: bool,
-    checks: Vec<Check>,
 }
 
 /// Tries everything and prints what was found.

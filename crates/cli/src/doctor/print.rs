@@ -1,6 +1,6 @@
 //! The diagnosis for people: one aligned line for each check.
 
-use super::{Check, Diagnosis, Status};
+use super::check::{Check, Diagnosis, Status};
 use std::fmt::Write;
 use std::io::IsTerminal;
 

@@ -1,6 +1,6 @@
 //! The swap directory, and the runtime library.
 
-use super::{Check, Status};
+use super::check::{Check, Status};
 use crate::refusal::{Refusal, plain};
 use crate::run::areas;
 use crate::swapdir::{self, SwapDir};

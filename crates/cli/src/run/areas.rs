@@ -1,6 +1,6 @@
 //! `--swap`: where pages go that leave DRAM.
 
-use super::settings::Asked;
+use super::asked::Asked;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::units::{self, parse_size};

@@ -5,7 +5,7 @@
 //! code and files, memory shared with others, and all of a program whose memory the
 //! runtime never sees. It is gone with the process, so it is looked at while that runs.
 
-use crate::control;
+use crate::control_client;
 use procfs::process::Process;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -115,7 +115,9 @@ impl Watch {
         let before = self.program.filter(|(known, _)| *known == exe).map(|(_, looks)| looks);
         let looks = match before {
             Some(looks @ (0 | SURELY_WITHOUT..)) => looks,
-            _ => match control::Process::read(self.pid).and_then(|process| process.is_managed()) {
+            _ => match control_client::Process::read(self.pid)
+                .and_then(|process| process.is_managed())
+            {
                 Some(false) => before.unwrap_or(0) + 1,
                 _ => 0,
             },

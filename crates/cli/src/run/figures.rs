@@ -135,6 +135,34 @@ pub(crate) struct PoolFigures {
     pub(super) copies_shed: u64,
 }
 
+impl PoolFigures {
+    fn of(stats: &Stats) -> PoolFigures {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        PoolFigures {
+            limit_bytes: get(C::PoolLimitBytes),
+            used_bytes: get(C::PoolUsedBytes),
+            stored_bytes: get(C::PoolStoredBytes),
+            stored_pages: get(C::PoolObjects),
+            limit_hits: get(C::PoolLimitHits),
+            refused_pages: get(C::PoolRefusals),
+            passed_pages: get(C::PoolPassed),
+            written_back_pages: get(C::PagesWrittenBack),
+            shrunk_pages: get(C::PagesShrunk),
+            regained_pages: get(C::PagesRegained),
+            packed_pages: get(C::PagesPacked),
+            packed_slots: get(C::SlotsPacked),
+            compacted_pages: get(C::PagesCompacted),
+            recompressed_pages: get(C::PagesRecompressed),
+            recompressed_saved_bytes: get(C::RecompressedSavedBytes),
+            unchanged_pages: get(C::PoolPagesUnchanged),
+            copies_kept: get(C::PoolCopiesKept),
+            copies_written: get(C::PoolCopiesWritten),
+            copies_shed: get(C::PoolCopiesShed),
+        }
+    }
+}
+
 /// The bounce buffers. Slots have a page each.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct BounceFigures {
@@ -157,6 +185,26 @@ pub(crate) struct BounceFigures {
     pub(super) contended: u64,
     pub(super) pools_grown: u64,
     pub(super) pools_released: u64,
+}
+
+impl BounceFigures {
+    fn of(stats: &Stats) -> BounceFigures {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        BounceFigures {
+            slots: get(C::BounceSlots),
+            used: get(C::BounceUsed),
+            peak_slots: get(C::BouncePeakSlots),
+            transient: get(C::BounceTransient),
+            taken: get(C::BounceTakes),
+            lent: get(C::BounceLent),
+            misses: get(C::BounceMisses),
+            areas_visited: get(C::BounceAreasVisited),
+            contended: get(C::BounceContended),
+            pools_grown: get(C::BounceGrown),
+            pools_released: get(C::BounceReleased),
+        }
+    }
 }
 
 /// The swap areas and their storage.
@@ -185,6 +233,26 @@ pub(crate) struct AreaFigures {
     pub(super) shrunk_bytes: u64,
 }
 
+impl AreaFigures {
+    fn of(stats: &Stats) -> AreaFigures {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        AreaFigures {
+            count: get(C::Areas),
+            failed: get(C::AreasFailed),
+            retired_slots: get(C::SlotsRetired),
+            pages_moved: get(C::PagesMoved),
+            unchanged_pages: get(C::PagesUnchanged),
+            copies_kept: get(C::CopiesKept),
+            copies_written: get(C::CopiesWritten),
+            copies_shed: get(C::CopiesShed),
+            discarded_bytes: get(C::DiscardedBytes),
+            discard_errors: get(C::DiscardErrors),
+            shrunk_bytes: get(C::ShrunkBytes),
+        }
+    }
+}
+
 /// How reads of a page, or of a few, were waited for.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PollingFigures {
@@ -204,6 +272,23 @@ pub(crate) struct PollingFigures {
     pub(super) wait_cpu_ns: u64,
     /// Threads moved to where such reads take less.
     pub(super) steered: u64,
+}
+
+impl PollingFigures {
+    fn of(stats: &Stats) -> PollingFigures {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        PollingFigures {
+            device_polling: get(C::UsesDevicePolling) != 0,
+            considered: get(C::IoConsidered),
+            polled: get(C::IoPolled),
+            hit: get(C::IoPollHit),
+            slept: get(C::IoSlept),
+            overslept: get(C::IoOverslept),
+            wait_cpu_ns: get(C::IoWaitCpuNs),
+            steered: get(C::IoSteered),
+        }
+    }
 }
 
 /// How the program ended, if it has.
@@ -306,65 +391,12 @@ impl Figures {
             uses_direct_io: get(C::UsesDirectIo) != 0,
             uses_move: get(C::UsesMove) != 0,
             uses_fixed_buffers: get(C::UsesFixedBuffers) != 0,
-            bounce: BounceFigures {
-                slots: get(C::BounceSlots),
-                used: get(C::BounceUsed),
-                peak_slots: get(C::BouncePeakSlots),
-                transient: get(C::BounceTransient),
-                taken: get(C::BounceTakes),
-                lent: get(C::BounceLent),
-                misses: get(C::BounceMisses),
-                areas_visited: get(C::BounceAreasVisited),
-                contended: get(C::BounceContended),
-                pools_grown: get(C::BounceGrown),
-                pools_released: get(C::BounceReleased),
-            },
+            bounce: BounceFigures::of(stats),
             encrypts: get(C::Encrypts) != 0,
             key_unlocked: get(C::KeyUnlocked) != 0,
-            pool: PoolFigures {
-                limit_bytes: get(C::PoolLimitBytes),
-                used_bytes: get(C::PoolUsedBytes),
-                stored_bytes: get(C::PoolStoredBytes),
-                stored_pages: get(C::PoolObjects),
-                limit_hits: get(C::PoolLimitHits),
-                refused_pages: get(C::PoolRefusals),
-                passed_pages: get(C::PoolPassed),
-                written_back_pages: get(C::PagesWrittenBack),
-                shrunk_pages: get(C::PagesShrunk),
-                regained_pages: get(C::PagesRegained),
-                packed_pages: get(C::PagesPacked),
-                packed_slots: get(C::SlotsPacked),
-                compacted_pages: get(C::PagesCompacted),
-                recompressed_pages: get(C::PagesRecompressed),
-                recompressed_saved_bytes: get(C::RecompressedSavedBytes),
-                unchanged_pages: get(C::PoolPagesUnchanged),
-                copies_kept: get(C::PoolCopiesKept),
-                copies_written: get(C::PoolCopiesWritten),
-                copies_shed: get(C::PoolCopiesShed),
-            },
-            areas: AreaFigures {
-                count: get(C::Areas),
-                failed: get(C::AreasFailed),
-                retired_slots: get(C::SlotsRetired),
-                pages_moved: get(C::PagesMoved),
-                unchanged_pages: get(C::PagesUnchanged),
-                copies_kept: get(C::CopiesKept),
-                copies_written: get(C::CopiesWritten),
-                copies_shed: get(C::CopiesShed),
-                discarded_bytes: get(C::DiscardedBytes),
-                discard_errors: get(C::DiscardErrors),
-                shrunk_bytes: get(C::ShrunkBytes),
-            },
-            polling: PollingFigures {
-                device_polling: get(C::UsesDevicePolling) != 0,
-                considered: get(C::IoConsidered),
-                polled: get(C::IoPolled),
-                hit: get(C::IoPollHit),
-                slept: get(C::IoSlept),
-                overslept: get(C::IoOverslept),
-                wait_cpu_ns: get(C::IoWaitCpuNs),
-                steered: get(C::IoSteered),
-            },
+            pool: PoolFigures::of(stats),
+            areas: AreaFigures::of(stats),
+            polling: PollingFigures::of(stats),
             transfers: (0..transfer_size::BUCKETS)
                 .filter_map(|b| transfer_figures(stats, b))
                 .collect(),

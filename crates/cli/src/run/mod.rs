@@ -1,164 +1,29 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
+mod args;
+mod asked;
 pub(crate) mod areas;
-pub(crate) mod beside;
-pub(crate) mod figures;
-pub(crate) mod program;
-mod release;
-mod report;
 pub(crate) mod settings;
-pub(crate) mod summary;
+pub(crate) mod program;
+pub(crate) mod beside;
+mod release;
 mod supervise;
+pub(crate) mod figures;
+pub(crate) mod summary;
+mod report;
+
+pub(crate) use args::RunArgs;
 
 use crate::refusal::{Refusal, plain};
-use crate::{control, library};
-use clap::Args;
+use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::config::{Config, ENV_PREFIX, place};
-use softswap_sys::place::Place;
-use std::ffi::OsString;
+use softswap_sys::aslr::Bases;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
-
-/// Run a program within a budget of DRAM.
-///
-/// The program's memory beyond the budget is compressed, and beyond that
-/// written to an unlinked file in the swap directory. The program needs no
-/// change; it must be a dynamically linked x86-64 program for glibc.
-#[derive(Args)]
-#[command(after_long_help = AFTER_HELP)]
-pub(crate) struct RunArgs {
-    /// DRAM budget: 512M, 2GiB, or a share of the available memory such as 50%
-    ///
-    /// Available is what /proc/meminfo calls MemAvailable, or less where a
-    /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
-    /// count by 1024, `MB` by 1000. [default: 50%]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    memory: Option<String>,
-
-    /// Where pages go: a directory for a swap file and its largest size [default: /var/tmp]
-    ///
-    /// Without SIZE the file may grow until only the reserve is left. May be
-    /// given several times. Areas with a higher `pri` (0 to 32767) are filled
-    /// first, equal ones in turn; those without come last, in the order given.
-    /// `discard` gives what is not needed back: clusters of 2 MiB that have
-    /// become free (`pages`), all of a device at the start (`once`), or `both`.
-    /// `poll` is as --poll, for this area alone.
-    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
-    swap: Vec<String>,
-
-    /// Free space always left on the swap directory's file system [default: 512M]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    reserve: Option<String>,
-
-    /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
-    ///
-    /// With `auto` LZ4 packs them, or zstd while that spares more reads from the disk
-    /// than it costs.
-    ///
-    /// LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
-    /// pages go straight to the disk. `softswap ctl PID set codec` changes it
-    /// while the program runs.
-    #[arg(long, value_name = "CODEC")]
-    codec: Option<String>,
-
-    /// Largest share of the budget for compressed pages, or a size such as
-    /// 64M; at most 80% [default: auto]
-    ///
-    /// With `auto` it is what gains most, from 10% to 80%: it grows while pages
-    /// that a larger pool had held are read from the disk, and shrinks while
-    /// pages are unpacked that had better stayed as they were.
-    #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]
-    pool: Option<String>,
-
-    /// Send compressed pages on to the disk before the pool is full, as long as
-    /// few come back from there
-    #[arg(long)]
-    shrink_pool: bool,
-
-    /// Pack compressed pages that nobody touches again, by zstd, when
-    /// processors are idle
-    #[arg(long)]
-    recompress: bool,
-
-    /// Write pages to the disk as they are: whoever can read the swap file or
-    /// device can read them
-    #[arg(long)]
-    no_encrypt: bool,
-
-    /// Programs started by the program: managed (each with its own budget) or plain
-    /// [default: managed]
-    #[arg(long, value_name = "HOW")]
-    children: Option<String>,
-
-    /// Read settings from a TOML file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Write the closing figures to FILE as JSON
-    ///
-    /// One object, also when the program is killed. `schema` is 1; keys carry
-    /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
-    /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
-    /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
-    /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`;
-    /// `engine_started` is false if the runtime never came up.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-
-    /// Print no closing summary and no notes
-    #[arg(long, short)]
-    quiet: bool,
-
-    /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
-    /// [default: auto]
-    ///
-    /// `softswap ctl PID set io.poll` changes it while the program runs.
-    #[arg(long, value_name = "MODE")]
-    poll: Option<String>,
-
-    /// Leave threads on the processor that they are on, though pages from the disk may
-    /// arrive sooner on another
-    #[arg(long)]
-    no_steer: bool,
-
-    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
-    #[arg(long, hide_short_help = true)]
-    no_move: bool,
-
-    /// Use pread and pwrite even where io_uring works
-    #[arg(long, hide_short_help = true)]
-    no_io_uring: bool,
-
-    /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
-    program: Vec<OsString>,
-}
-
-const AFTER_HELP: &str = "\
-Settings:
-  Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
-  SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_SHRINK_POOL, SOFTSWAP_RECOMPRESS,
-  SOFTSWAP_NO_ENCRYPT, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG, SOFTSWAP_REPORT, SOFTSWAP_QUIET,
-  SOFTSWAP_POLL, SOFTSWAP_NO_STEER, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except
-  `config`, from the TOML file under the same lower-case names (memory = \"512M\").
-  Options win over the environment, that over the file, that over the defaults.
-  SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
-  directory of the sockets for `softswap stat` and `softswap ctl`.
-
-Exit status:
-  The program's own. Where a signal ended it, softswap ends by the same signal, which a shell
-  shows as 128+N. Otherwise:
-    2    a value that was given cannot be used (also: the swap directory)
-    125  softswap itself failed
-    126  the program was found but cannot be run here (static, setuid, 32-bit, not executable, ...)
-    127  the program was not found
-
-Signals sent to softswap reach the program; job control (Ctrl-Z, fg, bg) works as without it.";
 
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
@@ -170,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         settled
             .notes
             .iter()
-            .chain(&control::note())
+            .chain(&control_client::note())
             .for_each(|note| eprintln!("softswap: note: {note}"));
     }
 
@@ -182,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     // Within another run, the place of that one: its filter is inherited.
     let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
-    config.place = Some(place(&variable).unwrap_or_else(Place::choose));
+    config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 
@@ -197,7 +62,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         }
     };
     let wall = started.elapsed();
-    control::sweep();
+    control_client::sweep();
     space.wait_until_free(&stats);
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let figures = Figures::gather(
@@ -207,22 +72,27 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         &stats,
         finished.beside,
     );
-    if let Some(why) = summary::unexplained(&figures) {
-        eprintln!("softswap: {why}");
-    }
-    if !settled.quiet {
-        // A reader that has gone away must not change the program's status.
-        let _ =
-            std::io::Write::write_all(&mut std::io::stderr(), summary::text(&figures).as_bytes());
-    }
-    if let Some(report) = report
-        && let Err(error) = report.write(&figures)
-    {
-        eprintln!("softswap: the report could not be written: {error}");
-    }
+    sum_up(&figures, settled.quiet, report);
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
+    }
+}
+
+/// Says how the program fared, and writes the report where one is asked for.
+fn sum_up(figures: &Figures, quiet: bool, report: Option<report::Report>) {
+    if let Some(why) = summary::unexplained(figures) {
+        eprintln!("softswap: {why}");
+    }
+    if !quiet {
+        // A reader that has gone away must not change the program's status.
+        let _ =
+            std::io::Write::write_all(&mut std::io::stderr(), summary::text(figures).as_bytes());
+    }
+    if let Some(report) = report
+        && let Err(error) = report.write(figures)
+    {
+        eprintln!("softswap: the report could not be written: {error}");
     }
 }
 

@@ -1,14 +1,14 @@
 //! From what was asked to what holds: flags over environment over file over
 //! defaults, every value checked, every refusal naming where the value came from.
 
-use super::{RunArgs, areas};
-use crate::machine;
+use super::areas;
+use super::args::RunArgs;
+use super::asked::Asked;
+use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use serde::Deserialize;
-use softswap_engine::codec::BadChoice;
 use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
-use softswap_engine::store::io::poll::mode::BadMode;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -44,20 +44,6 @@ struct File {
     no_steer: Option<toml::Value>,
     no_move: Option<toml::Value>,
     no_io_uring: Option<toml::Value>,
-}
-
-/// A value and where it came from.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) text: String,
-    /// `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
-    pub(super) shown: String,
-}
-
-impl Asked {
-    pub(super) fn refuse(&self, why: impl Display) -> Refusal {
-        Refusal::usage(format!("{}: {why}", self.shown))
-    }
 }
 
 struct Sources<'a, E> {
@@ -162,28 +148,16 @@ pub(super) fn settle(
     let memory = sources.pick("memory", args.memory.as_deref(), file.memory.as_ref())?;
     let memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
     let reserve = sources.pick("reserve", args.reserve.as_deref(), file.reserve.as_ref())?;
-    let reserve_bytes = match &reserve {
-        Some(asked) => parse_size(&asked.text).map_err(|why| asked.refuse(why))?,
-        None => defaults.reserve_bytes,
-    };
+    let reserve_bytes = parsed(reserve.as_ref(), defaults.reserve_bytes, parse_size)?;
     let swap = sources.pick_all("swap", &args.swap, file.swap.as_ref())?;
     let areas = areas::settle(swap, &defaults.areas, reserve_bytes, &mut notes)?;
     let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
-    let codec = match &codec {
-        Some(asked) => asked.text.parse().map_err(|why: BadChoice| asked.refuse(why))?,
-        None => defaults.codec,
-    };
+    let codec = parsed(codec.as_ref(), defaults.codec, str::parse)?;
     let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
-    let pool = match &pool {
-        Some(asked) => parse_pool(&asked.text).map_err(|why| asked.refuse(why))?,
-        None => defaults.pool,
-    };
+    let pool = parsed(pool.as_ref(), defaults.pool, parse_pool)?;
     let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
     let poll = sources.pick("poll", args.poll.as_deref(), file.poll.as_ref())?;
-    let poll = match &poll {
-        Some(asked) => asked.text.parse().map_err(|why: BadMode| asked.refuse(why))?,
-        None => defaults.poll,
-    };
+    let poll = parsed(poll.as_ref(), defaults.poll, str::parse)?;
     let report = args.report.as_deref().map(Path::to_string_lossy);
     let report = sources.pick("report", report.as_deref(), file.report.as_ref())?;
 
@@ -215,6 +189,15 @@ pub(super) fn settle(
         quiet: sources.switch("quiet", args.quiet, file.quiet.as_ref())?,
         notes,
     })
+}
+
+/// What was asked for, or the default.
+fn parsed<T, E: Display>(
+    asked: Option<&Asked>,
+    default: T,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, Refusal> {
+    asked.map_or(Ok(default), |asked| parse(&asked.text).map_err(|why| asked.refuse(why)))
 }
 
 /// A share as the engine reads it, a size as everywhere else on the command line.
@@ -271,7 +254,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
         Amount::Bytes(bytes) => (bytes, String::new()),
         Amount::Percent(percent) => {
-            let available = machine::available();
+            let available = memory_limits::available();
             let bytes = (available.bytes as f64 * percent / 100.0) as u64;
             let of = format!(
                 " ({} of {} available by {})",
@@ -288,7 +271,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    let physical = machine::physical_bytes();
+    let physical = memory_limits::physical_bytes();
     if bytes > physical {
         notes.push(format!(
             "{} is more than the machine's {} of DRAM: the kernel may have to swap, or kill the program",

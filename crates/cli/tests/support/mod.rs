@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod cgroup;
-pub(crate) mod control;
+pub(crate) mod control_client;
 
 use serde_json::Value;
 use std::collections::HashMap;

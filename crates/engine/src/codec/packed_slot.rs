@@ -35,14 +35,14 @@ pub struct NoPart {
 
 /// How full a page is that is being packed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Packer {
+pub struct SlotPacker {
     count: usize,
     content_bytes: usize,
 }
 
-impl Packer {
+impl SlotPacker {
     /// What nothing can be added to.
-    pub const FULL: Packer = Packer { count: MAX_PARTS, content_bytes: 0 };
+    pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Whether a part of so many bytes fits beside those that are there.
     #[must_use]
@@ -107,14 +107,14 @@ mod tests {
     fn two_halves_share_a_page_and_the_longest_has_one_of_its_own() {
         const HALF: usize = MAX_PART_BYTES / 2 - ENTRY_BYTES / 2;
         let mut page = [0xEE; PAGE_BYTES];
-        let mut packer = Packer::default();
+        let mut packer = SlotPacker::default();
         assert_eq!(packer.add(&mut page, 1, &[1; HALF]), Some(0));
         assert_eq!(packer.add(&mut page, 2, &[2; HALF]), Some(1));
         assert_eq!(packer.add(&mut page, 3, &[3; 1]), None);
         assert_eq!(part(&page, 0), Ok((1, &[1; HALF][..])));
         assert_eq!(part(&page, 1), Ok((2, &[2; HALF][..])));
         assert_eq!(part(&page, 2), Err(NoPart { part: 2 }));
-        let mut packer = Packer::default();
+        let mut packer = SlotPacker::default();
         assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES + 1]), None);
         assert_eq!(packer.add(&mut page, 4, &[4; MAX_PART_BYTES]), Some(0));
         assert_eq!(packer.add(&mut page, 5, &[5; 1]), None);
@@ -132,7 +132,7 @@ mod tests {
             parts in prop::collection::vec((0..16u8, prop::collection::vec(any::<u8>(), 0..900)), 0..40),
         ) {
             let mut page = [0x5A; PAGE_BYTES];
-            let mut packer = Packer::default();
+            let mut packer = SlotPacker::default();
             let mut added = Vec::new();
             for (tag, bytes) in &parts {
                 let before = packer;

@@ -6,7 +6,7 @@ use crate::policy::clock::Clock;
 use crate::policy::codec_choice::CodecChoice;
 use crate::policy::grace::Grace;
 use crate::policy::partition::Partition;
-use crate::policy::prefetch::companions::Companions;
+use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::WriteLoad;
@@ -29,7 +29,7 @@ pub struct Policies {
     /// Which pages are touched one after the other.
     pub readahead: Readahead,
     /// Which pages are touched together.
-    pub companions: Companions,
+    pub offset_prefetch: OffsetPrefetch,
     /// What is stored of resident pages, and where that is worth keeping.
     pub stored_copies: StoredCopies,
     /// What packs pages; may be changed at any time.
@@ -61,7 +61,7 @@ impl Policies {
             partition,
             write_load: WriteLoad::default(),
             readahead: Readahead::new(budget_pages),
-            companions: Companions::new(window_pages)?,
+            offset_prefetch: OffsetPrefetch::new(window_pages)?,
             stored_copies: StoredCopies::new(window_pages)?,
             codec: Selector::new(codec),
             codec_choice: CodecChoice::new(budget_bytes, contexts),

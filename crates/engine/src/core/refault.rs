@@ -28,7 +28,7 @@ impl Core {
                 }
             }
             Place::Packed { .. } => {
-                let more = self.policies.partition.turnover().note_found(distance);
+                let more = self.policies.partition.write_back_rate().note_found(distance);
                 let view = self.pool_view();
                 self.policies.partition.found_on_disk(more, view);
                 if self.policies.chooses_codec() && view.is_full() {
@@ -70,10 +70,10 @@ impl Core {
     pub fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
         let Self { policies, memory, .. } = self;
         if place == Place::Vacant {
-            return policies.clock.welcome(page);
+            return policies.clock.heat_of_new(page);
         }
         let weight = if is_shared { Weight::EVEN } else { policies.partition.weight(place) };
-        policies.clock.welcome_back(page, memory.budget.pages(), weight)
+        policies.clock.heat_of_refault(page, memory.budget.pages(), weight)
     }
 
     /// Heat of a page that has come in with another one. In a stream it will be
@@ -84,7 +84,7 @@ impl Core {
         if !is_stream {
             return PREFETCHED;
         }
-        self.policies.clock.welcome_back(page, self.memory.budget.pages(), Weight::EVEN)
+        self.policies.clock.heat_of_refault(page, self.memory.budget.pages(), Weight::EVEN)
     }
 
     fn pool_view(&self) -> PoolView {
@@ -106,7 +106,7 @@ impl Core {
     pub fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);
-        partition.prices().look(now_ns(), process_cpu_ns);
+        partition.costs().look(now_ns(), process_cpu_ns);
         // A forked child has no place but the pool.
         if !self.stores.may_write() {
             return;

@@ -2,8 +2,8 @@
 //! device's answer comes to.
 
 use crate::base::stats::{Counter, Stats};
-use crate::store::io::poll::places::Places;
 use crate::store::io::poll::pressure::Pressure;
+use crate::store::io::poll::processor_waits::ProcessorWaits;
 use softswap_sys::affinity::{Hop, Processors};
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Steering {
     /// How much processors are wanted.
     pub pressure: Arc<Pressure>,
     /// On which processor waiting for a page takes least.
-    pub places: Arc<Places>,
+    pub processor_waits: Arc<ProcessorWaits>,
     /// Those that there are, where that is known.
     pub processors: Option<Processors>,
 }
@@ -22,16 +22,17 @@ impl Steering {
     /// Moves the calling thread, which has just waited for a page, to where it has
     /// to wait less, if it is the only one that waits and a processor is idle.
     pub fn steer(&self, stats: Stats) {
-        let Some(processors) = self.processors.as_ref().filter(|_| self.places.is_due()) else {
+        let Some(processors) = self.processors.as_ref().filter(|_| self.processor_waits.is_due())
+        else {
             return;
         };
         let now = now_ns();
         let is_quiet = || self.pressure.is_alone(now) && self.pressure.has_idle_processor();
-        let Some(to) = self.places.advise(current_cpu(), now, is_quiet) else { return };
+        let Some(to) = self.processor_waits.advise(current_cpu(), now, is_quiet) else { return };
         match processors.hop_to(to) {
             Ok(Hop::Moved) => stats.add(Counter::IoSteered, 1),
-            Ok(Hop::Nowhere) => self.places.nowhere(to),
-            Ok(Hop::Bound) | Err(_) => self.places.refused(now),
+            Ok(Hop::Nowhere) => self.processor_waits.nowhere(to),
+            Ok(Hop::Bound) | Err(_) => self.processor_waits.refused(now),
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::policy::partition::Partition;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
-use crate::store::io::poll::places::Places;
 use crate::store::io::poll::pressure::Pressure;
+use crate::store::io::poll::processor_waits::ProcessorWaits;
 use crate::store::pool::{Pool, SLAB_BYTES};
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
@@ -119,7 +119,7 @@ fn usable_processors() -> usize {
 }
 
 /// How many bounce buffers there are: in each processor's area for a few batches
-/// on their way out, or pieces of a stream on their way in. Where areas for all of
+/// on their way out, or reads of a stream on their way in. Where areas for all of
 /// them would take too much of the budget, processors share them.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
     /// All areas together are a budget's so many-th part at most, or one area.
@@ -146,7 +146,7 @@ fn steering(config: &Config, cpus: usize) -> Steering {
     let most = processors.as_ref().map_or(1, Processors::most);
     Steering {
         pressure: Pressure::shared(cpus, Load::open()),
-        places: Arc::new(Places::new(config.steer, most)),
+        processor_waits: Arc::new(ProcessorWaits::new(config.steer, most)),
         processors,
     }
 }
@@ -170,7 +170,7 @@ fn open_areas(
         };
         let pressure = Arc::clone(&steering.pressure);
         let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
-        polling.telling(Arc::clone(&steering.places))
+        polling.telling(Arc::clone(&steering.processor_waits))
     };
     Areas::new(storage, cpus, polling)
 }

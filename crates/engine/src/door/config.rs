@@ -7,7 +7,7 @@
 use crate::codec::Choice;
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
-use softswap_sys::place::Place;
+use softswap_sys::aslr::Bases;
 use std::path::PathBuf;
 
 /// The smallest budget an engine accepts: below it the fixed parts (fault
@@ -189,7 +189,7 @@ pub struct Config {
     /// Process that shares that page; its direct child reports there.
     pub supervisor_pid: Option<i32>,
     /// Where the window and the gate lie in the tree of processes.
-    pub place: Option<Place>,
+    pub place: Option<Bases>,
 }
 
 impl Default for Config {
@@ -304,7 +304,7 @@ impl Config {
 /// The place that the tree has, from the same variables: also for a program
 /// without an engine. One that cannot be understood is none.
 #[must_use]
-pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Place> {
+pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()
 }
 
@@ -364,7 +364,7 @@ mod tests {
             poll: Mode::Hybrid,
             steer: false,
             stats_fd: Some(9),
-            place: Some(Place::choose()),
+            place: Some(Bases::choose()),
             ..Config::default()
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();

@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod held;
-pub mod holding;
+pub mod pinning;
 mod locking;
 pub mod remap;
 
@@ -56,7 +56,7 @@ pub struct Engine {
     core: Core,
     contexts: Contexts,
     /// Held while pages are moved from one mapping to another.
-    moves: Mutex<()>,
+    remapping: Mutex<()>,
     /// What calls to the kernel keep from leaving.
     held: held::Held,
 }
@@ -76,7 +76,7 @@ impl Engine {
         stats: Stats,
     ) -> Result<Engine, StartError> {
         let (core, contexts) = builder::build(config, storage, stats)?;
-        Ok(Engine { core, contexts, moves: Mutex::new(()), held: held::Held::default() })
+        Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
     }
 
     /// Sets what the pool may take of the budget, or lets the engine choose.
@@ -112,7 +112,7 @@ impl Engine {
     /// at any time.
     #[must_use]
     pub fn steers(&self) -> &AtomicBool {
-        self.core.steering.places.switch()
+        self.core.steering.processor_waits.switch()
     }
 
     /// The bounce buffers.
@@ -466,7 +466,7 @@ impl Engine {
     /// [`Engine::end_fork`] after the result is dropped.
     #[must_use]
     pub fn rest(&self) -> AtRest<'_> {
-        let moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         let layout = self.core.memory.space.lock();
         AtRest { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }

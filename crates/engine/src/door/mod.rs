@@ -5,4 +5,4 @@ pub mod open_areas;
 pub(crate) mod builder;
 pub mod engine;
 pub mod settings;
-pub mod control;
+pub mod control_protocol;

@@ -6,7 +6,7 @@ use crate::store::io::FileDevice;
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::named::{ActivateError, Activated, activate_claimed};
 use crate::store::swap::{Discard, FixedPages};
-use softswap_sys::claim::{claim, claim_at_once};
+use softswap_sys::exclusive_file::{claim, claim_at_once};
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.

@@ -11,8 +11,8 @@
 
 use crate::base::page::PageNo;
 use rangemap::{RangeMap, RangeSet};
+use softswap_sys::aslr;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
-use softswap_sys::place;
 use softswap_sys::window::{Protection, READ_WRITE};
 use std::io;
 use std::ops::Range;
@@ -95,8 +95,8 @@ impl AddressSpace {
     pub fn scattered(pages: u64) -> io::Result<AddressSpace> {
         // So much is left behind it that what fits, fits there.
         let most = (pages / 4) as usize;
-        let first = place::below(most) as u64;
-        let roomy = place::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
+        let first = aslr::below(most) as u64;
+        let roomy = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
         AddressSpace::from(pages, [first, pages / 2 + roomy])
     }
 

@@ -78,14 +78,14 @@ impl Clock {
     }
 
     /// Heat of a page that comes in for the first time.
-    pub fn welcome(&self, page: PageNo) -> u8 {
+    pub fn heat_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
         FRESH
     }
 
     /// Heat of a page that comes back while so many are resident, by what bringing it
     /// back costs. Whoever asks has claimed it.
-    pub fn welcome_back(&self, page: PageNo, resident: usize, weight: Weight) -> u8 {
+    pub fn heat_of_refault(&self, page: PageNo, resident: usize, weight: Weight) -> u8 {
         let heat = self.refaults.grant(page, resident, self.warm(), weight);
         if heat > FRESH {
             self.warm.fetch_add(1, Relaxed);
@@ -107,8 +107,8 @@ impl Clock {
     }
 
     /// Notes that a page, which is claimed, leaves.
-    pub fn note_leaving(&self, page: PageNo) {
-        self.refaults.note_leaving(page);
+    pub fn note_eviction(&self, page: PageNo) {
+        self.refaults.note_eviction(page);
     }
 
     /// About how many resident pages came back soon and have kept more grace than
@@ -335,8 +335,8 @@ mod tests {
         space: &AddressSpace,
         page: PageNo,
     ) -> u8 {
-        clock.note_leaving(page);
-        let heat = clock.welcome_back(page, 100, Weight::EVEN);
+        clock.note_eviction(page);
+        let heat = clock.heat_of_refault(page, 100, Weight::EVEN);
         space.touch(page);
         space.add_resident(page, 1);
         pages.claim(page).publish(Place::resident(heat));
@@ -347,7 +347,7 @@ mod tests {
     fn pages_that_are_back_soon_outlast_fresh_ones_and_cool_in_the_end() {
         let (pages, space) = setup(&[(3, 1), (5, 1), (6, 1)]);
         let clock = clock();
-        assert_eq!(clock.welcome(4), 1);
+        assert_eq!(clock.heat_of_new(4), 1);
         assert_eq!(come_back(&clock, &pages, &space, 4), 3);
         assert_eq!(clock.warm(), 1);
         assert_eq!(victims(&clock, &pages, &space, 3), [3, 5, 6]);

@@ -70,7 +70,7 @@ pub struct CodecChoice {
     /// Whether there was no room for a page that could have been in the pool again.
     wants_room: AtomicBool,
     probe: Probe,
-    course: Mutex<Course>,
+    gains: Mutex<Gains>,
 }
 
 /// What one page takes, packed by either; averages.
@@ -94,7 +94,7 @@ pub struct Sample {
 }
 
 #[derive(Debug, Default)]
-struct Course {
+struct Gains {
     for_change_ns: f64,
     doubt: i32,
     /// What the dense codec has gained since it packs.
@@ -117,7 +117,7 @@ impl CodecChoice {
             behind: AtomicU64::new(0),
             wants_room: AtomicBool::new(false),
             probe: Probe::default(),
-            course: Mutex::default(),
+            gains: Mutex::default(),
         }
     }
 
@@ -220,7 +220,7 @@ impl CodecChoice {
             return;
         }
         // Not waited for: a forked child may find it taken for good.
-        let Ok(mut course) = self.course.try_lock() else { return };
+        let Ok(mut gains) = self.gains.try_lock() else { return };
         let [packed, pooled, left, spared] = [&self.packed, &self.pooled, &self.left, &self.spared]
             .map(|count| count.swap(0, Relaxed));
         let view = view();
@@ -232,12 +232,12 @@ impl CodecChoice {
         }
         let for_dense_ns = spared as f64 * spared_ns() - packed as f64 * longer_ns;
         let for_change_ns = if is_dense { -for_dense_ns } else { for_dense_ns };
-        course.gained_ns += if is_dense { for_dense_ns } else { 0.0 };
+        gains.gained_ns += if is_dense { for_dense_ns } else { 0.0 };
         // What the dense codec gains shows when the pool has been packed anew by it.
         let all = view.objects as u64;
         let pages = if is_dense { all.max(LOOKS * LOOK_PAGES) } else { LOOKS * LOOK_PAGES };
-        if course.follow(for_change_ns, pages as f64 * longer_ns) {
-            course.change(is_dense);
+        if gains.follow(for_change_ns, pages as f64 * longer_ns) {
+            gains.change(is_dense);
             self.is_dense.store(!is_dense, Relaxed);
             self.behind.store(if is_dense { 0 } else { view.objects as u64 }, Relaxed);
             // What is found now was judged by the other codec's.
@@ -271,7 +271,7 @@ fn reach(view: PoolView, times: f64, (is_dense, pooled, left): (bool, u64, u64))
     (held * left.max(pooled) as f64 / pooled.max(1) as f64) as u64
 }
 
-impl Course {
+impl Gains {
     /// The other codec would have gained so much since the last look, or lost. Whether
     /// it is to pack from now on.
     fn follow(&mut self, for_change_ns: f64, cost_ns: f64) -> bool {
@@ -287,7 +287,7 @@ impl Course {
             (true, true) => self.doubt - 1,
             (false, _) => self.doubt,
         };
-        *self = Course { doubt: doubt.clamp(0, MOST_DOUBT), ..Course::default() };
+        *self = Gains { doubt: doubt.clamp(0, MOST_DOUBT), ..Gains::default() };
     }
 }
 

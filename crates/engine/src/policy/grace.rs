@@ -122,83 +122,83 @@ mod tests {
 
     /// Pages leave, half of them such that do not pack, and of either so many in a hundred
     /// come back.
-    fn pass(patience: &Grace, unpacked: u64, others: u64, pages: u64) {
+    fn pass(grace: &Grace, unpacked: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1 };
-            let back = |place: Place, tier: Tier| patience.note_back(place, tier, PRICES_NS);
+            let back = |place: Place, tier: Tier| grace.note_back(place, tier, PRICES_NS);
             (0..u64::from(at % 100 < unpacked)).for_each(|_| back(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
             (0..u64::from(at % 100 < others)).for_each(|_| back(place, Tier::Pool));
-            patience.note_left(2, 1);
+            grace.note_left(2, 1);
         }
     }
 
     #[test]
     fn pages_that_do_not_pack_stay_longer_where_all_are_touched_alike() {
-        let patience = Grace::default();
-        assert_eq!(patience.times(), 1);
-        pass(&patience, 50, 50, 20_000);
-        assert_eq!(patience.times(), MOST_TIMES);
+        let grace = Grace::default();
+        assert_eq!(grace.times(), 1);
+        pass(&grace, 50, 50, 20_000);
+        assert_eq!(grace.times(), MOST_TIMES);
     }
 
     #[test]
     fn pages_that_nobody_touches_again_do_not() {
-        let patience = Grace::default();
-        pass(&patience, 50, 50, 20_000);
-        pass(&patience, 5, 50, 20_000);
-        assert_eq!(patience.times(), 1);
+        let grace = Grace::default();
+        pass(&grace, 50, 50, 20_000);
+        pass(&grace, 5, 50, 20_000);
+        assert_eq!(grace.times(), 1);
         // What costs as much either way is left as it is.
-        pass(&patience, 10, 40, 20_000);
-        assert_eq!(patience.times(), 1);
+        pass(&grace, 10, 40, 20_000);
+        assert_eq!(grace.times(), 1);
     }
 
     #[test]
     fn what_shares_a_slot_costs_a_read_too() {
-        let patience = Grace::default();
-        let back = |place, tier| patience.note_back(place, tier, PRICES_NS);
+        let grace = Grace::default();
+        let back = |place, tier| grace.note_back(place, tier, PRICES_NS);
         let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
             back(Place::Slot { slot: 1 }, Tier::Disk);
             (0..at % 2).for_each(|_| back(shared, Tier::Disk));
-            patience.note_left(2, 1);
+            grace.note_left(2, 1);
         }
-        assert_eq!(patience.times(), MOST_TIMES, "half as often");
+        assert_eq!(grace.times(), MOST_TIMES, "half as often");
         for _ in 0..20_000 {
             back(Place::Slot { slot: 1 }, Tier::Disk);
             back(shared, Tier::Disk);
             back(Place::Pool { handle: 0 }, Tier::Pool);
             back(Place::Foreign, Tier::Zero);
-            patience.note_left(2, 1);
+            grace.note_left(2, 1);
         }
-        assert_eq!(patience.times(), MOST_TIMES, "dearer by a quarter is within the margin");
+        assert_eq!(grace.times(), MOST_TIMES, "dearer by a quarter is within the margin");
         for _ in 0..20_000 {
             (0..2).for_each(|_| back(shared, Tier::Disk));
             back(Place::Slot { slot: 1 }, Tier::Disk);
-            patience.note_left(2, 1);
+            grace.note_left(2, 1);
         }
-        assert_eq!(patience.times(), 1, "twice as often");
+        assert_eq!(grace.times(), 1, "twice as often");
     }
 
     #[test]
     fn what_was_kept_on_standby_costs_no_read() {
-        let patience = Grace::default();
+        let grace = Grace::default();
         for _ in 0..20_000 {
-            patience.note_back(Place::Slot { slot: 1 }, Tier::Standby, PRICES_NS);
-            patience.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
-            patience.note_left(2, 1);
+            grace.note_back(Place::Slot { slot: 1 }, Tier::Standby, PRICES_NS);
+            grace.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
+            grace.note_left(2, 1);
         }
-        assert_eq!(patience.times(), 1);
+        assert_eq!(grace.times(), 1);
     }
 
     #[test]
     fn where_nearly_all_do_not_pack_none_is_passed_over() {
-        let patience = Grace::default();
-        pass(&patience, 50, 50, 20_000);
+        let grace = Grace::default();
+        pass(&grace, 50, 50, 20_000);
         for _ in 0..20_000 {
-            patience.note_back(Place::Slot { slot: 1 }, Tier::Disk, PRICES_NS);
-            patience.note_left(5, 4);
+            grace.note_back(Place::Slot { slot: 1 }, Tier::Disk, PRICES_NS);
+            grace.note_left(5, 4);
         }
-        assert_eq!(patience.times(), 1);
+        assert_eq!(grace.times(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 pub mod grace;
 pub mod refault;
 pub mod clock;
-pub mod turnover;
+pub mod write_back_rate;
 pub mod partition;
 pub mod codec_choice;
 pub mod admission;

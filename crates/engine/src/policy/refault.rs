@@ -111,7 +111,7 @@ impl Refaults {
     }
 
     /// Notes that a page leaves.
-    pub fn note_leaving(&self, page: PageNo) {
+    pub fn note_eviction(&self, page: PageNo) {
         let now = self.left.fetch_add(1, Relaxed) / self.unit_pages % TIMES;
         if !self.touch(page) {
             return;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn leave(refaults: &Refaults, count: u64) {
-        (0..count).for_each(|at| refaults.note_leaving(50_000 + at % 40_000));
+        (0..count).for_each(|at| refaults.note_eviction(50_000 + at % 40_000));
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             (11_000, 3),
             (11_000, 0),
         ] {
-            refaults.note_leaving(7);
+            refaults.note_eviction(7);
             leave(&refaults, left);
             assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), expected);
         }
@@ -231,7 +231,7 @@ mod tests {
         let refaults = refaults();
         let back_after = |left: u64, warm: usize| {
             refaults.forget(7);
-            refaults.note_leaving(7);
+            refaults.note_eviction(7);
             leave(&refaults, left);
             refaults.grant(7, RESIDENT, warm, Weight::EVEN)
         };
@@ -244,7 +244,7 @@ mod tests {
     fn what_costs_more_to_bring_back_may_be_later_and_rises_faster() {
         let back_after = |left: u64, price_ns: u64| {
             let refaults = refaults();
-            refaults.note_leaving(7);
+            refaults.note_eviction(7);
             leave(&refaults, left);
             let weight = Weight { price_ns, average_ns: 100, rival_ns: price_ns };
             refaults.grant(7, RESIDENT, 0, weight)
@@ -261,7 +261,7 @@ mod tests {
     fn beside_what_costs_more_a_page_has_its_share_of_grace() {
         let refaults = refaults();
         let grant = |price_ns: u64, rival_ns: u64| {
-            refaults.note_leaving(7);
+            refaults.note_eviction(7);
             refaults.grant(7, RESIDENT, 0, Weight { price_ns, average_ns: 20, rival_ns })
         };
         assert_eq!([grant(20, 20), grant(20, 80), grant(20, 80)], [3, 1, MAX_HEAT / 4]);
@@ -272,10 +272,10 @@ mod tests {
     #[test]
     fn a_page_that_was_forgotten_begins_anew() {
         let refaults = refaults();
-        refaults.note_leaving(7);
+        refaults.note_eviction(7);
         assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), 3);
         refaults.forget(7);
-        refaults.note_leaving(7);
+        refaults.note_eviction(7);
         assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), 3);
     }
 
@@ -284,9 +284,9 @@ mod tests {
         let refaults = refaults();
         refaults.forget(9000);
         assert_eq!(refaults.metadata_bytes(), 0);
-        (0..MARKS as u64).for_each(|page| refaults.note_leaving(page));
+        (0..MARKS as u64).for_each(|page| refaults.note_eviction(page));
         assert_eq!(refaults.metadata_bytes(), PAGE_SIZE);
-        (0..=MARKS as u64).for_each(|page| refaults.note_leaving(page));
+        (0..=MARKS as u64).for_each(|page| refaults.note_eviction(page));
         assert_eq!(refaults.metadata_bytes(), 2 * PAGE_SIZE);
     }
 
@@ -294,7 +294,7 @@ mod tests {
     fn marks_of_a_sparse_mapping_take_no_more_than_their_share() {
         let refaults = Refaults::new(1 << 20, RESIDENT).unwrap();
         let far = |at: u64| at * MARKS as u64;
-        (0..500).for_each(|at| refaults.note_leaving(far(at)));
+        (0..500).for_each(|at| refaults.note_eviction(far(at)));
         assert_eq!(refaults.metadata_bytes(), RESIDENT / MARKS_SHARE * PAGE_SIZE);
         assert_eq!(refaults.grant(far(10), RESIDENT, 0, Weight::EVEN), 3);
         assert_eq!(refaults.grant(far(400), RESIDENT, 0, Weight::EVEN), FRESH);
@@ -342,12 +342,12 @@ mod tests {
             // Units of one page, and fewer steps than there are times.
             let (refaults, mut model) = (Refaults::new(64, 60).unwrap(), Model::default());
             // From here on all have marks.
-            refaults.note_leaving(63);
+            refaults.note_eviction(63);
             model.left += 1;
             for step in steps {
                 match step {
                     Step::Leave(page) => {
-                        refaults.note_leaving(page);
+                        refaults.note_eviction(page);
                         model.pages.entry(page).or_default().0 = model.left;
                         model.left += 1;
                     }
@@ -371,10 +371,10 @@ mod tests {
     fn time_goes_round() {
         let refaults = refaults();
         leave(&refaults, TIMES * 10 - 50);
-        refaults.note_leaving(7);
+        refaults.note_eviction(7);
         leave(&refaults, 150);
         assert_eq!(refaults.grant(7, 100, 0, Weight::EVEN), 3);
-        refaults.note_leaving(7);
+        refaults.note_eviction(7);
         leave(&refaults, 600);
         assert_eq!(refaults.grant(7, 100, 0, Weight::EVEN), 0, "not before it went round");
     }

@@ -119,7 +119,7 @@ fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
 /// A page whose memory is gone. Returns where it is now.
 fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     let copy = claim.before().place().copy()?;
-    core.policies.clock.note_leaving(page);
+    core.policies.clock.note_eviction(page);
     core.memory.space.sub_resident(page);
     let place = swap_cache::leave_for(core, page, copy);
     claim.publish(place);

@@ -17,15 +17,15 @@ pub const GROUP_PAGES: usize = 16;
 
 /// Pages whose copies are in a bounce buffer, on their way to slots, of which there
 /// are enough for all of them.
-pub struct Moves<'m, 't> {
+pub struct Relocation<'m, 't> {
     /// Where they go.
     pub slots: SlotBatch,
     /// The pages, with where their copies are.
-    pub moved: &'m mut [Option<Moved<'t>>],
+    pub moved: &'m mut [Option<Relocating<'t>>],
 }
 
 /// A page whose copy is in a bounce buffer.
-pub struct Moved<'t> {
+pub struct Relocating<'t> {
     /// The page.
     pub claim: Claim<'t>,
     /// Which page of the buffer.
@@ -34,7 +34,7 @@ pub struct Moved<'t> {
     pub part: Option<u8>,
 }
 
-impl Moves<'_, '_> {
+impl Relocation<'_, '_> {
     /// Seals the copies in place, writes them and publishes the slots of those that were written;
     /// the slots that were left, and what the pages had before, are freed.
     /// Returns how many pages went.
@@ -45,10 +45,10 @@ impl Moves<'_, '_> {
         context: &mut Context,
         copies: &mut [u8],
     ) -> usize {
-        let Moves { slots, moved } = self;
+        let Relocation { slots, moved } = self;
         let mut used_parts = [0_u32; BATCH_PAGES];
         let mut count = 0;
-        for Moved { at, part, .. } in moved.iter().flatten() {
+        for Relocating { at, part, .. } in moved.iter().flatten() {
             count = count.max(at + 1);
             used_parts[*at] |= part.map_or(0, |part| 1 << part);
         }
@@ -68,7 +68,9 @@ impl Moves<'_, '_> {
         }
         let mut gone = 0;
         for moved in moved {
-            if let Some(Moved { claim, at, part }) = moved.take().filter(|it| written.has(it.at)) {
+            if let Some(Relocating { claim, at, part }) =
+                moved.take().filter(|it| written.has(it.at))
+            {
                 let old = claim.before().place();
                 let slot = slots[at];
                 claim.publish(match part {

@@ -94,7 +94,7 @@ pub fn outweigh(core: &Core) -> bool {
     // Who cannot write has nothing that goes on.
     core.stores.may_write()
         && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
-            < core.policies.partition.turnover().age()
+            < core.policies.partition.write_back_rate().age()
 }
 
 /// What an arriving page keeps of `place`; what is stored there is freed if that is

@@ -10,9 +10,9 @@ use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::memory::context::Context;
-use crate::policy::prefetch::companions::Offsets;
+use crate::policy::prefetch::offset_prefetch::Offsets;
 use crate::policy::prefetch::readahead;
-use crate::policy::prefetch::window::PIECE_PAGES;
+use crate::policy::prefetch::window::REQUEST_PAGES;
 use crate::policy::stored_copies::Stays;
 use crate::steps::decompress;
 use crate::steps::install;
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
     /// How many pages may come from the swap area, it included.
     pub(crate) window: usize,
     /// Whether pages beside it are to come that mostly follow it.
-    pub(crate) may_have_companions: bool,
+    pub(crate) may_read_offsets: bool,
     /// Whether those that come with it can be relied on to be touched.
     pub(crate) is_stream: bool,
 }
@@ -53,31 +53,31 @@ struct Member {
 
 /// Claimed pages, in the order in which they were added, and the slots of one area
 /// that have them.
-pub(crate) struct Gathered {
-    members: [Option<Member>; PIECE_PAGES],
+pub(crate) struct SwapInBatch {
+    members: [Option<Member>; REQUEST_PAGES],
     count: usize,
     slots: Slots,
 }
 
 /// How many slots there may be, and in how many runs of neighbours they may lie.
 #[derive(Clone, Copy)]
-pub(crate) struct Most {
+pub(crate) struct ReadLimit {
     slots: usize,
     runs: usize,
 }
 
-impl Most {
+impl ReadLimit {
     /// What is read at once into a buffer of so many bytes from the area of `slot`.
-    pub(crate) fn of(core: &Core, context: &Context, slot: u64, bytes: usize) -> Most {
+    pub(crate) fn of(core: &Core, context: &Context, slot: u64, bytes: usize) -> ReadLimit {
         let runs = core.stores.areas.reads_at_once(&context.lanes, slot);
-        Most { slots: bytes / PAGE_SIZE, runs }
+        ReadLimit { slots: bytes / PAGE_SIZE, runs }
     }
 }
 
 /// Slots in ascending order, each once. What is read of them lies in a buffer in this
 /// order.
 struct Slots {
-    all: [u64; PIECE_PAGES],
+    all: [u64; REQUEST_PAGES],
     count: usize,
     /// How many runs of neighbours they are.
     runs: usize,
@@ -85,12 +85,12 @@ struct Slots {
     open: u64,
 }
 
-const _: () = assert!(PIECE_PAGES <= u64::BITS as usize);
+const _: () = assert!(REQUEST_PAGES <= u64::BITS as usize);
 
 impl Slots {
     /// Adds a slot, if it is not there yet; false where that would be more than there
     /// may be.
-    fn add(&mut self, slot: u64, most: Most) -> bool {
+    fn add(&mut self, slot: u64, most: ReadLimit) -> bool {
         debug_assert!(self.open == 0, "bits are by place");
         let at = self.at(slot);
         let all = &self.all[..self.count];
@@ -100,7 +100,7 @@ impl Slots {
         let after_one = at > 0 && all[at - 1] + 1 == slot;
         let before_one = all.get(at) == Some(&(slot + 1));
         let runs = self.runs + 1 - usize::from(after_one) - usize::from(before_one);
-        if self.count == most.slots.min(PIECE_PAGES) || runs > most.runs {
+        if self.count == most.slots.min(REQUEST_PAGES) || runs > most.runs {
             return false;
         }
         self.all.copy_within(at..self.count, at + 1);
@@ -143,15 +143,15 @@ impl Slots {
     }
 }
 
-impl Gathered {
+impl SwapInBatch {
     /// Nothing but the slot of a page that is somebody else's, if there is one.
-    pub(crate) fn new(others: Option<SlotCopy>) -> Gathered {
-        let slots = Slots { all: [0; PIECE_PAGES], count: 0, runs: 0, open: 0 };
-        let mut gathered = Gathered { members: [const { None }; PIECE_PAGES], count: 0, slots };
+    pub(crate) fn new(others: Option<SlotCopy>) -> SwapInBatch {
+        let slots = Slots { all: [0; REQUEST_PAGES], count: 0, runs: 0, open: 0 };
+        let mut batch = SwapInBatch { members: [const { None }; REQUEST_PAGES], count: 0, slots };
         others.into_iter().for_each(|stored| {
-            assert!(gathered.slots.add(stored.slot(), Most { slots: 1, runs: 1 }))
+            assert!(batch.slots.add(stored.slot(), ReadLimit { slots: 1, runs: 1 }))
         });
-        gathered
+        batch
     }
 
     /// How many pages there are, somebody else's not counted.
@@ -161,8 +161,8 @@ impl Gathered {
 
     /// Adds a page, if it is in the swap area, in the same one as the others, and
     /// nobody has it. False where nothing more can be added.
-    pub(crate) fn add(&mut self, core: &Core, page: PageNo, most: Most) -> bool {
-        if self.count == PIECE_PAGES {
+    pub(crate) fn add(&mut self, core: &Core, page: PageNo, most: ReadLimit) -> bool {
+        if self.count == REQUEST_PAGES {
             return false;
         }
         let Some((stored, claim)) = readahead::claim_stored(&core.memory.pages, page) else {
@@ -290,7 +290,7 @@ impl Gathered {
         (stays, install::install_run(&core.memory, page, bytes, stays.writes()).pages)
     }
 
-    /// As [`Gathered::install_run`], a page that is next to none, or packed.
+    /// As [`SwapInBatch::install_run`], a page that is next to none, or packed.
     fn install_one(
         &mut self,
         core: &Core,
@@ -320,7 +320,7 @@ pub(crate) fn bring(
     stored: SlotCopy,
     wanted: Wanted,
 ) -> Result<(), FaultError> {
-    let along = companions(core, wanted.page, wanted.may_have_companions);
+    let along = offsets_along(core, wanted.page, wanted.may_read_offsets);
     let is_alone = wanted.window == 1 && along.is_empty();
     if is_alone || !bring_all(core, context, stored, (wanted, along))? {
         bring_alone(core, context, stored, wanted)?;
@@ -330,16 +330,16 @@ pub(crate) fn bring(
 
 /// Which pages beside a touched one, which is in the swap area, are to come with it,
 /// if any may. What else might follow is watched.
-fn companions(core: &Core, page: PageNo, may_be: bool) -> Offsets {
+fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
-        core.policies.companions.note(page, Offsets::default());
+        core.policies.offset_prefetch.note(page, Offsets::default());
         return Offsets::default();
     }
     let end = core.memory.window.pages() as PageNo;
     let is_out = |near| near < end && core.memory.pages.load(near).place().in_slot().is_some();
     let out = Offsets::of(page, |near| is_out(near) && !core.policies.readahead.is_marker(near));
-    let along = core.policies.companions.likely(page, out);
-    core.policies.companions.note(page, out.without(along));
+    let along = core.policies.offset_prefetch.likely(page, out);
+    core.policies.offset_prefetch.note(page, out.without(along));
     along
 }
 
@@ -355,7 +355,7 @@ fn bring_alone(
     let Some(mut buffer) = core.stores.bounce.take_for_read(current_cpu()) else {
         core.die("no bounce buffer is left for a read");
     };
-    // What does not match its seal was parked before the slot held this page.
+    // What does not match its seal was cached before the slot held this page.
     if !(core.stores.read_ahead_pages.take(slot, &mut buffer)
         && core.stores.open_sealed(slot, &mut buffer))
     {
@@ -378,46 +378,46 @@ fn bring_all(
     else {
         return Ok(false);
     };
-    let most = Most::of(core, context, stored.slot(), buffer.len());
-    let mut gathered = Gathered::new(Some(stored));
+    let most = ReadLimit::of(core, context, stored.slot(), buffer.len());
+    let mut batch = SwapInBatch::new(Some(stored));
     let end = core.memory.window.pages() as PageNo;
     let others = (page + 1..page + window as u64).chain(along.pages(page));
     for other in others.filter(|other| *other < end) {
         // One that is too many, or lies too far off, stays; perhaps the next does not.
-        gathered.add(core, other, most);
+        batch.add(core, other, most);
     }
     // Never at the price of direct reclaim: this is a guess.
-    let count = gathered.count();
+    let count = batch.count();
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(core, context, (page, stored, stays), &mut gathered, &mut buffer);
+    let touched = bring_touched(core, context, (page, stored, stays), &mut batch, &mut buffer);
     // Who writes a page writes those that follow it, but not those beside it.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
-        Ok(true) => gathered.install(core, context, &mut buffer, (access, is_stream)),
+        Ok(true) => batch.install(core, context, &mut buffer, (access, is_stream)),
         _ => 0,
     };
-    drop(gathered);
+    drop(batch);
     core.memory.budget.release(count - came);
     touched
 }
 
-/// Reads all that is gathered, and installs the touched page. False where that must
+/// Reads all that is batch, and installs the touched page. False where that must
 /// be tried alone: something cannot be read, or is not what it should be.
 fn bring_touched(
     core: &Core,
     context: &mut Context,
     (page, stored, stays): (PageNo, SlotCopy, Stays),
-    gathered: &mut Gathered,
+    batch: &mut SwapInBatch,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
-    if !gathered.read(core, context, buffer, true) {
+    if !batch.read(core, context, buffer, true) {
         return Ok(false);
     }
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
-    let Some(copy) = gathered.slots.opened(slot, buffer, open) else { return Ok(false) };
+    let Some(copy) = batch.slots.opened(slot, buffer, open) else { return Ok(false) };
     put(core, context, (page, stays), stored, copy)?;
     Ok(true)
 }
@@ -447,7 +447,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn none() -> Slots {
-        Slots { all: [0; PIECE_PAGES], count: 0, runs: 0, open: 0 }
+        Slots { all: [0; REQUEST_PAGES], count: 0, runs: 0, open: 0 }
     }
 
     fn runs(slots: &BTreeSet<u64>) -> usize {
@@ -465,9 +465,9 @@ mod tests {
             for slot in wanted {
                 let mut with = model.clone();
                 with.insert(slot);
-                let fits = with.len() <= most_slots.min(PIECE_PAGES) && runs(&with) <= most_runs;
+                let fits = with.len() <= most_slots.min(REQUEST_PAGES) && runs(&with) <= most_runs;
                 let is_new = !model.contains(&slot);
-                let most = Most { slots: most_slots, runs: most_runs };
+                let most = ReadLimit { slots: most_slots, runs: most_runs };
                 prop_assert_eq!(slots.add(slot, most), fits || !is_new);
                 if fits {
                     model = with;
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn each_slot_is_opened_once_and_again_after_it_could_not_be() {
         let mut slots = none();
-        let most = Most { slots: 4, runs: 4 };
+        let most = ReadLimit { slots: 4, runs: 4 };
         assert!(slots.add(7, most) && slots.add(3, most));
         let mut bytes = vec![0; 2 * PAGE_SIZE];
         assert_eq!(slots.opened(7, &mut bytes, |_| false), None);

@@ -2,8 +2,8 @@
 //!
 //! The first page of a window stays where it is, so that touching it is a fault
 //! and tells that the window has been reached. What is read of it, with those
-//! after it, is parked here: the fault then need not read. As sealed as it came:
-//! a slot that holds something else by now has another seal, so that parked
+//! after it, is cached here: the fault then need not read. As sealed as it came:
+//! a slot that holds something else by now has another seal, so that cached
 //! bytes can be out of date, but never taken for what they are not.
 
 use softswap_sys::PAGE_SIZE;
@@ -11,18 +11,18 @@ use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
 use std::sync::Mutex;
 
-/// Of a budget of so many pages, what is parked may take one.
+/// Of a budget of so many pages, what is cached may take one.
 const BUDGET_SHARE: usize = 256;
-/// Most pages parked: two for each of many streams.
+/// Most pages cached: two for each of many streams.
 const MAX_PLACES: usize = 64;
 
 struct Place {
-    /// `u64::MAX` when nothing is parked.
+    /// `u64::MAX` when nothing is cached.
     slot: u64,
     page: &'static mut Page,
 }
 
-/// What is parked, by slot.
+/// What is cached, by slot.
 pub struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
 }
@@ -49,7 +49,7 @@ impl ReadAheadPages {
     }
 
     /// Neighbouring slots have places of their own. Locks are only tried: what is
-    /// not parked is read again.
+    /// not cached is read again.
     fn place(&self, slot: u64) -> &Mutex<Place> {
         // Windows are powers of two long.
         let spread = slot ^ slot >> 4 ^ slot >> 8 ^ slot >> 12;
@@ -57,14 +57,14 @@ impl ReadAheadPages {
     }
 
     /// Parks what a slot holds, in place of what was there.
-    pub fn park(&self, slot: u64, bytes: &[u8]) {
+    pub fn cache(&self, slot: u64, bytes: &[u8]) {
         if let Ok(mut place) = self.place(slot).try_lock() {
             place.page.0.copy_from_slice(bytes);
             place.slot = slot;
         }
     }
 
-    /// Takes what a slot held, perhaps some time ago. False when it is not parked.
+    /// Takes what a slot held, perhaps some time ago. False when it is not cached.
     #[must_use]
     pub fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
         let Ok(mut place) = self.place(slot).try_lock() else { return false };
@@ -83,22 +83,22 @@ mod tests {
 
     #[test]
     fn what_is_parked_is_had_once_and_only_for_its_slot() {
-        let parked = ReadAheadPages::with_places(4).unwrap();
+        let cached = ReadAheadPages::with_places(4).unwrap();
         let mut bytes = [0; PAGE_SIZE];
-        assert!(!parked.take(7, &mut bytes));
-        parked.park(7, &[3; PAGE_SIZE]);
-        assert!(!parked.take(8, &mut bytes));
-        assert!(parked.take(7, &mut bytes) && bytes == [3; PAGE_SIZE]);
-        assert!(!parked.take(7, &mut bytes));
+        assert!(!cached.take(7, &mut bytes));
+        cached.cache(7, &[3; PAGE_SIZE]);
+        assert!(!cached.take(8, &mut bytes));
+        assert!(cached.take(7, &mut bytes) && bytes == [3; PAGE_SIZE]);
+        assert!(!cached.take(7, &mut bytes));
     }
 
     #[test]
     fn what_comes_later_takes_the_place() {
-        let parked = ReadAheadPages::with_places(1).unwrap();
+        let cached = ReadAheadPages::with_places(1).unwrap();
         let mut bytes = [0; PAGE_SIZE];
-        parked.park(1, &[1; PAGE_SIZE]);
-        parked.park(2, &[2; PAGE_SIZE]);
-        assert!(!parked.take(1, &mut bytes));
-        assert!(parked.take(2, &mut bytes) && bytes == [2; PAGE_SIZE]);
+        cached.cache(1, &[1; PAGE_SIZE]);
+        cached.cache(2, &[2; PAGE_SIZE]);
+        assert!(!cached.take(1, &mut bytes));
+        assert!(cached.take(2, &mut bytes) && bytes == [2; PAGE_SIZE]);
     }
 }

@@ -72,7 +72,7 @@ pub fn page_in(
     };
     drop(context);
     core.report_peaks();
-    let ns = core.policies.partition.prices().took(tier, &watch);
+    let ns = core.policies.partition.costs().took(tier, &watch);
     core.stats.record_fault(tier, ns);
     Ok(Some(tier))
 }
@@ -160,7 +160,7 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
 /// come and left.
 fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch)) -> (Wanted, u8) {
     core.note_return(page, place);
-    let (most, may_have_companions) = match touch {
+    let (most, may_read_offsets) = match touch {
         // What follows is on its way.
         _ if touch.is_asked_for() => (1, false),
         // Nothing comes along from elsewhere, and looking costs what it costs.
@@ -181,7 +181,7 @@ fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch
     // In this order: whether a copy stays is asked of a page that has its grace.
     let heat = core.grace(page, place, is_shared);
     let stays = swap_cache::stays(core, page, place, access, true);
-    (Wanted { page, access, stays, window, may_have_companions, is_stream }, heat)
+    (Wanted { page, access, stays, window, may_read_offsets, is_stream }, heat)
 }
 
 /// Puts a page's content into the program's memory, and that of others that are to
@@ -242,7 +242,7 @@ fn publish(
     (place, tier): (Place, Tier),
     (wanted, heat): (Wanted, u8),
 ) {
-    let prices_ns = core.policies.partition.prices().faults_ns();
+    let prices_ns = core.policies.partition.costs().faults_ns();
     core.policies.grace.note_back(place, tier, prices_ns);
     let copy = swap_cache::arrive(core, place, wanted.stays);
     finish(&core.memory, page, claim, heat, copy);

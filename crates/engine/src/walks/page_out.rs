@@ -113,9 +113,9 @@ fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     // Not what was taken out and had to be put back.
     core.stats.add(Counter::PagesOut, left);
     policies.grace.note_left(left, outcome.unpacked as u64);
-    policies.partition.turnover().note_left(left);
+    policies.partition.write_back_rate().note_left(left);
     policies.codec_choice.note_left(left);
-    policies.partition.prices().left(left, thread_cpu_ns() - start_ns);
+    policies.partition.costs().left(left, thread_cpu_ns() - start_ns);
 }
 
 /// Drops clean victims where they are, and stores those that have no copy. Where that
@@ -199,7 +199,7 @@ fn store_unmapped(
     let mut for_disk = [(0, 0); BATCH_PAGES];
     let mut waiting = 0;
     for (at, (page, claim)) in unmapped.iter_mut().filter_map(Option::take).enumerate() {
-        core.policies.clock.note_leaving(page);
+        core.policies.clock.note_eviction(page);
         memory.space.sub_resident(page);
         let stored = claim.before().place().copy();
         let stored = stored.and_then(|copy| swap_cache::unless_failed(core, page, copy));

@@ -1,8 +1,8 @@
-//! What is brought in before it is touched: the windows of streams, by pieces.
+//! What is brought in before it is touched: the windows of streams, by requests.
 //!
 //! Threads of its own do it, so that the device and other processors work while
 //! the program goes over what is there: several, because a device is seldom busy
-//! with one read, and while one piece is put in place others are read. All of it
+//! with one read, and while one request is put in place others are read. All of it
 //! is a guess: it waits for nobody's claim, and leaves whatever is wrong to the
 //! fault that may never come. Only a stream's window is worth taking others'
 //! room: where background reclaim does not keep up, the thread lends a hand.
@@ -13,11 +13,11 @@ use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
 use crate::policy::prefetch::readahead;
-use crate::policy::prefetch::window::{PIECE_PAGES, Pages, Piece};
+use crate::policy::prefetch::window::{Pages, REQUEST_PAGES, ReadRequest};
 use crate::steps::decompress;
 use crate::steps::install;
 use crate::steps::swap_cache;
-use crate::steps::swap_in_batch::{Gathered, Most};
+use crate::steps::swap_in_batch::{ReadLimit, SwapInBatch};
 use crate::store::pool::Handle;
 use crate::walks::reclaim::{self, Round};
 use softswap_sys::PAGE_SIZE;
@@ -26,7 +26,7 @@ use std::ops::Range;
 
 /// How long a thread sleeps when nothing is asked for: it is woken before.
 const NAP_NS: u64 = 1_000_000_000;
-/// Batches taken out, at most, to make room for a piece.
+/// Batches taken out, at most, to make room for a request.
 const ROOM_ROUNDS: usize = 4;
 
 /// A charge to the budget; what is not spent is given back.
@@ -48,87 +48,87 @@ pub fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> 
         let seen = core.policies.readahead.kick();
         match core.policies.readahead.take() {
             // The context anew for each, so that a fork can come in between.
-            Some(piece) => bring(core, &mut contexts.claim_prefetch(thread), piece),
+            Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
             None => core.policies.readahead.sleep(seen, NAP_NS),
         }
     }
     core.policies.readahead.serve(false);
 }
 
-/// Brings in all of a piece but its marker: first what is read from the disk, then
+/// Brings in all of a request but its marker: first what is read from the disk, then
 /// what is packed in the pool. Stops where there is no room for more, or something is
 /// wrong.
-fn bring(core: &Core, context: &mut Context, piece: Piece) {
-    let Range { start, end } = piece.range();
+fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
+    let Range { start, end } = request.range();
     let end = end.min(core.memory.window.pages() as PageNo);
-    let marker = piece.marker();
-    let (mut page, mut to_park) = (start, marker);
+    let marker = request.marker();
+    let (mut page, mut to_cache) = (start, marker);
     while page < end {
-        let pages = piece.pages(page..end);
-        let Some(next) = from_disk(core, context, pages, end, (marker, to_park.take())) else {
+        let pages = request.pages(page..end);
+        let Some(next) = from_disk(core, context, pages, end, (marker, to_cache.take())) else {
             return;
         };
         page = next;
     }
     let mut page = start;
     while page < end {
-        let in_a_row = if piece.stride() == 1 { (end - page) as usize } else { 1 };
+        let in_a_row = if request.stride() == 1 { (end - page) as usize } else { 1 };
         let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
         let came = match core.memory.pages.load(page).place() {
-            // Only what is read is parked; others are as good as there.
+            // Only what is read is cached; others are as good as there.
             Place::Pool { .. } if marker != Some(page) => {
-                from_pool(core, context, page, but_marker.min(PIECE_PAGES))
+                from_pool(core, context, page, but_marker.min(REQUEST_PAGES))
             }
             // There already, or nothing that could be unpacked.
             _ => Some(1),
         };
         let Some(came) = came else { return };
-        page += came.max(1) as u64 * piece.stride();
+        page += came.max(1) as u64 * request.stride();
     }
 }
 
 /// Reads those of `pages` that are in the swap area, all at once, and installs them,
-/// but not the marker; that is parked, in the first round. Returns the page to go on
+/// but not the marker; that is cached, in the first round. Returns the page to go on
 /// with, `end` where there is none, `None` to stop.
 fn from_disk(
     core: &Core,
     context: &mut Context,
     pages: Pages,
     end: PageNo,
-    (marker, to_park): (Option<PageNo>, Option<PageNo>),
+    (marker, to_cache): (Option<PageNo>, Option<PageNo>),
 ) -> Option<PageNo> {
     let is_stored = |page: PageNo| core.memory.pages.load(page).place().in_slot().is_some();
     let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
-    let parked = usize::from(to_park.is_some());
-    let most = wanted().count().min(PIECE_PAGES - parked);
-    let first = to_park.filter(|page| is_stored(*page)).or(wanted().next());
+    let cached = usize::from(to_cache.is_some());
+    let most = wanted().count().min(REQUEST_PAGES - cached);
+    let first = to_cache.filter(|page| is_stored(*page)).or(wanted().next());
     let Some(first) = first.and_then(|page| core.memory.pages.load(page).place().in_slot()) else {
         return Some(end);
     };
     let mut charge = charge(core, context, most)?;
-    let mut buffer = core.stores.bounce.take_up_to(current_cpu(), most + parked)?;
-    let most_read = Most::of(core, context, first.slot(), buffer.len());
-    // Claimed until it is parked: its toucher may be here any moment.
-    let parking = to_park.and_then(|page| readahead::claim_stored(&core.memory.pages, page));
-    let mut gathered = Gathered::new(parking.as_ref().map(|(stored, _)| *stored));
+    let mut buffer = core.stores.bounce.take_up_to(current_cpu(), most + cached)?;
+    let most_read = ReadLimit::of(core, context, first.slot(), buffer.len());
+    // Claimed until it is cached: its toucher may be here any moment.
+    let caching = to_cache.and_then(|page| readahead::claim_stored(&core.memory.pages, page));
+    let mut batch = SwapInBatch::new(caching.as_ref().map(|(stored, _)| *stored));
     // Others may have come meanwhile for which nothing is charged.
-    let is_full = |page: &PageNo| gathered.count() == most || !gathered.add(core, *page, most_read);
+    let is_full = |page: &PageNo| batch.count() == most || !batch.add(core, *page, most_read);
     let full = wanted().find(is_full);
     let (reading, start) = (core.policies.admission.read(), now_ns());
-    if !gathered.read(core, context, &mut buffer, false) {
+    if !batch.read(core, context, &mut buffer, false) {
         return None;
     }
-    reading.took(gathered.pages_read(), now_ns() - start);
-    if let Some((stored, claim)) = parking {
-        core.stores.read_ahead_pages.park(stored.slot(), gathered.sealed(stored, &mut buffer));
+    reading.took(batch.pages_read(), now_ns() - start);
+    if let Some((stored, claim)) = caching {
+        core.stores.read_ahead_pages.cache(stored.slot(), batch.sealed(stored, &mut buffer));
         drop(claim);
     }
-    let count = gathered.count();
-    if count == 0 && full.is_some_and(|page| Some(page) == wanted().next()) && to_park.is_none() {
+    let count = batch.count();
+    if count == 0 && full.is_some_and(|page| Some(page) == wanted().next()) && to_cache.is_none() {
         // A buffer for nothing.
         return None;
     }
-    let came = gathered.install(core, context, &mut buffer, (Access::Read, true));
+    let came = batch.install(core, context, &mut buffer, (Access::Read, true));
     charge.pages -= came;
     (came == count).then(|| full.unwrap_or(end))
 }
@@ -169,7 +169,7 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
     }
     let mut charge = charge(core, context, wanted)?;
     let mut buffer = core.stores.bounce.take_up_to(current_cpu(), wanted)?;
-    let mut claims = [const { None }; PIECE_PAGES];
+    let mut claims = [const { None }; REQUEST_PAGES];
     let count = claim_pooled(core, page, &mut claims[..buffer.len() / PAGE_SIZE]);
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let mut good = 0;

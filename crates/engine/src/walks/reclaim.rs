@@ -213,7 +213,7 @@ pub fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
     }
     let is_for_others = || {
         core.background.is_running()
-            && core.policies.partition.prices().leaves_a_processor()
+            && core.policies.partition.costs().leaves_a_processor()
             && !core.memory.budget.is_low(other)
     };
     if core.memory.pinners.is_due() || is_for_others() {
@@ -256,7 +256,7 @@ pub fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     while go_on() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
-        core.policies.partition.prices().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
+        core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(core, contexts);
         core.memory.pinners.look();
         let condensed = core.policies.codec_choice.take_wish()

@@ -10,7 +10,7 @@ use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::steps::decompress;
-use crate::steps::relocate::{Moved, Moves};
+use crate::steps::relocate::{Relocating, Relocation};
 use crate::steps::swap_cache;
 use crate::store::swap::Area;
 use crate::store::swap::area::Discarded;
@@ -58,7 +58,7 @@ impl Upkeep {
         let (copies, _) = cluster.as_chunks_mut();
         let copies = &mut copies[..slots.as_slice().len()];
         let count = self.gather(core, context, copies, &mut moved);
-        let moves = Moves { slots, moved: &mut moved[..count] };
+        let moves = Relocation { slots, moved: &mut moved[..count] };
         let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
         core.stats.add(Counter::PagesMoved, gone as u64);
         self.moved_in_round += gone;
@@ -77,7 +77,7 @@ impl Upkeep {
         core: &Core,
         context: &mut Context,
         copies: &mut [[u8; PAGE_SIZE]],
-        moved: &mut [Option<Moved<'static>>],
+        moved: &mut [Option<Relocating<'static>>],
     ) -> usize {
         let mut count = 0;
         let high = core.memory.space.high();
@@ -97,7 +97,7 @@ impl Upkeep {
             }
             let Some(claim) = claim_leaving(core, page) else { continue };
             if read_copy(core, context, claim.before().place(), &mut copies[count]).is_some() {
-                moved[count] = Some(Moved { claim, at: count, part: None });
+                moved[count] = Some(Relocating { claim, at: count, part: None });
                 count += 1;
             }
         }

@@ -1,7 +1,7 @@
 //! What guarded calls keep in memory, or map for themselves, and when that ends.
 //!
 //! What is pinned, or copied into memory, is counted before it is taken
-//! ([`softswap_engine::door::engine::holding`]): all calls together hold a share of the budget.
+//! ([`softswap_engine::door::engine::pinning`]): all calls together hold a share of the budget.
 //!
 //! A call pins what the kernel is given, for as long as it runs. It may end in other ways
 //! than by returning: a handler of the program's jumps out of it, an exception leaves it,
@@ -19,7 +19,7 @@ use crate::base::{guarded_call, instance, signal_stack};
 use crate::signals::page_fault;
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::holding::{Pinned, Then};
+use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::{PAGE_SIZE, memory, signals};

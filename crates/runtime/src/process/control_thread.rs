@@ -7,9 +7,9 @@
 
 use super::descriptors;
 use crate::base::instance;
-use softswap_engine::door::control::{self as protocol, MAX_REQUEST_BYTES};
+use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES};
 use softswap_engine::door::engine::Engine;
-use softswap_sys::control::{self, Listener, Peer};
+use softswap_sys::control_socket::{self, Listener, Peer};
 use softswap_sys::{futex, raw, signals};
 use std::ffi::{CString, OsString};
 use std::io;
@@ -72,7 +72,7 @@ fn own_uid() -> u32 {
 /// Notes what the thread needs to know.
 pub(crate) fn prepare() {
     let set = |name| Some((name, std::env::var_os(name)?));
-    let variables = control::DIR_VARIABLES.into_iter().filter_map(set).collect();
+    let variables = control_socket::DIR_VARIABLES.into_iter().filter_map(set).collect();
     PLAN.get_or_init(|| Plan { variables, started: Instant::now() });
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
@@ -86,7 +86,7 @@ pub(crate) fn serve(goes_on: fn() -> bool) {
     let lookup =
         |wanted: &str| Some(plan.variables.iter().find(|(name, _)| *name == wanted)?.1.clone());
     // Of the user that the process belongs to now.
-    let Some(listener) = open(&control::directories(lookup, own_uid())) else { return };
+    let Some(listener) = open(&control_socket::directories(lookup, own_uid())) else { return };
     while goes_on() {
         match listener.accept() {
             // Whatever became of it, the next one is served.
@@ -114,7 +114,7 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
         return None;
     }
     let (uid, pid) = (own_uid(), raw::current_process());
-    if !control::is_own_number(uid) {
+    if !control_socket::is_own_number(uid) {
         return None;
     }
     let listener = dirs.iter().find_map(|dir| Listener::open(dir, uid, pid).ok())?;

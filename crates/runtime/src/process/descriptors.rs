@@ -11,19 +11,19 @@ use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::system_calls::{Arguments, issue};
-use softswap_sys::kept;
+use softswap_sys::own_descriptors;
 
 const NOT_OPEN: isize = refused(libc::EBADF);
 
 fn is_ours(fd: i32) -> bool {
-    kept::is_kept(fd) && instance::engine().is_some()
+    own_descriptors::is_kept(fd) && instance::engine().is_some()
 }
 
 /// Closes what lies between the engine's descriptors.
 fn close_around(first: u32, last: u32, flags: u32) -> isize {
     let mut from = first;
     while from <= last {
-        let kept = kept::next_from(from).filter(|kept| *kept <= last);
+        let kept = own_descriptors::next_from(from).filter(|kept| *kept <= last);
         let end = kept.map_or(last, |kept| kept.saturating_sub(1));
         if kept != Some(from) {
             let arguments = [from as usize, end as usize, flags as usize, 0, 0, 0];

@@ -1,7 +1,7 @@
 //! Forked children that read this process's slots, until they are gone or have
 //! called exec.
 //!
-//! Each inherits something that shows whether it is there ([`Heirloom`]), by no
+//! Each inherits something that shows whether it is there ([`AttachCount`]), by no
 //! descriptor: nothing that the child does to descriptors ends it, and nothing
 //! of it is seen in the parent. One that is made where no other can be had (under
 //! a filter of the program's own, or beyond the system's limits) inherits the last
@@ -12,13 +12,13 @@
 //! read is its parent's, and so is what they inherit.
 
 use softswap_engine::door::engine::Engine;
+use softswap_sys::attach_count::AttachCount;
 use softswap_sys::exemption;
-use softswap_sys::heirloom::Heirloom;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What children have inherited, and how many.
 struct Group {
-    heirloom: Heirloom,
+    attached: AttachCount,
     children: usize,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 /// What the child that is forked next inherits.
 pub(crate) enum ChildMark {
     /// One of its own.
-    Own(Heirloom),
+    Own(AttachCount),
     /// What those before it have.
     Shared,
     /// Nothing: nobody can tell when it is gone.
@@ -38,8 +38,8 @@ pub(crate) enum ChildMark {
 impl ChildMark {
     /// In the child.
     pub(crate) fn keep(self) {
-        if let ChildMark::Own(heirloom) = self {
-            heirloom.keep();
+        if let ChildMark::Own(attached) = self {
+            attached.keep();
         }
     }
 }
@@ -55,34 +55,34 @@ impl ForkedChildren {
     /// For the child that is forked next.
     pub(crate) fn make(&mut self) -> ChildMark {
         if !exemption::is_in_force()
-            && let Some(heirloom) = Heirloom::make()
+            && let Some(attached) = AttachCount::make()
         {
-            return ChildMark::Own(heirloom);
+            return ChildMark::Own(attached);
         }
         let Some(last) = self.0.last() else { return ChildMark::Unseen };
-        last.heirloom.hand_on(true);
+        last.attached.hand_on(true);
         ChildMark::Shared
     }
 
     /// In the parent: the child is there, if fork has not failed.
     pub(crate) fn made(&mut self, mark: ChildMark) {
         match mark {
-            ChildMark::Own(heirloom) => self.0.push(Group { heirloom, children: 1 }),
+            ChildMark::Own(attached) => self.0.push(Group { attached, children: 1 }),
             ChildMark::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
             ChildMark::Unseen => return,
         }
         // The next child has another one.
-        self.0.last().into_iter().for_each(|last| last.heirloom.hand_on(false));
+        self.0.last().into_iter().for_each(|last| last.attached.hand_on(false));
     }
 
     /// Before a filter of the program's own: later children need something that
     /// was made before.
     pub(crate) fn provide(&mut self) {
         if self.0.is_empty()
-            && let Some(heirloom) = Heirloom::make()
+            && let Some(attached) = AttachCount::make()
         {
-            heirloom.hand_on(false);
-            self.0.push(Group { heirloom, children: 0 });
+            attached.hand_on(false);
+            self.0.push(Group { attached, children: 0 });
         }
     }
 
@@ -90,7 +90,7 @@ impl ForkedChildren {
     pub(crate) fn reap(&mut self, engine: &Engine) {
         let stays = exemption::is_in_force();
         self.0.retain_mut(|group| {
-            let are_there = !group.heirloom.is_alone();
+            let are_there = !group.attached.is_alone();
             if !are_there {
                 (0..group.children).for_each(|_| engine.child_gone());
                 group.children = 0;
@@ -102,7 +102,7 @@ impl ForkedChildren {
     /// In a child, which has inherited at most what its parent made for it, and
     /// keeps that.
     pub(crate) fn forget(&mut self) {
-        self.0.drain(..).for_each(|group| group.heirloom.keep());
+        self.0.drain(..).for_each(|group| group.attached.keep());
     }
 }
 

@@ -3,7 +3,7 @@
 
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::config::Config;
-use softswap_sys::{kept, memory, raw, shared};
+use softswap_sys::{memory, own_descriptors, raw, shared};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The descriptor of the statistics, which only this process's execs inherit.
@@ -33,7 +33,7 @@ fn find_statistics(config: &Config) -> std::io::Result<Stats> {
         if is_supervised(config) {
             if let Ok(words) = shared::open(fd, STATS_WORDS) {
                 // What this process becomes by exec goes on with it.
-                kept::keep(number);
+                own_descriptors::keep(number);
                 STATISTICS.store(number, Ordering::Relaxed);
                 return Ok(Stats::new(words));
             }
@@ -51,7 +51,7 @@ fn find_statistics(config: &Config) -> std::io::Result<Stats> {
 pub(crate) fn leave() {
     let number = STATISTICS.swap(-1, Ordering::Relaxed);
     if number >= 0 {
-        kept::forget(number);
+        own_descriptors::forget(number);
         // SAFETY: takes no pointers; nobody uses the number any more.
         unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }

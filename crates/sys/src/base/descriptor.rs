@@ -8,7 +8,7 @@
 //! needed, because fork copies the table up to the highest number in use.
 //! Where there is no room above, they lie high below the limit.
 
-use crate::kept;
+use crate::own_descriptors;
 use crate::program_filter;
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Numbers from here on make each fork slower than the program would expect.
 const FARTHEST: u64 = 4096;
 /// By how much the limit is raised: more than the engine ever has.
-const ABOVE: u64 = kept::MOST as u64;
+const ABOVE: u64 = own_descriptors::MOST as u64;
 /// Below this limit the engine has no rings: the program needs the numbers.
 const FEW: u64 = 256;
 /// What part of the numbers below the limit the engine may take.
@@ -103,7 +103,7 @@ pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Moves a descriptor out of the program's way, close-on-exec: see above. From
-/// then on it is kept (see [`crate::kept`]); what is not meant to last ends
+/// then on it is kept (see [`crate::own_descriptors`]); what is not meant to last ends
 /// with [`release`].
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
@@ -119,7 +119,7 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
         }
         None => fd,
     };
-    kept::keep(fd.as_raw_fd());
+    own_descriptors::keep(fd.as_raw_fd());
     fd
 }
 
@@ -135,7 +135,7 @@ fn close(fd: OwnedFd) {
 #[must_use]
 pub(crate) fn first_high() -> u32 {
     let [below, ..] = floors_below(limits().0);
-    below.min(kept::lowest()).max(0) as u32
+    below.min(own_descriptors::lowest()).max(0) as u32
 }
 
 /// Where to look for free numbers below a limit: far up first.
@@ -209,12 +209,12 @@ impl AsFd for KeptFile {
 
 impl Drop for KeptFile {
     fn drop(&mut self) {
-        kept::forget(self.0.as_raw_fd());
+        own_descriptors::forget(self.0.as_raw_fd());
     }
 }
 
 /// Closes a descriptor that was kept.
 pub fn release(fd: OwnedFd) {
-    kept::forget(fd.as_raw_fd());
+    own_descriptors::forget(fd.as_raw_fd());
     close(fd);
 }

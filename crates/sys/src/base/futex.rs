@@ -84,6 +84,15 @@ pub fn relax(turns: &mut u32) {
 /// A lock whose waiters sleep: one of higher priority leaves its processor to the owner. Taken
 /// with signals blocked where a handler may want it, too. A forked child may release what
 /// its parent's thread took before.
+///
+/// ```
+/// use softswap_sys::futex::Lock;
+///
+/// static LOCK: Lock = Lock::new();
+/// LOCK.lock();
+/// // Nobody else is here.
+/// LOCK.unlock();
+/// ```
 #[derive(Debug, Default)]
 pub struct Lock(AtomicU32);
 

@@ -7,6 +7,6 @@ pub mod memory;
 pub mod futex;
 pub mod signals;
 pub mod locked;
-pub mod kept;
+pub mod own_descriptors;
 pub mod descriptor;
 pub(crate) mod registered_file;

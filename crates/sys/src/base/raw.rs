@@ -10,7 +10,7 @@
 //! A filter outlives exec. So that a program started by a managed program can
 //! itself be managed, the gate lies at the same address in all of them: a page
 //! of its own, at a place that is chosen by chance once for all of them
-//! ([`crate::place`]).
+//! ([`crate::aslr`]).
 //!
 //! What is left to somebody who has taken over a program: whoever can jump to
 //! any address can jump there. They gain no more than system calls that a

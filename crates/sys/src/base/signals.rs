@@ -9,6 +9,16 @@ use std::io;
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
 /// What a handler is given: signal number, details, interrupted state.
+///
+/// ```
+/// use softswap_sys::signals::{self, Handler, siginfo_t};
+///
+/// extern "C" fn on_alarm(_signal: i32, _info: *mut siginfo_t, _context: *mut libc::c_void) {}
+///
+/// let handler: Handler = on_alarm;
+/// signals::install(libc::SIGALRM, handler, 0, 0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type Handler = extern "C" fn(i32, *mut siginfo_t, *mut libc::c_void);
 
 /// Bytes of an engine signal stack: several nested frames (each up to 11 KiB
@@ -25,6 +35,13 @@ const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + ROOM_BYTES).next_multiple_of(PAGE_SIZE);
 
 /// A set of signals as the kernel has it: bit n-1 for signal n.
+///
+/// ```
+/// use softswap_sys::signals::{self, Mask};
+///
+/// let mask: Mask = signals::bit(libc::SIGINT) | signals::bit(libc::SIGTERM);
+/// signals::with_blocked(mask, || assert_eq!(signals::current_mask(), mask));
+/// ```
 pub type Mask = u64;
 
 /// The bit of a signal.
@@ -40,6 +57,17 @@ pub const NEVER_BLOCKED: Mask = bit(SIGBUS) | bit(SIGSYS);
 pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
 /// What a signal does, as the kernel has it.
+///
+/// ```
+/// use softswap_sys::signals::{self, Action};
+///
+/// let ignore = Action::new(libc::SIG_IGN, 0, 0);
+/// // SAFETY: a signal that is ignored runs no code of this program.
+/// let before = unsafe { signals::change_action(libc::SIGUSR1, Some(&ignore))? };
+/// assert_eq!(before.handler, libc::SIG_DFL);
+/// assert_eq!(signals::action_of(libc::SIGUSR1)?.handler, libc::SIG_IGN);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {

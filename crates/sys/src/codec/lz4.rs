@@ -8,6 +8,15 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// What one call of [`compress`] works in; contents do not matter between
 /// calls. Kept inline so that its owner decides where it lives.
+///
+/// ```
+/// use softswap_sys::lz4::{self, State};
+///
+/// let (mut packed, mut back) = ([0; 4096], [1; 4096]);
+/// let len = lz4::compress(&[0; 4096], &mut packed, &mut State::new()).unwrap();
+/// assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(4096));
+/// assert_eq!(back, [0; 4096]);
+/// ```
 #[repr(C, align(64))]
 pub struct State([u64; STATE_WORDS]);
 

@@ -16,6 +16,13 @@ const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
 /// A way to compare that this CPU has: made only by [`Width::widest`] and
 /// [`Width::all`], so whoever holds one may use it.
+///
+/// ```
+/// use softswap_sys::simd::Width;
+///
+/// let page = [7; 4096];
+/// assert!(Width::widest().repeats(&page, u64::from_ne_bytes([7; 8])));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width(Registers);
 

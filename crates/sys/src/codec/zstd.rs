@@ -48,6 +48,18 @@ impl Workspace {
 }
 
 /// Packs pages.
+///
+/// ```
+/// use softswap_sys::memory::reserve_bytes;
+/// use softswap_sys::zstd::{self, Compressor, Decompressor};
+///
+/// let mut compressor = Compressor::new(reserve_bytes(zstd::COMPRESSOR_BYTES)?);
+/// let mut decompressor = Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES)?);
+/// let (mut packed, mut back) = ([0; 4096], [1; 4096]);
+/// let len = compressor.compress(zstd::DEFAULT_LEVEL, &[0; 4096], &mut packed).unwrap();
+/// assert_eq!(decompressor.decompress(&packed[..len], &mut back), Some(4096));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Compressor {
     workspace: Workspace,
     /// What the context in the workspace is made for; `None` before its first use.
@@ -135,6 +147,15 @@ impl Compressor {
 }
 
 /// Unpacks what a [`Compressor`] packed, at whatever level.
+///
+/// ```
+/// use softswap_sys::memory::reserve_bytes;
+/// use softswap_sys::zstd::{self, Decompressor};
+///
+/// let mut decompressor = Decompressor::new(reserve_bytes(zstd::DECOMPRESSOR_BYTES)?);
+/// assert_eq!(decompressor.decompress(b"no frame", &mut [0; 4096]), None);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Decompressor {
     workspace: Workspace,
     is_ready: bool,

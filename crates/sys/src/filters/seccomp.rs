@@ -6,7 +6,7 @@
 //! and so no handler. The one address that such a program may make up is a
 //! hint to `mmap`, which is let through: it never displaces the window; or one
 //! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
-//! left is said in [`crate::place`].
+//! left is said in [`crate::aslr`].
 //! Calls issued from the gate ([`crate::raw`]) pass.
 
 use crate::raw;
@@ -47,6 +47,16 @@ const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
 /// One instruction of the filter, as the kernel has it.
+///
+/// ```no_run
+/// use softswap_sys::seccomp::{self, Instruction};
+/// use softswap_sys::raw;
+///
+/// let (base, len) = (17 << 40, 1 << 40);
+/// let filter: Vec<Instruction> = seccomp::build(base, len, raw::exempt_instruction_pointer());
+/// seccomp::install(&filter)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {

@@ -13,6 +13,13 @@
 use libc::*;
 
 /// What a pointer argument points to.
+///
+/// ```
+/// use softswap_sys::syscall_table::{Pointee, pointers};
+///
+/// // read(fd, buffer, length): argument 1 points to as many bytes as argument 2 says.
+/// assert_eq!(pointers(libc::SYS_read), [(1, Pointee::Bytes(2))]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointee {
     /// As many bytes as another argument says.
@@ -38,6 +45,13 @@ pub enum Pointee {
 }
 
 /// A pointer argument: its index and what it points to.
+///
+/// ```
+/// use softswap_sys::syscall_table::{Pointer, pointers};
+///
+/// let of_call: &[Pointer] = pointers(libc::SYS_getpid);
+/// assert!(of_call.is_empty());
+/// ```
 pub type Pointer = (u8, Pointee);
 
 use Pointee::{Array, Bytes, BytesPlus, Message, Messages, Range, Struct, Text, Texts, Vectors};

@@ -9,7 +9,7 @@
 
 use crate::memory::PAGE_SIZE;
 use crate::signals::{self, Action, SIGBUS, SIGSEGV, siginfo_t};
-use crate::{place, raw};
+use crate::{aslr, raw};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
@@ -17,6 +17,14 @@ use std::sync::OnceLock;
 /// Brings in the page at an address that was touched (`true`: for writing).
 /// It says whether the touch may be repeated. It runs in a signal handler, so
 /// it must not touch managed memory or take a lock that a toucher may hold.
+///
+/// ```no_run
+/// use softswap_sys::inline::{self, Resolver};
+///
+/// let refuse: Resolver = |_address, _is_write| false;
+/// inline::install(refuse)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type Resolver = fn(address: usize, is_write: bool) -> bool;
 
 // Every access to managed memory by this module is one of these instructions.
@@ -170,6 +178,13 @@ pub fn prepare_thread() {
 /// Any number of views of the same memory may exist: accesses through them are
 /// the hardware's, not Rust's, and words that are aligned are read and written
 /// whole.
+///
+/// ```
+/// use softswap_sys::inline::Memory;
+///
+/// // Not where windows lie.
+/// assert_eq!(Memory::new(0x1000, 4096), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     start: usize,
@@ -186,7 +201,7 @@ impl Memory {
     #[must_use]
     pub fn new(start: usize, len: usize) -> Option<Memory> {
         let end = start.checked_add(len)?;
-        let inside = place::RESERVABLE.start <= start && end <= place::RESERVABLE.end;
+        let inside = aslr::RESERVABLE.start <= start && end <= aslr::RESERVABLE.end;
         inside.then_some(Memory { start, len })
     }
 
@@ -342,15 +357,15 @@ mod tests {
     fn views_exist_only_where_windows_lie() {
         let local = 0u64;
         assert_eq!(Memory::new(&raw const local as usize, 8), None);
-        assert_eq!(Memory::new(place::RESERVABLE.end - 8, 16), None);
-        assert_eq!(Memory::new(place::RESERVABLE.start, usize::MAX), None);
-        assert!(Memory::new(place::RESERVABLE.start, 16).is_some());
+        assert_eq!(Memory::new(aslr::RESERVABLE.end - 8, 16), None);
+        assert_eq!(Memory::new(aslr::RESERVABLE.start, usize::MAX), None);
+        assert!(Memory::new(aslr::RESERVABLE.start, 16).is_some());
     }
 
     #[test]
     #[should_panic(expected = "do not lie in")]
     fn an_access_beyond_the_view_panics() {
-        let memory = Memory::new(place::RESERVABLE.start, 16).unwrap();
+        let memory = Memory::new(aslr::RESERVABLE.start, 16).unwrap();
         let _ = memory.read(9);
     }
 }

@@ -40,6 +40,14 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 
 /// Who may use the descriptor.
+///
+/// ```
+/// use softswap_sys::uffd::{self, Privilege};
+///
+/// if let Ok(features) = uffd::offered_features(Privilege::UserModeOnly) {
+///     println!("UFFDIO_MOVE: {}", features & uffd::FEATURE_MOVE != 0);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Faults from user mode only: open to everyone.
@@ -49,6 +57,16 @@ pub enum Privilege {
 }
 
 /// What a write to a page that was put in does.
+///
+/// ```
+/// use softswap_sys::window::{Window, Writes};
+///
+/// # fn example(window: &Window) -> std::io::Result<()> {
+/// window.install(0, &[7; 4096], Writes::Caught);
+/// window.allow_writes(0)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     /// It writes.
@@ -59,6 +77,15 @@ pub enum Writes {
 }
 
 /// A userfaultfd with its features agreed.
+///
+/// ```
+/// use softswap_sys::uffd::Uffd;
+///
+/// match Uffd::open_sigbus() {
+///     Ok(uffd) => println!("UFFDIO_MOVE: {}", uffd.has_move()),
+///     Err(error) => println!("no userfaultfd here: {error}"),
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Uffd {
     /// Owned; another one in a forked child.
@@ -119,6 +146,17 @@ pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
 }
 
 /// Result of an operation over several pages that can stop half-way.
+///
+/// ```
+/// use softswap_sys::window::Window;
+///
+/// # fn example(window: &Window) {
+/// let partial = window.install_zero(0, 16);
+/// if let Some(error) = partial.error {
+///     println!("{} of 16 pages, then {error}", partial.pages);
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Partial {
     /// Pages done, from the start of the range.

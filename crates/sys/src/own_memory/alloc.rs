@@ -96,6 +96,15 @@ unsafe impl dlmalloc::Allocator for Arena {
 }
 
 /// The heap; use as `#[global_allocator]` in the runtime.
+///
+/// ```
+/// use softswap_sys::alloc::HEAP;
+///
+/// let block = HEAP.allocate(100, 16, true);
+/// assert!(HEAP.owns(block.addr()));
+/// // SAFETY: the block came from this heap, and is not used any more.
+/// unsafe { HEAP.release(block) };
+/// ```
 pub struct Heap {
     locked: Lock,
     /// Bytes that others than the engine have now, and the most they ever had.
@@ -254,6 +263,15 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 /// [`HEAP`] as a `#[global_allocator]`, which needs a value of its own.
+///
+/// ```standalone_crate
+/// use softswap_sys::alloc::{HEAP, HeapHandle};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: HeapHandle = HeapHandle;
+///
+/// assert!(HEAP.owns((&raw const *Box::new(7)).addr()));
+/// ```
 pub struct HeapHandle;
 
 // SAFETY: all memory is the heap's, which keeps what the trait promises.

@@ -70,6 +70,14 @@ impl Drop for Pages {
 
 /// A value that is in no core dump, is not swapped out by the kernel where the
 /// limits allow that, and is wiped when it is dropped.
+///
+/// ```
+/// use softswap_sys::secret::Secret;
+///
+/// let key = Secret::new(|| Ok([7_u8; 32]))?;
+/// assert_eq!(key[0], 7);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Secret<T> {
     pages: Pages,
     is_locked: AtomicBool,

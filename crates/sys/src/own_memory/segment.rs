@@ -24,6 +24,15 @@ pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
 pub const SEGMENT_BYTES: usize = SEGMENT_SLOTS * PAGE_SIZE;
 
 /// Address space for segments. It is never unmapped.
+///
+/// ```
+/// use softswap_sys::segment::Arena;
+///
+/// let mut arena = Arena::reserve(24)?;
+/// let (large, small) = (arena.segment(16), arena.segment(8));
+/// assert_eq!((large.slots(), small.slots()), (16, 8));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Arena {
     rest: &'static mut [u8],
@@ -31,6 +40,15 @@ pub struct Arena {
 }
 
 /// Addresses that are readable and writable until the process ends.
+///
+/// ```
+/// use softswap_sys::segment::Arena;
+///
+/// let range = Arena::reserve(8)?.range();
+/// assert_eq!(range.len_bytes(), 8 * 4096);
+/// assert!(!range.contains(b"elsewhere"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaticRange {
     base: usize,
@@ -104,6 +122,18 @@ fn run_mask(slots: usize) -> u64 {
 }
 
 /// Up to [`SEGMENT_SLOTS`] slots of a page each.
+///
+/// ```
+/// use softswap_sys::segment::Arena;
+///
+/// let segment = Arena::reserve(8)?.segment(8);
+/// segment.open();
+/// let run = segment.take(3, &mut 0).unwrap();
+/// assert_eq!(segment.used(), 3);
+/// drop(run);
+/// assert!(segment.close());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Segment {
     /// A bit for each slot that is taken or missing.
@@ -239,6 +269,17 @@ fn find(free: u64, count: usize) -> Option<usize> {
 }
 
 /// Adjacent slots that somebody has. They go back when this goes.
+///
+/// ```
+/// use softswap_sys::segment::Arena;
+///
+/// let segment = Arena::reserve(8)?.segment(8);
+/// segment.open();
+/// let mut run = segment.take(2, &mut 0).unwrap();
+/// run.fill(7);
+/// assert_eq!(run.len(), 2 * 4096);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Run<'s> {
     segment: &'s Segment,

@@ -13,6 +13,15 @@ const MOST: usize = CpuSet::MAX_CPU;
 const ATTEMPTS: usize = 8;
 
 /// The processors of this machine.
+///
+/// ```
+/// use softswap_sys::affinity::{Hop, Processors};
+///
+/// if let Some(processors) = Processors::open() {
+///     assert_eq!(processors.hop_to(usize::MAX)?, Hop::Nowhere);
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Processors {
     online: KeptFile,
@@ -20,6 +29,17 @@ pub struct Processors {
 }
 
 /// What came of moving a thread.
+///
+/// ```
+/// use softswap_sys::affinity::{Hop, Processors};
+///
+/// # fn example(processors: &Processors) -> std::io::Result<()> {
+/// if processors.hop_to(0)? == Hop::Moved {
+///     println!("on processor 0, as far as anybody knows");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hop {
     /// It runs there now, or did a moment ago.

@@ -9,6 +9,18 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A signal taken from the queue.
+///
+/// ```
+/// use softswap_sys::child::{self, Arrived};
+///
+/// # fn example(child: i32, arrived: Arrived) -> std::io::Result<()> {
+/// // A signal of the terminal's reaches the child by itself.
+/// if arrived.from_process {
+///     child::send(child, arrived.signal)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
     /// Its number.
@@ -19,6 +31,18 @@ pub struct Arrived {
 }
 
 /// Signals held back from this thread and read from a descriptor instead.
+///
+/// ```no_run
+/// use softswap_sys::child::{self, SignalQueue};
+/// use std::time::Duration;
+///
+/// let queue = SignalQueue::hold(&[libc::SIGUSR1])?;
+/// child::send(std::process::id() as i32, libc::SIGUSR1)?;
+/// queue.wait(Duration::from_secs(10))?;
+/// let arrived = queue.next()?.unwrap();
+/// assert!(arrived.signal == libc::SIGUSR1 && arrived.from_process);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SignalQueue {
     fd: OwnedFd,

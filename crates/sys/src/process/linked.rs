@@ -12,6 +12,14 @@ const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
 
 /// A library, or the executable: it stays loaded as long as this is used.
+///
+/// ```
+/// use softswap_sys::linked::Linked;
+///
+/// let here = Linked::around as *const () as usize;
+/// let executable = Linked::around(here).unwrap();
+/// assert!(executable.code_around(here).unwrap().contains(&here));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Linked {
     base: usize,

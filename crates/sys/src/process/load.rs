@@ -3,6 +3,14 @@
 use crate::descriptor::KeptFile;
 
 /// What the kernel says of its run queues.
+///
+/// ```
+/// use softswap_sys::load::Load;
+///
+/// if let Some(load) = Load::open() {
+///     println!("{:?} threads want {} processors", load.runnable(), load.processors());
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Load {
     file: KeptFile,

@@ -5,6 +5,6 @@ pub mod affinity;
 pub mod threads;
 pub mod child;
 pub mod pinners;
-pub mod control;
+pub mod control_socket;
 pub mod linked;
 pub mod code;

@@ -6,6 +6,14 @@ use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
 
 /// This process's mappings.
+///
+/// ```
+/// use softswap_sys::pinners::Mappings;
+///
+/// if let Some(mappings) = Mappings::open() {
+///     println!("{:?} mappings by which memory may stay pinned", mappings.pinners());
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Mappings {
     file: KeptFile,

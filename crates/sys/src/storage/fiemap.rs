@@ -27,6 +27,14 @@ pub(crate) mod flags {
 use flags::*;
 
 /// A piece of a file that lies in one piece on the device. All in bytes.
+///
+/// ```
+/// use softswap_sys::fiemap::FileExtent;
+///
+/// let extent = FileExtent::new(4096, 1 << 30, 8192, 0).unwrap();
+/// assert!(extent.is_placed() && !extent.is_shared());
+/// assert_eq!(extent.end(), 12288);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
     /// Where it begins in the file.

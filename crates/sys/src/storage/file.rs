@@ -12,8 +12,8 @@
 
 use super::unnamed_file::open_unnamed;
 use crate::descriptor::move_high;
-use crate::kept;
 use crate::memory::{PAGE_SIZE, Page};
+use crate::own_descriptors;
 use crate::program_filter;
 use crate::raw;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
@@ -29,6 +29,20 @@ pub use super::unnamed_file::{is_in_memory, map_unnamed, open_for_copies};
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 /// An unnamed file that holds swapped pages.
+///
+/// ```
+/// use softswap_sys::file::SwapFile;
+/// use softswap_sys::memory::reserve_pages;
+///
+/// let page = &mut reserve_pages(1)?[0];
+/// let file = SwapFile::open(&std::env::temp_dir())?;
+/// page.0.fill(7);
+/// assert_eq!(file.write_at(&page.0, 0)?, 4096);
+/// page.0.fill(0);
+/// assert_eq!(file.read_at(&mut page.0, 0)?, 4096);
+/// assert_eq!(page.0, [7; 4096]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SwapFile {
     fd: OwnedFd,
@@ -76,7 +90,7 @@ impl SwapFile {
     }
 
     /// Opens a file or device that exists for reading, past the page cache if
-    /// it can do that. What is to be written to is claimed ([`crate::claim`]).
+    /// it can do that. What is to be written to is claimed ([`crate::exclusive_file`]).
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -273,7 +287,7 @@ impl SwapFile {
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
-        match claim(fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
+        match fallocate(fd, FallocateFlags::empty(), offset_bytes, length_bytes) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 self.extend(offset_bytes + length_bytes)
             }
@@ -283,7 +297,7 @@ impl SwapFile {
 
     fn extend(&self, end_bytes: u64) -> io::Result<()> {
         let stat = raw::file_status(self.fd.as_raw_fd() as usize)?;
-        if (stat.st_size as u64) < end_bytes { shorten(&self.fd, end_bytes) } else { Ok(()) }
+        if (stat.st_size as u64) < end_bytes { ftruncate(&self.fd, end_bytes) } else { Ok(()) }
     }
 
     /// Gives the storage behind a range back to the file system; it reads as
@@ -295,7 +309,7 @@ impl SwapFile {
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
-        claim(fd, flags, offset_bytes, length_bytes)
+        fallocate(fd, flags, offset_bytes, length_bytes)
     }
 
     /// Makes the file end at `offset_bytes`.
@@ -304,7 +318,7 @@ impl SwapFile {
     /// What the kernel reported.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
-        shorten(fd, offset_bytes)
+        ftruncate(fd, offset_bytes)
     }
 
     /// Tells the storage that a range is not needed: a device is told to
@@ -362,7 +376,7 @@ fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
 }
 
 /// `fallocate(2)`.
-fn claim(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
+fn fallocate(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd() as usize;
     let args = [fd, flags.bits() as usize, at as usize, len as usize, 0, 0];
     // SAFETY: the call takes no pointers.
@@ -370,7 +384,7 @@ fn claim(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<
 }
 
 /// `ftruncate(2)`.
-fn shorten(fd: impl AsFd, len: u64) -> io::Result<()> {
+fn ftruncate(fd: impl AsFd, len: u64) -> io::Result<()> {
     let args = [fd.as_fd().as_raw_fd() as usize, len as usize, 0, 0, 0, 0];
     // SAFETY: the call takes no pointers.
     uninterrupted(|| unsafe { raw::syscall(libc::SYS_ftruncate, args) }).map(drop)
@@ -378,7 +392,7 @@ fn shorten(fd: impl AsFd, len: u64) -> io::Result<()> {
 
 impl Drop for SwapFile {
     fn drop(&mut self) {
-        kept::forget(self.fd.as_raw_fd());
+        own_descriptors::forget(self.fd.as_raw_fd());
     }
 }
 
@@ -455,7 +469,7 @@ mod tests {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let fd = file.as_fd().as_raw_fd();
         assert!(fd >= 900 || limit.is_some_and(|limit| limit < 1800));
-        assert!(kept::is_kept(fd));
+        assert!(own_descriptors::is_kept(fd));
         let flags = rustix::io::fcntl_getfd(&file).unwrap();
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     }

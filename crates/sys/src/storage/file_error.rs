@@ -23,6 +23,13 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Why no swap file could be opened, and what would help.
+///
+/// ```
+/// use softswap_sys::file::{FileError, SwapFile};
+///
+/// let refused = SwapFile::open("/no/such/directory".as_ref()).unwrap_err();
+/// assert!(matches!(refused, FileError::NoSuchDirectory { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum FileError {

@@ -1,7 +1,7 @@
 //! Who uses a file or block device, by the kernel's account.
 //!
 //! This explains; it does not protect. What is true now may not be in a
-//! moment, and other mount namespaces are not seen. [`crate::claim`] protects.
+//! moment, and other mount namespaces are not seen. [`crate::exclusive_file`] protects.
 
 use rustix::fs::{FileType, Stat};
 use std::fmt;
@@ -9,6 +9,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A use that rules out another.
+///
+/// ```
+/// use softswap_sys::holders::Use;
+///
+/// let used = Use::Mounted("/mnt".into());
+/// assert_eq!(format!("{used}: {}", used.way_out()), "mounted at /mnt: unmount it with `umount /mnt`");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
     /// A file system on it is mounted there.

@@ -1,26 +1,23 @@
 //! `softswap analyze pages`: what softswap could make of a program's memory.
 
+mod measured;
 mod advice;
 mod outcome;
 mod save;
 
 use crate::measure::machine::Machine;
-use crate::measure::report::Target as Output;
-use crate::measure::sample::rotated;
-use crate::pages::Page;
-use crate::pages::checks::{Check, Verdicts};
-use crate::pages::packing::{CODECS, Packing, Workplace};
+use crate::measure::report::Output;
+use crate::pages::open;
+use crate::pages::packing::Workplace;
 use crate::pages::source::{Count, Source};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use outcome::{Measured, PagesOutcome};
-use save::Dump;
+use measured::Measured;
+use outcome::PagesOutcome;
+use save::SavedPages;
 use softswap_cli::refusal::Refusal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Times that every check goes over the pages in hand: each is first once.
-const PASSES: usize = Check::ALL.len();
 
 /// Print how many pages of a program repeat one word, and how the others pack.
 ///
@@ -84,8 +81,8 @@ pub(crate) struct PagesArgs {
 }
 
 pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
-    let source = Source::open(&args.subject, args.raw)?;
-    let dump = args.save.as_deref().map(Dump::create).transpose()?;
+    let source = open::subject(&args.subject, args.raw)?;
+    let dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let output = Output::open(args.json.as_deref())?;
     match examine(args, source, dump) {
         Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
@@ -99,7 +96,7 @@ pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
 fn examine(
     args: &PagesArgs,
     source: Source,
-    mut dump: Option<Dump>,
+    mut dump: Option<SavedPages>,
 ) -> Result<PagesOutcome, Refusal> {
     let wanted = if args.all { u64::MAX } else { args.sample };
     let bar = progress(wanted.min(source.pages()));
@@ -141,29 +138,4 @@ fn what_was_left(source: &Source, Count { read, lost }: Count) -> Vec<String> {
         notes.push(format!("{lost} pages went away before they were read"));
     }
     notes
-}
-
-impl Measured {
-    fn add(&mut self, pages: &[Page], workplace: &mut Workplace) -> Result<(), Refusal> {
-        self.verdicts.add(&Verdicts::of(pages)?);
-        for pass in 0..PASSES {
-            for index in rotated(Check::ALL.len(), pass) {
-                self.check_ns[index][pass] += Check::ALL[index].time_ns(pages);
-            }
-        }
-        for (codec, packing) in CODECS.into_iter().zip(&mut self.packings) {
-            workplace.add(codec, pages, packing)?;
-        }
-        Ok(())
-    }
-}
-
-impl Default for Measured {
-    fn default() -> Measured {
-        Measured {
-            verdicts: Verdicts::default(),
-            check_ns: [[0; PASSES]; Check::ALL.len()],
-            packings: CODECS.map(|_| Packing::default()),
-        }
-    }
 }

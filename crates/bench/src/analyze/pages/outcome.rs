@@ -1,13 +1,13 @@
 //! The result of `analyze pages`.
 
-use super::PASSES;
 use super::advice::Advice;
+use super::measured::Measured;
 use crate::measure::machine::Machine;
 use crate::measure::report::{Report, lines};
 use crate::measure::sample::{median, variation};
-use crate::pages::checks::{Check, CheckRow, Verdicts, check_head, check_line, mbps};
+use crate::pages::checks::{Check, CheckRow, check_head, check_line, mbps};
 use crate::pages::packing::{CODECS, Packing};
-use crate::pages::source::{Kind, Source};
+use crate::pages::source::{Source, SourceKind};
 use serde::Serialize;
 use softswap_cli::units;
 use softswap_engine::codec::MAX_PACKED_BYTES;
@@ -15,14 +15,6 @@ use softswap_sys::PAGE_SIZE;
 
 /// Columns of the longest bar.
 const BAR: u64 = 40;
-
-/// What was gathered, piece by piece.
-pub(super) struct Measured {
-    pub(super) verdicts: Verdicts,
-    /// By check and pass, over all pages.
-    pub(super) check_ns: [[u64; PASSES]; Check::ALL.len()],
-    pub(super) packings: [Packing; CODECS.len()],
-}
 
 #[derive(Debug, Serialize)]
 pub(super) struct PagesOutcome {
@@ -80,9 +72,9 @@ impl PagesOutcome {
             analysis: "pages",
             subject: source.name.clone(),
             kind: match source.kind {
-                Kind::Process { .. } => "process",
-                Kind::Core => "core",
-                Kind::Dump => "dump",
+                SourceKind::Process { .. } => "process",
+                SourceKind::Core => "core",
+                SourceKind::Dump => "dump",
             },
             machine,
             available_pages: source.pages(),

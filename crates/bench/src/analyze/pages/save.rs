@@ -10,16 +10,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is removed again unless it is kept.
-pub(super) struct Dump {
+pub(super) struct SavedPages {
     path: PathBuf,
     file: BufWriter<File>,
     pages: u64,
     is_complete: bool,
 }
 
-impl Dump {
+impl SavedPages {
     /// What is there stays: it may be the only copy of what it holds.
-    pub(super) fn create(path: &Path) -> Result<Dump, Refusal> {
+    pub(super) fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {
             let way_out = match error.kind() {
@@ -33,7 +33,7 @@ impl Dump {
             Refusal::usage(format!("--save {}: {what} {way_out}", path.display()))
         })?;
         let path = path.to_path_buf();
-        Ok(Dump { path, file: BufWriter::new(file), pages: 0, is_complete: false })
+        Ok(SavedPages { path, file: BufWriter::new(file), pages: 0, is_complete: false })
     }
 
     pub(super) fn add(&mut self, pages: &[Page]) -> Result<(), Refusal> {
@@ -63,7 +63,7 @@ impl Dump {
     }
 }
 
-impl Drop for Dump {
+impl Drop for SavedPages {
     fn drop(&mut self) {
         if !self.is_complete {
             let _ = std::fs::remove_file(&self.path);
@@ -79,12 +79,14 @@ mod tests {
     fn a_dump_that_is_not_complete_does_not_stay() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pages");
-        let mut dump = Dump::create(&path).unwrap();
+        let mut dump = SavedPages::create(&path).unwrap();
         dump.add(&[Page::ZERO]).unwrap();
-        assert!(Dump::create(&path).is_err_and(|e| e.to_string().contains("not overwritten")));
+        assert!(
+            SavedPages::create(&path).is_err_and(|e| e.to_string().contains("not overwritten"))
+        );
         drop(dump);
         assert!(!path.exists());
-        let mut dump = Dump::create(&path).unwrap();
+        let mut dump = SavedPages::create(&path).unwrap();
         dump.add(&[Page::ZERO, Page::ZERO]).unwrap();
         dump.keep().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 8192);

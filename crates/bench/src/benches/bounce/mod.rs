@@ -5,31 +5,25 @@
 //! (small), one with 64 KiB requests (big), four with 4 KiB requests, with the
 //! primary pool too small for them, so that the others are searched too.
 
-mod alone;
-mod outcome;
+mod allocators;
 mod tasks;
+mod cells;
+mod outcome;
 
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
+use cells::{Alone, Cell};
 use clap::Args;
-use outcome::{Alone, Cell, outcome};
+use outcome::outcome;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir;
-use softswap_engine::store::bounce::Order;
 use softswap_engine::store::io::{Device, FileDevice, IoError};
 use softswap_sys::file::SwapFile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tasks::{MOST_TASKS, PART_BYTES, Storage, Task, WORKLOADS};
-
-/// The orders, the first one twice: what differs between those is noise.
-const ORDERS: [(&str, Order); 3] = [
-    ("area_first", Order::AreaFirst),
-    ("pool_first", Order::PoolFirst),
-    ("area_first_again", Order::AreaFirst),
-];
+use tasks::{MOST_TASKS, PART_BYTES, Storage, Task};
 
 /// Measure bounce buffers: the order in which pools are searched, and the cost
 /// of one.
@@ -40,12 +34,12 @@ const ORDERS: [(&str, Order); 3] = [
 /// the first pool.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"bounce\", \"machine\": {...}, ratios, \"rows\": [{\"workload\",
+With --json: {\"schema\": 2, \"bench\": \"bounce\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"workload\",
 \"device\", \"order\", \"mib_per_s\", \"areas_visited\", \"contended_per_million\", \"cov\", \"count\"}],
 \"alone\": [{\"variant\", \"threads\", \"ns\", \"cov\"}]}. Figures are medians over the rounds.
 W_area_first_vs_pool_first is the bandwidth of workload W with one order over that with the other,
 W_area_first_vs_itself the same of two runs with the same order (noise); with _device, to the file.
-take_ns_tN is what taking a page and giving it back takes of a processor with N threads,
+alone has what taking a page and giving it back takes of a processor by threads,
 take_mutex_vs_softswap_tN and take_queue_vs_softswap_tN how many times that others take.")]
 pub(crate) struct BounceArgs {
     /// Rounds
@@ -68,7 +62,7 @@ pub(crate) struct BounceArgs {
 }
 
 pub(super) fn run(args: &BounceArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let measured = measure(args);
     match measured {
         Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
@@ -94,7 +88,7 @@ fn measure(args: &BounceArgs) -> Result<outcome::BounceOutcome, Refusal> {
         task.fill_part(number, &device).map_err(failed)?;
     }
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
-    let allocators = alone::Allocators::new(areas).map_err(memory)?;
+    let allocators = allocators::Allocators::new(areas).map_err(memory)?;
     let mut cells = Cell::all();
     let mut alone = Alone::all();
     let usage = Usage::now();

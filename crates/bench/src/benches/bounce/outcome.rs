@@ -1,58 +1,13 @@
 //! What the bench of bounce buffers found.
 
-use super::tasks::{Ran, Workload};
-use super::{ORDERS, WORKLOADS, alone};
+use super::allocators;
+use super::cells::{Alone, Cell, ORDERS};
+use super::tasks::Ran;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_engine::store::bounce::Order;
-
-/// One workload, device and order, and what each round came to.
-pub(super) struct Cell {
-    pub(super) workload: Workload,
-    pub(super) is_ram: bool,
-    /// Which of [`ORDERS`].
-    variant: usize,
-    pub(super) rounds: Vec<Ran>,
-}
-
-impl Cell {
-    pub(super) fn all() -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for is_ram in [true, false] {
-            for workload in WORKLOADS {
-                cells.extend((0..ORDERS.len()).map(|variant| Cell {
-                    workload,
-                    is_ram,
-                    variant,
-                    rounds: Vec::new(),
-                }));
-            }
-        }
-        cells
-    }
-
-    pub(super) fn order(&self) -> Order {
-        ORDERS[self.variant].1
-    }
-}
-
-/// One allocator with some threads, and what each round took, in ns.
-pub(super) struct Alone {
-    pub(super) variant: &'static str,
-    pub(super) threads: usize,
-    pub(super) rounds: Vec<f64>,
-}
-
-impl Alone {
-    pub(super) fn all() -> Vec<Alone> {
-        let with =
-            |threads| alone::VARIANTS.map(|variant| Alone { variant, threads, rounds: Vec::new() });
-        alone::THREADS.into_iter().flat_map(with).collect()
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct BounceRow {
@@ -80,7 +35,6 @@ pub(super) struct BounceOutcome {
     bench: &'static str,
     machine: Machine,
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<BounceRow>,
     alone: Vec<AloneRow>,
@@ -107,10 +61,9 @@ pub(super) fn outcome(
         let noise = over(&triple[0], &triple[2]);
         ratios.insert(format!("{name}_area_first_vs_itself{suffix}"), noise.into());
     }
-    for triple in alone.chunks_exact(alone::VARIANTS.len()) {
+    for triple in alone.chunks_exact(allocators::VARIANTS.len()) {
         let [ours, others @ ..] = triple else { continue };
         let threads = ours.threads;
-        ratios.insert(format!("take_ns_t{threads}"), median(ours.rounds.clone()).into());
         for other in others {
             let pairs = other.rounds.iter().zip(&ours.rounds);
             let times = median(pairs.map(|(other, ours)| other / ours).collect());
@@ -118,7 +71,7 @@ pub(super) fn outcome(
         }
     }
     BounceOutcome {
-        schema: 1,
+        schema: SCHEMA,
         bench: "bounce",
         machine,
         disturbance,

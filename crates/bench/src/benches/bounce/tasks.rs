@@ -1,7 +1,7 @@
 //! Tasks whose pages pass through bounce buffers to RAM or to a real device.
 
+use crate::measure::affinity::bind_to_cpu;
 use crate::measure::noise::{below, noise};
-use crate::measure::pin::pin_to;
 use softswap_engine::store::bounce::{Buffer, Order, Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
 use softswap_sys::PAGE_SIZE;
@@ -149,7 +149,7 @@ pub(super) fn run(
 ) -> Result<Ran, IoError> {
     let barrier = Barrier::new(workload.tasks);
     let start = |number: usize, task: &mut Task| {
-        pin_to(number);
+        bind_to_cpu(number);
         barrier.wait();
         let begin = now_ns();
         let done = task.run(workload, number, pools, storage, begin + time.as_nanos() as u64)?;

@@ -1,12 +1,13 @@
 //! The result of `bench extents`.
 
+use super::args::ExtentsArgs;
+use super::measured::{Cell, Measured, OfFile, OfLayout};
 use super::tasks::{Direction, SWAPPERS, Swapper};
-use super::{Cell, ExtentsArgs, Ground, Measured, OfFile};
 use crate::extent_maps::layout::Lengths;
-use crate::extent_maps::lookups::{LookupRow, Order, lookup_head, lookup_line};
-use crate::extent_maps::maps::Variant;
+use crate::extent_maps::lookups::{LookupRow, QueryOrder, lookup_head, lookup_line};
+use crate::extent_maps::maps::MapKind;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
@@ -21,10 +22,11 @@ pub(super) struct ExtentsOutcome {
     #[serde(flatten)]
     disturbance: Disturbance,
     #[serde(flatten)]
+    bytes_per_extent: Map<String, Value>,
     ratios: Map<String, Value>,
     tasks: Vec<TaskRow>,
     sweep: Vec<TaskRow>,
-    lookups: Vec<GroundRow>,
+    lookups: Vec<LayoutRow>,
     file: Option<FileOutcome>,
     notes: Vec<String>,
 }
@@ -44,7 +46,7 @@ struct TaskRow {
 }
 
 #[derive(Debug, Serialize)]
-struct GroundRow {
+struct LayoutRow {
     extents: usize,
     lengths: &'static str,
     #[serde(flatten)]
@@ -59,9 +61,9 @@ struct FileOutcome {
 }
 
 const NONE: Swapper = None;
-const LIST: Swapper = Some(Variant::List);
-const RBTREE: Swapper = Some(Variant::RbTree);
-const SOFTSWAP: Swapper = Some(Variant::Softswap);
+const LIST: Swapper = Some(MapKind::List);
+const RBTREE: Swapper = Some(MapKind::RbTree);
+const SOFTSWAP: Swapper = Some(MapKind::Softswap);
 
 impl ExtentsOutcome {
     pub(super) fn new(
@@ -70,7 +72,7 @@ impl ExtentsOutcome {
         machine: Machine,
         disturbance: Disturbance,
     ) -> ExtentsOutcome {
-        let ratios = ratios(&measured);
+        let (ratios, bytes_per_extent) = (ratios(&measured), bytes_per_extent(&measured));
         let rows = |cells: &[Cell]| cells.iter().flat_map(task_rows).collect();
         let (tasks, sweep) = (rows(&measured.table), rows(&measured.sweep));
         let (file, notes) = match measured.file {
@@ -80,16 +82,17 @@ impl ExtentsOutcome {
             Err(why) => (None, vec![why]),
         };
         ExtentsOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "extents",
             seconds: args.seconds.as_secs_f64(),
             rounds: args.rounds,
             machine,
             disturbance,
+            bytes_per_extent,
             ratios,
             tasks,
             sweep,
-            lookups: measured.grounds.into_iter().flat_map(ground_rows).collect(),
+            lookups: measured.layouts.into_iter().flat_map(layout_rows).collect(),
             file,
             notes,
         }
@@ -99,7 +102,7 @@ impl ExtentsOutcome {
 fn task_rows(cell: &Cell) -> Vec<TaskRow> {
     let of = &cell.throughputs;
     let row = |swapper: Swapper| TaskRow {
-        variant: swapper.map_or("none", Variant::name),
+        variant: swapper.map_or("none", MapKind::name),
         tasks: cell.tasks,
         extents: cell.extents,
         lengths: cell.lengths.name(),
@@ -113,9 +116,9 @@ fn task_rows(cell: &Cell) -> Vec<TaskRow> {
     SWAPPERS.into_iter().map(row).collect()
 }
 
-fn ground_rows(ground: Ground) -> Vec<GroundRow> {
-    let (extents, lengths) = (ground.extents, ground.lengths.name());
-    ground.rows.into_iter().map(|row| GroundRow { extents, lengths, row }).collect()
+fn layout_rows(layout: OfLayout) -> Vec<LayoutRow> {
+    let (extents, lengths) = (layout.extents, layout.lengths.name());
+    layout.rows.into_iter().map(|row| LayoutRow { extents, lengths, row }).collect()
 }
 
 /// What a ratio's name says of the lengths, where they are not equal.
@@ -140,34 +143,41 @@ fn ratios(measured: &Measured) -> Map<String, Value> {
         }
     }
     sweep_ratios(&measured.sweep, &mut ratios);
-    for ground in &measured.grounds {
-        let (count, suffix) = (ground.extents, suffix(ground.lengths));
-        for rival in [Variant::List, Variant::RbTree] {
-            for (order, by) in [(Order::Random, ""), (Order::RandomExtent, "_by_extent")] {
-                let ratio = ground.lookups.over(rival, Variant::Softswap, order);
+    for layout in &measured.layouts {
+        let (count, suffix) = (layout.extents, suffix(layout.lengths));
+        for rival in [MapKind::List, MapKind::RbTree] {
+            for (order, by) in [(QueryOrder::Random, ""), (QueryOrder::RandomExtent, "_by_extent")]
+            {
+                let ratio = layout.lookups.over(rival, MapKind::Softswap, order);
                 let name = format!("lookup_{}_vs_softswap_{count}{suffix}{by}", rival.name());
                 ratios.insert(name, ratio.into());
             }
         }
     }
     if let Ok(file) = &measured.file {
-        for rival in [Variant::List, Variant::RbTree] {
-            let ratio = file.lookups.over(rival, Variant::Softswap, Order::Random);
+        for rival in [MapKind::List, MapKind::RbTree] {
+            let ratio = file.lookups.over(rival, MapKind::Softswap, QueryOrder::Random);
             ratios.insert(format!("lookup_{}_vs_softswap_file", rival.name()), ratio.into());
         }
     }
-    for variant in Variant::ALL {
-        let rows = measured.grounds.iter().flat_map(|ground| &ground.rows);
+    ratios
+}
+
+/// The most of all layouts.
+fn bytes_per_extent(measured: &Measured) -> Map<String, Value> {
+    let mut all = Map::new();
+    for variant in MapKind::ALL {
+        let rows = measured.layouts.iter().flat_map(|layout| &layout.rows);
         let most = rows
             .filter(|row| row.variant == variant.name())
             .fold(0.0, |most, row| row.bytes_per_extent.max(most));
         let name = match variant {
-            Variant::Softswap => "bytes_per_extent".to_string(),
+            MapKind::Softswap => "bytes_per_extent".to_string(),
             rival => format!("bytes_per_extent_{}", rival.name()),
         };
-        ratios.insert(name, most.into());
+        all.insert(name, most.into());
     }
-    ratios
+    all
 }
 
 /// Throughput with the most extents over that with the fewest.
@@ -192,7 +202,7 @@ impl Report for ExtentsOutcome {
         text += "\n";
         text += &task_table(&self.sweep);
         text += &format!("\n{:<9}{:<10}{}", "extents", "lengths", lookup_head());
-        for GroundRow { extents, lengths, row } in &self.lookups {
+        for LayoutRow { extents, lengths, row } in &self.lookups {
             text += &format!("{extents:<9}{lengths:<10}{}", lookup_line(row));
         }
         if let Some(file) = &self.file {

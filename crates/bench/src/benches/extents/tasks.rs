@@ -1,6 +1,6 @@
 //! Tasks that swap pages out to RAM and back in, with a look-up for each page.
 
-use crate::extent_maps::maps::{Lookup, Maps, NoMap, Variant};
+use crate::extent_maps::maps::{Lookup, MapKind, Maps, NoMap};
 use crate::measure::noise::{below, noise, shuffled};
 use crate::measure::sample::{median, variation};
 use softswap_engine::store::swap::CLUSTER_SLOTS;
@@ -34,10 +34,10 @@ impl Direction {
 }
 
 /// Whose look-ups the tasks make: those of a map, or none.
-pub(super) type Swapper = Option<Variant>;
+pub(super) type Swapper = Option<MapKind>;
 
 pub(super) const SWAPPERS: [Swapper; 4] =
-    [None, Some(Variant::List), Some(Variant::RbTree), Some(Variant::Softswap)];
+    [None, Some(MapKind::List), Some(MapKind::RbTree), Some(MapKind::Softswap)];
 
 /// Memory of the tasks, used again and again.
 pub(super) struct Task {
@@ -132,9 +132,9 @@ pub(super) fn throughput(
 ) -> f64 {
     match swapper {
         None => run(&NoMap, maps.layout.pages, direction, tasks, time, seed),
-        Some(Variant::List) => run(&maps.list, maps.layout.pages, direction, tasks, time, seed),
-        Some(Variant::RbTree) => run(&maps.tree, maps.layout.pages, direction, tasks, time, seed),
-        Some(Variant::Softswap) => {
+        Some(MapKind::List) => run(&maps.list, maps.layout.pages, direction, tasks, time, seed),
+        Some(MapKind::RbTree) => run(&maps.tree, maps.layout.pages, direction, tasks, time, seed),
+        Some(MapKind::Softswap) => {
             run(&maps.softswap, maps.layout.pages, direction, tasks, time, seed)
         }
     }

@@ -4,16 +4,20 @@
 //! All variants touch pages in the same random order, and so far apart that no touch
 //! brings in another page that is to be measured.
 
-mod stage;
+mod fixture;
 mod steps;
+mod outcome;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::report::{Outcome, Row, Target};
-use crate::measure::sample::Samples;
+use crate::measure::report::{Output, SCHEMA};
+use crate::measure::sample::{Round, Samples};
 use clap::Args;
+use fixture::{Fixture, PATTERN, Sizes};
+use outcome::{FaultsOutcome, Row};
+use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
-use softswap_cli::{machine as memory, swapdir, units};
+use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
@@ -21,7 +25,6 @@ use softswap_sys::inline::Memory;
 use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
-use stage::{PATTERN, Sizes, Stage};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use steps::{STEPS, Steps};
@@ -47,8 +50,9 @@ that copy alone, device_read a blocking 4 KiB read of the same swap file, kernel
 kernel's own first touch. step_* are the steps of a fault: the way into the handler, claiming and
 publishing an entry, filling or unpacking a page, installing it write-protected, the way back.
 
-With --json: {\"schema\": 1, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
-\"p99_us\", \"cov\", \"count\"}], \"ratios\": {...}}.")]
+With --json: {\"schema\": 2, \"bench\": \"faults\", \"machine\": {...}, \"rows\": [{\"variant\", \"p50_us\",
+\"p99_us\", \"cov\", \"count\"}], \"differences\": {...}, \"ratios\": {...}}. These are of p50, medians over
+the rounds: disk_minus_device_us, disk_vs_device and so on.")]
 pub(crate) struct FaultsArgs {
     /// Also write one JSON object to FILE; - prints it instead of the table
     #[arg(long, value_name = "FILE")]
@@ -67,7 +71,7 @@ pub(crate) struct FaultsArgs {
 pub(super) fn run(args: &FaultsArgs) -> Result<ExitCode, Refusal> {
     let sizes = Sizes::of(args.pages as usize, FAULTS.len());
     let dir = swapdir::check("--swap", &args.swap, sizes.swap_bytes + sizes.spare_bytes)?;
-    let available_bytes = memory::available().bytes;
+    let available_bytes = memory_limits::available().bytes;
     if available_bytes < sizes.memory_bytes {
         return Err(Refusal::usage(format!(
             "--pages {}: {} of memory are needed and {} are available; touch fewer pages",
@@ -76,10 +80,10 @@ pub(super) fn run(args: &FaultsArgs) -> Result<ExitCode, Refusal> {
             units::bytes(available_bytes),
         )));
     }
-    let target = Target::open(args.json.as_deref())?;
+    let target = Output::open(args.json.as_deref())?;
     let machine = Machine::with_device(&dir.path, dir.file_system);
-    let outcome =
-        stage::set_up(&dir.path, &sizes).and_then(|stage| measure(stage, args.pages as usize));
+    let outcome = fixture::set_up(&dir.path, &sizes)
+        .and_then(|fixture| measure(fixture, args.pages as usize));
     match outcome {
         Ok(bench) => target.write(&bench.outcome(machine)).map(|()| ExitCode::SUCCESS),
         Err(refusal) => {
@@ -136,7 +140,7 @@ const PARTS: [(&str, Part); 4] = [
 
 /// Everything that is measured, and what was found so far.
 struct Bench {
-    stage: &'static Stage,
+    fixture: &'static Fixture,
     pages: usize,
     order: Vec<usize>,
     /// One range of managed memory for each of [`FAULTS`].
@@ -152,8 +156,8 @@ struct Bench {
     packed_share: f64,
 }
 
-fn measure(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
-    let mut bench = Bench::new(stage, pages)?;
+fn measure(fixture: &'static Fixture, pages: usize) -> Result<Bench, Refusal> {
+    let mut bench = Bench::new(fixture, pages)?;
     for round in 0..=ROUNDS {
         // What a variant leaves in the caches is different for each, so none
         // may always come after the same one.
@@ -165,14 +169,14 @@ fn measure(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
 }
 
 impl Bench {
-    fn new(stage: &'static Stage, pages: usize) -> Result<Bench, Refusal> {
+    fn new(fixture: &'static Fixture, pages: usize) -> Result<Bench, Refusal> {
         let no_memory = |error: std::io::Error| Refusal::own(format!("no memory: {error}"));
-        let ranges: Result<_, _> = FAULTS.iter().map(|_| stage.map(pages * STRIDE)).collect();
-        let bare = stage.bare_memory(pages * STRIDE);
+        let ranges: Result<_, _> = FAULTS.iter().map(|_| fixture.map(pages * STRIDE)).collect();
+        let bare = fixture.bare_memory(pages * STRIDE);
         let bare = bare.ok_or_else(|| Refusal::own("the second window has no room"))?;
         let (texts, packed_share) = packable_pages(pages)?;
         let mut bench = Bench {
-            stage,
+            fixture,
             pages,
             order: shuffled(pages, 0),
             ranges: ranges?,
@@ -181,7 +185,7 @@ impl Bench {
             buffer: reserve_pages(CLUSTER_PAGES).map_err(no_memory)?,
             faults: Default::default(),
             parts: Default::default(),
-            steps: Steps::new(stage, bare, STRIDE, &texts).map_err(no_memory)?,
+            steps: Steps::new(fixture, bare, STRIDE, &texts).map_err(no_memory)?,
             step_samples: Default::default(),
             packed_share,
         };
@@ -231,19 +235,19 @@ impl Bench {
     fn take_out(&self) -> Result<(), Refusal> {
         for fault in [Fault::ZeroRead, Fault::ZeroWrite] {
             let range = self.ranges[fault as usize];
-            let discarded = self.stage.engine.discard(range.address(), range.len());
+            let discarded = self.fixture.engine.discard(range.address(), range.len());
             discarded.map_err(|error| Refusal::own(format!("discard: {error}")))?;
         }
         // Each pass of the clock takes some grace away; a round takes a batch.
         let batches = self.pages * FAULTS.len() / CLUSTER_PAGES + 64;
-        self.stage.engine.reclaim_now(batches);
-        self.stage.engine.release_standby();
+        self.fixture.engine.reclaim_now(batches);
+        self.fixture.engine.release_standby();
         Ok(())
     }
 
     fn time_faults(&mut self, name: &str, fault: Fault) -> Result<Vec<u64>, Refusal> {
         self.take_out()?;
-        let stats = self.stage.engine.stats();
+        let stats = self.fixture.engine.stats();
         let before = stats.faults(fault.tier());
         let range = self.ranges[fault as usize];
         let writes = fault == Fault::ZeroWrite;
@@ -262,15 +266,15 @@ impl Bench {
 
     fn time_part(&mut self, part: Part) -> Result<Vec<u64>, Refusal> {
         let failed = || Refusal::own(format!("{part:?} failed"));
-        let stage = self.stage;
+        let fixture = self.fixture;
         match part {
             Part::SigbusCopy | Part::Copy => {
-                stage.bare.discard(0, self.pages * STRIDE).map_err(|_| failed())?;
+                fixture.bare.discard(0, self.pages * STRIDE).map_err(|_| failed())?;
                 if part == Part::SigbusCopy {
                     return touch(self.bare, &self.order, false).ok_or_else(failed);
                 }
                 let copy = |page: usize| {
-                    stage
+                    fixture
                         .bare
                         .install((page * STRIDE) as u64, &PATTERN, Writes::Allowed)
                         .error
@@ -282,7 +286,7 @@ impl Bench {
                 // Written as recently as the pages that the engine reads.
                 self.write_spare().ok_or_else(failed)?;
                 let to = &mut self.buffer[0].0;
-                time_each(&self.order, |page| stage.read_spare(page, to)).ok_or_else(failed)
+                time_each(&self.order, |page| fixture.read_spare(page, to)).ok_or_else(failed)
             }
             Part::KernelAnonymous => {
                 give_back(self.plain);
@@ -303,7 +307,7 @@ impl Bench {
         (0..self.pages)
             .all(|page| {
                 let content = &self.buffer[page % CLUSTER_PAGES].0;
-                self.stage.write_spare(page, content)
+                self.fixture.write_spare(page, content)
             })
             .then_some(())
     }
@@ -312,7 +316,7 @@ impl Bench {
         &self.faults[fault as usize]
     }
 
-    fn outcome(&self, machine: Machine) -> Outcome {
+    fn outcome(&self, machine: Machine) -> FaultsOutcome {
         let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
         let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
         let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
@@ -320,17 +324,24 @@ impl Bench {
             faults.chain(parts).chain(steps).map(|(name, s)| Row::new(name, s.figures())).collect();
         let device = &self.parts[Part::DeviceRead as usize];
         let bare = &self.parts[Part::SigbusCopy as usize];
-        let ratios = [
-            ("disk_minus_device_us", self.samples(Fault::Disk).minus(device)),
-            ("pool_minus_sigbus_copy_us", self.samples(Fault::Pool).minus(bare)),
-            ("same_filled_minus_sigbus_copy_us", self.samples(Fault::SameFilled).minus(bare)),
-        ];
-        Outcome {
-            schema: 1,
+        let (mut differences, mut ratios) = (Map::new(), Map::new());
+        for (fault, name, other, part) in [
+            (Fault::Disk, "disk", device, "device"),
+            (Fault::Pool, "pool", bare, "sigbus_copy"),
+            (Fault::SameFilled, "same_filled", bare, "sigbus_copy"),
+        ] {
+            let samples = self.samples(fault);
+            differences.insert(format!("{name}_minus_{part}_us"), samples.minus(other).into());
+            let ratio = samples.over(other, |round: &Round| round.p50_us);
+            ratios.insert(format!("{name}_vs_{part}"), Value::from(ratio));
+        }
+        FaultsOutcome {
+            schema: SCHEMA,
             bench: "faults",
             machine,
             rows,
-            ratios: ratios.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            differences,
+            ratios,
             notes: vec![format!(
                 "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
                 self.packed_share * 100.0

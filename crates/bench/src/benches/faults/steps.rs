@@ -4,7 +4,7 @@
 //! Steps that take less than looking at the clock are repeated on the same page
 //! between two looks.
 
-use super::stage::{PATTERN, Stage, visit};
+use super::fixture::{Fixture, PATTERN, visit};
 use softswap_engine::base::page::{PageTable, Place};
 use softswap_engine::codec::same_filled;
 use softswap_engine::codec::{self, Codec, Packer, Scratch};
@@ -45,7 +45,7 @@ pub(super) const STEPS: [(&str, Step); 6] = [
 
 /// What the steps work on.
 pub(super) struct Steps {
-    stage: &'static Stage,
+    fixture: &'static Fixture,
     bare: Memory,
     stride: usize,
     table: PageTable<'static>,
@@ -57,7 +57,7 @@ pub(super) struct Steps {
 impl Steps {
     /// Over every so many-th page of the bare region; `texts` can be packed.
     pub(super) fn new(
-        stage: &'static Stage,
+        fixture: &'static Fixture,
         bare: Memory,
         stride: usize,
         texts: &[[u8; softswap_sys::PAGE_SIZE]],
@@ -71,14 +71,14 @@ impl Steps {
         let packed = packed.collect();
         let table = PageTable::new(reserve_u64(bare.pages())?);
         let page = Box::new(Page([0; softswap_sys::PAGE_SIZE]));
-        Ok(Steps { stage, bare, stride, table, packed, page, scratch })
+        Ok(Steps { fixture, bare, stride, table, packed, page, scratch })
     }
 
     /// How long a step takes for each page of `order`, in ns; `None` when one
     /// fails.
     pub(super) fn time(&mut self, step: Step, order: &[usize]) -> Option<Vec<u64>> {
         if matches!(step, Step::SignalEntry | Step::SignalReturn | Step::Install) {
-            self.stage.bare.discard(0, self.bare.pages()).ok()?;
+            self.fixture.bare.discard(0, self.bare.pages()).ok()?;
         }
         order.iter().map(|page| self.time_one(step, *page)).collect()
     }
@@ -101,7 +101,7 @@ impl Steps {
             }
             Step::Install => {
                 let start = now_ns();
-                let done = self.stage.bare.install(at as u64, &PATTERN, Writes::Caught);
+                let done = self.fixture.bare.install(at as u64, &PATTERN, Writes::Caught);
                 let ns = now_ns() - start;
                 done.error.is_none().then_some(ns)
             }

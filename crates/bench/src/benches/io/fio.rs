@@ -3,7 +3,7 @@
 //! It opens the file by its number in this process, so the file needs no name,
 //! and nothing is left behind however either of them ends.
 
-use super::measure::Slice;
+use super::meter::Slice;
 use crate::measure::sample::Round;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;

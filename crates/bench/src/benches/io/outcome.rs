@@ -1,17 +1,27 @@
 //! The result of `bench io`: rows, ratios, and what each way of waiting did.
 
-use super::measure::{Meter, Way};
+use super::args::IoArgs;
+use super::meter::{Meter, Way};
 use super::target::Target;
-use super::{FioFor, Found, IoArgs, Variant, What};
-use crate::measure::counts::Counts;
+use super::variants::{FioFor, Variant, What};
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::poll_counts::PollCounts;
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{Round, median};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_engine::store::io::Device;
 use softswap_engine::store::io::poll::mode::Mode;
 use std::collections::BTreeMap;
+
+/// Everything that was found.
+pub(super) struct Found {
+    pub(super) variants: Vec<Variant>,
+    pub(super) fio_version: Option<String>,
+    pub(super) timer_overshoot_ns: Vec<f64>,
+    pub(super) disturbance: Disturbance,
+    pub(super) notes: Vec<String>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct IoOutcome {
@@ -33,10 +43,9 @@ pub(super) struct IoOutcome {
     hybrid_overshoot_us: f64,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<IoRow>,
-    modes: BTreeMap<&'static str, Counts>,
+    modes: BTreeMap<&'static str, PollCounts>,
     notes: Vec<String>,
 }
 
@@ -81,7 +90,7 @@ impl IoOutcome {
             }
         }
         IoOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "io",
             target: target.name.clone(),
             bytes: target.bytes,
@@ -101,7 +110,7 @@ impl IoOutcome {
             modes: meter
                 .ways
                 .iter()
-                .map(|Way { mode, stats, .. }| (mode.name(), Counts::of(stats)))
+                .map(|Way { mode, stats, .. }| (mode.name(), PollCounts::of(stats)))
                 .collect(),
             notes,
         }
@@ -188,7 +197,7 @@ impl Report for IoOutcome {
         }
         text.push('\n');
         for (mode, counts) in &self.modes {
-            let Counts { considered, polled, hit, slept, overslept } = counts;
+            let PollCounts { considered, polled, hit, slept, overslept } = counts;
             text += &format!(
                 "{mode}: {considered} reads, {polled} polled for, {hit} found so, {slept} slept on, \
                  {overslept} overslept\n"
@@ -207,7 +216,7 @@ impl Report for IoOutcome {
 #[cfg(test)]
 mod tests {
     use super::super::fio::Job;
-    use super::super::measure::Slice;
+    use super::super::meter::Slice;
     use super::*;
 
     fn variant(name: &str, what: What, p50_us: f64, cpu_us: f64) -> Variant {

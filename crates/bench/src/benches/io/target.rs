@@ -3,7 +3,7 @@
 //! Nothing that exists is ever written to but a device that holds nothing
 //! known and that nobody uses, and that only when asked for.
 
-use super::IoArgs;
+use super::args::IoArgs;
 use crate::measure::machine::Machine;
 use crate::measure::noise::fill_with_noise;
 use rustix::fs::{Access, access};
@@ -11,7 +11,7 @@ use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::{contents, swapdir, units};
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::claim::claim;
+use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::reserve_bytes;
 use std::fs::{self, File};
@@ -90,7 +90,8 @@ fn fill(target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
+/// Whether it can be measured at all, as far as can be told without opening it.
+fn check(path: &Path) -> Result<fs::Metadata, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
     let meta = fs::metadata(path).map_err(|error| {
@@ -100,8 +101,7 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
             plain(&error)
         ))
     })?;
-    let is_device = meta.file_type().is_block_device();
-    if !is_device && !meta.is_file() {
+    if !meta.file_type().is_block_device() && !meta.is_file() {
         return Err(refuse(if meta.is_dir() {
             format!("is a directory; for a file of the bench's own in it give --swap {shown}")
         } else {
@@ -114,6 +114,14 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
             plain(&error.into())
         ))
     })?;
+    Ok(meta)
+}
+
+fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
+    let shown = path.display();
+    let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
+    let meta = check(path)?;
+    let is_device = meta.file_type().is_block_device();
     let file = if args.write {
         claim_to_write(path, is_device)?
     } else {

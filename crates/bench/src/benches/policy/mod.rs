@@ -1,17 +1,17 @@
 //! Which pages leave: how often the policies bring pages in, over traces of real
 //! algorithms and programs.
 
-mod known;
-pub(crate) mod lackey;
-mod outcome;
-mod own;
-mod programs;
 mod trace;
+mod other_policies;
+pub(crate) mod lackey;
+mod engine_policy;
+mod outcome;
+mod programs;
 
-use crate::measure::report::Target;
+use crate::measure::report::Output;
 use clap::Args;
+use engine_policy::{Found, Grants};
 use outcome::{Cell, PolicyOutcome};
-use own::{Found, Grants};
 use softswap_cli::refusal::{Refusal, plain};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ that is touched several times in a row counts once.
 --trace takes what valgrind prints: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`. Loads
 and stores count; code does not, as softswap does not manage it.
 
-With --json: {\"schema\": 1, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
+With --json: {\"schema\": 2, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
 \"touches\"}], \"rows\": [{\"trace\", \"memory_percent\", \"memory_pages\", \"variant\", \"sees_hits\", \"misses\",
 \"pages_in\"}], \"ratios\": {...}}. Misses are counted from the first touch on. pages_in counts pages read ahead,
 too. Ratios: misses_softswap_vs_POLICY_TRACE_PERCENT are misses of one over those of the other, with 12
@@ -76,7 +76,7 @@ pub(crate) struct PolicyArgs {
 }
 
 pub(super) fn run(args: &PolicyArgs) -> Result<ExitCode, Refusal> {
-    let output = Target::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     match measure(args) {
         Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
         Err(refusal) => {
@@ -145,25 +145,29 @@ fn known(misses: u64) -> std::io::Result<Found> {
 }
 
 const POLICIES: [Policy; 8] = [
-    Policy { name: "fifo", sees_hits: false, run: |t, m| known(known::fifo(t, m)) },
-    Policy { name: "clock", sees_hits: false, run: |t, m| own::run(t, m, Grants::None, false) },
+    Policy { name: "fifo", sees_hits: false, run: |t, m| known(other_policies::fifo(t, m)) },
+    Policy {
+        name: "clock",
+        sees_hits: false,
+        run: |t, m| engine_policy::run(t, m, Grants::None, false),
+    },
     Policy {
         name: "softswap",
         sees_hits: false,
-        run: |t, m| own::run(t, m, Grants::Refaults, false),
+        run: |t, m| engine_policy::run(t, m, Grants::Refaults, false),
     },
-    Policy { name: "lru", sees_hits: true, run: |t, m| known(known::lru(t, m)) },
-    Policy { name: "s3_fifo", sees_hits: true, run: |t, m| known(known::s3_fifo(t, m)) },
-    Policy { name: "optimum", sees_hits: true, run: |t, m| known(known::optimum(t, m)) },
+    Policy { name: "lru", sees_hits: true, run: |t, m| known(other_policies::lru(t, m)) },
+    Policy { name: "s3_fifo", sees_hits: true, run: |t, m| known(other_policies::s3_fifo(t, m)) },
+    Policy { name: "optimum", sees_hits: true, run: |t, m| known(other_policies::optimum(t, m)) },
     Policy {
         name: "clock_ahead",
         sees_hits: false,
-        run: |t, m| own::run(t, m, Grants::None, true),
+        run: |t, m| engine_policy::run(t, m, Grants::None, true),
     },
     Policy {
         name: "softswap_ahead",
         sees_hits: false,
-        run: |t, m| own::run(t, m, Grants::Refaults, true),
+        run: |t, m| engine_policy::run(t, m, Grants::Refaults, true),
     },
 ];
 

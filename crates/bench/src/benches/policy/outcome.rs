@@ -1,9 +1,9 @@
 //! What the policies' benchmark found, as a table and as JSON.
 
-use super::own::Found;
+use super::engine_policy::Found;
 use super::trace::Trace;
 use crate::measure::machine::Machine;
-use crate::measure::report::{Report, ratios_text};
+use crate::measure::report::{Report, SCHEMA, ratios_text};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
@@ -67,7 +67,7 @@ pub(super) struct PolicyOutcome {
 impl PolicyOutcome {
     pub(super) fn new(seed: u32) -> PolicyOutcome {
         PolicyOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "policy",
             machine: Machine::without_device(),
             seed,

@@ -1,10 +1,11 @@
 //! The result of `bench pool`.
 
-use super::measure::{OPS, Op};
+use super::args::PoolArgs;
+use super::found::{Cell, Found, SOFTSWAP, ZRAM};
+use super::operations::{OPS, Op};
 use super::waste::WasteRow;
-use super::{Cell, Found, PoolArgs, SOFTSWAP, ZRAM};
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -20,6 +21,7 @@ pub(super) struct PoolOutcome {
     #[serde(flatten)]
     disturbance: Disturbance,
     #[serde(flatten)]
+    waste_percents: Map<String, Value>,
     ratios: Map<String, Value>,
     kinds: Vec<KindRow>,
     rows: Vec<OpRow>,
@@ -47,20 +49,20 @@ struct OpRow {
 impl PoolOutcome {
     pub(super) fn new(found: Found, args: &PoolArgs) -> PoolOutcome {
         let Found { contents, cells, waste, disturbance, notes } = found;
-        let mut ratios = ratios(&cells, &args.threads);
-        add_waste(&waste, &mut ratios);
+        let ratios = ratios(&cells, &args.threads);
         let rows = cells.iter().flat_map(|cell| {
             let content = &contents[cell.content];
             OPS.map(|op| op_row(cell, op, content.name, content.pages.len()))
         });
         PoolOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "pool",
             pages: args.pages,
             objects: args.objects,
             rounds: args.rounds,
             machine: Machine::without_device(),
             disturbance,
+            waste_percents: waste_percents(&waste),
             ratios,
             rows: rows.collect(),
             kinds: contents
@@ -118,14 +120,16 @@ fn over_all_kinds(cells: &[Cell], op: Op, threads: usize) -> Option<f64> {
     (!rounds.is_empty()).then(|| median(rounds))
 }
 
-fn add_waste(rows: &[WasteRow], ratios: &mut Map<String, Value>) {
+fn waste_percents(rows: &[WasteRow]) -> Map<String, Value> {
+    let mut percents = Map::new();
     let states = || rows.iter().filter(|row| row.variant == SOFTSWAP).flat_map(WasteRow::full);
     let most = |percents: &mut dyn Iterator<Item = f64>| percents.reduce(f64::max);
-    ratios.insert("waste_percent".into(), most(&mut states().map(|(_, of)| of)).into());
+    percents.insert("waste_percent".into(), most(&mut states().map(|(_, of)| of)).into());
     for state in ["filled", "refilled", "churned"] {
         let mut of_state = states().filter(|(name, _)| *name == state).map(|(_, of)| of);
-        ratios.insert(format!("waste_percent_{state}"), most(&mut of_state).into());
+        percents.insert(format!("waste_percent_{state}"), most(&mut of_state).into());
     }
+    percents
 }
 
 impl Report for PoolOutcome {
@@ -164,7 +168,7 @@ impl Report for PoolOutcome {
             text += &format!("{kind}: packed to {packed_bytes:.0} bytes on average\n");
         }
         text += &format!("{}\n\n", self.disturbance);
-        text + &ratios_text(&self.ratios) + &lines(&self.notes)
+        text + &ratios_text(&self.waste_percents) + &ratios_text(&self.ratios) + &lines(&self.notes)
     }
 }
 
@@ -203,12 +207,9 @@ mod tests {
             refilled_percent: 3.0,
             churned_percent,
         };
-        let mut ratios = Map::new();
-        add_waste(
-            &[row(SOFTSWAP, 5.0, 4.0), row(SOFTSWAP, 1.0, 6.0), row(ZRAM, 9.0, 9.0)],
-            &mut ratios,
-        );
-        let get = |key: &str| ratios[key].as_f64().unwrap();
+        let rows = [row(SOFTSWAP, 5.0, 4.0), row(SOFTSWAP, 1.0, 6.0), row(ZRAM, 9.0, 9.0)];
+        let percents = waste_percents(&rows);
+        let get = |key: &str| percents[key].as_f64().unwrap();
         assert_eq!((get("waste_percent"), get("waste_percent_filled")), (6.0, 5.0));
         assert_eq!((get("waste_percent_refilled"), get("waste_percent_churned")), (3.0, 6.0));
     }

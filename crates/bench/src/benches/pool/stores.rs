@@ -196,7 +196,7 @@ impl Hand for DamagedHand<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contents::{KINDS, generated};
+    use super::super::page_kinds::{KINDS, generated};
     use super::*;
 
     #[test]

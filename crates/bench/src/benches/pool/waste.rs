@@ -85,7 +85,7 @@ impl WasteRow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contents::of_every_size;
+    use super::super::page_kinds::of_every_size;
     use super::super::stores::Softswap;
     use super::*;
 

@@ -2,11 +2,12 @@
 //! block layer.
 
 use super::stores::{Hand, Store, waste_percent};
-use crate::measure::keeper::zram::kept;
-use crate::measure::keeper::{Act, Keeper};
+use crate::measure::restore::process::Restorer;
+use crate::measure::restore::request::Act;
+use crate::measure::restore::zram::kept;
 use softswap_cli::refusal::plain;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::claim::claim;
+use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::Page;
 use std::io;
@@ -17,19 +18,19 @@ use std::path::Path;
 pub(super) struct Zram {
     file: SwapFile,
     name: String,
-    _keeper: Keeper,
+    _restorer: Restorer,
 }
 
 impl Zram {
     /// Adds a device of `pages` pages, or says why there is none.
     pub(super) fn new(pages: usize) -> Result<Zram, String> {
-        let mut keeper = Keeper::start()?;
-        let name = keeper.ask(&Act::AddZram { bytes: (pages * PAGE_SIZE) as u64 })?;
+        let mut restorer = Restorer::start()?;
+        let name = restorer.ask(&Act::AddZram { bytes: (pages * PAGE_SIZE) as u64 })?;
         let claimed = claim(&Path::new("/dev").join(&name)).map_err(|error| error.to_string())?;
         if !claimed.file.is_direct() {
             return Err(format!("{name} cannot be used past the page cache"));
         }
-        Ok(Zram { file: claimed.file, name, _keeper: keeper })
+        Ok(Zram { file: claimed.file, name, _restorer: restorer })
     }
 }
 

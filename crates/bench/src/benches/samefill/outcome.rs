@@ -1,16 +1,14 @@
 //! The result of `bench samefill`.
 
-use super::{Dump, Rounds, SamefillArgs};
+use super::args::SamefillArgs;
+use super::dump::{Dump, MIX, Rounds};
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use crate::pages::checks::{Check, CheckRow, Verdicts, check_line, mbps};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
-
-/// The dump that is no program's.
-pub(super) const MIX: &str = "mix";
 
 #[derive(Debug, Serialize)]
 pub(super) struct SamefillOutcome {
@@ -21,7 +19,6 @@ pub(super) struct SamefillOutcome {
     machine: Machine,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     dumps: Vec<DumpRow>,
     together: DumpRow,
@@ -48,10 +45,10 @@ struct Row {
 }
 
 /// Whether pages come from memory or are in the cache.
-type Place = fn(&Dump) -> &Rounds;
+type Cache = fn(&Dump) -> &Rounds;
 
-const COLD: Place = |dump| &dump.cold;
-const IN_CACHE: Place = |dump| &dump.in_cache;
+const COLD: Cache = |dump| &dump.cold;
+const IN_CACHE: Cache = |dump| &dump.in_cache;
 
 impl SamefillOutcome {
     pub(super) fn new(
@@ -64,7 +61,7 @@ impl SamefillOutcome {
         let all: Vec<&Dump> = dumps.iter().collect();
         let together = row("together", &all);
         SamefillOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "samefill",
             pages: together.pages,
             rounds: args.rounds,
@@ -85,16 +82,16 @@ fn verdicts(dumps: &[&Dump]) -> Verdicts {
 }
 
 /// Time of each round over all of `dumps`, in ns.
-fn rounds(dumps: &[&Dump], place: Place, check: Check) -> Vec<u64> {
-    let of = |dump: &Dump| place(dump)[check as usize].clone();
+fn rounds(dumps: &[&Dump], cache: Cache, check: Check) -> Vec<u64> {
+    let of = |dump: &Dump| cache(dump)[check as usize].clone();
     let add = |sum: Vec<u64>, dump: &&Dump| sum.iter().zip(of(dump)).map(|(a, b)| a + b).collect();
     dumps.split_first().map_or(Vec::new(), |(first, rest)| rest.iter().fold(of(first), add))
 }
 
 fn row(dump: &'static str, dumps: &[&Dump]) -> DumpRow {
     let found = verdicts(dumps);
-    let figures = |place, check| {
-        let rounds = rounds(dumps, place, check).into_iter().map(|ns| mbps(found.pages, ns));
+    let figures = |cache, check| {
+        let rounds = rounds(dumps, cache, check).into_iter().map(|ns| mbps(found.pages, ns));
         let rounds: Vec<f64> = rounds.collect();
         (median(rounds.clone()), variation(&rounds))
     };
@@ -127,12 +124,12 @@ fn ratios(dumps: &[Dump]) -> Map<String, Value> {
         let ratio = iterations.map(|(last_first, forward)| last_first / forward);
         // Of no dump at all it is no number, and so null.
         ratios.insert(format!("iterations_last_first_vs_forward{suffix}"), ratio.into());
-        for (where_from, place) in [("", COLD), ("_in_cache", IN_CACHE)] {
+        for (where_from, cache) in [("", COLD), ("_in_cache", IN_CACHE)] {
             for (name, fast, slow) in [
                 ("last_first_vs_forward", Check::LastFirst, Check::Forward),
                 ("softswap_vs_last_first", Check::Softswap, Check::LastFirst),
             ] {
-                let pairs = rounds(dumps, place, slow).into_iter().zip(rounds(dumps, place, fast));
+                let pairs = rounds(dumps, cache, slow).into_iter().zip(rounds(dumps, cache, fast));
                 let gains = pairs.map(|(slow, fast)| slow as f64 / fast.max(1) as f64).collect();
                 let name = format!("throughput_{name}{where_from}{suffix}");
                 ratios.insert(name, median(gains).into());

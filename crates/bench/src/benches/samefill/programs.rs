@@ -2,7 +2,7 @@
 //! they are ready, ended in any case.
 
 use crate::pages::Page;
-use crate::pages::source::Source;
+use crate::pages::open;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
@@ -61,7 +61,7 @@ impl Program {
             Err(why) => return Ok(Err(self.left_out(&why))),
         };
         let mut found = Vec::with_capacity(pages);
-        Source::of_process(running.child.id())?.read(pages as u64, |chunk| {
+        open::process(running.child.id())?.read(pages as u64, |chunk| {
             found.extend_from_slice(chunk);
             Ok(())
         })?;

@@ -1,7 +1,7 @@
 //! The result as one page that needs nothing else.
 
-use super::outcome::{PatternRow, ProgramRow, SwapOutcome, shown};
-use super::plots;
+use super::outcome::{SwapOutcome, shown};
+use super::plots::{self, Plot};
 use crate::measure::report::Report;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units;
@@ -12,28 +12,28 @@ const STYLE: &str = "body{font:15px sans-serif;max-width:60em;margin:2em auto;pa
 pre{overflow-x:auto;font-size:12px;background:#f6f6f6;padding:1em}svg{max-width:100%;height:auto}\
 th,td{text-align:left;padding:.1em 1em .1em 0}";
 
-/// Where the page goes, if anywhere.
-pub(super) struct Page(Option<Place>);
+/// The file that the page goes to, if any.
+pub(super) struct HtmlFile(Option<Opened>);
 
-struct Place {
+struct Opened {
     path: PathBuf,
     /// It was not there before, and nothing is in it yet.
-    empty: bool,
+    is_empty: bool,
 }
 
-impl Drop for Place {
+impl Drop for Opened {
     fn drop(&mut self) {
-        if self.empty {
+        if self.is_empty {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-impl Page {
-    /// Tries the place before anything is measured.
-    pub(super) fn open(path: Option<&Path>) -> Result<Page, Refusal> {
-        let Some(path) = path else { return Ok(Page(None)) };
-        let empty = !path.exists();
+impl HtmlFile {
+    /// Tries the file before anything is measured.
+    pub(super) fn open(path: Option<&Path>) -> Result<HtmlFile, Refusal> {
+        let Some(path) = path else { return Ok(HtmlFile(None)) };
+        let is_empty = !path.exists();
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         opened.map_err(|error| {
             Refusal::usage(format!(
@@ -42,23 +42,20 @@ impl Page {
                 plain(&error)
             ))
         })?;
-        Ok(Page(Some(Place { path: path.into(), empty })))
+        Ok(HtmlFile(Some(Opened { path: path.into(), is_empty })))
     }
 
-    pub(super) fn write(self, outcome: &SwapOutcome) -> Result<(), Refusal> {
-        let Some(mut place) = self.0 else { return Ok(()) };
-        let text = text(outcome).map_err(|error| {
-            Refusal::own(format!("--html: the plots could not be drawn: {error}"))
+    pub(super) fn write(self, outcome: &SwapOutcome, plots: &[Plot]) -> Result<(), Refusal> {
+        let Some(mut file) = self.0 else { return Ok(()) };
+        fs::write(&file.path, text(outcome, plots)).map_err(|error| {
+            Refusal::own(format!("{} cannot be written: {}", file.path.display(), plain(&error)))
         })?;
-        fs::write(&place.path, text).map_err(|error| {
-            Refusal::own(format!("{} cannot be written: {}", place.path.display(), plain(&error)))
-        })?;
-        place.empty = false;
+        file.is_empty = false;
         Ok(())
     }
 }
 
-fn text(outcome: &SwapOutcome) -> Result<String, Box<dyn std::error::Error>> {
+fn text(outcome: &SwapOutcome, plots: &[Plot]) -> String {
     let mut body = String::from("<h1>softswap beside the kernel's swap</h1>\n");
     body += &format!("<p>{}</p>\n", escaped(&outcome.machine.line()));
     let settings: Vec<_> = outcome
@@ -71,14 +68,15 @@ fn text(outcome: &SwapOutcome) -> Result<String, Box<dyn std::error::Error>> {
              not count zram's packed pages in it, nor in version 1 zswap's; <em>outside</em> is \
              what these took beyond the limit. <em>softswap_same_dram</em> is softswap with that much more.</p>\n";
     body += &dram(outcome);
-    body += &throughputs(outcome)?;
-    body += &latencies(outcome)?;
-    body += &slowdowns(outcome)?;
+    for heading in plots::HEADINGS {
+        let of_it = plots.iter().filter(|plot| plot.heading == heading);
+        body += &headed(heading, of_it.map(|plot| plot.svg.as_str()).collect());
+    }
     body += &format!("<h2>All figures</h2>\n<pre>{}</pre>\n", escaped(&outcome.table()));
-    Ok(format!(
+    format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>softswap bench swap</title><style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
-    ))
+    )
 }
 
 /// What each side had of DRAM.
@@ -107,65 +105,6 @@ fn dram(outcome: &SwapOutcome) -> String {
     headed("DRAM", format!("<table>\n{}{rows}</table>", cells("th", &heads.map(String::from))))
 }
 
-type Part = Result<String, Box<dyn std::error::Error>>;
-
-fn throughputs(outcome: &SwapOutcome) -> Part {
-    let mut text = String::new();
-    for (data, share, threads) in groups(&outcome.rows) {
-        let rows: Vec<&PatternRow> = outcome
-            .rows
-            .iter()
-            .filter(|row| (row.data, row.share_percent, row.threads) == (data, share, threads))
-            .collect();
-        let title = format!("{data} data, {share} % fit, {threads} {}", threads_word(threads));
-        text += &plots::throughput(&title, &rows)?;
-    }
-    Ok(headed("Touches a second, by pattern", text))
-}
-
-fn threads_word(threads: u32) -> &'static str {
-    if threads == 1 { "thread" } else { "threads" }
-}
-
-fn groups(rows: &[PatternRow]) -> Vec<(&'static str, u32, u32)> {
-    let mut all = Vec::new();
-    for row in rows {
-        let group = (row.data, row.share_percent, row.threads);
-        if !all.contains(&group) {
-            all.push(group);
-        }
-    }
-    all
-}
-
-fn latencies(outcome: &SwapOutcome) -> Part {
-    let mut text = String::new();
-    for (title, all) in [
-        ("faults of softswap, by tier", &outcome.faults),
-        ("touches in the first pattern, by side", &outcome.touches),
-    ] {
-        for share in super::plan::PATTERN_SHARES {
-            let of: Vec<_> = all.iter().filter(|one| one.share_percent == share).collect();
-            if !of.is_empty() {
-                text += &plots::distributions(&format!("{title}, {share} % fit"), &of)?;
-            }
-        }
-    }
-    Ok(headed("Latencies", text))
-}
-
-fn slowdowns(outcome: &SwapOutcome) -> Part {
-    let mut text = String::new();
-    let mut names: Vec<&str> = outcome.programs.iter().map(|row| row.program).collect();
-    names.dedup();
-    for name in names {
-        let rows: Vec<&ProgramRow> =
-            outcome.programs.iter().filter(|row| row.program == name && row.came_through).collect();
-        text += &plots::slowdown(name, &rows)?;
-    }
-    Ok(headed("Slowdown by share of memory", text))
-}
-
 fn headed(title: &str, text: String) -> String {
     if text.is_empty() { text } else { format!("<h2>{title}</h2>\n{text}\n") }
 }
@@ -182,10 +121,10 @@ mod tests {
     fn a_page_that_is_never_written_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.html");
-        drop(Page::open(Some(&path)).unwrap());
+        drop(HtmlFile::open(Some(&path)).unwrap());
         assert!(!path.exists());
         fs::write(&path, "mine").unwrap();
-        drop(Page::open(Some(&path)).unwrap());
+        drop(HtmlFile::open(Some(&path)).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     }
 

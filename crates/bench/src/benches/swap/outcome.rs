@@ -1,14 +1,15 @@
 //! The result of `bench swap`.
 
+use super::args::SwapArgs;
 use super::latency::Latencies;
-use super::measure::{Cell, How, Kind, ProgramCell, kinds};
-use super::plan::{Matter, Side, who};
-use super::session::{Ran, Room};
+use super::pattern_run::{MemoryUse, PatternRun};
+use super::plan::{Case, Side, who};
+use super::program_run::ProgramRun;
+use super::ratios;
+use super::rounds::{Cell, How, ProgramCell, Workload, workloads};
 use super::task::Took;
-use super::whole::WholeRan;
-use super::{Found, SwapArgs, ratios};
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,6 +19,16 @@ use softswap_sys::PAGE_SIZE;
 
 /// Instead of figures.
 const KILLED: &str = "no result";
+
+/// Everything that was found.
+pub(super) struct Found {
+    pub(super) cells: Vec<Cell>,
+    pub(super) programs: Vec<ProgramCell>,
+    pub(super) disturbance: Disturbance,
+    /// As they were meanwhile.
+    pub(super) settings: Map<String, Value>,
+    pub(super) notes: Vec<String>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapOutcome {
@@ -36,8 +47,7 @@ pub(super) struct SwapOutcome {
     /// Of the kernel's sides, in runs that were repeated or left out.
     kernel_oom_kills: u64,
     within_limits: bool,
-    #[serde(flatten)]
-    pub(super) figures: Map<String, Value>,
+    pub(super) ratios: Map<String, Value>,
     pub(super) rows: Vec<PatternRow>,
     pub(super) sessions: Vec<SessionRow>,
     pub(super) programs: Vec<ProgramRow>,
@@ -96,9 +106,9 @@ pub(super) struct ProgramRow {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) cov: f64,
-    /// Over the program as it is.
+    /// Over the program as it is; among the ratios in JSON.
+    #[serde(skip)]
     pub(super) slowdown: f64,
-    cpu_ratio: f64,
     limit_bytes: Option<u64>,
     peak_bytes: Option<u64>,
     oom_kills: u64,
@@ -138,11 +148,10 @@ impl Distribution {
 impl SwapOutcome {
     pub(super) fn new(found: Found, args: &SwapArgs, machine: Machine) -> SwapOutcome {
         let Found { cells, programs, disturbance, settings, notes } = found;
-        let kinds = kinds(args);
+        let workloads = workloads(args);
         let killed = |ours: bool| {
             let is_ours = |how: How| matches!(how, How::Limited { side: Side::Softswap, .. });
-            let of_cells =
-                cells.iter().map(|cell| (cell.matter.side == Side::Softswap, cell.kills));
+            let of_cells = cells.iter().map(|cell| (cell.case.side == Side::Softswap, cell.kills));
             let all = of_cells.chain(programs.iter().map(|cell| (is_ours(cell.how), cell.kills)));
             all.filter(|(is, _)| *is == ours).map(|(_, kills)| kills).sum()
         };
@@ -154,12 +163,12 @@ impl SwapOutcome {
         let program_rows: Vec<_> = programs.iter().map(rows_of).collect();
         let cells: Vec<_> = cells.into_iter().filter(|cell| cell.runs.len() == rounds).collect();
         let programs: Vec<_> = programs.iter().filter(|cell| cell.runs.len() == rounds).collect();
-        let mut figures = ratios::of_patterns(&cells, &kinds);
-        figures.extend(ratios::of_programs(&programs));
-        let notes = notes.into_iter().chain(short_warm_ups(&cells, &kinds)).collect();
+        let mut ratios = ratios::of_patterns(&cells, &workloads);
+        ratios.extend(ratios::of_programs(&programs));
+        let notes = notes.into_iter().chain(short_warm_ups(&cells, &workloads)).collect();
         let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
         SwapOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "swap",
             machine,
             settings,
@@ -174,29 +183,29 @@ impl SwapOutcome {
                 && program_rows
                     .iter()
                     .all(|row| within(row.peak_bytes, row.limit_bytes.unwrap_or(u64::MAX))),
-            figures,
-            rows: cells.iter().flat_map(|cell| pattern_rows(cell, &kinds)).collect(),
+            ratios,
+            rows: cells.iter().flat_map(|cell| pattern_rows(cell, &workloads)).collect(),
             sessions,
             programs: program_rows,
             faults: cells.iter().flat_map(faults_of).collect(),
-            touches: cells.iter().filter_map(|cell| touches_of(cell, &kinds)).collect(),
+            touches: cells.iter().filter_map(|cell| touches_of(cell, &workloads)).collect(),
             notes,
         }
     }
 }
 
-fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
-    let row = |(at, kind): (usize, &Kind)| {
+fn pattern_rows(cell: &Cell, workloads: &[Workload]) -> Vec<PatternRow> {
+    let row = |(at, workload): (usize, &Workload)| {
         let of = |figure: &dyn Fn(&Took) -> f64| {
             cell.runs.iter().map(|ran| figure(&ran.took[at])).collect::<Vec<_>>()
         };
         let rates = of(&Took::touches_per_s);
         PatternRow {
-            side: cell.matter.who(),
-            data: cell.matter.data.name(),
-            share_percent: cell.matter.share_percent,
-            pattern: kind.pattern.name(),
-            threads: kind.threads,
+            side: cell.case.who(),
+            data: cell.case.data.name(),
+            share_percent: cell.case.share_percent,
+            pattern: workload.pattern.name(),
+            threads: workload.threads,
             cov: variation(&rates),
             touches_per_s: median(rates),
             cpu_us: median(of(&|took| took.cpu_seconds * 1e6 / took.touches as f64)),
@@ -205,24 +214,24 @@ fn pattern_rows(cell: &Cell, kinds: &[Kind]) -> Vec<PatternRow> {
             count: cell.runs.len(),
         }
     };
-    kinds.iter().enumerate().map(row).collect()
+    workloads.iter().enumerate().map(row).collect()
 }
 
 /// Phases that were measured before as many pages had been touched as fit.
-fn short_warm_ups(cells: &[Cell], kinds: &[Kind]) -> Option<String> {
+fn short_warm_ups(cells: &[Cell], workloads: &[Workload]) -> Option<String> {
     let short_of = |cell: &Cell| {
-        let short = |ran: &Ran| {
-            let each = (ran.took.len() / ran.rooms.len().max(1)).max(1);
-            let in_process = |(took, room): (&[Took], &Room)| {
+        let short = |ran: &PatternRun| {
+            let each = (ran.took.len() / ran.memory_uses.len().max(1)).max(1);
+            let in_process = |(took, room): (&[Took], &MemoryUse)| {
                 let wanted = room.limits.limit_bytes / PAGE_SIZE as u64;
                 took.iter().filter(|took| took.warm_touches < wanted).count()
             };
-            ran.took.chunks(each).zip(&ran.rooms).map(in_process).sum::<usize>()
+            ran.took.chunks(each).zip(&ran.memory_uses).map(in_process).sum::<usize>()
         };
         cell.runs.iter().map(short).sum::<usize>()
     };
     let short: usize = cells.iter().map(short_of).sum();
-    let all = cells.iter().map(|cell| cell.runs.len()).sum::<usize>() * kinds.len();
+    let all = cells.iter().map(|cell| cell.runs.len()).sum::<usize>() * workloads.len();
     (short > 0).then(|| {
         format!(
             "{short} of {all} phases were measured before as many pages had been touched as fit; \
@@ -232,23 +241,23 @@ fn short_warm_ups(cells: &[Cell], kinds: &[Kind]) -> Option<String> {
 }
 
 fn session_row(cell: &Cell, args: &SwapArgs) -> SessionRow {
-    let Matter { side, data, share_percent, .. } = cell.matter;
+    let Case { side, data, share_percent, .. } = cell.case;
     let asked_bytes = args.working_set() * u64::from(share_percent) / 100;
     let mb = args.working_set() as f64 / 1e6;
-    let rooms = || cell.runs.iter().flat_map(|ran| &ran.rooms);
-    let most = |figure: fn(&Room) -> u64| rooms().map(figure).max();
+    let memory_uses = || cell.runs.iter().flat_map(|ran| &ran.memory_uses);
+    let most = |figure: fn(&MemoryUse) -> u64| memory_uses().map(figure).max();
     let limit_bytes = most(|room| room.limits.limit_bytes).unwrap_or(asked_bytes);
     SessionRow {
-        side: cell.matter.who(),
+        side: cell.case.who(),
         data: data.name(),
         share_percent,
         limit_bytes,
         memory_bytes: most(|room| room.limits.memory_bytes).filter(|_| side == Side::Softswap),
         fill_mb_per_s: median(cell.runs.iter().map(|ran| mb / ran.fill_seconds()).collect()),
-        peak_bytes: rooms().filter_map(|room| room.bounds.peak_bytes).max(),
+        peak_bytes: memory_uses().filter_map(|room| room.bounds.peak_bytes).max(),
         oom_kills: cell.kills,
         outside_bytes: most(|room| room.bounds.outside_bytes).unwrap_or(0),
-        dram_bytes: rooms().filter_map(Room::dram_bytes).max(),
+        dram_bytes: memory_uses().filter_map(MemoryUse::dram_bytes).max(),
         swapped_bytes: most(|room| room.bounds.swapped_bytes).unwrap_or(0),
         count: cell.runs.len(),
         came_through: cell.runs.len() == args.rounds() as usize,
@@ -263,8 +272,7 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
         How::Limited { side, share_percent, beside } => (who(side, beside), share_percent, beside),
     };
     let seconds: Vec<f64> = cell.runs.iter().map(|ran| ran.seconds).collect();
-    let cpu = |cell: &ProgramCell| median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect());
-    let dram = |ran: &WholeRan| {
+    let dram = |ran: &ProgramRun| {
         let in_group = ran.bounds.peak_bytes.unwrap_or(ran.peak_bytes);
         in_group + ran.bounds.outside_bytes
     };
@@ -275,9 +283,8 @@ fn program_row(cell: &ProgramCell, all: &[ProgramCell], rounds: usize) -> Progra
         share_percent,
         cov: variation(&seconds),
         seconds: median(seconds),
-        cpu_seconds: cpu(cell),
+        cpu_seconds: median(cell.runs.iter().map(|ran| ran.cpu_seconds).collect()),
         slowdown: plain.map_or(f64::NAN, |plain| ratios::over(cell, plain)),
-        cpu_ratio: plain.map_or(f64::NAN, |plain| cpu(cell) / cpu(plain)),
         limit_bytes: cell
             .runs
             .iter()
@@ -300,8 +307,8 @@ fn faults_of(cell: &Cell) -> Vec<Distribution> {
         of_tier.for_each(|(_, latencies)| all.add_all(latencies));
         all
     };
-    let (data, share_percent) = (cell.matter.data.name(), cell.matter.share_percent);
-    let more = if cell.matter.beside.is_some() { ", same DRAM" } else { "" };
+    let (data, share_percent) = (cell.case.data.name(), cell.case.share_percent);
+    let more = if cell.case.beside.is_some() { ", same DRAM" } else { "" };
     let tiers = TIERS.into_iter().map(|tier| (tier, of_tier(tier)));
     tiers
         .filter(|(_, latencies)| latencies.count() > 0)
@@ -312,12 +319,12 @@ fn faults_of(cell: &Cell) -> Vec<Distribution> {
 }
 
 /// Of the first pattern with the fewest threads.
-fn touches_of(cell: &Cell, kinds: &[Kind]) -> Option<Distribution> {
-    kinds.first()?;
+fn touches_of(cell: &Cell, workloads: &[Workload]) -> Option<Distribution> {
+    workloads.first()?;
     let mut all = Latencies::new();
     cell.runs.iter().for_each(|ran| all.add_all(&ran.took[0].latencies));
-    let Matter { data, share_percent, .. } = cell.matter;
-    let name = format!("{} ({})", cell.matter.who(), data.name());
+    let Case { data, share_percent, .. } = cell.case;
+    let name = format!("{} ({})", cell.case.who(), data.name());
     Some(Distribution::new(name, share_percent, &all))
 }
 
@@ -337,7 +344,7 @@ impl Report for SwapOutcome {
             "killed for outgrowing a control group: softswap {} times, the kernel's sides {} times\n\n",
             self.oom_kills, self.kernel_oom_kills
         );
-        text + &ratios_text(&self.figures) + &lines(&self.notes)
+        text + &ratios_text(&self.ratios) + &lines(&self.notes)
     }
 }
 

@@ -112,7 +112,7 @@ pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
 
 /// What one run of the task is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Matter {
+pub(super) struct Case {
     pub(super) side: Side,
     pub(super) data: Data,
     pub(super) share_percent: u32,
@@ -121,11 +121,11 @@ pub(super) struct Matter {
     pub(super) beside: Option<Side>,
 }
 
-impl Matter {
+impl Case {
     /// All that `sides` have to be compared in: softswap with each of the
     /// others on that one's content, in sets that run one after the other. In a
     /// set softswap with the same DRAM follows the side that it is equal to.
-    pub(super) fn sets(sides: &[Side], counts_zswap: bool) -> Vec<Vec<Matter>> {
+    pub(super) fn sets(sides: &[Side], counts_zswap: bool) -> Vec<Vec<Case>> {
         let ours = sides.contains(&Side::Softswap).then_some(Side::Softswap);
         let rivals: Vec<(Option<Side>, Data)> = match sides.iter().filter_map(|s| s.data()).count()
         {
@@ -133,11 +133,11 @@ impl Matter {
             _ => sides.iter().filter_map(|side| Some((Some(*side), side.data()?))).collect(),
         };
         let set = |share_percent: u32, (rival, data): (Option<Side>, Data)| {
-            let matter = |side, beside| Matter { side, data, share_percent, beside };
+            let case = |side, beside| Case { side, data, share_percent, beside };
             let outside = rival.filter(|side| side.keeps_outside(counts_zswap));
             let beside = outside.and(ours).map(|side| (side, rival));
             let plain = ours.into_iter().chain(rival).map(|side| (side, None));
-            plain.chain(beside).map(|(side, beside)| matter(side, beside)).collect()
+            plain.chain(beside).map(|(side, beside)| case(side, beside)).collect()
         };
         PATTERN_SHARES
             .into_iter()
@@ -151,7 +151,7 @@ impl Matter {
     }
 
     pub(super) fn name(&self) -> String {
-        let Matter { side, data, share_percent, beside } = *self;
+        let Case { side, data, share_percent, beside } = *self;
         format!("{}, {} data, {share_percent} %", described(side, beside), data.name())
     }
 }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn softswap_is_beside_each_of_the_kernels_sides() {
-        let sets = Matter::sets(&Side::ALL, false);
+        let sets = Case::sets(&Side::ALL, false);
         assert_eq!(sets.len(), 2 * 3);
         for set in sets {
             assert_eq!((set[0].side, set[0].beside), (Side::Softswap, None));
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn who_keeps_pages_outside_is_met_with_the_same_dram_next() {
         for counts_zswap in [false, true] {
-            for set in Matter::sets(&Side::ALL, counts_zswap) {
+            for set in Case::sets(&Side::ALL, counts_zswap) {
                 let rival = set[1].side;
                 let same: Vec<_> = set[2..].iter().map(|one| (one.side, one.beside)).collect();
                 match rival {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn alone_softswap_gets_every_content() {
-        assert_eq!(Matter::sets(&[Side::Softswap], false).concat().len(), 2 * 3);
-        assert_eq!(Matter::sets(&[Side::KernelZswap], false).concat().len(), 2);
+        assert_eq!(Case::sets(&[Side::Softswap], false).concat().len(), 2 * 3);
+        assert_eq!(Case::sets(&[Side::KernelZswap], false).concat().len(), 2);
     }
 }

@@ -1,6 +1,7 @@
 //! The plots of `bench swap`, as SVG.
 
-use super::outcome::{Distribution, PatternRow, ProgramRow};
+use super::outcome::{Distribution, PatternRow, ProgramRow, SwapOutcome};
+use super::plan::PATTERN_SHARES;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
 use plotters::prelude::*;
@@ -31,8 +32,84 @@ fn color(at: usize) -> RGBColor {
     COLORS[at % COLORS.len()]
 }
 
+/// One plot, under the heading that it belongs to.
+pub(super) struct Plot {
+    pub(super) heading: &'static str,
+    /// Of its file, without the ending.
+    pub(super) name: String,
+    pub(super) svg: String,
+}
+
+const THROUGHPUTS: &str = "Touches a second, by pattern";
+const LATENCIES: &str = "Latencies";
+const SLOWDOWNS: &str = "Slowdown by share of memory";
+pub(super) const HEADINGS: [&str; 3] = [THROUGHPUTS, LATENCIES, SLOWDOWNS];
+
+/// Every plot of what was found.
+pub(super) fn all(outcome: &SwapOutcome) -> Result<Vec<Plot>, Box<dyn Error>> {
+    let mut all = throughputs(outcome)?;
+    all.extend(latencies(outcome)?);
+    all.extend(slowdowns(outcome)?);
+    Ok(all)
+}
+
+fn throughputs(outcome: &SwapOutcome) -> Result<Vec<Plot>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    for (data, share, threads) in groups(&outcome.rows) {
+        let of_group = |row: &&PatternRow| {
+            (row.data, row.share_percent, row.threads) == (data, share, threads)
+        };
+        let rows: Vec<&PatternRow> = outcome.rows.iter().filter(of_group).collect();
+        let word = if threads == 1 { "thread" } else { "threads" };
+        let title = format!("{data} data, {share} % fit, {threads} {word}");
+        let name = format!("throughput_{data}_{share}_t{threads}");
+        all.push(Plot { heading: THROUGHPUTS, name, svg: throughput(&title, &rows)? });
+    }
+    Ok(all)
+}
+
+fn groups(rows: &[PatternRow]) -> Vec<(&'static str, u32, u32)> {
+    let mut all = Vec::new();
+    for row in rows {
+        let group = (row.data, row.share_percent, row.threads);
+        if !all.contains(&group) {
+            all.push(group);
+        }
+    }
+    all
+}
+
+fn latencies(outcome: &SwapOutcome) -> Result<Vec<Plot>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    for (name, title, distributions_of) in [
+        ("faults", "faults of softswap, by tier", &outcome.faults),
+        ("touches", "touches in the first pattern, by side", &outcome.touches),
+    ] {
+        for share in PATTERN_SHARES {
+            let of_share = |one: &&Distribution| one.share_percent == share;
+            let of: Vec<_> = distributions_of.iter().filter(of_share).collect();
+            if !of.is_empty() {
+                let svg = distributions(&format!("{title}, {share} % fit"), &of)?;
+                all.push(Plot { heading: LATENCIES, name: format!("{name}_{share}"), svg });
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn slowdowns(outcome: &SwapOutcome) -> Result<Vec<Plot>, Box<dyn Error>> {
+    let programs = distinct(outcome.programs.iter().map(|row| row.program.to_string()));
+    let plot = |program: String| {
+        let of_it = |row: &&ProgramRow| row.program == program && row.came_through;
+        let rows: Vec<&ProgramRow> = outcome.programs.iter().filter(of_it).collect();
+        let svg = slowdown(&program, &rows)?;
+        Ok(Plot { heading: SLOWDOWNS, name: format!("slowdown_{program}"), svg })
+    };
+    programs.into_iter().map(plot).collect()
+}
+
 /// Touches a second: a group of bars for each pattern, a bar for each side.
-pub(super) fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
+fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
     let patterns = distinct(rows.iter().map(|row| row.pattern.to_string()));
     let names = distinct(rows.iter().map(|row| row.side.to_string()));
     let values = || rows.iter().map(|row| row.touches_per_s);
@@ -70,7 +147,7 @@ pub(super) fn throughput(title: &str, rows: &[&PatternRow]) -> Drawn {
 }
 
 /// The share of touches or faults that are over by each time.
-pub(super) fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
+fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
     let lines: Vec<_> = of
         .iter()
         .map(|one| {
@@ -98,7 +175,7 @@ pub(super) fn distributions(title: &str, of: &[&Distribution]) -> Drawn {
 }
 
 /// One program's time over its time in memory, by how much of it fits.
-pub(super) fn slowdown(program: &str, rows: &[&ProgramRow]) -> Drawn {
+fn slowdown(program: &str, rows: &[&ProgramRow]) -> Drawn {
     let sides = distinct(rows.iter().map(|row| row.label()));
     let of_side = |side: &String| {
         let mut points: Vec<_> = rows

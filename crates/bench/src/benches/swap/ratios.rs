@@ -1,8 +1,9 @@
 //! Figures that compare: medians over the rounds of what both did in a round.
 
-use super::measure::{Cell, How, Kind, ProgramCell};
-use super::plan::{Matter, PATTERN_SHARES, PROGRAM_SHARES, Side, who};
-use super::session::Ran;
+use super::pattern_run::PatternRun;
+use super::plan::{Case, PATTERN_SHARES, PROGRAM_SHARES, Side, who};
+use super::program_run::ProgramRun;
+use super::rounds::{Cell, How, ProgramCell, Workload};
 use crate::measure::sample::median;
 use serde_json::{Map, Value};
 
@@ -20,23 +21,23 @@ fn of_threads(threads: u32) -> String {
 
 /// `PATTERN_softswap_vs_SIDE` and `PATTERN_softswap_same_dram_vs_SIDE`: of
 /// touches a second.
-pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> {
+pub(super) fn of_patterns(cells: &[Cell], workloads: &[Workload]) -> Map<String, Value> {
     let mut figures = Map::new();
     for share_percent in PATTERN_SHARES {
-        for (at, kind) in kinds.iter().enumerate() {
+        for (at, workload) in workloads.iter().enumerate() {
             for rival in KERNEL {
                 let find = |side: Side, beside: Option<Side>| {
                     cells.iter().find(|cell| {
-                        let Matter { data, .. } = cell.matter;
-                        let wanted = Matter { side, data, share_percent, beside };
-                        cell.matter == wanted && Some(data) == rival.data()
+                        let Case { data, .. } = cell.case;
+                        let wanted = Case { side, data, share_percent, beside };
+                        cell.case == wanted && Some(data) == rival.data()
                     })
                 };
                 for beside in [None, Some(rival)] {
                     let ours = find(Side::Softswap, beside);
                     let (Some(ours), Some(theirs)) = (ours, find(rival, None)) else { continue };
-                    let (pattern, who) = (kind.pattern.name(), ours.matter.who());
-                    let (share, threads) = (of_share(share_percent), of_threads(kind.threads));
+                    let (pattern, who) = (workload.pattern.name(), ours.case.who());
+                    let (share, threads) = (of_share(share_percent), of_threads(workload.threads));
                     let key = format!("{pattern}_{who}_vs_{}{share}{threads}", rival.name());
                     figures.insert(key, faster(ours, theirs, at).into());
                 }
@@ -49,12 +50,13 @@ pub(super) fn of_patterns(cells: &[Cell], kinds: &[Kind]) -> Map<String, Value> 
 /// How many times as many touches a second, by rounds.
 fn faster(ours: &Cell, theirs: &Cell, at: usize) -> f64 {
     let pairs = ours.runs.iter().zip(&theirs.runs);
-    let rate = |ran: &Ran| ran.took[at].touches_per_s();
+    let rate = |ran: &PatternRun| ran.took[at].touches_per_s();
     median(pairs.map(|(ours, theirs)| rate(ours) / rate(theirs)).collect())
 }
 
 /// `PROGRAM_softswap_vs_SIDE`, `PROGRAM_softswap_same_dram_vs_SIDE`,
-/// `PROGRAM_softswap_vs_best_kernel` and `PROGRAM_at_100`: of times.
+/// `PROGRAM_softswap_vs_best_kernel` and `PROGRAM_SIDE_vs_in_memory`: of times; of the
+/// last also of CPU times, `PROGRAM_cpu_SIDE_vs_in_memory`.
 pub(super) fn of_programs(cells: &[&ProgramCell]) -> Map<String, Value> {
     let mut figures = Map::new();
     let mut names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
@@ -79,7 +81,30 @@ pub(super) fn of_programs(cells: &[&ProgramCell]) -> Map<String, Value> {
                 }
             }
         }
-        add(format!("{name}_at_100"), find(How::Roomy), find(How::Plain));
+    }
+    figures.extend(of_programs_in_memory(cells));
+    figures
+}
+
+/// Every way to run a program over the program as it is.
+fn of_programs_in_memory(cells: &[&ProgramCell]) -> Map<String, Value> {
+    let mut figures = Map::new();
+    let plain = |name| cells.iter().find(|cell| cell.name == name && cell.how == How::Plain);
+    for cell in cells {
+        let (side, share) = match cell.how {
+            How::Plain => continue,
+            How::Roomy => (Side::Softswap.name().to_string(), 100),
+            How::Limited { side, share_percent, beside: None } => {
+                (side.name().to_string(), share_percent)
+            }
+            How::Limited { side, share_percent, beside: Some(rival) } => {
+                (format!("{}_as_{}", who(side, Some(rival)), rival.name()), share_percent)
+            }
+        };
+        let (Some(plain), share) = (plain(cell.name), of_share(share)) else { continue };
+        let key = |what: &str| format!("{}_{what}{side}_vs_in_memory{share}", cell.name);
+        figures.insert(key(""), over(cell, plain).into());
+        figures.insert(key("cpu_"), by_rounds(cell, plain, |ran| ran.cpu_seconds).into());
     }
     figures
 }
@@ -90,17 +115,20 @@ pub(super) fn seconds(cell: &ProgramCell) -> f64 {
 
 /// How many times as long it took, by rounds.
 pub(super) fn over(one: &ProgramCell, other: &ProgramCell) -> f64 {
+    by_rounds(one, other, |ran| ran.seconds)
+}
+
+fn by_rounds(one: &ProgramCell, other: &ProgramCell, figure: fn(&ProgramRun) -> f64) -> f64 {
     let pairs = one.runs.iter().zip(&other.runs);
-    median(pairs.map(|(one, other)| one.seconds / other.seconds).collect())
+    median(pairs.map(|(one, other)| figure(one) / figure(other)).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::whole::WholeRan;
     use super::*;
 
     fn cell(how: How, seconds: &[f64]) -> ProgramCell {
-        let run = |seconds: &f64| WholeRan {
+        let run = |seconds: &f64| ProgramRun {
             seconds: *seconds,
             cpu_seconds: 1.0,
             digest: 0,
@@ -133,10 +161,13 @@ mod tests {
         ];
         let figures = of_programs(&cells.iter().collect::<Vec<_>>());
         assert_eq!(figures["x_softswap_vs_best_kernel_50"], 2.0);
-        assert!((figures["x_at_100"].as_f64().unwrap() - 1.15).abs() < 1e-9);
+        assert!((figures["x_softswap_vs_in_memory_100"].as_f64().unwrap() - 1.15).abs() < 1e-9);
         assert_eq!(figures["x_softswap_vs_kernel_file_50"], median(vec![4.0 / 9.0, 6.0 / 9.0]));
         assert_eq!(figures["x_softswap_vs_kernel_zram_50"], 2.0);
         assert_eq!(figures["x_softswap_same_dram_vs_kernel_zram_50"], 0.5);
-        assert_eq!(figures.len(), 5);
+        assert_eq!(figures["x_kernel_file_vs_in_memory_50"], 9.0);
+        assert_eq!(figures["x_softswap_same_dram_as_kernel_zram_vs_in_memory_50"], 1.25);
+        assert_eq!(figures["x_cpu_softswap_vs_in_memory_50"], 1.0);
+        assert_eq!(figures.len(), 4 + 2 * 5);
     }
 }

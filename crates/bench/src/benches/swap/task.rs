@@ -1,12 +1,12 @@
 //! The program that is measured: the same one on every side. It fills its
 //! memory, walks over it as it is told, and compares every page at the end.
 
-use super::content::Contents;
 use super::latency::Latencies;
+use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::walk::{Walk, Walked};
+use super::touch::{Touched, Touches};
 use crate::measure::region::{Region, WORDS, on_threads};
-use crate::measure::turns::{hear, process_cpu_seconds, say, say_json};
+use crate::measure::task_pipe::{process_cpu_seconds, receive, send, send_json};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use softswap_cli::refusal::{Refusal, plain};
@@ -38,7 +38,7 @@ pub(crate) struct TaskArgs {
 pub(super) struct Phase {
     pub(super) pattern: Pattern,
     pub(super) threads: usize,
-    /// Touches that are not counted, so that what came before does not matter.
+    /// Touches that are not counted, so that what came before does not case.
     pub(super) warm_touches: u64,
     /// They may take so long.
     pub(super) warm_seconds: f64,
@@ -71,27 +71,27 @@ impl Took {
     }
 }
 
-pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
     let start = Instant::now();
     let region = Region::filled(args.pages, &contents)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
     let seconds = start.elapsed().as_secs_f64();
-    say_json(&Filled { seconds })?;
+    send_json(&Filled { seconds })?;
     loop {
-        let line = hear()?;
+        let line = receive()?;
         if line == COMPARE {
             break;
         }
         let phase: Phase = serde_json::from_str(&line)
             .map_err(|error| Refusal::own(format!("the task was told {line:?}: {error}")))?;
-        say_json(&perform(&phase, &region))?;
+        send_json(&perform(&phase, &region))?;
     }
     if args.damage {
         region.word(args.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
     }
     match region.first_wrong(&contents) {
-        None => say(SAME).map(|()| ExitCode::SUCCESS),
+        None => send(SAME).map(|()| ExitCode::SUCCESS),
         Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
     }
 }
@@ -99,7 +99,7 @@ pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
 fn perform(phase: &Phase, region: &Region) -> Took {
     // Who goes from page to page begins at a place of its own, and goes on from
     // where it was: what was touched last is still there, and is not what is asked.
-    let walk = |thread: usize, touched: u64| Walk {
+    let walk = |thread: usize, touched: u64| Touches {
         pattern: phase.pattern,
         hot_share: phase.hot_share,
         first: (region.pages() * thread / phase.threads) as u64 + touched,
@@ -110,13 +110,13 @@ fn perform(phase: &Phase, region: &Region) -> Took {
     let (_, warm) = on_threads(phase.threads, |thread| walk(thread, 0).go(region, warm_time, each));
     let cpu_before = process_cpu_seconds();
     let time = Duration::from_secs_f64(phase.seconds);
-    let (seconds, walked) = on_threads(phase.threads, |thread| {
+    let (seconds, touched) = on_threads(phase.threads, |thread| {
         walk(thread, warm[thread].touches).go(region, time, u64::MAX)
     });
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();
-    walked.iter().for_each(|thread| latencies.add_all(&thread.latencies));
-    let touches_of = |all: &[Walked]| all.iter().map(|thread| thread.touches).sum();
-    let (touches, warm_touches) = (touches_of(&walked), touches_of(&warm));
+    touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
+    let touches_of = |all: &[Touched]| all.iter().map(|thread| thread.touches).sum();
+    let (touches, warm_touches) = (touches_of(&touched), touches_of(&warm));
     Took { touches, warm_touches, seconds, cpu_seconds, latencies }
 }

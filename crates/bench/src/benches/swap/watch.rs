@@ -7,7 +7,7 @@
 //! on the active list while the statistics still say the opposite: nothing is
 //! scanned, and the program is killed with swap to spare.
 
-use crate::measure::keeper::zram;
+use crate::measure::restore::zram;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -54,13 +54,17 @@ pub(super) struct Peaks {
 }
 
 /// A thread that looks, until this goes.
-pub(super) struct Watch {
+pub(super) struct GroupWatch {
     until: Sender<()>,
     thread: JoinHandle<Peaks>,
 }
 
-impl Watch {
-    pub(super) fn start(group: Option<PathBuf>, swap: Option<PathBuf>, outside: Outside) -> Watch {
+impl GroupWatch {
+    pub(super) fn start(
+        group: Option<PathBuf>,
+        swap: Option<PathBuf>,
+        outside: Outside,
+    ) -> GroupWatch {
         let (until, ended) = channel();
         let thread = std::thread::spawn(move || {
             let before_bytes = outside.bytes();
@@ -82,7 +86,7 @@ impl Watch {
             }
             peaks
         });
-        Watch { until, thread }
+        GroupWatch { until, thread }
     }
 
     pub(super) fn end(self) -> Peaks {
@@ -106,7 +110,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_kept_nothing_is_seen() {
-        let watch = Watch::start(None, None, Outside::Nowhere);
+        let watch = GroupWatch::start(None, None, Outside::Nowhere);
         assert_eq!(watch.end(), Peaks::default());
     }
 

@@ -5,82 +5,28 @@
 //! preloaded, faults by SIGBUS, background reclaim, writes to disk. The ways of
 //! waiting take turns, a fresh program each time.
 
-mod child;
-mod outcome;
+mod args;
 pub(super) mod task;
+mod task_run;
+mod outcome;
+
+pub(crate) use args::SwapInArgs;
 
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Target as Output;
+use crate::measure::report::Output;
 use crate::measure::sample::rotated;
-use child::{Ran, Task};
-use clap::Args;
+use outcome::Cell;
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::units::parse_size;
-use softswap_cli::{library, machine as memory, swapdir, units};
+use softswap_cli::{library, memory_limits, swapdir, units};
 use softswap_engine::door::config::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use task_run::Task;
 
 /// The region over the budget, when no size is asked for.
 const REGION_OVER_BUDGET: u64 = 4;
-/// Threads that one fault context each could not serve.
-const MOST_THREADS: u32 = 64;
-
-/// Measure a program that swaps, by how its swap-ins are waited for.
-///
-/// The program writes one word at a time to random pages of a region that
-/// cannot be compressed, and compares every page at the end. Only the touching
-/// is timed. Faults are those of pages that were on disk, by the engine's own
-/// account; they include what else a fault does.
-#[derive(Args)]
-#[command(after_long_help = "\
-With --json: {\"schema\": 1, \"bench\": \"swap-in\", \"machine\": {...}, ratios, \"rows\": [{\"variant\",
-\"mode\", \"threads\", \"seconds\", \"cpu_seconds\", \"fault_p50_us\", \"fault_p99_us\", \"faults\",
-\"considered\", \"polled\", \"hit\", \"slept\", \"overslept\", \"polled_share\", \"hit_share\",
-\"direct_reclaims\", \"pages_written\", \"cov\", \"count\"}]}. Times are medians over the rounds, the
-other counts are of all rounds together. swapin_interrupt_vs_MODE_tN is the time by interrupt over
-the time by MODE with N threads, the median over the rounds; swapin_cpu_MODE_vs_interrupt_tN the CPU
-seconds of MODE over those by interrupt. Faults'
-latencies come from a histogram of four steps to the octave.")]
-pub(crate) struct SwapInArgs {
-    /// The DRAM budget
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
-    memory: u64,
-
-    /// How much the program touches [default: four times the budget]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    region: Option<u64>,
-
-    /// Touches in a run, all threads together
-    #[arg(long, value_name = "N", default_value_t = 40_000,
-          value_parser = clap::value_parser!(u32).range(100..))]
-    touches: u32,
-
-    /// Numbers of threads to try
-    #[arg(long, value_name = "N,...", default_value = "1,8", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_THREADS)))]
-    threads: Vec<u32>,
-
-    /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-
-    /// The directory for the swap files
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap: PathBuf,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// Damage a page, which must be noticed; for tests
-    #[arg(long, hide = true)]
-    damage: bool,
-}
 
 pub(super) fn run(args: &SwapInArgs) -> Result<ExitCode, Refusal> {
     let region_bytes = args.region.unwrap_or(args.memory.saturating_mul(REGION_OVER_BUDGET));
@@ -126,7 +72,7 @@ fn check(args: &SwapInArgs, region_bytes: u64) -> Result<(), Refusal> {
             units::bytes(args.memory)
         )));
     }
-    let available_bytes = memory::available().bytes;
+    let available_bytes = memory_limits::available().bytes;
     if available_bytes < args.memory {
         return Err(Refusal::usage(format!(
             "--memory {}: only {} are available; ask for less",
@@ -135,13 +81,6 @@ fn check(args: &SwapInArgs, region_bytes: u64) -> Result<(), Refusal> {
         )));
     }
     Ok(())
-}
-
-/// One way of waiting with one number of threads, over all rounds.
-struct Cell {
-    mode: Mode,
-    threads: u32,
-    runs: Vec<Ran>,
 }
 
 fn measure(
@@ -167,7 +106,7 @@ fn measure(
                 damage: args.damage,
             };
             let config = Config { poll: *mode, ..config.clone() };
-            runs.push(child::run(&task, &config, library, &signals)?);
+            runs.push(task_run::run(&task, &config, library, &signals)?);
         }
     }
     Ok(cells)

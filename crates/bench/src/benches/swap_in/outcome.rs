@@ -1,16 +1,23 @@
 //! The result of `bench swap-in`.
 
-use super::child::Ran;
-use super::{Cell, SwapInArgs};
-use crate::measure::counts::Counts;
+use super::args::SwapInArgs;
+use super::task_run::TaskRun;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, lines, ratios_text};
+use crate::measure::poll_counts::PollCounts;
+use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::poll::mode::Mode;
+
+/// One way of waiting with one number of threads, over all rounds.
+pub(super) struct Cell {
+    pub(super) mode: Mode,
+    pub(super) threads: u32,
+    pub(super) runs: Vec<TaskRun>,
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapInOutcome {
@@ -27,7 +34,6 @@ pub(super) struct SwapInOutcome {
     device_polling: bool,
     #[serde(flatten)]
     disturbance: Disturbance,
-    #[serde(flatten)]
     ratios: Map<String, Value>,
     rows: Vec<SwapInRow>,
     notes: Vec<String>,
@@ -45,7 +51,7 @@ struct SwapInRow {
     /// Touches that found their page on disk.
     faults: u64,
     #[serde(flatten)]
-    counts: Counts,
+    counts: PollCounts,
     /// Of the reads of single pages.
     polled_share: Option<f64>,
     /// Of those that were polled for.
@@ -66,7 +72,7 @@ impl SwapInOutcome {
         disturbance: Disturbance,
     ) -> SwapInOutcome {
         let runs = || cells.iter().flat_map(|cell| &cell.runs);
-        let all = |fact: fn(&Ran) -> bool| runs().all(fact);
+        let all = |fact: fn(&TaskRun) -> bool| runs().all(fact);
         let mut notes = Vec::new();
         if !all(|ran| ran.facts.direct) {
             notes.push("no O_DIRECT here: reads come from the page cache".into());
@@ -75,7 +81,7 @@ impl SwapInOutcome {
             notes.push("no io_uring here: every read waits by interrupt".into());
         }
         SwapInOutcome {
-            schema: 1,
+            schema: SCHEMA,
             bench: "swap-in",
             memory_bytes: args.memory,
             region_bytes,
@@ -94,16 +100,16 @@ impl SwapInOutcome {
 }
 
 fn row(cell: &Cell) -> SwapInRow {
-    let of = |figure: &dyn Fn(&Ran) -> f64| cell.runs.iter().map(figure).collect::<Vec<_>>();
+    let of = |figure: &dyn Fn(&TaskRun) -> f64| cell.runs.iter().map(figure).collect::<Vec<_>>();
     let quantile_us = |quantile: f64| {
-        let us = |ran: &Ran| {
+        let us = |ran: &TaskRun| {
             let ns = ran.stats.fault_quantile_ns(Tier::Disk, quantile);
             ns.map_or(f64::NAN, |ns| ns as f64 / 1000.0)
         };
         median(of(&us))
     };
     let sum = |counter| cell.runs.iter().map(|ran| ran.stats.get(counter)).sum();
-    let counts: Counts = cell.runs.iter().map(|ran| Counts::of(&ran.stats)).sum();
+    let counts: PollCounts = cell.runs.iter().map(|ran| PollCounts::of(&ran.stats)).sum();
     let seconds = of(&|ran| ran.took.seconds);
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
     SwapInRow {
@@ -133,7 +139,7 @@ fn ratios(cells: &[Cell]) -> Map<String, Value> {
             cells.iter().find(|other| other.mode == Mode::Interrupt && other.threads == threads);
         let Some(interrupt) = interrupt else { continue };
         // By rounds: what slows the machine down then slows both.
-        let over = |figure: fn(&Ran) -> f64| {
+        let over = |figure: fn(&TaskRun) -> f64| {
             let pairs = interrupt.runs.iter().zip(&cell.runs);
             median(pairs.map(|(by, ran)| figure(by) / figure(ran)).collect())
         };

@@ -8,7 +8,7 @@
 
 use crate::measure::noise::{below, noise};
 use crate::measure::region::{Noise, Region, WORDS, on_threads};
-use crate::measure::turns::{hear, process_cpu_seconds, say, say_json};
+use crate::measure::task_pipe::{process_cpu_seconds, receive, send, send_json};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use softswap_cli::refusal::{Refusal, plain};
@@ -39,20 +39,20 @@ pub(super) struct Took {
     pub(super) cpu_seconds: f64,
 }
 
-pub(in super::super) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let region = Region::filled(args.pages, &Noise)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-    say("filled")?;
-    hear()?;
+    send("filled")?;
+    receive()?;
     let cpu_before = process_cpu_seconds();
     let (seconds, _) = on_threads(args.threads, |thread| touch(&region, args, thread));
-    say_json(&Took { seconds, cpu_seconds: process_cpu_seconds() - cpu_before })?;
-    hear()?;
+    send_json(&Took { seconds, cpu_seconds: process_cpu_seconds() - cpu_before })?;
+    receive()?;
     if args.damage {
         region.word(args.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
     }
     match region.first_wrong(&Noise) {
-        None => say("same").map(|()| ExitCode::SUCCESS),
+        None => send("same").map(|()| ExitCode::SUCCESS),
         Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
     }
 }

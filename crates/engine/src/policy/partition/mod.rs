@@ -6,10 +6,10 @@
 //! more DRAM would have spared, about: a page found in the pool would have stayed
 //! resident, had there been room for as many pages as left meanwhile; one found
 //! packed on the disk would still have been in the pool, had that held what went on
-//! from there since ([`Turnover`]).
+//! from there since ([`WriteBackRate`]).
 //!
 //! Each is counted by how many steps of the limit would have spared it, times what such
-//! a fault costs here ([`Prices`]); and of the pages found in the pool, how many steps
+//! a fault costs here ([`FaultCosts`]); and of the pages found in the pool, how many steps
 //! less for it would have cost a read. So it is known of every move, by one step or by
 //! many, what it would have gained, about: a loop gains nothing until all of it fits, a
 //! hot set the more, the more of it does. For each move that adds up, and what it would
@@ -23,23 +23,23 @@
 //! it costs to read what goes on then, too: as one who rents skis buys them once the rent
 //! has come to their price (ski rental; A. Karlin and others, 1988).
 
-mod tally;
-mod ages;
-mod course;
-mod prices;
+mod ghost_hits;
+mod object_ages;
+mod cusum;
+mod fault_costs;
 
 use crate::base::page::Place;
 use crate::policy::refault::Weight;
-use crate::policy::turnover::Turnover;
-use ages::{Ages, Samples};
-use course::{Course, Plan, Towards};
-use prices::WHOLE;
-pub use prices::{Prices, Stopwatch};
+use crate::policy::write_back_rate::WriteBackRate;
+use cusum::{Cusum, Plan, Towards};
+use fault_costs::WHOLE;
+pub use fault_costs::{FaultCosts, Stopwatch};
+use ghost_hits::{GhostHits, STEPS, Seen, steepest, within};
+use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tally::{STEPS, Seen, Tally, steepest, within};
 
 /// Faults that are looked at together.
 const EVENTS: u32 = 128;
@@ -81,13 +81,13 @@ pub struct Partition {
     least_bytes: usize,
     most_bytes: usize,
     step_bytes: usize,
-    tally: Tally,
-    ages: Ages,
-    prices: Prices,
-    turnover: Turnover,
+    ghost_hits: GhostHits,
+    ages: ObjectAges,
+    costs: FaultCosts,
+    write_back_rate: WriteBackRate,
     /// Whether the limit was made smaller the last time.
     gives_way: AtomicBool,
-    course: Mutex<(Course, Samples)>,
+    cusum: Mutex<(Cusum, Samples)>,
 }
 
 impl Partition {
@@ -105,19 +105,19 @@ impl Partition {
             least_bytes,
             most_bytes,
             step_bytes: (budget_bytes / STEPS).max(1),
-            tally: Tally::default(),
-            ages: Ages::default(),
-            prices: Prices::new(processors),
-            turnover: Turnover::default(),
+            ghost_hits: GhostHits::default(),
+            ages: ObjectAges::default(),
+            costs: FaultCosts::new(processors),
+            write_back_rate: WriteBackRate::default(),
             gives_way: AtomicBool::new(false),
-            course: Mutex::default(),
+            cusum: Mutex::default(),
         }
     }
 
     /// What passes through the pool.
     #[must_use]
-    pub fn turnover(&self) -> &Turnover {
-        &self.turnover
+    pub fn write_back_rate(&self) -> &WriteBackRate {
+        &self.write_back_rate
     }
 
     /// Whether the limit moves.
@@ -129,11 +129,11 @@ impl Partition {
     /// Lets the limit move, or stay, and sets it: not while it is being moved. What
     /// was seen under another limit is forgotten.
     pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
-        let mut course = self.course.lock().unwrap_or_else(PoisonError::into_inner);
-        *course = Default::default();
-        self.tally.forget();
+        let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
+        *cusum = Default::default();
+        self.ghost_hits.forget();
         self.ages.forget();
-        self.turnover.forget();
+        self.write_back_rate.forget();
         self.gives_way.store(false, Relaxed);
         self.is_on.store(on, Relaxed);
         set_limit();
@@ -163,8 +163,8 @@ impl Partition {
 
     /// What faults cost.
     #[must_use]
-    pub fn prices(&self) -> &Prices {
-        &self.prices
+    pub fn costs(&self) -> &FaultCosts {
+        &self.costs
     }
 
     /// What it costs to bring a page back from `place`, beside the average of faults from
@@ -173,7 +173,7 @@ impl Partition {
     /// for reads than for unpacking, what is unpacked makes room for what must be read.
     #[must_use]
     pub fn weight(&self, place: Place) -> Weight {
-        let (pool_ns, disk_ns) = self.prices.faults_ns();
+        let (pool_ns, disk_ns) = self.costs.faults_ns();
         let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
         let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
         let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
@@ -191,13 +191,13 @@ impl Partition {
     /// Whether more time goes by for reads from the disk than for unpacking.
     #[must_use]
     pub fn disk_dominates(&self) -> bool {
-        let (unpacking_ns, reading_ns) = self.shares_ns(self.prices.faults_ns());
+        let (unpacking_ns, reading_ns) = self.shares_ns(self.costs.faults_ns());
         reading_ns > unpacking_ns
     }
 
-    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these prices.
+    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these costs.
     fn shares_ns(&self, (pool_ns, disk_ns): (u64, u64)) -> (u64, u64) {
-        let share = u64::from(self.prices.disk_share());
+        let share = u64::from(self.costs.disk_share());
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
@@ -205,14 +205,14 @@ impl Partition {
     /// it, and that it goes on to the disk, with those beside it that are not touched.
     #[must_use]
     pub fn spared_ns(&self) -> f64 {
-        let (pool_ns, disk_ns) = self.prices.faults_ns();
-        let gone_ns = self.prices.pass_on_ns() as f64 / self.share_back();
+        let (pool_ns, disk_ns) = self.costs.faults_ns();
+        let gone_ns = self.costs.pass_on_ns() as f64 / self.share_back();
         disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
     }
 
     /// How likely a page that goes on is taken to come back.
     fn share_back(&self) -> f64 {
-        self.turnover.share_back().max(LEAST_BACK)
+        self.write_back_rate.share_back().max(LEAST_BACK)
     }
 
     /// A touched page was in the pool, and so many had left since it did.
@@ -221,14 +221,14 @@ impl Partition {
             return;
         }
         if !self.ages.are_known() {
-            return self.tally.note_unknown();
+            return self.ghost_hits.note_unknown();
         }
         let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
         // The oldest ones go first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let until_lost = mark_bytes(limit_bytes).saturating_sub(younger_bytes)
             / mark_bytes(self.step_bytes).max(1);
-        self.tally.note_pooled(until_resident, until_lost);
+        self.ghost_hits.note_pooled(until_resident, until_lost);
     }
 
     /// A touched page was on the disk, packed, and the pool would have had to hold so
@@ -236,7 +236,7 @@ impl Partition {
     pub fn found_on_disk(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
-            self.tally.note_on_disk(more_bytes / self.step_bytes);
+            self.ghost_hits.note_on_disk(more_bytes / self.step_bytes);
         }
     }
 
@@ -249,8 +249,8 @@ impl Partition {
         at_random: impl Fn(u64) -> Option<u64>,
         set_limit: impl FnOnce(usize),
     ) {
-        let is_due = self.tally.events() >= EVENTS;
-        let is_lost = || !self.ages.are_known() && self.tally.is_settled();
+        let is_due = self.ghost_hits.events() >= EVENTS;
+        let is_lost = || !self.ages.are_known() && self.ghost_hits.is_settled();
         if !self.is_on() || !is_due && !is_lost() {
             return;
         }
@@ -260,17 +260,17 @@ impl Partition {
             return;
         }
         // Not waited for: a forked child may find it taken for good.
-        let Ok(mut course) = self.course.try_lock() else { return };
+        let Ok(mut cusum) = self.cusum.try_lock() else { return };
         if !self.is_on() {
             return;
         }
-        let (course, samples) = &mut *course;
+        let (cusum, samples) = &mut *cusum;
         samples.look(at_random);
         self.ages.learn(samples);
         if !is_due {
             return;
         }
-        if let Some(limit_bytes) = self.next(course, view) {
+        if let Some(limit_bytes) = self.next(cusum, view) {
             // By when faults count again, the pool is another.
             samples.forget();
             self.ages.forget();
@@ -278,23 +278,23 @@ impl Partition {
         }
     }
 
-    fn next(&self, course: &mut Course, view: PoolView) -> Option<usize> {
+    fn next(&self, cusum: &mut Cusum, view: PoolView) -> Option<usize> {
         let look = Look {
             partition: self,
             view,
-            seen: self.tally.take(),
-            prices_ns: self.prices.faults_ns(),
+            seen: self.ghost_hits.take(),
+            prices_ns: self.costs.faults_ns(),
         };
-        let (towards, steps) = course.follow(|towards, steps| look.plan(towards, steps))?;
+        let (towards, steps) = cusum.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
         self.gives_way.store(towards == Towards::Resident, Relaxed);
         Some(match towards {
             Towards::Pool => {
-                self.tally.settle(0);
+                self.ghost_hits.settle(0);
                 view.limit_bytes + bytes
             }
             Towards::Resident => {
-                self.tally.settle(look.freed_bytes(bytes) / PAGE_SIZE);
+                self.ghost_hits.settle(look.freed_bytes(bytes) / PAGE_SIZE);
                 view.limit_bytes - bytes
             }
         })
@@ -345,7 +345,7 @@ impl Look<'_> {
                 let freed_bytes = self.freed_bytes(bytes);
                 let gained_ns = within(&self.seen.resident, self.steps(freed_bytes)) * pool_ns;
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
-                let writing_ns = (passed_on * self.partition.prices.pass_on_ns()) as f64;
+                let writing_ns = (passed_on * self.partition.costs.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
                 // Should it be wrong, it is undone.

@@ -12,20 +12,20 @@ const AGE: u64 = 10_000;
 
 fn balance() -> Partition {
     let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
-    balance.turnover.note_age(AGE);
+    balance.write_back_rate.note_age(AGE);
     pass_on(&balance, 4000);
     balance
 }
 
 /// So many pages left, and as many went on.
 fn pass_on(balance: &Partition, pages: u64) {
-    balance.turnover.note_left(pages);
-    balance.turnover.note_gone(pages);
+    balance.write_back_rate.note_left(pages);
+    balance.write_back_rate.note_gone(pages);
 }
 
 /// A fault took so long, all of it on a processor.
 fn took(balance: &Partition, tier: Tier, ns: u64) {
-    balance.prices.note(tier, ns, Some(ns));
+    balance.costs.note(tier, ns, Some(ns));
 }
 
 /// A full pool of pages that pack to a quarter.
@@ -40,7 +40,7 @@ fn look(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) ->
             balance.found_in_pool(*distance, pool.limit_bytes, pool.used_bytes);
         }
         if let Some(distance) = on_disk.get(at % on_disk.len().max(1)) {
-            balance.found_on_disk(balance.turnover.note_found(*distance), pool);
+            balance.found_on_disk(balance.write_back_rate.note_found(*distance), pool);
         }
     }
     let mut next = pool.limit_bytes;
@@ -90,7 +90,7 @@ fn a_loop_that_would_just_fit_is_reason_enough() {
 fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
     let looks = |pass_on_ns: u64| {
         let balance = balance();
-        (0..200).for_each(|_| balance.prices.passed_on(1, pass_on_ns));
+        (0..200).for_each(|_| balance.costs.passed_on(1, pass_on_ns));
         let (looks, next) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
         assert_eq!(next, MOST - STEP);
         looks
@@ -120,10 +120,10 @@ fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
     let (roomy, nearly_full) = (used(NEARLY_FULL_PERCENT - 1), used(NEARLY_FULL_PERCENT));
     let looks = |pool: PoolView, gone: u64, found: u64| {
         let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
-        balance.turnover.note_age(AGE);
-        balance.turnover.note_left(1);
-        balance.turnover.note_gone(gone);
-        (0..found).for_each(|_| _ = balance.turnover.note_found(0));
+        balance.write_back_rate.note_age(AGE);
+        balance.write_back_rate.note_left(1);
+        balance.write_back_rate.note_gone(gone);
+        (0..found).for_each(|_| _ = balance.write_back_rate.note_found(0));
         until_moved(&balance, pool, &[100], &[]).expect("it moves in the end").0
     };
     // From one that is nearly full pages go on as it is.
@@ -146,11 +146,11 @@ fn as_many_faults_as_pages_got_room_do_not_count() {
         assert!((1..=STEP).contains(&freed_bytes), "{freed_bytes}");
         let found = || balance.found_in_pool(100, next, pool.used_bytes);
         (0..freed_bytes / PAGE_SIZE).for_each(|_| found());
-        assert_eq!(balance.tally.events(), 0);
+        assert_eq!(balance.ghost_hits.events(), 0);
         // The pool is another than it was.
         balance.step(|| full(next), |random| Some(random % AGE), |_| unreachable!("no fault"));
         found();
-        assert_eq!(balance.tally.events(), 1);
+        assert_eq!(balance.ghost_hits.events(), 1);
     }
 }
 
@@ -172,7 +172,7 @@ fn a_hot_set_that_is_far_from_fitting_gets_all_it_needs_at_once() {
     let hot: Vec<u64> = (1..=64).map(|at| pages(4) * at / 64 + 10).collect();
     let old = 10 * pages(16);
     let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
-    balance.turnover.note_age(old);
+    balance.write_back_rate.note_age(old);
     let (_, next) = until_moved(&balance, full(MOST), &hot, &[]).unwrap();
     assert!((MOST - 5 * STEP..=MOST - 4 * STEP).contains(&next), "{next}");
 }
@@ -273,9 +273,9 @@ fn the_disk_dominates_by_time_not_by_number() {
     assert!(faults(0, 5));
     assert!(faults(3, 1));
     // The dearer it is to make others leave, the less it matters where they go.
-    (0..200).for_each(|_| balance.prices.left(32, 32 * 40_000));
+    (0..200).for_each(|_| balance.costs.left(32, 32 * 40_000));
     assert!(!faults(3, 1));
-    balance.prices.left(0, 1_000);
+    balance.costs.left(0, 1_000);
 }
 
 #[test]

@@ -4,4 +4,4 @@ pub mod window;
 pub(crate) mod strides;
 pub(crate) mod accuracy;
 pub mod readahead;
-pub mod companions;
+pub mod offset_prefetch;

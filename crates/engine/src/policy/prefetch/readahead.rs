@@ -12,12 +12,12 @@
 //! that would be touched next if it were part of one; two faults on markers in a
 //! row make a stream. One whose pages lie further apart is told by its last touches
 //! ([`Strides`]), and by a fault on the marker that these lead to. Its next window is
-//! asked for in the background, by pieces
+//! asked for in the background, by requests
 //! that are read side by side. The page that the stream reaches first is the
 //! window's marker: it stays out, so that touching it is a fault and tells that
 //! the window has been reached, and the next one, twice as long, can be asked for.
 //! Pages that are there already are passed over: on them no marker would tell.
-//! What is read of it is parked meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that is not
+//! What is read of it is cached meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that is not
 //! reached while so many other faults happen costs what was brought in for
 //! nothing, once: touched later, by chance, it is a page like any other. Where that
 //! happens much, windows get shorter ([`Accuracy`]). (The
@@ -26,16 +26,18 @@
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::policy::prefetch::accuracy::Accuracy;
 use crate::policy::prefetch::strides::Strides;
-use crate::policy::prefetch::window::{DOWN, FIRST_WINDOW, PIECE_PAGES, Piece, Stride, UP, Window};
+use crate::policy::prefetch::window::{
+    DOWN, FIRST_WINDOW, REQUEST_PAGES, ReadRequest, Stride, UP, Window,
+};
 use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most pages that a fault reads at once, the touched one included.
 pub const MAX_NEIGHBOURS: usize = 32;
-/// Most pages of a window that is brought in in the background: two pieces, so that
+/// Most pages of a window that is brought in in the background: two requests, so that
 /// with the window that follows four are under way.
-const MAX_WINDOW: usize = 2 * PIECE_PAGES;
+const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
 /// Of a budget of so many pages, a window takes one.
 const BUDGET_SHARE: usize = 32;
 /// And the next windows of all streams: as much of each is there before.
@@ -49,13 +51,13 @@ const RELIABLE_PAGES: usize = 8;
 /// Markers at the same time, at most: each has its place by its page's number.
 const MARKERS: usize = 256;
 /// Pages that are there already, at most, which a stream is expected to pass over.
-const PASSED_OVER: u64 = PIECE_PAGES as u64;
+const PASSED_OVER: u64 = REQUEST_PAGES as u64;
 /// A marker is old after so many faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Of a budget of so many pages, what is asked for and not yet begun takes one.
 const QUEUE_SHARE: usize = 8;
-/// Most pieces asked for and not yet begun.
-const MAX_PIECES: usize = 64;
+/// Most requests asked for and not yet begun.
+const MAX_REQUESTS: usize = 64;
 
 /// Windows that are remembered as under way: two of each of many streams.
 const UNDER_WAY: usize = 32;
@@ -104,7 +106,7 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
 #[derive(Debug)]
 pub struct Readahead {
     markers: [AtomicU64; MARKERS],
-    /// Pieces asked for and not yet begun, in turn.
+    /// Requests made for and not yet begun, in turn.
     queue: ArrayQueue<u64>,
     /// Faults so far, for the age of markers.
     faults: AtomicU64,
@@ -131,7 +133,9 @@ impl Readahead {
     pub fn new(budget_pages: usize) -> Readahead {
         Readahead {
             markers: [const { AtomicU64::new(0) }; MARKERS],
-            queue: ArrayQueue::new((budget_pages / QUEUE_SHARE / PIECE_PAGES).clamp(1, MAX_PIECES)),
+            queue: ArrayQueue::new(
+                (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS),
+            ),
             faults: AtomicU64::new(0),
             is_served: AtomicBool::new(false),
             kick: AtomicU32::new(0),
@@ -282,14 +286,14 @@ impl Readahead {
 
     /// Asks for a window. Whether another one is lost for it.
     fn ask(&self, window: Window) -> bool {
-        let pieces = window.pieces().map(Piece::to_bits);
-        let asked = pieces.take_while(|piece| self.queue.push(*piece).is_ok()).count();
+        let requests = window.requests().map(ReadRequest::to_bits);
+        let asked = requests.take_while(|request| self.queue.push(*request).is_ok()).count();
         // As much is under way as can be? Then the stream goes on by itself.
         if asked == 0 {
             return false;
         }
         // What there was no room for will not come.
-        let pages = window.pages.min(asked * PIECE_PAGES);
+        let pages = window.pages.min(asked * REQUEST_PAGES);
         let displaced = self.mark(window);
         let under_way = Window { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
@@ -329,10 +333,10 @@ impl Readahead {
         self.kick.load(Ordering::SeqCst)
     }
 
-    /// The piece that was asked for first, if there is one.
+    /// The request that was asked for first, if there is one.
     #[must_use]
-    pub fn take(&self) -> Option<Piece> {
-        self.queue.pop().map(Piece::from_bits)
+    pub fn take(&self) -> Option<ReadRequest> {
+        self.queue.pop().map(ReadRequest::from_bits)
     }
 
     /// Wakes all that sleep, though nothing is asked for.

@@ -23,13 +23,13 @@ fn window(marker: PageNo, pages: usize, stride: Stride) -> Window {
     Window { marker, pages, stride }
 }
 
-/// The piece with the marker of a window.
-fn nearest(window: Window) -> Option<Piece> {
-    window.pieces().next()
+/// The request with the marker of a window.
+fn nearest(window: Window) -> Option<ReadRequest> {
+    window.requests().next()
 }
 
 /// All that was asked for.
-fn all(streams: &Readahead) -> Vec<Piece> {
+fn all(streams: &Readahead) -> Vec<ReadRequest> {
     std::iter::from_fn(|| streams.take()).collect()
 }
 
@@ -103,7 +103,7 @@ fn a_stream_is_followed_over_pages_that_are_there() {
         let mut asked = Vec::new();
         for page in touched.filter(|page| !is_there(*page)) {
             fault_among(&streams, page, &ahead);
-            asked.extend(all(&streams).iter().map(|piece| piece.marker().unwrap_or(0)));
+            asked.extend(all(&streams).iter().map(|request| request.marker().unwrap_or(0)));
         }
         assert!(asked.len() >= 4 && asked.iter().all(|page| !is_there(*page)), "{asked:?}");
         assert_eq!(asked[0], 500_u64.wrapping_add_signed(6 * step), "{step}");
@@ -131,7 +131,7 @@ fn a_stream_is_followed_up_and_down_and_each_marker_doubles_the_window() {
         let marker = 500_u64.wrapping_add_signed(3 * step);
         let mut expected = window(marker, FIRST_WINDOW, step);
         for round in 0..4 {
-            assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
+            assert_eq!(all(&streams), expected.requests().collect::<Vec<_>>(), "round {round}");
             assert_eq!(fault(&streams, expected.marker, END), Touch::Marker(expected));
             assert_eq!(streams.reach(expected.marker), Touch::Early, "reached once");
             let marker = expected.onward(expected.pages as u64).unwrap();
@@ -153,7 +153,7 @@ fn a_stream_whose_pages_lie_apart_is_followed_from_its_fifth_fault_on() {
         assert_ne!(fault_among(&streams, at(4), &ahead), Touch::Alone, "{stride}");
         let mut expected = window(at(5), FIRST_WINDOW, stride);
         for round in 0..4 {
-            assert_eq!(all(&streams), expected.pieces().collect::<Vec<_>>(), "round {round}");
+            assert_eq!(all(&streams), expected.requests().collect::<Vec<_>>(), "round {round}");
             let touch = fault_among(&streams, expected.marker, &ahead);
             assert_eq!(touch, Touch::Marker(expected));
             let marker = expected.onward(expected.pages as u64).unwrap();
@@ -185,7 +185,7 @@ fn windows_that_nothing_comes_of_make_the_next_ones_shorter() {
     let streams = served();
     let reach = |index: u64| {
         streams.go_on(Touch::Marker(window(index * 1000, 64, UP)), &NOTHING_THERE_FAR);
-        all(&streams).iter().map(|piece| piece.range().count()).sum::<usize>()
+        all(&streams).iter().map(|request| request.range().count()).sum::<usize>()
     };
     assert_eq!(reach(1), 128);
     // Each leaves a marker that is never touched, and is noticed once it is old.
@@ -219,7 +219,7 @@ fn a_window_is_never_longer_than_the_budget_allows() {
     let mut lengths = Vec::new();
     for _ in 0..4 {
         streams.go_on(Touch::Marker(touched), &NOTHING_THERE);
-        let asked: usize = all(&streams).iter().map(|piece| piece.range().count()).sum();
+        let asked: usize = all(&streams).iter().map(|request| request.range().count()).sum();
         lengths.push(asked);
         touched = window(touched.marker + touched.pages as u64, asked, UP);
         streams.reach(touched.marker);
@@ -233,7 +233,7 @@ fn streams_side_by_side_have_shorter_windows() {
     streams.serve(true);
     let mut longest = |index: u64| {
         streams.go_on(Touch::Marker(window(index * 100, 64, UP)), &NOTHING_THERE_FAR);
-        all(&streams).iter().map(|piece| piece.range().count()).sum::<usize>()
+        all(&streams).iter().map(|request| request.range().count()).sum::<usize>()
     };
     let lengths: Vec<_> = (0..12).map(&mut longest).collect();
     assert_eq!(lengths, [32, 32, 21, 16, 12, 10, 9, 8, 8, 8, 8, 8]);
@@ -284,8 +284,8 @@ fn no_page_comes_along_that_is_a_marker_yet_to_be_reached() {
 
 #[test]
 fn a_full_queue_asks_for_no_more_and_what_is_in_it_comes_in_turn() {
-    // Room for four pieces.
-    let streams = Readahead::new(4 * PIECE_PAGES * QUEUE_SHARE);
+    // Room for four requests.
+    let streams = Readahead::new(4 * REQUEST_PAGES * QUEUE_SHARE);
     streams.serve(true);
     let at = |index: u64| window(index * 8, 8, UP);
     for index in 0..9 {

@@ -1,4 +1,4 @@
-//! What a stream is about to touch: windows, and the pieces they are read in.
+//! What a stream is about to touch: windows, and the requests they are read in.
 //!
 //! Both fit into one word, so that they can be handed on without a lock.
 
@@ -8,9 +8,9 @@ use std::ops::Range;
 
 /// A stream's first window in the background.
 pub const FIRST_WINDOW: usize = 8;
-/// Most pages of a piece: what is read at once, a bounce buffer's worth (256 KiB).
+/// Most pages of a request: what is read at once, a bounce buffer's worth (256 KiB).
 /// Half of that costs the processors more for each page, and gains nothing.
-pub const PIECE_PAGES: usize = crate::store::bounce::MAX_PAGES;
+pub const REQUEST_PAGES: usize = crate::store::bounce::MAX_PAGES;
 
 /// How far it is from one page that a stream touches to the next: towards higher
 /// addresses, or, below zero, towards lower ones. Never zero.
@@ -92,19 +92,19 @@ impl Window {
     }
 
     /// What is to be read, what the stream reaches first first.
-    pub(crate) fn pieces(self) -> impl Iterator<Item = Piece> {
+    pub(crate) fn requests(self) -> impl Iterator<Item = ReadRequest> {
         let stride = self.stride.unsigned_abs();
-        let steps = (0..self.pages).step_by(PIECE_PAGES);
+        let steps = (0..self.pages).step_by(REQUEST_PAGES);
         steps.map_while(move |step| {
-            let pages = (self.pages - step).min(PIECE_PAGES);
+            let pages = (self.pages - step).min(REQUEST_PAGES);
             let near = self.onward(step as u64)?;
             Some(if self.stride > 0 {
-                Piece { first: near, pages, stride, marker: Marker::at(step, Marker::First) }
+                ReadRequest { first: near, pages, stride, marker: Marker::at(step, Marker::First) }
             } else {
                 // Down to the first page, if it is so near.
                 let pages = pages.min((near / stride) as usize + 1);
                 let first = near - (pages as u64 - 1) * stride;
-                Piece { first, pages, stride, marker: Marker::at(step, Marker::Last) }
+                ReadRequest { first, pages, stride, marker: Marker::at(step, Marker::Last) }
             })
         })
     }
@@ -134,7 +134,7 @@ impl Window {
     }
 }
 
-/// Where the marker of a window lies in a piece of it.
+/// Where the marker of a window lies in a request of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marker {
     Elsewhere,
@@ -143,7 +143,7 @@ enum Marker {
 }
 
 impl Marker {
-    /// Only the piece that is reached first has it.
+    /// Only the request that is reached first has it.
     fn at(step: usize, end: Marker) -> Marker {
         if step == 0 { end } else { Marker::Elsewhere }
     }
@@ -154,14 +154,14 @@ pub type Pages = StepBy<Range<PageNo>>;
 
 /// Pages of a window that are read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct ReadRequest {
     first: PageNo,
     pages: usize,
     stride: u64,
     marker: Marker,
 }
 
-impl Piece {
+impl ReadRequest {
     /// From the lowest page to behind the highest.
     #[must_use]
     pub fn range(self) -> Range<PageNo> {
@@ -200,7 +200,7 @@ impl Piece {
         ])
     }
 
-    pub(crate) fn from_bits(bits: u64) -> Piece {
+    pub(crate) fn from_bits(bits: u64) -> ReadRequest {
         let mut fields = Fields(bits);
         let marker = match fields.take(2) {
             0 => Marker::Elsewhere,
@@ -208,7 +208,7 @@ impl Piece {
             _ => Marker::Last,
         };
         let (stride, pages) = (fields.take(STRIDE_BITS), fields.take(LENGTH_BITS) as usize);
-        Piece { first: fields.take(PAGE_BITS), pages, stride, marker }
+        ReadRequest { first: fields.take(PAGE_BITS), pages, stride, marker }
     }
 }
 
@@ -217,28 +217,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn pieces(marker: PageNo, pages: usize, stride: Stride) -> Vec<(PageNo, usize)> {
-        let pieces = Window { marker, pages, stride }.pieces();
-        pieces.map(|piece| (piece.first, piece.pages)).collect()
+    fn requests(marker: PageNo, pages: usize, stride: Stride) -> Vec<(PageNo, usize)> {
+        let requests = Window { marker, pages, stride }.requests();
+        requests.map(|request| (request.first, request.pages)).collect()
     }
 
     #[test]
     fn a_window_is_read_from_its_near_end() {
-        assert_eq!(pieces(100, 128, UP), [(100, 64), (164, 64)]);
-        assert_eq!(pieces(100, 8, UP), [(100, 8)]);
-        assert_eq!(pieces(100, 128, 10), [(100, 64), (740, 64)]);
-        assert_eq!(pieces(200, 100, DOWN), [(137, 64), (101, 36)]);
-        assert_eq!(pieces(100, 128, DOWN), [(37, 64), (0, 37)], "not below page 0");
-        assert_eq!(pieces(63, 128, DOWN), [(0, 64)]);
-        assert_eq!(pieces(1000, 100, -10), [(370, 64), (10, 36)]);
-        assert_eq!(pieces(45, 8, -10), [(5, 5)]);
+        assert_eq!(requests(100, 128, UP), [(100, 64), (164, 64)]);
+        assert_eq!(requests(100, 8, UP), [(100, 8)]);
+        assert_eq!(requests(100, 128, 10), [(100, 64), (740, 64)]);
+        assert_eq!(requests(200, 100, DOWN), [(137, 64), (101, 36)]);
+        assert_eq!(requests(100, 128, DOWN), [(37, 64), (0, 37)], "not below page 0");
+        assert_eq!(requests(63, 128, DOWN), [(0, 64)]);
+        assert_eq!(requests(1000, 100, -10), [(370, 64), (10, 36)]);
+        assert_eq!(requests(45, 8, -10), [(5, 5)]);
     }
 
     #[test]
     fn the_marker_is_where_the_stream_comes_from() {
         for stride in [UP, DOWN, 30, -30] {
             let window = Window { marker: 5000, pages: 128, stride };
-            let markers: Vec<_> = window.pieces().map(Piece::marker).collect();
+            let markers: Vec<_> = window.requests().map(ReadRequest::marker).collect();
             assert_eq!(markers, [Some(5000), None], "{stride}");
         }
     }
@@ -246,9 +246,9 @@ mod tests {
     #[test]
     fn a_piece_is_looked_at_from_page_to_page() {
         let window = Window { marker: 10, pages: 8, stride: 3 };
-        let piece = window.pieces().next().unwrap();
-        assert_eq!(piece.range(), 10..32);
-        let pages = |range| piece.pages(range).collect::<Vec<_>>();
+        let request = window.requests().next().unwrap();
+        assert_eq!(request.range(), 10..32);
+        let pages = |range| request.pages(range).collect::<Vec<_>>();
         assert_eq!(pages(0..20), [10, 13, 16, 19]);
         assert_eq!(pages(20..1000), [22, 25, 28, 31]);
         assert_eq!(pages(13..17), [13, 16]);
@@ -269,8 +269,8 @@ mod tests {
             let it = Window { marker, pages, stride };
             prop_assert_eq!(Window::from_bits(it.to_bits(marker)), Some(it));
             prop_assert_eq!(Window::age(it.to_bits(marker), marker + 700), 700);
-            for piece in it.pieces() {
-                prop_assert_eq!(Piece::from_bits(piece.to_bits()), piece);
+            for request in it.requests() {
+                prop_assert_eq!(ReadRequest::from_bits(request.to_bits()), request);
             }
         }
 
@@ -280,7 +280,7 @@ mod tests {
             marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),
         ) {
             let it = Window { marker, pages, stride };
-            let mut found: Vec<_> = it.pieces().flat_map(|piece| piece.pages(0..u64::MAX)).collect();
+            let mut found: Vec<_> = it.requests().flat_map(|request| request.pages(0..u64::MAX)).collect();
             found.sort_unstable();
             let mut expected: Vec<_> = (0..pages as u64).map_while(|step| it.onward(step)).collect();
             prop_assert!(expected.iter().all(|page| it.has(*page)));

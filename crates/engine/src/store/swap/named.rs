@@ -14,9 +14,9 @@
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
 use super::header::{HEADER_OFFSET, Header, HeaderError};
-use softswap_sys::claim::{ClaimError, Claimed, claim};
+use softswap_sys::exclusive_file::{ClaimError, Claimed, claim};
 use softswap_sys::file::{SwapFile, errno, plain};
-use softswap_sys::layout::{self, Flaw};
+use softswap_sys::file_layout::{self, Flaw};
 use softswap_sys::{PAGE_SIZE, Page};
 use std::fmt;
 use std::io;
@@ -244,7 +244,7 @@ impl Storage {
             return Ok(Some(1));
         }
         let (path, bytes) = (self.path.clone(), pages * PAGE_BYTES);
-        match layout::examine(&self.claimed.file, bytes) {
+        match file_layout::examine(&self.claimed.file, bytes) {
             Ok(Ok(pieces)) => Ok(pieces),
             Ok(Err(Flaw::Hole(offset))) => Err(ActivateError::Hole { path, offset, bytes }),
             Ok(Err(Flaw::Shared(offset))) => Err(ActivateError::Shared { path, offset, bytes }),

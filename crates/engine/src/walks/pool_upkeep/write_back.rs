@@ -5,11 +5,11 @@ use super::objects::copy_packed;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Counter;
 use crate::codec::MAX_PACKED_BYTES;
-use crate::codec::packed_slot::{MAX_PART_BYTES, Packer};
+use crate::codec::packed_slot::{MAX_PART_BYTES, SlotPacker};
 use crate::core::Core;
 use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context};
-use crate::steps::relocate::{GROUP_PAGES, Moved, Moves};
+use crate::steps::relocate::{GROUP_PAGES, Relocating, Relocation};
 use crate::steps::swap_cache;
 use crate::steps::write_out::allocate;
 use crate::store::pool::Handle;
@@ -35,11 +35,11 @@ pub fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
     let count = fill_batch(core, context, batch, &mut moved);
-    let moves = Moves { slots, moved: &mut moved[..count] };
+    let moves = Relocation { slots, moved: &mut moved[..count] };
     let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
     core.stats.add(Counter::PagesWrittenBack, gone as u64);
-    core.policies.partition.turnover().note_gone(gone as u64);
-    core.policies.partition.prices().passed_on(gone as u64, thread_cpu_ns() - before_ns);
+    core.policies.partition.write_back_rate().note_gone(gone as u64);
+    core.policies.partition.costs().passed_on(gone as u64, thread_cpu_ns() - before_ns);
     Ok(gone)
 }
 
@@ -48,7 +48,7 @@ fn fill_batch(
     core: &Core,
     context: &mut Context,
     mut batch: Batch<'_>,
-    moved: &mut [Option<Moved<'static>>; WRITE_BACK_PAGES],
+    moved: &mut [Option<Relocating<'static>>; WRITE_BACK_PAGES],
 ) -> usize {
     let mut count = 0;
     // Most of those asked for after the first of a slab are neighbours that are
@@ -71,7 +71,7 @@ fn fill_batch(
                     count += 1;
                     let age = core.policies.clock.distance(page);
                     age.into_iter()
-                        .for_each(|age| core.policies.partition.turnover().note_age(age));
+                        .for_each(|age| core.policies.partition.write_back_rate().note_age(age));
                 }
             }
             if count == moved.len() || batch.is_full {
@@ -89,7 +89,7 @@ struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
     /// Pages begun, and how full the last one is.
     count: usize,
-    last: Packer,
+    last: SlotPacker,
     /// The last page is begun, and something did not fit there.
     is_full: bool,
 }
@@ -97,7 +97,7 @@ struct Batch<'b> {
 impl<'b> Batch<'b> {
     fn new(cluster: &'b mut [u8], pages: usize) -> Batch<'b> {
         let (all, _) = cluster.as_chunks_mut::<PAGE_SIZE>();
-        Batch { pages: &mut all[..pages], count: 0, last: Packer::FULL, is_full: false }
+        Batch { pages: &mut all[..pages], count: 0, last: SlotPacker::FULL, is_full: false }
     }
 
     /// Whether an object of so many bytes has a place.
@@ -108,7 +108,12 @@ impl<'b> Batch<'b> {
     /// Claims a page of the pool and copies it into the batch. `None` when it is
     /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
     /// whoever touches it will be told.
-    fn add(&mut self, core: &Core, context: &mut Context, page: PageNo) -> Option<Moved<'static>> {
+    fn add(
+        &mut self,
+        core: &Core,
+        context: &mut Context,
+        page: PageNo,
+    ) -> Option<Relocating<'static>> {
         let seen = core.memory.pages.load(page);
         let Place::Pool { handle } = seen.place() else { return None };
         let handle = Handle::from_bits(handle);
@@ -118,7 +123,7 @@ impl<'b> Batch<'b> {
         }
         let claim = core.memory.pages.try_claim(page, seen)?;
         let (at, part) = self.pack(handle.tag(), copy_packed(core, context, handle)?)?;
-        Some(Moved { claim, at, part: Some(part) })
+        Some(Relocating { claim, at, part: Some(part) })
     }
 
     /// Adds a part to the page begun last, or to another: in the order in which
@@ -130,7 +135,7 @@ impl<'b> Batch<'b> {
         {
             return Some((last, part));
         }
-        self.last = Packer::default();
+        self.last = SlotPacker::default();
         let part = self.last.add(&mut self.pages[self.count], tag, packed)?;
         self.count += 1;
         Some((self.count - 1, part))

@@ -1,7 +1,7 @@
 //! Brings in a range of what is mapped.
 
 use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::holding::{Pinned, Then};
+use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 

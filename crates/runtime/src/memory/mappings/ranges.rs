@@ -308,7 +308,7 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
 /// the limit, after what Linux looks at first.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
     if instance::engine().is_none() {
-        softswap_sys::place::let_go();
+        softswap_sys::aslr::let_go();
         return issue(libc::SYS_mlockall, arguments);
     }
     let flags = arguments[0] as i32;

@@ -3,7 +3,7 @@
 //!
 //! A page is named by its number in the window, so "is this pointer ours" is
 //! one mask and "which entry" is one subtraction and a shift. The window lies
-//! where the kernel does not place mappings by itself ([`crate::place`]), which
+//! where the kernel does not place mappings by itself ([`crate::aslr`]), which
 //! also keeps the guard's filter from matching in a program that has no window.
 //!
 //! Everything here is memory of the *program*: no Rust reference ever points
@@ -31,6 +31,16 @@ const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
 
 /// The managed window.
+///
+/// ```no_run
+/// use softswap_sys::window::{Window, Writes};
+///
+/// let window = Window::reserve(1, false)?;
+/// assert_eq!(window.install(3, &[7; 4096], Writes::Allowed).pages, 1);
+/// assert!(window.is_present(3)?);
+/// window.discard(3, 1)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Window {
     base: usize,
@@ -474,6 +484,19 @@ impl Drop for Window {
 }
 
 /// A full staging frame, owned: nobody moves or empties it meanwhile.
+///
+/// ```
+/// use softswap_sys::window::Window;
+///
+/// # fn example(window: &Window) {
+/// // Page 3 leaves for frame 0, and comes back.
+/// if window.take_out(3, 1, 0).pages == 1 {
+///     let frame = window.claim_frame(0).unwrap();
+///     println!("it begins with {}", frame.bytes()[0]);
+///     frame.give_back(3).unwrap();
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct StagedFrame<'w> {
     window: &'w Window,

@@ -1,7 +1,7 @@
 //! Reserving the address space of a window, and settling the gate beside it.
 
+use crate::aslr::{self, Bases};
 use crate::memory;
-use crate::place::{self, Place};
 use crate::raw;
 use std::io;
 use std::sync::atomic::AtomicU8;
@@ -13,6 +13,16 @@ pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 3
 const GATES: usize = 8;
 
 /// Why there is no window.
+///
+/// ```no_run
+/// use softswap_sys::window::{Window, WindowError};
+///
+/// match Window::reserve(1, false) {
+///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
+///     Err(error @ WindowError::Userfaultfd(_)) => println!("{error}"),
+///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
     /// userfaultfd is refused.
@@ -36,6 +46,13 @@ pub enum WindowError {
 }
 
 /// Protection of a range, as `mprotect` has it.
+///
+/// ```
+/// use softswap_sys::window::{Protection, READ_WRITE};
+///
+/// let read_only: Protection = READ_WRITE & !libc::PROT_WRITE;
+/// assert_eq!(read_only, libc::PROT_READ);
+/// ```
 pub type Protection = i32;
 /// The protection of managed memory unless the program asks for another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -58,14 +75,14 @@ pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::
 /// made from the library's own code: then programs that this one starts install
 /// a filter of their own.
 pub(super) fn settle() -> usize {
-    let mut place = place::wanted();
+    let mut bases = aslr::wanted();
     for _ in 0..GATES {
-        if raw::settle_gate(place.gate()) {
+        if raw::settle_gate(bases.gate()) {
             break;
         }
-        place = Place::choose();
+        bases = Bases::choose();
     }
-    place.window()
+    bases.window()
 }
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
@@ -76,7 +93,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     let most = memory::address_space_limit() / 2;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
         // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..place::WINDOWS {
+        for slot in 0..aslr::WINDOWS {
             let base = first + slot * len;
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {

@@ -15,7 +15,7 @@ mod sleep;
 
 use crate::file::errno;
 use crate::segment::StaticRange;
-use crate::{futex, kept, program_filter, raw};
+use crate::{futex, own_descriptors, program_filter, raw};
 use io_uring::IoUring;
 use io_uring::squeue::Entry;
 use io_uring::types;
@@ -33,6 +33,20 @@ pub use sleep::timer_overshoot_ns;
 const MAX_REFUSALS: u32 = 10_000;
 
 /// An io_uring for one owner at a time.
+///
+/// ```
+/// use softswap_sys::file::SwapFile;
+/// use softswap_sys::memory::reserve_pages;
+/// use softswap_sys::ring::{Ring, Target};
+/// use std::os::fd::AsFd;
+///
+/// let page = &reserve_pages(1)?[0];
+/// let file = SwapFile::open(&std::env::temp_dir())?;
+/// if let Ok(mut ring) = Ring::new(8) {
+///     assert_eq!(ring.write(Target::Descriptor(file.as_fd()), &page.0, 0)?, 4096);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Ring {
     uring: Box<IoUring>,
     entries: usize,
@@ -414,6 +428,17 @@ impl Ring {
 }
 
 /// Requests that were submitted. When this goes, they have completed.
+///
+/// ```
+/// use softswap_sys::ring::{Ring, Target};
+///
+/// # fn example(ring: &mut Ring, page: &mut [u8]) -> std::io::Result<usize> {
+/// // Looks for the completion for a while, and then sleeps until it is there.
+/// ring.read_while(Target::Attached, page, 0, |pending| {
+///     let _ = (0..1000).any(|_| pending.is_done());
+/// })
+/// # }
+/// ```
 pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
@@ -498,7 +523,7 @@ impl Drop for Pending<'_> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        kept::forget(self.uring.as_raw_fd());
+        own_descriptors::forget(self.uring.as_raw_fd());
     }
 }
 

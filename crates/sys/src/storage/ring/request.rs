@@ -11,6 +11,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// Which file a request is for.
+///
+/// ```
+/// use softswap_sys::ring::{Ring, Target};
+/// use std::os::fd::AsFd;
+///
+/// # fn example(ring: &mut Ring, file: &impl AsFd, page: &[u8]) -> std::io::Result<()> {
+/// ring.attach(file.as_fd())?;
+/// ring.write(Target::Attached, page, 0)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     /// An open descriptor, looked up by the kernel for each request.
@@ -20,6 +31,17 @@ pub enum Target<'a> {
 }
 
 /// One of several transfers that are under way at once.
+///
+/// ```
+/// use softswap_sys::ring::{Piece, Ring, Target};
+///
+/// # fn example(ring: &mut Ring, first: &[u8], second: &[u8]) -> std::io::Result<()> {
+/// let pieces = [Piece { offset: 0, buf: first }, Piece { offset: 1 << 20, buf: second }];
+/// let mut written = [Ok(0), Ok(0)];
+/// ring.write_batch(Target::Attached, &pieces, &mut written)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Piece<B> {
     /// Where in the file, in bytes.

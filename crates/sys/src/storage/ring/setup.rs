@@ -2,7 +2,7 @@
 
 use crate::descriptor::move_high;
 use crate::file::errno;
-use crate::{kept, program_filter, raw};
+use crate::{own_descriptors, program_filter, raw};
 use io_uring::{IoUring, Parameters};
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -49,5 +49,5 @@ pub(super) fn set_up(entries: u32, flags: u32) -> io::Result<IoUring> {
     let params = unsafe { std::mem::transmute::<[u32; PARAMETER_WORDS], Parameters>(words) };
     // SAFETY: the descriptor is a ring's, nobody else owns it, and these are its
     // parameters. The library closes it where the queues cannot be mapped.
-    unsafe { IoUring::from_fd(fd, params) }.inspect_err(|_| kept::forget(fd))
+    unsafe { IoUring::from_fd(fd, params) }.inspect_err(|_| own_descriptors::forget(fd))
 }

@@ -9,20 +9,20 @@
 //!
 //! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
 //! [`pressure`] whether others want the processor, [`plan`] the decision, and
-//! [`Polling::wait`] carries it out. [`places`] is where waiting takes least.
+//! [`Polling::wait`] carries it out. [`processor_waits`] is where waiting takes least.
 
 pub mod mode;
 pub mod samples;
 pub mod plan;
-pub mod places;
+pub mod processor_waits;
 pub mod pressure;
 
 use crate::base::stats::{Counter, Stats};
 use crate::base::transfer_size;
 use mode::{Knobs, Mode, Sleep};
-use places::Places;
 use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
+use processor_waits::ProcessorWaits;
 use samples::Samples;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
@@ -54,7 +54,7 @@ pub struct Polling {
     knobs: Knobs,
     samples: Samples,
     pressure: Arc<Pressure>,
-    places: Option<Arc<Places>>,
+    processor_waits: Option<Arc<ProcessorWaits>>,
     overshoot_ns: AtomicU64,
     sleep_share: AtomicU32,
     waits: AtomicU32,
@@ -76,7 +76,7 @@ impl Polling {
             knobs: Knobs::new(mode),
             samples: Samples::new(cpus),
             pressure,
-            places: None,
+            processor_waits: None,
             overshoot_ns: AtomicU64::new(overshoot_ns),
             sleep_share: AtomicU32::new(HALF),
             waits: AtomicU32::new(0),
@@ -84,11 +84,11 @@ impl Polling {
         }
     }
 
-    /// The same, and `places` is told where waits take how long. Areas share it: a
+    /// The same, and `processor_waits` is told where waits take how long. Areas share it: a
     /// thread can be in one place only.
     #[must_use]
-    pub fn telling(self, places: Arc<Places>) -> Polling {
-        Polling { places: Some(places), ..self }
+    pub fn telling(self, processor_waits: Arc<ProcessorWaits>) -> Polling {
+        Polling { processor_waits: Some(processor_waits), ..self }
     }
 
     /// What can be changed.
@@ -124,11 +124,11 @@ impl Polling {
             self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
         }
         let (ended, ns) = self.note(false, bytes, start);
-        if let Some(places) = &self.places {
-            // Of one size, so that places can be compared.
+        if let Some(processor_waits) = &self.processor_waits {
+            // Of one size, so that processor_waits can be compared.
             match bytes {
-                PAGE_SIZE => places.record((began, ended), ns),
-                _ => places.count(),
+                PAGE_SIZE => processor_waits.record((began, ended), ns),
+                _ => processor_waits.count(),
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Count in the upper 24 bits, sum of nanoseconds in the lower 40: one word,
 /// so that the two never disagree.
 #[derive(Debug, Default)]
-struct Gathered {
+struct SwapInBatch {
     count_and_sum: AtomicU64,
     max_ns: AtomicU32,
 }
@@ -26,7 +26,7 @@ const SUM_BITS: u32 = 40;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct OfCpu {
-    buckets: [Gathered; BUCKETS],
+    buckets: [SwapInBatch; BUCKETS],
 }
 
 /// What a bucket's last window with samples said.

@@ -1,0 +1,132 @@
+//! What fault benchmarks play on: an engine in this process, and a bare
+//! userfaultfd region beside it whose faults are resolved by one copy.
+
+use softswap_cli::refusal::Refusal;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::codec::Choice;
+use softswap_engine::door::config::Config;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::store::io::{Device, FileDevice, Lane};
+use softswap_engine::store::swap::Backing;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::SwapFile;
+use softswap_sys::inline::{self, Memory};
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::raw::now_ns;
+use softswap_sys::window::{READ_WRITE, Window, Writes};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// The engine's swap file grows by clusters of this many bytes.
+const CLUSTER_BYTES: u64 = 2 << 20;
+
+/// What a bare fault copies in.
+pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
+
+/// Set once, kept until the process ends: a handler may look at any time.
+static STAGE: OnceLock<Fixture> = OnceLock::new();
+
+pub(super) struct Fixture {
+    pub(super) engine: Engine,
+    /// A bare userfaultfd region.
+    pub(super) bare: Window,
+    /// The engine's own device.
+    pub(super) device: Arc<FileDevice>,
+    /// First byte of the device that the engine never uses.
+    pub(super) spare_bytes: u64,
+}
+
+fn resolve(address: usize, is_write: bool) -> bool {
+    let Some(fixture) = STAGE.get() else { return false };
+    if fixture.engine.contains(address) {
+        let access = if is_write { Access::Write } else { Access::Read };
+        return fixture.engine.fault(address, access).is_ok();
+    }
+    ENTERED_NS.store(now_ns(), Relaxed);
+    let page = (address.wrapping_sub(fixture.bare.base()) / PAGE_SIZE) as u64;
+    let done = fixture.bare.contains(address)
+        && fixture.bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
+    LEFT_NS.store(now_ns(), Relaxed);
+    done
+}
+
+/// When the handler began and ended last for the bare region.
+static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
+static LEFT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// When the handler's last visit for the bare region began and ended.
+pub(super) fn visit() -> (u64, u64) {
+    (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
+}
+
+/// Sizes of a fixture for `pages` pages in each of `ranges` ranges.
+pub(super) struct Sizes {
+    pub(super) memory_bytes: u64,
+    pub(super) swap_bytes: u64,
+    /// Backing for reads that go past the engine.
+    pub(super) spare_bytes: u64,
+}
+
+impl Sizes {
+    /// So that all ranges fit in DRAM at once, and nobody reclaims unasked.
+    pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
+        let range_bytes = (pages * PAGE_SIZE) as u64;
+        Sizes {
+            memory_bytes: (ranges as u64 + 3) * range_bytes + (32 << 20),
+            swap_bytes: (2 * range_bytes).next_multiple_of(CLUSTER_BYTES) + 8 * CLUSTER_BYTES,
+            spare_bytes: range_bytes,
+        }
+    }
+}
+
+/// Sets the fixture up; once per process.
+pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
+    fn own(error: impl std::fmt::Display) -> Refusal {
+        Refusal::own(error.to_string())
+    }
+    let file = SwapFile::open(dir).map_err(own)?;
+    let device = Arc::new(FileDevice::new(file, false));
+    // The figures are of one codec.
+    let codec = Choice::LZ4;
+    let config = Config { memory_bytes: sizes.memory_bytes, codec, ..Config::default() };
+    let storage = Backing::growing(Box::new(device.clone()), Some(sizes.swap_bytes), 0);
+    let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
+    let engine = Engine::start(&config, vec![storage], stats).map_err(own)?;
+    let bare = Window::reserve(1, false).map_err(own)?;
+    device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(own)?;
+    let fixture =
+        STAGE.get_or_init(|| Fixture { engine, bare, device, spare_bytes: sizes.swap_bytes });
+    inline::install(resolve).map_err(own)?;
+    inline::prepare_thread();
+    Ok(fixture)
+}
+
+impl Fixture {
+    /// Maps `pages` pages of engine memory.
+    pub(super) fn map(&self, pages: usize) -> Result<Memory, Refusal> {
+        let len = pages * PAGE_SIZE;
+        let address = self.engine.map(len, READ_WRITE).ok().flatten();
+        address
+            .and_then(|address| Memory::new(address, len))
+            .ok_or_else(|| Refusal::own("the managed window has no room"))
+    }
+
+    /// The first `pages` pages of the bare region.
+    pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {
+        Memory::new(self.bare.base(), pages * PAGE_SIZE)
+    }
+
+    /// One blocking read of a page, without the engine.
+    pub(super) fn read_spare(&self, page: usize, to: &mut [u8; PAGE_SIZE]) -> bool {
+        let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
+        self.device.read(&mut Lane::Plain, offset, to).is_ok()
+    }
+
+    /// Writes to the storage that [`Fixture::read_spare`] reads.
+    pub(super) fn write_spare(&self, page: usize, from: &[u8]) -> bool {
+        let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
+        self.device.write(&mut Lane::Plain, offset, from).is_ok()
+    }
+}

@@ -1,0 +1,38 @@
+//! What the engine counted of reads of single pages, and how it waited for them.
+
+use serde::Serialize;
+use softswap_engine::base::stats::{Counter, Stats};
+use std::iter::Sum;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PollCounts {
+    pub(crate) considered: u64,
+    pub(crate) polled: u64,
+    pub(crate) hit: u64,
+    pub(crate) slept: u64,
+    pub(crate) overslept: u64,
+}
+
+impl PollCounts {
+    pub(crate) fn of(stats: &Stats) -> PollCounts {
+        PollCounts {
+            considered: stats.get(Counter::IoConsidered),
+            polled: stats.get(Counter::IoPolled),
+            hit: stats.get(Counter::IoPollHit),
+            slept: stats.get(Counter::IoSlept),
+            overslept: stats.get(Counter::IoOverslept),
+        }
+    }
+}
+
+impl Sum for PollCounts {
+    fn sum<I: Iterator<Item = PollCounts>>(all: I) -> PollCounts {
+        all.fold(PollCounts::default(), |sum, one| PollCounts {
+            considered: sum.considered + one.considered,
+            polled: sum.polled + one.polled,
+            hit: sum.hit + one.hit,
+            slept: sum.slept + one.slept,
+            overslept: sum.overslept + one.overslept,
+        })
+    }
+}

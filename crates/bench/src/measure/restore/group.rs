@@ -1,0 +1,272 @@
+//! Memory control groups of version 1 and 2: where they can be made, what holds
+//! a program to a limit in them, and what the kernel counts.
+//!
+//! Version 2 knows memory in a group only where the group around it hands the
+//! controller down, which one that has processes may not do, but for the root.
+
+use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
+use softswap_cli::refusal::plain;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Of the names of all benches' groups.
+pub(crate) const PREFIX: &str = "softswap-bench-";
+const HANDED_DOWN: &str = "cgroup.subtree_control";
+/// Only groups of version 2 have it.
+const TO_HAND_DOWN: &str = "cgroup.controllers";
+const LIMIT: &str = "memory.max";
+const SWAP_LIMIT: &str = "memory.swap.max";
+
+/// The hierarchy that has the memory controller: only one can.
+pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
+    let has_memory = |hierarchy: &Hierarchy| match hierarchy.version {
+        GroupVersion::One => true,
+        GroupVersion::Two => names_memory(&hierarchy.top.join(TO_HAND_DOWN)),
+    };
+    hierarchies.into_iter().find(has_memory)
+}
+
+/// Where a group may be made, the best place first. What may be at the top of a
+/// container or of what an unprivileged user was given is only known by trying.
+pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
+    let top = hierarchy.top.as_path();
+    let around = match hierarchy.version {
+        GroupVersion::One => None,
+        GroupVersion::Two => Some(hierarchy.chain().skip(1).filter(|dir| *dir != top)),
+    };
+    [top].into_iter().chain(around.into_iter().flatten()).map(Path::to_path_buf).collect()
+}
+
+/// Lets groups in `parent` have limits of memory; whether they could not before.
+pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
+    if names_memory(&parent.join(HANDED_DOWN)) {
+        return Ok(false);
+    }
+    if !names_memory(&parent.join(TO_HAND_DOWN)) {
+        return Err(format!("its {TO_HAND_DOWN} does not name memory"));
+    }
+    fs::write(parent.join(HANDED_DOWN), "+memory").map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            format!("its {HANDED_DOWN} cannot be +memory, because there are processes in it")
+        }
+        _ => format!("its {HANDED_DOWN} cannot be +memory: {}", plain(&error)),
+    })?;
+    Ok(true)
+}
+
+/// The opposite, unless somebody would lose a limit by it: another bench, or whoever has
+/// set one meanwhile, because it was possible.
+pub(crate) fn keep_memory_back(parent: &Path) -> Result<(), String> {
+    let file = parent.join(HANDED_DOWN);
+    let left = |why: String| format!("`echo -memory > {}` is left to do: {why}", file.display());
+    let entries = fs::read_dir(parent).map_err(|error| left(plain(&error)))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            return Err(left(format!("{} is another benchmark's", name.display())));
+        }
+        let limit = fs::read_to_string(entry.path().join(LIMIT)).unwrap_or_default();
+        if !matches!(limit.trim(), "" | "max") {
+            return Err(left(format!("{} is held to {}", name.display(), limit.trim())));
+        }
+    }
+    fs::write(&file, "-memory").map_err(|error| left(plain(&error)))
+}
+
+fn names_memory(list: &Path) -> bool {
+    let names = fs::read_to_string(list).unwrap_or_default();
+    names.split_whitespace().any(|name| name == "memory")
+}
+
+/// Limits a group that has just been made.
+pub(crate) fn hold_to(
+    version: GroupVersion,
+    dir: &Path,
+    limit_bytes: Option<u64>,
+    may_swap: bool,
+) -> Result<(), String> {
+    let set = |file: &str, value: &str| {
+        let what = || format!("{file} of a control group cannot be {value}");
+        fs::write(dir.join(file), value).map_err(|e| format!("{}: {}", what(), plain(&e)))
+    };
+    let limit = limit_bytes.map(|bytes| bytes.to_string());
+    match version {
+        GroupVersion::One => {
+            if let Some(limit) = limit {
+                set("memory.limit_in_bytes", &limit)?;
+                if !may_swap {
+                    // Where the kernel accounts for swap, none on top; where it does
+                    // not, what follows leaves no wish for it.
+                    let _ = set("memory.memsw.limit_in_bytes", &limit);
+                }
+            }
+            if may_swap { Ok(()) } else { set("memory.swappiness", "0") }
+        }
+        GroupVersion::Two => {
+            if !dir.join(SWAP_LIMIT).exists() {
+                return Err(format!(
+                    "a control group has no {SWAP_LIMIT}: the kernel does not account for swap; \
+                     use one with CONFIG_SWAP, booted without swapaccount=0"
+                ));
+            }
+            limit.map_or(Ok(()), |limit| set(LIMIT, &limit))?;
+            if may_swap { Ok(()) } else { set(SWAP_LIMIT, "0") }
+        }
+    }
+}
+
+/// A group, and what the kernel counted in it.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryGroup {
+    pub(crate) version: GroupVersion,
+    pub(crate) dir: PathBuf,
+}
+
+impl MemoryGroup {
+    pub(crate) fn at(dir: PathBuf) -> MemoryGroup {
+        let is_second = dir.join(TO_HAND_DOWN).exists();
+        let version = if is_second { GroupVersion::Two } else { GroupVersion::One };
+        MemoryGroup { version, dir }
+    }
+
+    /// Not every kernel with version 2 tells it: from 5.19 on they do.
+    pub(crate) fn peak_bytes(&self) -> Result<Option<u64>, String> {
+        let text = match self.version {
+            GroupVersion::One => self.read("memory.max_usage_in_bytes")?,
+            GroupVersion::Two if !self.dir.join("memory.peak").exists() => return Ok(None),
+            GroupVersion::Two => self.read("memory.peak")?,
+        };
+        Ok(text.trim().parse().ok())
+    }
+
+    pub(crate) fn oom_kills(&self) -> Result<u64, String> {
+        let text = self.read(match self.version {
+            GroupVersion::One => "memory.oom_control",
+            GroupVersion::Two => "memory.events",
+        })?;
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+    }
+
+    /// Whether what zswap packs of a group is counted in it, as version 2 does from
+    /// Linux 5.19 on.
+    pub(crate) fn counts_zswap(&self) -> bool {
+        self.dir.join("memory.zswap.current").exists()
+    }
+
+    fn read(&self, file: &str) -> Result<String, String> {
+        fs::read_to_string(self.dir.join(file))
+            .map_err(|error| format!("{file} of a control group: {}", plain(&error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(dir.join(name), text).unwrap());
+    }
+
+    fn read(dir: &Path, file: &str) -> String {
+        fs::read_to_string(dir.join(file)).unwrap()
+    }
+
+    fn hierarchy(version: GroupVersion, top: &Path, own: &str) -> Hierarchy {
+        Hierarchy { version, top: top.into(), own: top.join(own) }
+    }
+
+    #[test]
+    fn version_2_is_taken_where_its_top_has_memory() {
+        let top = tempfile::tempdir().unwrap();
+        let first = || hierarchy(GroupVersion::One, top.path(), "");
+        let second = || hierarchy(GroupVersion::Two, top.path(), "");
+        write(top.path(), &[(TO_HAND_DOWN, "cpu hugetlb\n")]);
+        assert_eq!(with_memory(vec![second()]), None);
+        assert_eq!(with_memory(vec![second(), first()]), Some(first()));
+        write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n")]);
+        assert_eq!(with_memory(vec![second()]), Some(second()));
+    }
+
+    #[test]
+    fn groups_are_made_at_the_top_or_as_near_as_they_can_be() {
+        let top = Path::new("/top");
+        let places = |version| parents(&hierarchy(version, top, "a/b/own"));
+        assert_eq!(places(GroupVersion::One), [top]);
+        assert_eq!(places(GroupVersion::Two), [top, Path::new("/top/a/b"), Path::new("/top/a")]);
+        assert_eq!(parents(&hierarchy(GroupVersion::Two, top, "")), [top]);
+    }
+
+    #[test]
+    fn memory_is_handed_down_once_and_kept_back_when_nobody_needs_it() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n"), (HANDED_DOWN, "cpu\n")]);
+        assert_eq!(hand_down_memory(top.path()), Ok(true));
+        // A file keeps what was written; the kernel's would say "cpu memory".
+        assert_eq!(read(top.path(), HANDED_DOWN), "+memory");
+        write(top.path(), &[(HANDED_DOWN, "cpu memory\n")]);
+        assert_eq!(hand_down_memory(top.path()), Ok(false));
+
+        let other = top.path().join(format!("{PREFIX}1-0"));
+        fs::create_dir(&other).unwrap();
+        let why = keep_memory_back(top.path()).unwrap_err();
+        assert!(why.contains("-1-0 is another") && why.contains("echo -memory"), "{why}");
+        fs::remove_dir(other).unwrap();
+
+        let service = top.path().join("service");
+        write(&service, &[(LIMIT, "4096\n")]);
+        let why = keep_memory_back(top.path()).unwrap_err();
+        assert!(why.contains("service is held to 4096"), "{why}");
+        write(&service, &[(LIMIT, "max\n")]);
+        keep_memory_back(top.path()).unwrap();
+        assert_eq!(read(top.path(), HANDED_DOWN), "-memory");
+    }
+
+    #[test]
+    fn memory_that_a_group_does_not_have_is_not_handed_down() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &[(TO_HAND_DOWN, "cpu\n"), (HANDED_DOWN, "")]);
+        assert!(hand_down_memory(top.path()).unwrap_err().contains(TO_HAND_DOWN));
+        assert_eq!(read(top.path(), HANDED_DOWN), "");
+    }
+
+    #[test]
+    fn who_may_not_swap_is_held_to_dram() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path();
+        hold_to(GroupVersion::One, dir, Some(4096), false).unwrap();
+        for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
+            assert_eq!(read(dir, file), "4096");
+        }
+        assert_eq!(read(dir, "memory.swappiness"), "0");
+
+        let why = hold_to(GroupVersion::Two, dir, Some(4096), true).unwrap_err();
+        assert!(why.contains("no memory.swap.max") && why.contains("swapaccount"), "{why}");
+        write(dir, &[(SWAP_LIMIT, "max")]);
+        hold_to(GroupVersion::Two, dir, Some(8192), true).unwrap();
+        assert_eq!((read(dir, "memory.max"), read(dir, SWAP_LIMIT)), ("8192".into(), "max".into()));
+        hold_to(GroupVersion::Two, dir, Some(8192), false).unwrap();
+        assert_eq!(read(dir, SWAP_LIMIT), "0");
+    }
+
+    #[test]
+    fn what_the_kernel_counted_is_read_in_both_versions() {
+        let top = tempfile::tempdir().unwrap();
+        let (first, second) = (top.path().join("1"), top.path().join("2"));
+        write(&first, &[("memory.max_usage_in_bytes", "12288\n")]);
+        write(&first, &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")]);
+        write(&second, &[(TO_HAND_DOWN, "memory\n"), ("memory.zswap.current", "0\n")]);
+        write(&second, &[("memory.events", "low 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")]);
+        let [first, second] = [first, second].map(MemoryGroup::at);
+        assert_eq!((first.version, second.version), (GroupVersion::One, GroupVersion::Two));
+        assert_eq!((first.peak_bytes(), first.oom_kills()), (Ok(Some(12288)), Ok(2)));
+        assert_eq!((second.peak_bytes(), second.oom_kills()), (Ok(None), Ok(3)));
+        assert_eq!((first.counts_zswap(), second.counts_zswap()), (false, true));
+        write(&second.dir, &[("memory.peak", "4096\n")]);
+        assert_eq!(second.peak_bytes(), Ok(Some(4096)));
+        let gone = MemoryGroup::at(top.path().join("gone"));
+        assert!(gone.oom_kills().unwrap_err().contains("memory.oom_control"));
+    }
+}

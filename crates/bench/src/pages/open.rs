@@ -1,0 +1,24 @@
+//! Pages by the name that somebody gives: a process's number, or a file.
+
+use super::source::Source;
+use super::{file, process};
+use softswap_cli::refusal::Refusal;
+use std::path::Path;
+
+/// A number is a process, anything else a file.
+pub(crate) fn subject(subject: &Path, raw: bool) -> Result<Source, Refusal> {
+    let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+    match number.filter(|text| !text.is_empty()) {
+        Some(_) if raw => Err(Refusal::usage(format!(
+            "--raw is for files, and {0} is a process; ./{0} would be a file",
+            subject.display()
+        ))),
+        Some(text) => process::open(text),
+        None => file::open(subject, raw),
+    }
+}
+
+/// The pages of a running process.
+pub(crate) fn process(pid: u32) -> Result<Source, Refusal> {
+    process::open(&pid.to_string())
+}

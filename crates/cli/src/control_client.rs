@@ -1,0 +1,315 @@
+//! Reaching a running program: which process is meant, where its socket is,
+//! whether that is its own, and what to say when it cannot be asked.
+
+use crate::library;
+use crate::refusal::{FAILED, Refusal, plain};
+use softswap_engine::door::control_protocol::{
+    Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
+};
+use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a program may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A socket has its name a moment before it is answered.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// What `/proc` tells about a process.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    parent: u32,
+    pub uid: u32,
+    pub name: String,
+    state: char,
+}
+
+impl Process {
+    /// A thread's number stands for its process.
+    pub fn read(pid: u32) -> Option<Process> {
+        let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+        Process::of_status(&String::from_utf8_lossy(&status))
+    }
+
+    /// What the text of its `status` says.
+    pub fn of_status(status: &str) -> Option<Process> {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(str::trim)
+        };
+        let number = |text: &str| text.parse::<u32>().ok();
+        Some(Process {
+            pid: field("Tgid").and_then(number)?,
+            parent: field("PPid").and_then(number)?,
+            uid: field("Uid")?.split_whitespace().nth(1).and_then(number)?,
+            name: visible(field("Name")?),
+            state: field("State")?.chars().next()?,
+        })
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
+    /// Kernel threads have no memory of their own; their flags are open to all.
+    pub fn is_kernel_thread(&self) -> bool {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let stat = self.file("stat").unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        // Behind the name, which may hold anything: state and six numbers first.
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+        flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
+    }
+
+    /// A file of the process's in `/proc`; only its user can read some.
+    fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        std::fs::read(format!("/proc/{}/{name}", self.pid))
+    }
+
+    /// The program and its arguments, as it shows them.
+    pub fn command(&self) -> Vec<String> {
+        let line = self.file("cmdline").unwrap_or_default();
+        let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);
+        let words: Vec<_> = words.map(|word| visible(&String::from_utf8_lossy(word))).collect();
+        if line.is_empty() { vec![self.name.clone()] } else { words }
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let environment = self.file("environ").ok()?;
+        let mut entries = environment.split(|&byte| byte == 0);
+        let value =
+            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+        Some(OsString::from_vec(value.to_vec()))
+    }
+
+    /// Whether the runtime is at work in it; `None` where that is not told.
+    pub fn is_managed(&self) -> Option<bool> {
+        let maps = self.file("maps").ok()?;
+        let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
+        let budget = format!("{}MEMORY", softswap_engine::door::config::ENV_PREFIX);
+        Some(has_library && self.variable(&budget).is_some())
+    }
+
+    /// Where its socket may be: where its own environment says, where ours
+    /// does, and where it is by default.
+    fn directories(&self) -> Vec<PathBuf> {
+        let by_default = [
+            PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
+            control_socket::fallback(self.uid),
+        ];
+        let mut dirs = control_socket::directories(|name| self.variable(name), self.uid);
+        let ours = control_socket::directories(|name| std::env::var_os(name), self.uid);
+        for dir in ours.into_iter().chain(by_default) {
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        dirs
+    }
+}
+
+/// Text that came from elsewhere, with nothing in it that a terminal obeys.
+pub fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+pub fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn failed(why: impl Into<String>) -> Refusal {
+    Refusal::new(FAILED, why)
+}
+
+/// Asks a process; where `pid` is that of `softswap run`, the program it
+/// started. Who has answered, and what.
+pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
+    sweep();
+    let line = request.line().ok_or_else(|| {
+        Refusal::usage(format!(
+            "this is no key and no value: a line of at most {MAX_REQUEST_BYTES} bytes is; \
+             `softswap ctl --help` lists what there is"
+        ))
+    })?;
+    let named = Process::read(pid).filter(|process| !process.has_ended());
+    let named = named.ok_or_else(|| {
+        failed(format!("process {pid}: there is no such process; `pgrep -a NAME` finds numbers"))
+    })?;
+    let own = own_uid();
+    if own != 0 && own != named.uid {
+        return Err(failed(format!(
+            "process {pid} ({}) belongs to uid {}; ask as that user, or as root",
+            named.name, named.uid
+        )));
+    }
+    let (process, peer) = match reach(&named)? {
+        Some(peer) => (named, peer),
+        None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
+    };
+    if process.is_stopped() {
+        return Err(no_answer(&process));
+    }
+    match converse(&process, &peer, &line)? {
+        Answer::Ok(body) => Ok((process, body)),
+        Answer::Error(why) => {
+            Err(Refusal::usage(format!("process {}: {}", process.pid, visible(&why))))
+        }
+        Answer::Denied(why) => Err(failed(format!(
+            "process {} does not answer: {}; ask as that user, or as root",
+            process.pid,
+            visible(&why)
+        ))),
+        Answer::Garbled => Err(no_answer(&process)),
+    }
+}
+
+/// Connects to a process, if it has a socket.
+fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
+    for dir in process.directories() {
+        let path = control_socket::socket_path(&dir, process.pid);
+        let mut connected = control_socket::connect(&path, PATIENCE);
+        if is_refused(&connected) {
+            std::thread::sleep(MOMENT);
+            connected = control_socket::connect(&path, PATIENCE);
+        }
+        match connected {
+            // Anybody may put a socket somewhere; the kernel says whose it is.
+            Ok(peer) if peer.credentials().is_ok_and(|c| c.pid == process.pid as i32) => {
+                return Ok(Some(peer));
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(no_answer(process)),
+            Err(_) if is_refused(&connected) && control_socket::check(&dir, own_uid()).is_ok() => {
+                control_socket::remove_stale(&path);
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn is_refused(connected: &std::io::Result<Peer>) -> bool {
+    connected.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// The program of a `softswap run`, which has no socket itself.
+fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Refusal> {
+    if supervisor.name != "softswap" {
+        return Ok(None);
+    }
+    for process in all_processes().filter(|process| process.parent == supervisor.pid) {
+        if let Some(peer) = reach(&process)? {
+            return Ok(Some((process, peer)));
+        }
+    }
+    Ok(None)
+}
+
+fn all_processes() -> impl Iterator<Item = Process> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
+}
+
+fn converse(process: &Process, peer: &Peer, line: &str) -> Result<Answer, Refusal> {
+    let answered = peer
+        .write_all(line.as_bytes(), PATIENCE)
+        .and_then(|()| peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE));
+    answered.map(|bytes| Answer::parse(&bytes)).map_err(|_| no_answer(process))
+}
+
+/// Why a process that has a socket did not answer.
+fn no_answer(process: &Process) -> Refusal {
+    let (pid, name) = (process.pid, &process.name);
+    match Process::read(pid).filter(|now| !now.has_ended()) {
+        None => failed(format!("process {pid} ({name}) ended while it was asked")),
+        Some(now) if now.is_stopped() => {
+            failed(format!("process {pid} ({name}) is stopped; `kill -CONT {pid}` lets it go on"))
+        }
+        Some(_) => failed(format!(
+            "process {pid} ({name}) gave no answer within {} s; try again, or look with \
+             `ps {pid}` at what it does",
+            PATIENCE.as_secs()
+        )),
+    }
+}
+
+/// Why a process has no socket.
+fn explain(process: &Process) -> Refusal {
+    let (pid, name, parent) = (process.pid, &process.name, process.parent);
+    if name == "softswap" {
+        return failed(format!(
+            "process {pid} is softswap itself, and its program has no control socket: not yet, no \
+             longer, or none could be made; `softswap stat` of the program's own number says why"
+        ));
+    }
+    if process.is_managed() == Some(false) {
+        return failed(format!(
+            "process {pid} ({name}) is not managed by softswap; start it with `softswap run`"
+        ));
+    }
+    let problems: Vec<String> =
+        control_socket::directories(|name| process.variable(name), process.uid)
+            .iter()
+            .filter_map(|dir| {
+                Some(format!(
+                    "{} {}",
+                    dir.display(),
+                    why(control_socket::check(dir, process.uid).err()?)
+                ))
+            })
+            .collect();
+    if problems.is_empty() {
+        return failed(format!(
+            "process {pid} ({name}) has no control socket, as one that was forked and has not \
+             called exec; its parent, process {parent}, may have one"
+        ));
+    }
+    failed(format!(
+        "process {pid} ({name}) has no control socket: {}; start it with {DIR_VARIABLE} set to a \
+         directory of your own",
+        problems.join(", and ")
+    ))
+}
+
+fn why(problem: Unusable) -> String {
+    match problem {
+        Unusable::Refused(error) => format!("cannot be used: {}", plain(&error)),
+        other => other.to_string(),
+    }
+}
+
+/// Removes sockets that processes of this user left behind.
+pub fn sweep() {
+    let own = own_uid();
+    for dir in control_socket::directories(|name| std::env::var_os(name), own) {
+        if control_socket::check(&dir, own).is_err() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let pid = name.as_bytes().strip_suffix(b".sock").map(String::from_utf8_lossy);
+            let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+            if Process::read(pid).is_none_or(|process| process.has_ended()) {
+                control_socket::remove_stale(&entry.path());
+            }
+        }
+    }
+}
+
+/// What is wrong with the directory that the user named, if one is named.
+pub fn note() -> Option<String> {
+    let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
+    let problem = control_socket::make(&dir, own_uid()).err()?;
+    Some(format!(
+        "{DIR_VARIABLE}={} {}: `softswap stat` and `softswap ctl` will not reach the program",
+        dir.display(),
+        why(problem)
+    ))
+}

@@ -1,0 +1,54 @@
+//! What comes of one thing that was tried, and of all.
+
+use serde::Serialize;
+
+/// Whether something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Status {
+    Ok,
+    Missing,
+    Fatal,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) status: Status,
+    /// What was found.
+    pub(super) detail: String,
+    /// What softswap does without it.
+    pub(super) instead: Option<String>,
+    /// The command that changes it.
+    pub(super) fix: Option<String>,
+}
+
+impl Check {
+    pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, detail: detail.into(), instead: None, fix: None }
+    }
+
+    pub(super) fn missing(
+        name: &'static str,
+        detail: impl Into<String>,
+        instead: &str,
+        fix: String,
+    ) -> Check {
+        let detail = detail.into();
+        let instead = Some(instead.to_string());
+        Check { name, status: Status::Missing, detail, instead, fix: Some(fix) }
+    }
+
+    pub(super) fn fatal(name: &'static str, detail: impl Into<String>, fix: String) -> Check {
+        let instead = Some("`softswap run` refuses to start".to_string());
+        Check { name, status: Status::Fatal, detail: detail.into(), instead, fix: Some(fix) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Diagnosis {
+    pub(super) schema: u32,
+    pub(super) ok: bool,
+    pub(super) checks: Vec<Check>,
+}

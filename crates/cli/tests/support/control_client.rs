@@ -1,0 +1,141 @@
+//! Programs that are asked by `softswap stat` and `softswap ctl`.
+
+use super::{Ended, Running, Swapped, compiled, python, softswap};
+use serde_json::Value;
+use softswap_engine::base::stats::Stats;
+use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
+use softswap_sys::control_socket::{self, DIR_VARIABLE};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A guard against hangs, not an expectation of speed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A program under `softswap run`, with a directory for its sockets.
+pub(crate) struct Program {
+    pub(crate) running: Running,
+    pub(crate) sockets: TempDir,
+    _swapped: Swapped,
+}
+
+impl Program {
+    /// Starts it, and waits until it has said `ready`.
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        options: &[&str],
+        program: &Path,
+        arguments: &[A],
+    ) -> Program {
+        let sockets = tempfile::tempdir().unwrap();
+        let swapped =
+            options.iter().fold(Swapped::within("32M"), |swapped, option| swapped.option(option));
+        let mut command = swapped.command(program, arguments);
+        command.env(DIR_VARIABLE, sockets.path());
+        let running = Running::start(&mut command);
+        let mut started = Program { running, sockets, _swapped: swapped };
+        started.wait_for_line("ready");
+        started
+    }
+
+    /// A program that keeps touching more memory than it is granted.
+    pub(crate) fn under_pressure(options: &[&str]) -> Program {
+        Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
+    }
+
+    pub(crate) fn script(text: &str) -> Program {
+        Program::start(&[], &python(), &["-c", text])
+    }
+
+    /// The rest of the line in its output that begins with `word`.
+    pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
+        wait_for(word, || {
+            assert!(!self.running.has_ended(), "ended before it said {word:?}");
+            let said = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
+            // Only whole lines.
+            let (lines, _) = said.rsplit_once('\n')?;
+            lines.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().into())
+        })
+    }
+
+    /// The number of `softswap run`.
+    pub(crate) fn supervisor(&self) -> String {
+        self.running.id().to_string()
+    }
+
+    /// The program's own number.
+    pub(crate) fn pid(&self) -> String {
+        wait_for("a socket", || {
+            let stat = ask(&["stat", &self.supervisor(), "--json"]);
+            let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
+            Some(stat["pid"].to_string())
+        })
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.sockets.path().join(format!("{}.sock", self.pid()))
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.sockets.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// The counters, past the command.
+    pub(crate) fn stats(&self) -> Stats {
+        let peer = control_socket::connect(&self.socket(), PATIENCE).unwrap();
+        peer.write_all(Request::Stat.line().unwrap().as_bytes(), PATIENCE).unwrap();
+        match Answer::parse(&peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap()) {
+            Answer::Ok(body) => Snapshot::parse(&body).unwrap().stats,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn expect_alive(&mut self) {
+        assert!(!self.running.has_ended(), "the program has ended");
+    }
+
+    /// Lets a script see the end of its work.
+    pub(crate) fn finish(self) -> Ended {
+        std::fs::write(self.sockets.path().join("done"), "").unwrap();
+        self.running.finish(PATIENCE)
+    }
+}
+
+pub(crate) fn ask(arguments: &[&str]) -> Output {
+    Command::new(softswap()).args(arguments).env_remove(DIR_VARIABLE).output().unwrap()
+}
+
+/// What the command prints when it succeeds.
+pub(crate) fn told(arguments: &[&str]) -> String {
+    let output = ask(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says when it refuses with `status`.
+pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
+    says(&ask(arguments), status, parts);
+}
+
+pub(crate) fn says(output: &Output, status: i32, parts: &[&str]) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{errors}");
+    assert!(output.stdout.is_empty(), "refusals go to standard error");
+    for part in parts {
+        assert!(errors.contains(part), "{part:?} is missing in: {errors}");
+    }
+}

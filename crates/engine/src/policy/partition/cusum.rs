@@ -1,0 +1,218 @@
+//! What speaks for another limit, and what was decided so far.
+
+use super::ghost_hits::STEPS;
+
+/// How often what a move back costs may be doubled, and halved: a quarter to 256 times.
+const MOST_DOUBT: i32 = 8;
+const LEAST_DOUBT: i32 = -2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Towards {
+    Pool,
+    Resident,
+}
+
+/// One move that there could be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    /// What it would have gained since the last look, or lost.
+    pub(super) gain_ns: f64,
+    pub(super) cost_ns: f64,
+    /// Reads of what it sends on, should what was seen not last. Whatever became of moves
+    /// before, they are as dear.
+    pub(super) reading_ns: f64,
+}
+
+/// What one move had gained by now, had it been made when that began to pay.
+#[derive(Debug, Default, Clone, Copy)]
+struct Gain {
+    ns: f64,
+    /// In so many looks.
+    looks: u32,
+}
+
+impl Gain {
+    fn add(&mut self, ns: f64) {
+        self.ns += ns;
+        self.looks += 1;
+        if self.ns <= 0.0 {
+            *self = Gain::default();
+        }
+    }
+}
+
+/// What each move had gained by now, by its steps.
+#[derive(Debug)]
+pub(super) struct Cusum {
+    to_pool: [Gain; STEPS + 1],
+    to_resident: [Gain; STEPS + 1],
+    /// The last move was one to resident pages, and was right if it is not undone in so many
+    /// looks more.
+    on_trial: Option<u32>,
+    /// How often what a move back costs is doubled, or halved.
+    doubt: i32,
+}
+
+impl Default for Cusum {
+    /// Nothing speaks for the limit with which it begins: the first move back is made for a
+    /// quarter of what it costs.
+    fn default() -> Cusum {
+        Cusum::with_doubt(LEAST_DOUBT)
+    }
+}
+
+impl Cusum {
+    fn with_doubt(doubt: i32) -> Cusum {
+        let none = [Gain::default(); STEPS + 1];
+        Cusum { to_pool: none, to_resident: none, on_trial: None, doubt }
+    }
+
+    /// Adds what was seen since the last look, by a plan for each number of steps that
+    /// there is one for. Returns the move that has earned the most beyond what it costs.
+    pub(super) fn follow(
+        &mut self,
+        plan: impl Fn(Towards, usize) -> Option<Plan>,
+    ) -> Option<(Towards, usize)> {
+        self.on_trial = match self.on_trial {
+            Some(0) => {
+                self.doubt = (self.doubt - 1).max(LEAST_DOUBT);
+                None
+            }
+            looks => looks.map(|looks| looks - 1),
+        };
+        let doubted = 2_f64.powi(self.doubt);
+        let mut best = None;
+        let mut most_ns = 0.0;
+        for (towards, gains, factor) in [
+            (Towards::Pool, &mut self.to_pool, 1.0),
+            (Towards::Resident, &mut self.to_resident, doubted),
+        ] {
+            for (steps, gain) in gains.iter_mut().enumerate().skip(1) {
+                let Some(plan) = plan(towards, steps) else { break };
+                gain.add(plan.gain_ns);
+                let price_ns = plan.cost_ns * factor + plan.reading_ns;
+                let beyond_ns = gain.ns - price_ns;
+                if beyond_ns > most_ns {
+                    most_ns = beyond_ns;
+                    let whole_ns = plan.cost_ns + plan.reading_ns;
+                    // Going on as in these looks, it will have gained once what it costs.
+                    let looks = f64::from(gain.looks) * whole_ns / price_ns;
+                    best = Some((towards, steps, looks.ceil() as u32));
+                }
+            }
+        }
+        let (towards, steps, looks) = best?;
+        self.decide(towards, looks);
+        Some((towards, steps))
+    }
+
+    /// The limit moves, and should have gained what that costs in so many looks.
+    fn decide(&mut self, towards: Towards, looks: u32) {
+        let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
+        let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
+        let on_trial = (towards == Towards::Resident).then_some(looks);
+        *self = Cusum { on_trial, ..Cusum::with_doubt(doubt) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(gain_ns: f64, cost_ns: f64) -> Option<Plan> {
+        Some(Plan { gain_ns, cost_ns, reading_ns: 0.0 })
+    }
+
+    #[test]
+    fn the_move_that_earned_most_beyond_its_cost_is_made() {
+        let mut cusum = Cusum::default();
+        let mut look = || {
+            cusum.follow(|towards, steps| match (towards, steps) {
+                (Towards::Resident, 1) => plan(3.0, 40.0),
+                (Towards::Resident, 2) => plan(6.0, 44.0),
+                (Towards::Resident, 3) => plan(6.0, 60.0),
+                (Towards::Pool, 1) => plan(-6.0, 1.0),
+                _ => None,
+            })
+        };
+        assert_eq!((look(), look()), (None, Some((Towards::Resident, 2))));
+        // Begins anew.
+        assert_eq!(look(), None);
+    }
+
+    #[test]
+    fn a_move_beyond_the_bound_is_not_made() {
+        let mut cusum = Cusum::default();
+        let bounded = |_, steps| if steps < 3 { plan(-1.0, 1.0) } else { None };
+        (0..100).for_each(|_| assert_eq!(cusum.follow(bounded), None));
+    }
+
+    #[test]
+    fn a_move_is_on_trial_for_as_long_as_it_takes_to_gain_what_it_costs() {
+        let only = |wanted: Towards, gain_ns: f64| {
+            move |towards, steps| {
+                (towards == wanted && steps == 1).then(|| plan(gain_ns, 10.0)).flatten()
+            }
+        };
+        // What came before that began to pay is no part of it, and one look is enough where
+        // that was.
+        for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
+            for (wait, doubt) in [(trial - 1, LEAST_DOUBT + 1), (trial, LEAST_DOUBT)] {
+                let mut cusum = Cusum::default();
+                (0..50).for_each(|_| assert_eq!(cusum.follow(only(Towards::Resident, 0.0)), None));
+                while cusum.follow(only(Towards::Resident, gain_ns)).is_none() {}
+                (0..wait).for_each(|_| assert_eq!(cusum.follow(only(Towards::Pool, 0.0)), None));
+                assert!(cusum.follow(only(Towards::Pool, 11.0)).is_some());
+                assert_eq!(cusum.doubt, doubt, "{gain_ns} a look, undone after {wait}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_wrong_is_doubted_and_what_was_right_is_not() {
+        let back = |cusum: &mut Cusum| {
+            let back = |towards, steps| {
+                (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
+            };
+            (1..10_000).find(|_| cusum.follow(back).is_some()).unwrap()
+        };
+        let forth = |cusum: &mut Cusum| {
+            let forth = |towards, steps| {
+                (towards == Towards::Pool && steps == 1).then(|| plan(1.0, 0.5)).flatten()
+            };
+            assert!(cusum.follow(forth).is_some());
+        };
+        // The first is made for a quarter of its cost.
+        let mut cusum = Cusum::default();
+        for looks in [3, 5, 10, 20, 39] {
+            assert_eq!(back(&mut cusum), looks);
+            forth(&mut cusum);
+        }
+        // Those that are not undone for long enough were right.
+        for looks in [77, 39, 20, 10, 5, 3, 3] {
+            assert_eq!(back(&mut cusum), looks);
+            let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
+            (0..100).for_each(|_| assert_eq!(cusum.follow(neither), None));
+            forth(&mut cusum);
+        }
+    }
+
+    #[test]
+    fn reads_of_what_is_sent_on_count_in_full_however_right_moves_were() {
+        let mut cusum = Cusum::default();
+        let to_resident = |towards, steps| {
+            let plan = Plan { gain_ns: 1.0, cost_ns: 10.0, reading_ns: 6.0 };
+            (towards == Towards::Resident && steps == 1).then_some(plan)
+        };
+        // A quarter of 10, all of 6, and more.
+        let looks = (1..100).find(|_| cusum.follow(to_resident).is_some());
+        assert_eq!(looks, Some(9));
+        // It is on trial until it has gained 16, at this rate.
+        let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
+        let wait = 9.0 * 16.0 / 8.5;
+        (0..wait as u32).for_each(|_| assert_eq!(cusum.follow(neither), None));
+        assert!(cusum.on_trial.is_some());
+        (0..2).for_each(|_| assert_eq!(cusum.follow(neither), None));
+        assert!(cusum.on_trial.is_none());
+    }
+}

@@ -1,0 +1,349 @@
+//! What faults cost: the time of a processor that they take, and the time for which a
+//! thread waits while no processor has anything else to do.
+//!
+//! With one thread all of a read's time counts. Where many threads keep the processors
+//! busy, what one waits for costs the others nothing, and a fault from the disk is hardly
+//! dearer than one from the pool. So waiting counts by the share of it for which there
+//! was an idle processor: the processors' time less what the process has used, over what
+//! its threads have waited, or all of it. Others' use counts as idle: nothing is known of
+//! what they would leave.
+
+use crate::base::average::follow;
+use crate::base::stats::Tier;
+use softswap_sys::raw::{now_ns, thread_cpu_ns};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A share of 1.
+pub(super) const WHOLE: u32 = 1 << 20;
+/// What faults are taken to cost until one has been seen.
+const POOL_FAULT_NS: u64 = 5_000;
+const DISK_FAULT_NS: u64 = 60_000;
+const DISK_CPU_NS: u64 = 20_000;
+/// What another page takes to leave until some have been seen, and to go on from the pool.
+const LEAVE_NS: u64 = 5_000;
+const PASS_ON_NS: u64 = 2_000;
+/// What one takes counts for at most so many times what they took so far, or this.
+const MOST_TIMES: u64 = 4;
+const LEAST_NS: u64 = 5_000;
+/// The way into the fault's handler and out of it, which nobody can measure there.
+const SIGNAL_NS: u64 = 2_500;
+/// Of how many faults one is measured by the thread's clock, which is a system call.
+const SAMPLED: u64 = 16;
+/// How long processors are watched before their idle time is judged.
+const WINDOW_NS: u64 = 10_000_000;
+/// With less than one in so many parts of it waited for, hardly anybody waits.
+const LEAST_WAITED: u64 = 16;
+
+/// How long a fault takes.
+#[derive(Debug)]
+pub struct Stopwatch {
+    start_ns: u64,
+    cpu_start_ns: Option<u64>,
+}
+
+impl Stopwatch {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Stopwatch {
+        let start_ns = now_ns();
+        let is_sampled = start_ns.is_multiple_of(SAMPLED);
+        Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
+    }
+}
+
+/// What faults cost, and pages that leave.
+#[derive(Debug)]
+pub struct FaultCosts {
+    processors: u64,
+    /// Processor time of a fault from the pool, and of one from the disk.
+    pool_cpu_ns: AtomicU64,
+    disk_cpu_ns: AtomicU64,
+    /// All the time of one from the disk.
+    disk_fault_ns: AtomicU64,
+    /// Processor time for each page that leaves, and for each that goes on from the pool.
+    leave_ns: AtomicU64,
+    pass_on_ns: AtomicU64,
+    /// Of faults from either, how many were from the disk, out of [`WHOLE`].
+    disk_share: AtomicU32,
+    /// What threads have waited for the disk since the window began.
+    waited_ns: AtomicU64,
+    window_ns: AtomicU64,
+    window_cpu_ns: AtomicU64,
+    /// For how much of what they wait a processor is idle, out of [`WHOLE`].
+    idle_share: AtomicU64,
+    /// Processor time of background reclaim since the window began.
+    behind_ns: AtomicU64,
+    /// Processors that the process leaves to that, in parts of [`WHOLE`].
+    spare: AtomicU64,
+}
+
+impl FaultCosts {
+    /// Before any fault, on so many processors.
+    #[must_use]
+    pub fn new(processors: usize) -> FaultCosts {
+        FaultCosts {
+            processors: processors as u64,
+            pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
+            disk_cpu_ns: AtomicU64::new(DISK_CPU_NS),
+            disk_fault_ns: AtomicU64::new(DISK_FAULT_NS),
+            leave_ns: AtomicU64::new(LEAVE_NS),
+            pass_on_ns: AtomicU64::new(PASS_ON_NS),
+            disk_share: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
+            window_ns: AtomicU64::new(0),
+            window_cpu_ns: AtomicU64::new(0),
+            idle_share: AtomicU64::new(u64::from(WHOLE)),
+            behind_ns: AtomicU64::new(0),
+            spare: AtomicU64::new((processors as u64).saturating_sub(1) * u64::from(WHOLE)),
+        }
+    }
+
+    /// A fault is over. Returns how long it took.
+    pub fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
+        let ns = now_ns().saturating_sub(watch.start_ns);
+        self.note(tier, ns, watch.cpu_start_ns.map(|start| thread_cpu_ns().saturating_sub(start)));
+        ns
+    }
+
+    /// As [`FaultCosts::took`], with the times.
+    pub(super) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
+        let (average, is_disk) = match tier {
+            Tier::Pool => (&self.pool_cpu_ns, 0),
+            Tier::Disk => (&self.disk_cpu_ns, WHOLE),
+            _ => return,
+        };
+        cpu_ns.into_iter().for_each(|cpu_ns| follow_capped(average, cpu_ns, 16));
+        if tier == Tier::Disk {
+            follow_capped(&self.disk_fault_ns, ns, 64);
+            self.waited_ns.fetch_add(ns.saturating_sub(self.disk_cpu_ns.load(Relaxed)), Relaxed);
+        }
+        let share = self.disk_share.load(Relaxed);
+        self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
+    }
+
+    /// So many pages left, for so much processor time.
+    pub fn left(&self, pages: u64, cpu_ns: u64) {
+        let each_ns = cpu_ns.checked_div(pages);
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
+    }
+
+    /// So many pages went on from the pool to the disk, for so much processor time.
+    pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
+        let each_ns = cpu_ns.checked_div(pages);
+        each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
+    }
+
+    /// Background reclaim has used so much of a processor.
+    pub fn reclaimed_behind(&self, cpu_ns: u64) {
+        self.behind_ns.fetch_add(cpu_ns, Relaxed);
+    }
+
+    /// Whether the process leaves a processor to background reclaim, whatever that itself
+    /// uses. Of others' use nothing is known, and what threads pack themselves counts as
+    /// used.
+    #[must_use]
+    pub fn leaves_a_processor(&self) -> bool {
+        // Among as many busy threads as processors it has a share of n / (n + 1) for itself:
+        // half-way from there to a whole one.
+        let (n, whole) = (self.processors, u64::from(WHOLE));
+        self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
+    }
+
+    /// Looks how idle the processors were, when that is due.
+    pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+        let since_ns = self.window_ns.load(Relaxed);
+        let wall_ns = now_ns.saturating_sub(since_ns);
+        let is_mine =
+            || self.window_ns.compare_exchange(since_ns, now_ns, Relaxed, Relaxed).is_ok();
+        if wall_ns < WINDOW_NS || !is_mine() {
+            return;
+        }
+        let cpu_ns = cpu_ns();
+        let busy_ns = cpu_ns.saturating_sub(self.window_cpu_ns.swap(cpu_ns, Relaxed));
+        let waited_ns = self.waited_ns.swap(0, Relaxed);
+        let behind_ns = self.behind_ns.swap(0, Relaxed);
+        if since_ns == 0 {
+            return;
+        }
+        let all_ns = self.processors * wall_ns;
+        let spare_ns = (all_ns + behind_ns).saturating_sub(busy_ns).min(all_ns);
+        follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
+        let idle_ns = all_ns.saturating_sub(busy_ns);
+        let share = if waited_ns < wall_ns / LEAST_WAITED {
+            // Where hardly anybody waits, and no processor is idle, nothing is learnt.
+            if idle_ns < wall_ns / 2 {
+                return;
+            }
+            1.0
+        } else {
+            // However many wait, no more processors can be idle for them than there are.
+            idle_ns as f64 / waited_ns.min(all_ns) as f64
+        };
+        follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
+    }
+
+    /// Processor time for each page that leaves.
+    pub(super) fn leave_ns(&self) -> u64 {
+        self.leave_ns.load(Relaxed)
+    }
+
+    /// Processor time for each page that goes on from the pool to the disk.
+    pub(super) fn pass_on_ns(&self) -> u64 {
+        self.pass_on_ns.load(Relaxed)
+    }
+
+    /// How many of the faults are from the disk, out of [`WHOLE`].
+    pub(super) fn disk_share(&self) -> u32 {
+        self.disk_share.load(Relaxed)
+    }
+
+    /// What a page costs that is to come from the pool, and from the disk. Each makes
+    /// another one leave.
+    #[must_use]
+    pub fn faults_ns(&self) -> (u64, u64) {
+        let beside_ns = SIGNAL_NS + self.leave_ns();
+        let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
+        let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);
+        let waits_ns = waits_ns.saturating_mul(self.idle_share.load(Relaxed)) / u64::from(WHOLE);
+        (self.pool_cpu_ns.load(Relaxed) + beside_ns, disk_cpu_ns + waits_ns + beside_ns)
+    }
+}
+
+/// Moves an average by one in so many towards what something took: what was held up says
+/// little of those to come.
+fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
+    let most_ns = MOST_TIMES * average.load(Relaxed).max(LEAST_NS);
+    follow(average, ns.min(most_ns), of);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPU_NS: u64 = 40_000;
+    const DISK_NS: u64 = 200_000;
+
+    /// FaultCosts on two processors after reads that took so much of one, and for each phase
+    /// windows in which all threads together used so much of both, in percent, and waited
+    /// for so many reads.
+    fn after(phases: &[(u64, u64)]) -> FaultCosts {
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
+        let (mut now_ns, mut cpu_ns) = (7, 0);
+        costs.look(now_ns, || cpu_ns);
+        costs.waited_ns.store(0, Relaxed);
+        for (used_percent, reads) in phases.iter().flat_map(|phase| [phase; 100]) {
+            (0..*reads).for_each(|_| costs.note(Tier::Disk, DISK_NS, None));
+            now_ns += 2 * WINDOW_NS;
+            cpu_ns += 2 * WINDOW_NS * 2 * used_percent / 100;
+            costs.look(now_ns, || cpu_ns);
+            costs.look(now_ns + 1, || unreachable!("not due"));
+        }
+        costs
+    }
+
+    fn disk_ns(costs: &FaultCosts) -> u64 {
+        let (_, disk_ns) = costs.faults_ns();
+        disk_ns - SIGNAL_NS - costs.leave_ns()
+    }
+
+    #[test]
+    fn one_thread_that_waits_leaves_its_processor_idle() {
+        // Of 20 ms it waits for 16, and runs for the others.
+        let alone = disk_ns(&after(&[(10, 100)]));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
+        let nobody_waits = disk_ns(&after(&[(100, 0)]));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&nobody_waits), "{nobody_waits}");
+    }
+
+    #[test]
+    fn many_threads_that_wait_leave_no_processor_idle() {
+        let busy = disk_ns(&after(&[(100, 100)]));
+        assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
+        // Waiting for 32 ms of twice 20, of which both were idle for 8.
+        let half = disk_ns(&after(&[(80, 200)]));
+        let wanted = CPU_NS + (DISK_NS - CPU_NS) / 4;
+        assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn a_processor_that_is_idle_would_be_so_for_one_who_waits() {
+        let crowd = (100, 100);
+        let busy = disk_ns(&after(&[crowd, (100, 1)]));
+        assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
+        let alone = disk_ns(&after(&[crowd, (50, 1)]));
+        assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
+    }
+
+    #[test]
+    fn threads_that_wait_beside_idle_processors_are_no_crowd() {
+        // All of 32 wait all the time: 640 ms in 20, of which processors were used for a tenth.
+        let idle = disk_ns(&after(&[(10, 4_000)]));
+        assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
+    }
+
+    #[test]
+    fn a_read_that_was_held_up_counts_like_a_few() {
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
+        let before = disk_ns(&costs);
+        costs.note(Tier::Disk, 5_000_000_000, Some(4_000_000));
+        let after = disk_ns(&costs);
+        assert!(after > before && after < before * 5 / 4, "{before} and {after}");
+    }
+
+    #[test]
+    fn what_a_fault_from_the_pool_takes_is_what_it_takes_of_a_processor() {
+        let costs = FaultCosts::new(2);
+        (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, None));
+        assert_eq!(costs.faults_ns().0, POOL_FAULT_NS + SIGNAL_NS + LEAVE_NS);
+        (0..1000).for_each(|_| costs.note(Tier::Pool, 4_000_000, Some(8_000)));
+        let pool_ns = costs.faults_ns().0 - SIGNAL_NS - LEAVE_NS;
+        assert!((7_800..=8_000).contains(&pool_ns), "{pool_ns}");
+        costs.note(Tier::Zero, 1, Some(1));
+        assert_eq!(costs.disk_share(), 0);
+    }
+
+    #[test]
+    fn a_clock_that_begins_anew_is_no_use_of_processors() {
+        let costs = FaultCosts::new(2);
+        costs.look(WINDOW_NS, || 1_000 * WINDOW_NS);
+        costs.look(3 * WINDOW_NS, || WINDOW_NS);
+        assert_eq!(costs.idle_share.load(Relaxed), u64::from(WHOLE));
+    }
+
+    #[test]
+    fn what_background_reclaim_uses_was_left_to_it() {
+        let leaves = |processors: u64, used_percent: u64, behind_percent: u64| {
+            let costs = FaultCosts::new(processors as usize);
+            let (mut now_ns, mut cpu_ns) = (7, 0);
+            costs.look(now_ns, || cpu_ns);
+            for _ in 0..100 {
+                now_ns += WINDOW_NS;
+                cpu_ns += WINDOW_NS * (used_percent + behind_percent) / 100;
+                costs.reclaimed_behind(WINDOW_NS * behind_percent / 100);
+                costs.look(now_ns, || cpu_ns);
+            }
+            costs.leaves_a_processor()
+        };
+        for behind_percent in [0, 50, 100] {
+            assert!(leaves(2, 100, behind_percent), "{behind_percent}");
+        }
+        assert!(!leaves(2, 150, 50) && !leaves(2, 200, 0) && !leaves(1, 100, 0));
+        assert!(leaves(4, 300, 100) && !leaves(4, 400, 0));
+        // All busy, and background reclaim one of them.
+        assert!(!leaves(2, 133, 67) && !leaves(3, 225, 75) && !leaves(4, 320, 80));
+        // Before anything is known.
+        assert!(
+            FaultCosts::new(2).leaves_a_processor() && !FaultCosts::new(1).leaves_a_processor()
+        );
+    }
+
+    #[test]
+    fn a_stopwatch_says_how_long_it_ran() {
+        let costs = FaultCosts::new(1);
+        let watch = Stopwatch::start();
+        let first = costs.took(Tier::Pool, &watch);
+        assert!(costs.took(Tier::Pool, &watch) >= first);
+    }
+}

@@ -1,0 +1,148 @@
+//! How old the objects of the pool are: how many of them are younger than one.
+//!
+//! Found by looking at some of them, taken at random, again and again. The oldest sixteenth
+//! of them is what the pool would give up first.
+
+use super::ghost_hits::STEPS;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Objects looked at each time, and that count together. The first time it is as many.
+const EACH_TIME: usize = 16;
+const SAMPLES: usize = 128;
+/// Places looked into for each that is wanted: not in all of them is an object.
+const TRIES: usize = 4;
+
+/// Objects that were looked at.
+#[derive(Debug)]
+pub(super) struct Samples {
+    distances: [u64; SAMPLES],
+    /// How many there were, and those from [`SAMPLES`] on in place of the first.
+    count: usize,
+    random: u64,
+}
+
+impl Default for Samples {
+    fn default() -> Samples {
+        Samples { distances: [0; SAMPLES], count: 0, random: 0 }
+    }
+}
+
+impl Samples {
+    /// What was looked at so far is not as it was.
+    pub(super) fn forget(&mut self) {
+        self.count = 0;
+    }
+
+    /// Looks at some more: `at_random` says how many pages left since the one did that a
+    /// random number stands for.
+    pub(super) fn look(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
+        let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
+        let until = self.count + wanted;
+        for _ in 0..TRIES * wanted {
+            if self.count == until {
+                break;
+            }
+            // The multiplier and increment of Knuth's MMIX.
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+            self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+            if let Some(distance) = at_random(self.random) {
+                self.distances[self.count % SAMPLES] = distance;
+                self.count += 1;
+            }
+        }
+    }
+}
+
+/// ObjectAges that so many sixteenths of the objects have not come to, in pages that left since;
+/// more than any while nothing is known.
+#[derive(Debug)]
+pub(super) struct ObjectAges([AtomicU64; STEPS]);
+
+impl Default for ObjectAges {
+    fn default() -> ObjectAges {
+        ObjectAges([const { AtomicU64::new(u64::MAX) }; STEPS])
+    }
+}
+
+impl ObjectAges {
+    /// Learns from what was looked at, if that was enough.
+    pub(super) fn learn(&self, samples: &Samples) {
+        if samples.count < STEPS {
+            return;
+        }
+        let mut sorted = samples.distances;
+        let sorted = &mut sorted[..samples.count.min(SAMPLES)];
+        sorted.sort_unstable();
+        for (at, age) in self.0.iter().enumerate() {
+            age.store(sorted[(at + 1) * sorted.len() / STEPS - 1], Relaxed);
+        }
+    }
+
+    /// Whether anything is known.
+    pub(super) fn are_known(&self) -> bool {
+        self.0.iter().all(|age| age.load(Relaxed) != u64::MAX)
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget(&self) {
+        self.0.iter().for_each(|age| age.store(u64::MAX, Relaxed));
+    }
+
+    /// Of `bytes` of objects, those that are younger than one after which so many pages
+    /// left.
+    pub(super) fn younger(&self, distance: u64, bytes: usize) -> usize {
+        let parts = self.0.iter().take_while(|age| age.load(Relaxed) < distance).count();
+        bytes / STEPS * parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn nothing_is_younger_while_nothing_is_known() {
+        let ages = ObjectAges::default();
+        assert_eq!(ages.younger(u64::MAX, 1600), 0);
+        let mut samples = Samples::default();
+        let few = Cell::new(STEPS - 1);
+        samples.look(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
+        ages.learn(&samples);
+        assert!(!ages.are_known());
+        assert_eq!(ages.younger(1 << 40, 1600), 0);
+        few.set(1);
+        samples.look(|_| few.replace(few.get().saturating_sub(1)).checked_sub(1).map(|_| 10));
+        ages.learn(&samples);
+        assert!(ages.are_known());
+        assert_eq!(ages.younger(11, 1600), 1600);
+    }
+
+    #[test]
+    fn shares_are_those_of_the_objects_and_what_was_long_ago_does_not_count() {
+        let (ages, mut samples) = (ObjectAges::default(), Samples::default());
+        for oldest in [1 << 20, 1000] {
+            for _ in 0..=SAMPLES / EACH_TIME {
+                samples.look(|random| Some((random >> 32) % oldest));
+            }
+            ages.learn(&samples);
+            assert_eq!(ages.younger(0, 1600), 0);
+            let half = ages.younger(oldest / 2, 1600);
+            assert!((500..=1100).contains(&half), "{half} of 1600 below {oldest} / 2");
+            assert_eq!(ages.younger(oldest, 1600), 1600);
+        }
+        ages.forget();
+        assert_eq!(ages.younger(u64::MAX, 1600), 0);
+    }
+
+    #[test]
+    fn what_is_not_there_is_no_sample_and_others_are_looked_at() {
+        let mut samples = Samples::default();
+        samples.look(|random| (random >> 60 == 0).then_some(1));
+        assert!((1..SAMPLES).contains(&samples.count), "{}", samples.count);
+        samples.look(|random| (random >> 63 == 0).then_some(1));
+        assert_eq!(samples.count, SAMPLES);
+        samples.look(|random| (random >> 63 == 0).then_some(1));
+        assert_eq!(samples.count, SAMPLES + EACH_TIME);
+    }
+}

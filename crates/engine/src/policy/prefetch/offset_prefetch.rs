@@ -1,0 +1,277 @@
+//! Pages that are touched together: what is touched right after a page, beside it.
+//!
+//! What a program touches is seldom a page long. A node of a tree, a row, a block
+//! with its header lie across two pages or three, in an order that is always the
+//! same: there is no stream, but whoever touches the one is about to touch the other.
+//! So each chunk of pages learns how likely each near page is to be read from the
+//! disk within a few faults of this one, for each offset apart (the idea of offset
+//! prefetchers in processors, P. Michaud, 2016); those that are likely enough are
+//! read along with it, at once, which takes hardly longer than one. That they would
+//! have been touched is not seen then. So every now and then none is read along.
+
+use crate::base::page::PageNo;
+use crate::memory::address_space::CHUNK_PAGES;
+use softswap_sys::memory::reserve_u64;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How far prefetch may lie from a page.
+const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
+/// Faults after which a page is not touched together with this one.
+const RECENT: usize = 8;
+/// Likelihoods are so many bits each, side by side in a word.
+const LIKELY_BITS: u32 = u64::BITS / OFFSETS.len() as u32;
+const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
+/// A read along with another costs some tenth of one alone, and room for a page
+/// that is wanted more if this one is not.
+const LIKELY: u64 = CERTAIN / 4;
+/// What one fault changes of a likelihood: an eighth of what is missing.
+const WEIGHT_SHIFT: u32 = 3;
+/// One in so many times nothing is read along, to see what would be touched.
+const PROBE_EVERY: u32 = 16;
+
+/// A set of offsets from a page.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offsets(u8);
+
+impl Offsets {
+    /// Those for whose pages `is_it` holds. Nobody is asked about pages that cannot be.
+    pub fn of(page: PageNo, is_it: impl Fn(PageNo) -> bool) -> Offsets {
+        let bit = |at: usize| {
+            let there = page.checked_add_signed(OFFSETS[at]);
+            u8::from(there.is_some_and(&is_it)) << at
+        };
+        Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at)))
+    }
+
+    /// The pages at these offsets from `page`.
+    pub fn pages(self, page: PageNo) -> impl Iterator<Item = PageNo> {
+        let is_in = move |at: &usize| self.0 >> at & 1 == 1;
+        let at = (0..OFFSETS.len()).filter(is_in);
+        at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub fn and(self, others: Offsets) -> Offsets {
+        Offsets(self.0 & others.0)
+    }
+
+    /// Those that are not in `others`.
+    #[must_use]
+    pub fn without(self, others: Offsets) -> Offsets {
+        Offsets(self.0 & !others.0)
+    }
+}
+
+/// What is known about pages that are touched together. Threads may overwrite each
+/// other's notes: all of it is an estimate.
+#[derive(Debug)]
+pub struct OffsetPrefetch {
+    /// Per chunk: how likely what lies at each of the [`OFFSETS`] is to follow.
+    chunks: &'static [AtomicU64],
+    /// The last pages that came from the disk, with the offsets that are being
+    /// watched and those of them that followed.
+    recent: [AtomicU64; RECENT],
+    next: AtomicUsize,
+    turns: AtomicU32,
+}
+
+impl OffsetPrefetch {
+    /// For a window of so many pages.
+    ///
+    /// # Errors
+    /// When there is no address space for the table.
+    pub fn new(pages: usize) -> io::Result<OffsetPrefetch> {
+        Ok(OffsetPrefetch {
+            chunks: reserve_u64(pages / CHUNK_PAGES as usize + 1)?,
+            recent: [const { AtomicU64::new(0) }; RECENT],
+            next: AtomicUsize::new(0),
+            turns: AtomicU32::new(0),
+        })
+    }
+
+    fn chunk(&self, page: PageNo) -> &AtomicU64 {
+        &self.chunks[(page / CHUNK_PAGES) as usize]
+    }
+
+    /// Which of the pages at `others` from a page had better be read along with it.
+    #[must_use]
+    pub fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
+        let chunk = self.chunk(page).load(Relaxed);
+        let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;
+        let likely = Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at))).and(others);
+        if likely.is_empty() || self.is_probe() { Offsets::default() } else { likely }
+    }
+
+    /// Whether it is time to see what would be touched: spread out, so that what a
+    /// program does in turn is not seen at the same place each time.
+    fn is_probe(&self) -> bool {
+        const GOLDEN: u32 = 0x9E37_79B9;
+        let turn = self.turns.fetch_add(1, Relaxed);
+        turn.wrapping_mul(GOLDEN) < u32::MAX / PROBE_EVERY
+    }
+
+    /// Notes a page that comes from the disk because it is touched. What lies at
+    /// `watched` from it could follow: it is on the disk, and is not read along.
+    pub fn note(&self, page: PageNo, watched: Offsets) {
+        for entry in &self.recent {
+            let bits = entry.load(Relaxed);
+            let (before, watched, _) = parted(bits);
+            let follows = Offsets::of(before, |near| near == page).and(watched);
+            if !follows.is_empty() {
+                entry.store(bits | u64::from(follows.0), Relaxed);
+            }
+        }
+        if watched.is_empty() {
+            return;
+        }
+        let place = self.next.fetch_add(1, Relaxed) % RECENT;
+        let entry = page << 16 | u64::from(watched.0) << 8;
+        self.learn(self.recent[place].swap(entry, Relaxed));
+    }
+
+    /// Notes what followed a page.
+    fn learn(&self, entry: u64) {
+        let (page, watched, followed) = parted(entry);
+        let chunk = self.chunk(page);
+        let mut bits = chunk.load(Relaxed);
+        for at in (0..OFFSETS.len()).filter(|at| watched.0 >> at & 1 == 1) {
+            let likely = likelihood(bits, at);
+            let moved = match followed.0 >> at & 1 == 1 {
+                true => likely + (CERTAIN - likely).div_ceil(1 << WEIGHT_SHIFT),
+                false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
+            };
+            let shift = at as u32 * LIKELY_BITS;
+            bits = bits & !(CERTAIN << shift) | moved << shift;
+        }
+        chunk.store(bits, Relaxed);
+    }
+}
+
+/// The page, what is watched beside it, and what of that has followed.
+fn parted(entry: u64) -> (PageNo, Offsets, Offsets) {
+    (entry >> 16, Offsets((entry >> 8) as u8), Offsets(entry as u8))
+}
+
+fn likelihood(chunk: u64, at: usize) -> u64 {
+    chunk >> (at as u32 * LIKELY_BITS) & CERTAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefetch() -> OffsetPrefetch {
+        OffsetPrefetch::new(1 << 20).unwrap()
+    }
+
+    fn all() -> Offsets {
+        Offsets::of(100, |_| true)
+    }
+
+    fn offsets(of: &[i64]) -> Offsets {
+        Offsets::of(100, |near| of.contains(&(near as i64 - 100)))
+    }
+
+    /// Touches with nothing read along.
+    fn note(prefetch: &OffsetPrefetch, pages: &[PageNo]) {
+        pages.iter().for_each(|page| prefetch.note(*page, all()));
+    }
+
+    /// What is likely, whatever turn it is.
+    fn likely(prefetch: &OffsetPrefetch, page: PageNo) -> Offsets {
+        let turns = (0..3).map(|_| prefetch.likely(page, all()));
+        turns.into_iter().find(|likely| !likely.is_empty()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_follows_a_page_mostly_is_read_along_soon() {
+        let prefetch = prefetch();
+        assert!(likely(&prefetch, 100).is_empty());
+        for row in 0..10 {
+            let page = 1024 + 40 * row;
+            note(&prefetch, &[page, page - 1, page + 2]);
+        }
+        // Seen from the first page of each three, from the second and the third.
+        assert_eq!(likely(&prefetch, 1030), offsets(&[-1, 2, 3]));
+        assert!(likely(&prefetch, 100).is_empty(), "another chunk is its own");
+    }
+
+    #[test]
+    fn what_follows_no_more_is_not_read_along_soon_after() {
+        let prefetch = prefetch();
+        for row in 0..20 {
+            note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]);
+        }
+        assert_eq!(likely(&prefetch, 1100), offsets(&[1]));
+        let turns = (0..2000).find(|row| {
+            let page = 1024 + 9 * (row % 50);
+            let along = prefetch.likely(page, all());
+            prefetch.note(page, all().without(along));
+            likely(&prefetch, page).is_empty()
+        });
+        assert!(turns.is_some_and(|turns| turns < 500), "after {turns:?} faults");
+    }
+
+    #[test]
+    fn every_now_and_then_nothing_is_read_along() {
+        let prefetch = prefetch();
+        (0..20).for_each(|row| note(&prefetch, &[1024 + 20 * row, 1025 + 20 * row]));
+        let probes = (0..160).filter(|_| prefetch.likely(1024, all()).is_empty()).count();
+        assert!((8..=12).contains(&probes), "{probes} of 160");
+        let even = (0..160).filter(|turn| prefetch.likely(1024, all()).is_empty() && turn % 2 == 0);
+        assert!((3..=7).contains(&even.count()), "whatever a program does in turn");
+        assert!(prefetch.likely(1024, Offsets::default()).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_watched_is_not_judged() {
+        let prefetch = prefetch();
+        (0..50).for_each(|row| prefetch.note(1024 + row, Offsets::default()));
+        assert!(likely(&prefetch, 1024).is_empty());
+        assert_eq!(all().without(offsets(&[2])).count(), OFFSETS.len() - 1);
+    }
+
+    proptest! {
+        /// Of touches that have nothing to do with each other hardly any is taken for
+        /// an offset that counts, and no page is ever named that does not exist.
+        #[test]
+        fn touches_at_random_follow_at_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
+            let prefetch = prefetch();
+            let mut named = 0;
+            for page in &pages {
+                prefetch.note(*page, all());
+                named += likely(&prefetch, *page).count();
+            }
+            prop_assert!(named < pages.len() / 2, "{} of {}", named, pages.len());
+        }
+
+        #[test]
+        fn offsets_name_the_pages_they_were_made_of(page in 0..1_u64 << 40, bits: u8) {
+            let wanted = |near: PageNo| bits >> (near % 8) & 1 == 1;
+            let offsets = Offsets::of(page, wanted);
+            let near = |other: &PageNo| *other != page && wanted(*other);
+            let mut expected: Vec<_> =
+                (page.saturating_sub(4)..=page + 4).filter(near).collect();
+            let mut found: Vec<_> = offsets.pages(page).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            prop_assert_eq!(found, expected);
+            prop_assert_eq!(offsets.count(), offsets.pages(page).count());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How pages pass through the pool: how old its oldest ones are, how many of all that
+//! leave the program's memory go on from there to the disk, and how many of these are
+//! touched again.
+//!
+//! What is found on the disk would still be in the pool, had that had room for all
+//! that went on since. When that was is not noted for each page, only when it left
+//! the program's memory; but all of them were about as old when they went on.
+//!
+//! Only what goes on from the pool is counted, all of it packed.
+
+use crate::base::average::follow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Pages that left after which what was counted before counts half.
+const HALF_LIFE_PAGES: u64 = 4096;
+/// One page that goes on changes the age of all by a share of what is missing: a 64th.
+const AGE_OF: u64 = 64;
+/// As long as few have gone on, it is as if so many had before, and come back.
+const UNKNOWN_PAGES: u64 = 64;
+
+/// What passes through the pool. Threads may overwrite each other's notes: all of it is an
+/// estimate.
+#[derive(Debug, Default)]
+pub struct WriteBackRate {
+    /// Pages that left memory between a page and its going on.
+    age: AtomicU64,
+    /// Pages that left memory, those that went on, and those found on the disk.
+    left: AtomicU64,
+    went_on: AtomicU64,
+    came_back: AtomicU64,
+}
+
+impl WriteBackRate {
+    /// So many pages left the program's memory, for the pool or not.
+    pub fn note_left(&self, pages: u64) {
+        let left = self.left.fetch_add(pages, Relaxed) + pages;
+        if left >= 2 * HALF_LIFE_PAGES {
+            self.counts().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
+        }
+    }
+
+    fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
+        [&self.left, &self.went_on, &self.came_back].into_iter()
+    }
+
+    /// Forgets all of it.
+    pub fn forget(&self) {
+        self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
+    }
+
+    /// A page of the pool is to go on: so many have left memory since it did.
+    pub fn note_age(&self, distance: u64) {
+        match self.age.load(Relaxed) {
+            0 => self.age.store(distance, Relaxed),
+            _ => follow(&self.age, distance, AGE_OF),
+        }
+    }
+
+    /// How many pages left memory while one was in the pool that is to go on; 0 while none
+    /// has.
+    #[must_use]
+    pub fn age(&self) -> u64 {
+        self.age.load(Relaxed)
+    }
+
+    /// So many pages went on to the disk, packed.
+    pub fn note_gone(&self, pages: u64) {
+        self.went_on.fetch_add(pages, Relaxed);
+    }
+
+    /// A touched page was found on the disk, packed, and so many have left memory since
+    /// it did. How many more pages the pool would have had to hold for it.
+    pub fn note_found(&self, distance: u64) -> u64 {
+        self.came_back.fetch_add(1, Relaxed);
+        let since = distance.saturating_sub(self.age.load(Relaxed));
+        let (went_on, left) = (self.went_on.load(Relaxed), self.left.load(Relaxed).max(1));
+        since.saturating_mul(went_on.min(left)) / left
+    }
+
+    /// How likely a page that goes on is to be touched, from 0 to 1. Those that come
+    /// along with others or ahead of touches do not count: they cost little.
+    #[must_use]
+    pub fn share_back(&self) -> f64 {
+        let (came_back, went_on) = (self.came_back.load(Relaxed), self.went_on.load(Relaxed));
+        ((came_back + UNKNOWN_PAGES) as f64 / (went_on + UNKNOWN_PAGES) as f64).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn what_went_on_just_now_had_needed_hardly_any_more_room() {
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_age(1000);
+        write_back_rate.note_left(2000);
+        write_back_rate.note_gone(500);
+        assert_eq!(write_back_rate.note_found(900), 0);
+        assert_eq!(write_back_rate.note_found(1000), 0);
+        // Of 400 that left since, a quarter went on.
+        assert_eq!(write_back_rate.note_found(1400), 100);
+    }
+
+    #[test]
+    fn what_comes_back_is_counted_against_what_went_on() {
+        let write_back_rate = WriteBackRate::default();
+        assert_eq!(write_back_rate.share_back(), 1.0, "not known");
+        write_back_rate.note_gone(6400);
+        assert!(write_back_rate.share_back() < 0.011);
+        (0..1552).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
+        assert_eq!(write_back_rate.share_back(), 0.25);
+        (0..10_000).for_each(|_| assert_eq!(write_back_rate.note_found(0), 0));
+        assert_eq!(write_back_rate.share_back(), 1.0);
+        write_back_rate.note_gone(100_000);
+        write_back_rate.forget();
+        assert_eq!(write_back_rate.share_back(), 1.0);
+    }
+
+    #[test]
+    fn what_was_long_ago_counts_little() {
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_age(64);
+        (0..100).for_each(|_| {
+            write_back_rate.note_left(100);
+            write_back_rate.note_gone(100);
+        });
+        assert!(write_back_rate.note_found(64 + 100) >= 90);
+        (0..1000).for_each(|_| write_back_rate.note_left(100));
+        assert_eq!(write_back_rate.note_found(64 + 100), 0, "nothing goes on any more");
+        (0..1000).for_each(|_| write_back_rate.note_age(6400));
+        write_back_rate.note_gone(100_000);
+        assert_eq!(write_back_rate.note_found(6000), 0, "younger than what goes on now");
+    }
+
+    proptest! {
+        /// A pool that is a queue, beside a larger one: what only the larger one still
+        /// has is told from what it has not either, about.
+        #[test]
+        fn a_larger_queue_has_what_needs_less_than_it_has_more(
+            packs in 1..=4_u64,
+            seed: u64,
+        ) {
+            const OBJECTS: usize = 500;
+            const MORE: usize = 100;
+            let write_back_rate = WriteBackRate::default();
+            let (mut pool, mut gone) = (VecDeque::new(), VecDeque::new());
+            let mut random = seed | 1;
+            let (mut right, mut all) = (0, 0);
+            for now in 0..40_000_u64 {
+                write_back_rate.note_left(1);
+                // One in so many packs; the others pass it by.
+                if now % packs == 0 {
+                    pool.push_back(now);
+                }
+                if pool.len() > OBJECTS {
+                    let oldest = pool.pop_front().unwrap();
+                    write_back_rate.note_age(now - oldest);
+                    write_back_rate.note_gone(1);
+                    gone.push_back(oldest);
+                    if gone.len() > 4 * MORE {
+                        gone.pop_front();
+                    }
+                }
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                if now > 10_000 && random % 64 == 0 {
+                    let at = (random >> 32) as usize % gone.len();
+                    let needed = write_back_rate.note_found(now - gone[at]);
+                    all += 1;
+                    let would_stay = gone.len() - at <= MORE;
+                    right += u32::from((needed <= MORE as u64) == would_stay);
+                }
+            }
+            prop_assert!(right * 10 >= all * 9, "{} of {}", right, all);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The numbers of the engine's own descriptors, which the program must not close.
+//!
+//! A program that becomes a daemon closes every descriptor there is, a child
+//! about to call exec closes all but a few. Closing userfaultfd would leave
+//! what is swapped out beyond reach. So the runtime asks here before it lets the
+//! program do anything with a number.
+
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+const NONE: i32 = -1;
+/// Rings for every context and area, files, userfaultfd, pipes to children.
+pub(crate) const MOST: usize = 8192;
+static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+/// Entries from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// No number below was ever kept: nearly all that are asked for.
+static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+
+/// Keeps a descriptor until [`forget`].
+pub fn keep(fd: i32) {
+    LOWEST.fetch_min(fd, Ordering::AcqRel);
+    for (index, slot) in KEPT.iter().enumerate() {
+        // First, so that whoever looks from now on sees the entry.
+        USED.fetch_max(index + 1, Ordering::AcqRel);
+        if slot.load(Ordering::Relaxed) == fd
+            || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            return;
+        }
+    }
+}
+
+/// The lowest number that was ever kept.
+pub(crate) fn lowest() -> i32 {
+    LOWEST.load(Ordering::Acquire)
+}
+
+fn used() -> &'static [AtomicI32] {
+    &KEPT[..USED.load(Ordering::Acquire)]
+}
+
+/// The descriptor may be closed again.
+pub fn forget(fd: i32) {
+    for slot in used() {
+        let _ = slot.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is kept.
+#[must_use]
+pub fn is_kept(fd: i32) -> bool {
+    fd >= LOWEST.load(Ordering::Acquire)
+        && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+}
+
+/// The lowest kept descriptor from `fd` on.
+#[must_use]
+pub fn next_from(fd: u32) -> Option<u32> {
+    let kept = used().iter().map(|slot| slot.load(Ordering::Relaxed));
+    kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_descriptors_are_found_in_order_until_forgotten() {
+        for fd in [100_900, 100_100, 100_500] {
+            keep(fd);
+        }
+        assert!(is_kept(100_500) && !is_kept(100_501) && !is_kept(NONE));
+        assert_eq!(next_from(100_101), Some(100_500));
+        forget(100_500);
+        assert_eq!(next_from(100_101), Some(100_900));
+        assert!(!is_kept(100_500));
+        forget(100_100);
+        forget(100_900);
+    }
+}

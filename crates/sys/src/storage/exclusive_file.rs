@@ -1,0 +1,306 @@
+//! A named file or block device for oneself: O_EXCL and `flock`.
+//!
+//! Everything is asked of one open descriptor, after it is locked, so that
+//! nothing can change between a check and its use:
+//!
+//! - a block device is opened with `O_EXCL`, which the kernel refuses while a
+//!   file system, swap, an array or another such opener has it or a part of
+//!   it, and which keeps those away from then on;
+//! - an exclusive `flock` keeps away others that lock, which are softswap and
+//!   `mkswap --lock`. It belongs to the open file, not to the process or the
+//!   number: it lasts until the last copy of the descriptor is closed, also
+//!   where the number changes or a forked child has one;
+//! - a write of no bytes changes nothing, but is refused (ETXTBSY) where the
+//!   kernel swaps to the file.
+
+use crate::descriptor::move_high;
+use crate::file::{SwapFile, plain};
+use crate::holders::{Use, use_of};
+use crate::memory::PAGE_SIZE;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::{Errno, retry_on_intr};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// udev locks a device for a moment whenever somebody has closed it, and a
+/// ring keeps its file open for a moment after its process has ended.
+const ATTEMPTS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a file or device was not claimed. Nothing was changed.
+///
+/// ```
+/// use softswap_sys::exclusive_file::{ClaimError, claim};
+/// use std::path::Path;
+///
+/// let refused = claim(Path::new("/dev/null")).unwrap_err();
+/// assert!(matches!(refused, ClaimError::Kind { kind: "a character device", .. }));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ClaimError {
+    #[error("{} does not exist: create it with `fallocate -l SIZE {}`, or name another", path.display(), path.display())]
+    Missing { path: PathBuf },
+    #[error("{} is {kind}: name a file or a block device", path.display())]
+    Kind { path: PathBuf, kind: &'static str },
+    #[error("{} may not be read and written by this user ({}): change its permissions, or name another", path.display(), plain(cause))]
+    Denied { path: PathBuf, cause: io::Error },
+    #[error("{} can only be read ({}): remount or unlock it for writing, or name another", path.display(), plain(cause))]
+    ReadOnly { path: PathBuf, cause: io::Error },
+    #[error("{} is {used}, and was not touched: {}, or name another", path.display(), used.way_out())]
+    InUse { path: PathBuf, used: Use },
+    #[error("{} or a part of it is in use by another program, and was not touched: end that program, or name another", path.display())]
+    Busy { path: PathBuf },
+    #[error("{} is locked by another softswap or mkswap, and was not touched: end that program, or name another", path.display())]
+    Locked { path: PathBuf },
+    #[error("{} cannot be locked ({}), so others could write to it, too: name a file on another file system", path.display(), plain(cause))]
+    NoLock { path: PathBuf, cause: io::Error },
+    #[error("{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} can be handled: name another device", path.display())]
+    Sectors { path: PathBuf, sector_bytes: u32 },
+    #[error("{} cannot be used: {}; name another", path.display(), plain(cause))]
+    Io { path: PathBuf, cause: io::Error },
+}
+
+impl ClaimError {
+    fn new(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        let cause = io::Error::from(errno);
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => Self::Missing { path },
+            Errno::ACCESS | Errno::PERM => Self::Denied { path, cause },
+            Errno::ROFS => Self::ReadOnly { path, cause },
+            Errno::TXTBSY => Self::Busy { path },
+            _ => Self::Io { path, cause },
+        }
+    }
+}
+
+/// A file or block device that is ours alone as long as this lives.
+///
+/// ```no_run
+/// use softswap_sys::exclusive_file::claim;
+///
+/// let area = claim("/swapfile".as_ref())?;
+/// println!("{} bytes, a device: {}", area.len_bytes, area.is_device);
+/// # Ok::<(), softswap_sys::exclusive_file::ClaimError>(())
+/// ```
+#[derive(Debug)]
+pub struct Claimed {
+    /// Open for reading and writing, past the page cache if possible.
+    pub file: SwapFile,
+    /// A block device, not a file.
+    pub is_device: bool,
+    /// Bytes in it.
+    pub len_bytes: u64,
+    /// Permissions, as chmod has them.
+    pub mode: u32,
+    /// The owner, if that is neither this user nor root.
+    pub foreign_owner: Option<u32>,
+}
+
+/// Claims the file or block device at `path`.
+///
+/// # Errors
+/// When it cannot be had, or somebody else has it.
+pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
+    for _ in 1..ATTEMPTS {
+        match claim_at_once(path) {
+            Err(ClaimError::Locked { .. } | ClaimError::Busy { .. }) => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+    claim_at_once(path)
+}
+
+/// As [`claim`], without patience.
+///
+/// # Errors
+/// As for [`claim`], also when somebody has it for a moment only.
+pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
+    let explain = |errno| ClaimError::new(path, errno);
+    // Opening other things can have effects, or wait for ever.
+    let stat = rustix::fs::stat(path).map_err(explain)?;
+    let is_device = is_device(path, &stat)?;
+    let (fd, direct) = open(path, is_device)?;
+    let stat = rustix::fs::fstat(&fd).map_err(explain)?;
+    if is_device != self::is_device(path, &stat)? {
+        // Another thing has this name by now, and was opened the wrong way.
+        return Err(ClaimError::Busy { path: path.to_owned() });
+    }
+    lock(path, &fd)?;
+    if let Some(used) = use_of(&stat) {
+        return Err(ClaimError::InUse { path: path.to_owned(), used });
+    }
+    match retry_on_intr(|| rustix::io::pwrite(&fd, &[], 0)) {
+        Err(Errno::TXTBSY) => {
+            return Err(ClaimError::InUse { path: path.to_owned(), used: Use::ActiveSwap });
+        }
+        // Opening succeeds, but for writing nothing is let through.
+        Err(errno @ (Errno::PERM | Errno::ACCESS)) if is_device => {
+            return Err(ClaimError::ReadOnly { path: path.to_owned(), cause: errno.into() });
+        }
+        result => result.map_err(explain)?,
+    };
+    if is_device {
+        let sector_bytes = rustix::fs::ioctl_blksszget(&fd).map_err(explain)?;
+        if sector_bytes as usize > PAGE_SIZE {
+            return Err(ClaimError::Sectors { path: path.to_owned(), sector_bytes });
+        }
+    }
+    let file = SwapFile::of(move_high(fd), direct);
+    let len_bytes =
+        file.len_bytes().map_err(|cause| ClaimError::Io { path: path.to_owned(), cause })?;
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    Ok(Claimed {
+        file,
+        is_device,
+        len_bytes,
+        mode: stat.st_mode & 0o7777,
+        foreign_owner: (!owners.contains(&stat.st_uid)).then_some(stat.st_uid),
+    })
+}
+
+fn is_device(path: &Path, stat: &Stat) -> Result<bool, ClaimError> {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return Ok(false),
+        FileType::BlockDevice => return Ok(true),
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "neither a file nor a block device",
+    };
+    Err(ClaimError::Kind { path: path.to_owned(), kind })
+}
+
+fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+    if is_device {
+        flags |= OFlags::EXCL;
+    }
+    let open = |more| rustix::fs::open(path, flags | more, Mode::empty());
+    let opened = match open(OFlags::DIRECT) {
+        Err(Errno::INVAL) => open(OFlags::empty()).map(|fd| (fd, false)),
+        result => result.map(|fd| (fd, true)),
+    };
+    opened.map_err(|errno| match errno {
+        Errno::BUSY => held(path),
+        // A device in use may be closed to writers for that very reason.
+        Errno::ACCESS | Errno::PERM | Errno::ROFS
+            if let Some(used) = crate::holders::use_of_path(path) =>
+        {
+            ClaimError::InUse { path: path.to_owned(), used }
+        }
+        Errno::ACCESS | Errno::PERM if is_device && is_write_protected(path) => {
+            ClaimError::ReadOnly { path: path.to_owned(), cause: errno.into() }
+        }
+        _ => ClaimError::new(path, errno),
+    })
+}
+
+/// Whether it is not for want of permissions that a device cannot be opened.
+fn is_write_protected(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// Who keeps a device from being opened exclusively.
+fn held(path: &Path) -> ClaimError {
+    let path = path.to_owned();
+    if let Some(used) = crate::holders::use_of_path(&path) {
+        return ClaimError::InUse { path, used };
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let locked = rustix::fs::open(&path, flags, Mode::empty()).is_ok_and(|fd| {
+        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+    });
+    if locked { ClaimError::Locked { path } } else { ClaimError::Busy { path } }
+}
+
+fn lock(path: &Path, fd: &OwnedFd) -> Result<(), ClaimError> {
+    let path = path.to_owned();
+    match retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(ClaimError::Locked { path }),
+        Err(errno) => Err(ClaimError::NoLock { path, cause: errno.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str, bytes: usize) -> Self {
+            let name = format!("softswap-claim-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, vec![7; bytes]).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_claim_lasts_as_long_as_any_copy_of_its_descriptor() {
+        let scratch = Scratch::new("copies", 8192);
+        let first = claim_at_once(&scratch.0).unwrap();
+        assert!(!first.is_device && first.len_bytes == 8192 && first.foreign_owner.is_none());
+        let copy = first.file.as_fd().try_clone_to_owned().unwrap();
+        let is_locked = || matches!(claim_at_once(&scratch.0), Err(ClaimError::Locked { .. }));
+        assert!(is_locked());
+        drop(first);
+        assert!(is_locked());
+        drop(copy);
+        // Other tests fork: their children have copies, too, for a moment.
+        let is_free = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !is_locked()
+        });
+        assert!(is_free);
+    }
+
+    #[test]
+    fn claiming_changes_nothing() {
+        let scratch = Scratch::new("unchanged", 10_000);
+        let before = std::fs::metadata(&scratch.0).unwrap();
+        drop(claim_at_once(&scratch.0).unwrap());
+        let after = std::fs::metadata(&scratch.0).unwrap();
+        assert_eq!(before.modified().unwrap(), after.modified().unwrap());
+        assert_eq!(std::fs::read(&scratch.0).unwrap(), [7; 10_000]);
+    }
+
+    #[test]
+    fn what_is_no_storage_is_refused_by_its_kind() {
+        for (path, kind) in [("/dev/null", "a character device"), ("/", "a directory")] {
+            let error = claim(Path::new(path)).unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains(kind), "{error}");
+        }
+        let error = claim(Path::new("/no/such/file")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/file") && error.contains("fallocate"), "{error}");
+    }
+
+    #[test]
+    fn a_running_program_is_not_for_swapping() {
+        let scratch = Scratch::new("program", 0);
+        // By another process: a program that is open for writing, also in a
+        // child that another test has just forked, does not start.
+        let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&scratch.0).status();
+        assert!(copy.unwrap().success());
+        std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut child = std::process::Command::new(&scratch.0).arg("1000").spawn().unwrap();
+        let refused = claim_at_once(&scratch.0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(refused, Err(ClaimError::Busy { .. })), "{refused:?}");
+    }
+}

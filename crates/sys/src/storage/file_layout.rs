@@ -1,0 +1,129 @@
+//! Whether a file has storage of its own for every page.
+//!
+//! A page that leaves DRAM must find room when memory is short. A hole, a
+//! piece shared with another file or a compressed one would need space that
+//! may not be there by then.
+
+use crate::fiemap::{self, FileExtent};
+use crate::file::SwapFile;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::AsFd;
+
+/// What a file lacks, and the byte at which that begins.
+///
+/// ```
+/// use softswap_sys::fiemap::FileExtent;
+/// use softswap_sys::file_layout::{Flaw, judge};
+///
+/// let extent = FileExtent::new(0, 1 << 30, 8192, 0).unwrap();
+/// assert_eq!(judge(&[extent], 8192), Ok(1));
+/// assert_eq!(judge(&[extent], 12288), Err(Flaw::Hole(8192)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// No storage.
+    Hole(u64),
+    /// Storage that other files have, too: reflinks, snapshots.
+    Shared(u64),
+    /// Storage that holds something else than the bytes: compressed,
+    /// encrypted, or packed together with other data.
+    Packed(u64),
+}
+
+/// Looks for the first flaw in the first `bytes` of a file. Without one, says
+/// in how many pieces they lie, where the file system tells.
+///
+/// # Errors
+/// What the kernel reported.
+pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Flaw>> {
+    match fiemap::extents(file.as_fd()) {
+        Ok(extents) => Ok(judge(&extents, bytes).map(Some)),
+        Err(error) if has_no_map(&error) => Ok(match first_hole(file)? {
+            Some(hole) if hole < bytes => Err(Flaw::Hole(hole)),
+            _ => Ok(None),
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+fn has_no_map(error: &io::Error) -> bool {
+    // The last one is the answer to a flag that is not known.
+    let answers = [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::EBADR];
+    error.raw_os_error().is_some_and(|errno| answers.contains(&errno))
+}
+
+/// Where the first hole begins. At the end of a file there is always one.
+fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Hole(0)) {
+        Ok(hole) => Ok(Some(hole)),
+        // An empty file, or a kernel that knows nothing of holes.
+        Err(Errno::NXIO | Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// How many pieces a file of these extents has within its first `bytes`.
+///
+/// # Errors
+/// What keeps it from being a swap area.
+pub fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
+    let (mut covered, mut pieces, mut physical) = (0, 0, None);
+    for extent in extents {
+        if covered >= bytes {
+            break;
+        }
+        if extent.logical > covered {
+            return Err(Flaw::Hole(covered));
+        }
+        if extent.is_shared() {
+            return Err(Flaw::Shared(extent.logical));
+        }
+        if !extent.is_placed() {
+            return Err(Flaw::Packed(extent.logical));
+        }
+        // Long pieces are cut into several extents of the file system's.
+        pieces += u64::from(physical != Some(extent.physical));
+        physical = Some(extent.physical + extent.length);
+        covered = extent.end();
+    }
+    if covered < bytes { Err(Flaw::Hole(covered)) } else { Ok(pieces) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fiemap::flags::{DATA_INLINE, ENCODED, SHARED, UNWRITTEN};
+
+    fn at(logical: u64, physical: u64, length: u64, flags: u32) -> FileExtent {
+        FileExtent::new(logical, physical, length, flags).unwrap()
+    }
+
+    #[test]
+    fn pieces_are_counted_by_where_they_lie() {
+        let extents = [at(0, 100, 10, 0), at(10, 110, 10, UNWRITTEN), at(20, 500, 10, 0)];
+        assert_eq!(judge(&extents, 30), Ok(2));
+        assert_eq!(judge(&extents, 20), Ok(1), "what lies behind is of no interest");
+        assert_eq!(judge(&[], 0), Ok(0));
+    }
+
+    #[test]
+    fn flaws_are_found_where_they_begin_and_only_where_it_matters() {
+        assert_eq!(judge(&[], 10), Err(Flaw::Hole(0)));
+        assert_eq!(judge(&[at(5, 0, 10, 0)], 10), Err(Flaw::Hole(0)));
+        let hole = [at(0, 0, 10, 0), at(20, 20, 10, 0)];
+        assert_eq!(judge(&hole, 30), Err(Flaw::Hole(10)));
+        assert_eq!(judge(&hole, 10), Ok(1));
+        assert_eq!(judge(&hole[..1], 11), Err(Flaw::Hole(10)));
+        for (flag, flaw) in [
+            (SHARED, Flaw::Shared(10)),
+            (ENCODED, Flaw::Packed(10)),
+            (DATA_INLINE, Flaw::Packed(10)),
+        ] {
+            let extents = [at(0, 0, 10, 0), at(10, 10, 10, flag)];
+            assert_eq!(judge(&extents, 20), Err(flaw));
+            assert_eq!(judge(&extents, 10), Ok(1));
+        }
+    }
+}
