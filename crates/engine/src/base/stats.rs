@@ -11,6 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const STATS_VERSION: u64 = 11;
 
 /// Where a page was when it was touched.
+///
+/// ```
+/// use softswap_engine::base::stats::{TIERS, Tier};
+/// assert_eq!(Tier::Pool.name(), "pool");
+/// assert_eq!(TIERS[Tier::Disk as usize], Tier::Disk);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Tier {
@@ -232,6 +238,12 @@ counters! {
 
 /// Why the engine stopped the program, for the summary; the message on
 /// standard error has the details.
+///
+/// ```
+/// use softswap_engine::base::stats::StopReason;
+/// let reason = StopReason::from_code(4).unwrap();
+/// assert_eq!(reason.text(), "no memory could be freed within the budget");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum StopReason {
@@ -291,6 +303,16 @@ pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + transfer
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
+///
+/// ```
+/// use softswap_engine::base::stats::*;
+/// use std::sync::atomic::AtomicU64;
+/// let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+/// let stats = Stats::new(words.leak());
+/// stats.record_fault(Tier::Pool, 3_000);
+/// assert_eq!(stats.faults(Tier::Pool), 1);
+/// assert_eq!(stats.get(Counter::StalledNs), 3_000);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     words: &'static [AtomicU64],

@@ -8,6 +8,13 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// What is to pack pages.
+///
+/// ```
+/// use softswap_engine::codec::Choice;
+/// assert_eq!("lz4".parse(), Ok(Choice::LZ4));
+/// assert_eq!("none".parse(), Ok(Choice::NONE));
+/// assert_eq!(Choice::Auto.to_string(), "auto");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// `auto`: LZ4, or zstd while that gains more than it costs.
@@ -37,6 +44,12 @@ impl fmt::Display for Choice {
 }
 
 /// What is no choice.
+///
+/// ```
+/// use softswap_engine::codec::Choice;
+/// let error = "lz5".parse::<Choice>().unwrap_err();
+/// assert!(error.to_string().contains("lz5"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",

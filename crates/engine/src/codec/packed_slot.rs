@@ -26,6 +26,12 @@ pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
 /// What was read is no packed page, or has no such part.
+///
+/// ```
+/// use softswap_engine::codec::packed_slot::part;
+/// let error = part(&[0; 4096], 3).unwrap_err();
+/// assert_eq!(error.to_string(), "a packed page has no part 3");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a packed page has no part {part}")]
 pub struct NoPart {
@@ -34,6 +40,15 @@ pub struct NoPart {
 }
 
 /// How full a page is that is being packed.
+///
+/// ```
+/// use softswap_engine::codec::packed_slot::{SlotPacker, part};
+/// let mut page = [0; 4096];
+/// let mut packer = SlotPacker::default();
+/// assert_eq!(packer.add(&mut page, 1, b"one page"), Some(0));
+/// assert_eq!(packer.add(&mut page, 2, b"another"), Some(1));
+/// assert_eq!(part(&page, 1), Ok((2, &b"another"[..])));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlotPacker {
     count: usize,

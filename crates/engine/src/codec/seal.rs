@@ -22,6 +22,12 @@ pub(crate) const TAG_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 
 /// Why there is no key.
+///
+/// ```
+/// use softswap_engine::codec::seal::NoKey;
+/// let error = NoKey::from(std::io::Error::other("no entropy"));
+/// assert!(error.to_string().contains("--no-encrypt"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot make the key that encrypts the swap areas ({0}); --no-encrypt does without, and leaves \
@@ -30,6 +36,13 @@ const KEY_BYTES: usize = 32;
 pub struct NoKey(#[from] io::Error);
 
 /// What is kept in DRAM of a page that left it.
+///
+/// ```
+/// use softswap_engine::codec::seal::{Seal, Sealer};
+/// let mut page = [7; 4096];
+/// let seal = Sealer::checking().seal(1, 1, &mut page);
+/// assert!(matches!(seal, Some(Seal::Checksum(_))));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// A checksum: the page is stored as it was.
@@ -39,6 +52,17 @@ pub enum Seal {
 }
 
 /// Seals pages on their way out and opens them on their way in.
+///
+/// ```
+/// use softswap_engine::codec::seal::Sealer;
+/// let sealer = Sealer::encrypting().unwrap();
+/// let mut page = [7; 4096];
+/// let (slot, generation) = (12, 1);
+/// let seal = sealer.seal(slot, generation, &mut page).unwrap();
+/// assert_ne!(page, [7; 4096]);
+/// assert!(sealer.open(slot, generation, &mut page, seal));
+/// assert_eq!(page, [7; 4096]);
+/// ```
 pub struct Sealer {
     /// Without one, pages get a checksum only.
     key: Option<Secret<LessSafeKey>>,

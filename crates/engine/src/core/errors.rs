@@ -19,6 +19,13 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
 }
 
 /// Why a page cannot be had.
+///
+/// ```
+/// use softswap_engine::base::stats::StopReason;
+/// use softswap_engine::core::errors::FaultError;
+/// assert_eq!(FaultError::NotMapped.stop_reason(), None);
+/// assert_eq!(FaultError::Corrupt { slot: 7 }.stop_reason(), Some(StopReason::WrongData));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
     /// The address does not belong to the program.
@@ -92,6 +99,12 @@ pub enum UnpackError {
 }
 
 /// Nothing can leave DRAM any more.
+///
+/// ```
+/// use softswap_engine::core::errors::{Exhausted, FaultError};
+/// // The thread takes its signal, then touches the page again.
+/// assert!(FaultError::from(Exhausted::Signal).is_for_a_signal());
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
     /// The swap area takes no more pages.
@@ -116,6 +129,11 @@ pub enum Exhausted {
 }
 
 /// Why a page cannot be written out.
+///
+/// ```
+/// use softswap_engine::core::errors::NoSlot;
+/// assert!(NoSlot::ForkedChild.to_string().starts_with("a forked child cannot write"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NoSlot {
     /// The swap areas are full.

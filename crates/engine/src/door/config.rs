@@ -15,6 +15,12 @@ use std::path::PathBuf;
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 
 /// One swap area, as asked for.
+///
+/// ```
+/// use softswap_engine::door::config::AreaSpec;
+/// let spec = AreaSpec { priority: Some(10), ..AreaSpec::new("/var/tmp") };
+/// assert_eq!(spec.limit_bytes, None);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaSpec {
     /// A directory, for an unlinked file in it; or a swap file or device.
@@ -71,6 +77,13 @@ impl AreaSpec {
 }
 
 /// What compressed pages may take of the budget.
+///
+/// ```
+/// use softswap_engine::door::config::PoolLimit;
+/// assert_eq!("auto".parse(), Ok(PoolLimit::Auto));
+/// assert_eq!("20%".parse(), Ok(PoolLimit::Percent(20)));
+/// assert_eq!("64M".parse(), Ok(PoolLimit::Bytes(64 << 20)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
     /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
@@ -82,6 +95,12 @@ pub enum PoolLimit {
 }
 
 /// A text that is no limit of the pool.
+///
+/// ```
+/// use softswap_engine::door::config::PoolLimit;
+/// let error = "90%".parse::<PoolLimit>().unwrap_err();
+/// assert!(error.to_string().contains("from 0% to 80%"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \

@@ -26,6 +26,13 @@ pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 
 /// A request.
+///
+/// ```
+/// use softswap_engine::door::control_protocol::Request;
+/// assert_eq!(Request::parse(b"softswap 1 stat"), Ok(Request::Stat));
+/// assert_eq!(Request::parse(b"softswap 1 get codec"), Ok(Request::Get(Some("codec"))));
+/// assert!(Request::parse(b"GET / HTTP/1.1").is_err());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Everything that is known about the run so far.
@@ -120,6 +127,12 @@ fn everything(engine: &Engine, uptime: Duration) -> String {
 }
 
 /// What a program answered.
+///
+/// ```
+/// use softswap_engine::door::control_protocol::Answer;
+/// assert_eq!(Answer::parse(b"ok\ncodec lz4\n"), Answer::Ok("codec lz4\n".into()));
+/// assert_eq!(Answer::parse(b"ok\ncut of"), Answer::Garbled);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Done; what was asked for.
@@ -155,6 +168,12 @@ pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// What an answer to [`Request::Stat`] tells.
+///
+/// ```
+/// use softswap_engine::door::control_protocol::Snapshot;
+/// // Without counters of this version there is nothing to show.
+/// assert!(Snapshot::parse("uptime_ns 5\nsetting codec lz4\n").is_err());
+/// ```
 #[derive(Debug)]
 pub struct Snapshot {
     /// How long the engine has been up.
@@ -189,6 +208,12 @@ impl Snapshot {
 }
 
 /// The counters are those of another version of softswap.
+///
+/// ```
+/// use softswap_engine::door::control_protocol::Snapshot;
+/// let error = Snapshot::parse("").unwrap_err();
+/// assert!(error.to_string().starts_with("the program runs another version"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the program runs another version of softswap; ask it with the command of that version")]
 pub struct OtherVersion;

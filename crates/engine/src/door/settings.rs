@@ -7,6 +7,13 @@ use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One key of the table.
+///
+/// ```
+/// use softswap_engine::door::settings::SETTINGS;
+/// for setting in &SETTINGS {
+///     println!("{} ({}): {}", setting.key, setting.values, setting.meaning);
+/// }
+/// ```
 pub struct Setting {
     /// Its name.
     pub key: &'static str,

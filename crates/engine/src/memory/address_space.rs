@@ -35,6 +35,13 @@ const LEAST_ROOM_SHARE: u64 = 1024;
 const MOST_ROOM_SHARE: u64 = 16;
 
 /// The program's address space within the window.
+///
+/// ```
+/// use softswap_engine::memory::address_space::AddressSpace;
+/// let space = AddressSpace::new(1 << 18).unwrap();
+/// space.add(&mut space.lock(), 0..16);
+/// assert_eq!(space.high(), 16);
+/// ```
 pub struct AddressSpace {
     /// Where to begin to look in the lower half and in the upper one.
     firsts: [PageNo; 2],
@@ -51,6 +58,14 @@ pub struct AddressSpace {
 }
 
 /// What the lock protects: who owns which range.
+///
+/// ```
+/// use softswap_engine::memory::address_space::AddressSpace;
+/// let space = AddressSpace::new(1 << 18).unwrap();
+/// let mut layout = space.lock();
+/// space.add(&mut layout, 64..128);
+/// assert_eq!(space.high(), 128);
+/// ```
 #[derive(Default)]
 pub struct Layout {
     taken: RangeSet<PageNo>,

@@ -34,6 +34,15 @@ const MOST_PASSED_OVER: usize = 4096;
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The hand, and what is known of pages that left.
+///
+/// ```
+/// use softswap_engine::policy::clock::Clock;
+/// use softswap_engine::policy::refault::{FRESH, Weight};
+/// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
+/// assert_eq!(clock.heat_of_new(7), FRESH);
+/// clock.note_eviction(7);
+/// assert!(clock.heat_of_refault(7, 1 << 10, Weight::EVEN) >= FRESH);
+/// ```
 #[derive(Debug)]
 pub struct Clock {
     hand: Mutex<Hand>,

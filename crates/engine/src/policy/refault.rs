@@ -45,6 +45,14 @@ const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
 /// What it costs to bring a page back, beside what that costs on average.
+///
+/// ```
+/// use softswap_engine::policy::{clock::Clock, refault::Weight};
+/// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
+/// clock.note_eviction(7);
+/// // From a pool in which all pages cost the same.
+/// let _heat = clock.heat_of_refault(7, 1 << 10, Weight::EVEN);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
     /// For this page.

@@ -67,6 +67,13 @@ struct Set {
 }
 
 /// Pages that have left lately.
+///
+/// ```
+/// use softswap_engine::store::standby::Standby;
+/// let standby = Standby::new(4096);
+/// assert!(!standby.is_on()); // Not before refaults show that it pays.
+/// assert_eq!(standby.used_bytes(), 0);
+/// ```
 pub struct Standby {
     most_pages: usize,
     /// Made when they are first wanted.

@@ -35,6 +35,14 @@ pub(super) const WHOLE: u8 = PART_LIMIT;
 pub type PageNo = u64;
 
 /// Where a page is.
+///
+/// ```
+/// use softswap_engine::base::page::{PageTable, Place};
+/// use std::sync::atomic::AtomicU64;
+/// let words = [AtomicU64::new(0)];
+/// let table = PageTable::new(&words);
+/// assert_eq!(table.claim(0).before().place(), Place::Vacant);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Nothing is stored: never touched, discarded, or not mapped at all.
@@ -203,6 +211,13 @@ impl Place {
 }
 
 /// An entry as it was at one moment.
+///
+/// ```
+/// use softswap_engine::base::page::{PageTable, Place};
+/// use std::sync::atomic::AtomicU64;
+/// let words = [AtomicU64::new(0)];
+/// assert_eq!(PageTable::new(&words).load(0).place(), Place::Vacant);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub(super) u64);
 

@@ -7,6 +7,15 @@ use crate::base::primitive::{self, AtomicU64, Ordering};
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
 /// The entries of a run of pages (the whole window, in an engine).
+///
+/// ```
+/// use softswap_engine::base::page::{PageTable, Place};
+/// use std::sync::atomic::AtomicU64;
+/// let words = [AtomicU64::new(0)];
+/// let table = PageTable::new(&words);
+/// table.claim(0).publish(Place::Slot { slot: 7 });
+/// assert_eq!(table.load(0).place(), Place::Slot { slot: 7 });
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PageTable<'t> {
     words: &'t [AtomicU64],
@@ -14,6 +23,18 @@ pub struct PageTable<'t> {
 
 /// The right to change one page's place. Dropped without [`Claim::publish`],
 /// the page is where it was.
+///
+/// ```
+/// use softswap_engine::base::page::{PageTable, Place};
+/// use std::sync::atomic::AtomicU64;
+/// let words = [AtomicU64::new(0)];
+/// let table = PageTable::new(&words);
+/// let claim = table.claim(0);
+/// // Nobody else changes the entry until this.
+/// claim.publish(Place::Pool { handle: 1 });
+/// drop(table.claim(0));
+/// assert_eq!(table.load(0).place(), Place::Pool { handle: 1 });
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Claim<'t> {

@@ -23,6 +23,13 @@ const NAP_NS: u64 = 5_000_000;
 const PAGES_BETWEEN_LOOKS: usize = 16;
 
 /// How far the pinning of a buffer came, and why no further.
+///
+/// ```
+/// use softswap_engine::door::engine::pinning::{Pinned, Then};
+/// let pinned = Pinned { bytes: 4096, then: Then::Missing };
+/// // As the kernel: what came before the bad address is transferred.
+/// assert!(pinned.bytes > 0 && pinned.then != Then::Done);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
     /// Bytes from its start that are pinned.
@@ -32,6 +39,16 @@ pub struct Pinned {
 }
 
 /// Why no more is pinned.
+///
+/// ```
+/// use softswap_engine::door::engine::pinning::Then;
+/// let says = |then| match then {
+///     Then::Done => "call the kernel",
+///     Then::Missing => "EFAULT, or a short transfer",
+///     Then::Signal => "run the handler, then go on",
+/// };
+/// assert_eq!(says(Then::Done), "call the kernel");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// All is that was asked for.

@@ -44,6 +44,12 @@ const WAIT_NS: u64 = 1_000_000;
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
 /// How many buffers there are, in slots of a page.
+///
+/// ```
+/// use softswap_engine::store::bounce::{Pools, Shape};
+/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 1, extra_bytes: 0 };
+/// assert!(Pools::new(shape).is_ok());
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Areas of the primary pool; rounded up to a power of two.
@@ -57,6 +63,14 @@ pub struct Shape {
 }
 
 /// All bounce buffers of an engine.
+///
+/// ```
+/// use softswap_engine::store::bounce::{Pools, Shape};
+/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 1, extra_bytes: 0 };
+/// let pools = Pools::new(shape).unwrap();
+/// let buffer = pools.take(0, 8).unwrap();
+/// assert_eq!(buffer.len(), 8 * 4096);
+/// ```
 #[derive(Debug)]
 pub struct Pools {
     order: Order,
@@ -264,6 +278,16 @@ impl Pools {
 }
 
 /// A buffer held; dropped, it goes back to where it came from.
+///
+/// ```
+/// use softswap_engine::store::bounce::{Pools, Shape};
+/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
+/// let pools = Pools::new(shape).unwrap();
+/// let mut buffer = pools.take(0, 1).unwrap();
+/// buffer.fill(7);
+/// drop(buffer); // Its slots are free again.
+/// assert!(pools.take(0, 64).is_some());
+/// ```
 #[derive(Debug)]
 pub struct Buffer<'p> {
     /// `None` only while it is dropped.

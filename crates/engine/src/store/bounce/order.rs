@@ -14,6 +14,12 @@
 //! contention for non-primary IO TLB pools" to Linux.
 
 /// The order of a search.
+///
+/// ```
+/// use softswap_engine::store::bounce::{Order, Pools, Shape};
+/// let shape = Shape { areas: 2, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
+/// assert!(Pools::in_order(shape, Order::AreaFirst).unwrap().take(1, 1).is_some());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The own area of every pool, then the next area of every pool.

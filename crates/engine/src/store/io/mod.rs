@@ -181,6 +181,11 @@ pub trait Device: Send + Sync {
 }
 
 /// What was asked of a device.
+///
+/// ```
+/// use softswap_engine::store::io::Operation;
+/// assert_ne!(Operation::Read, Operation::Write);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Read from the device.
@@ -211,6 +216,11 @@ impl fmt::Display for Operation {
 }
 
 /// Why an operation ended early.
+///
+/// ```
+/// use softswap_engine::store::io::IoErrorKind;
+/// assert_ne!(IoErrorKind::Errno(5), IoErrorKind::Stopped);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoErrorKind {
     /// The kernel's error number.

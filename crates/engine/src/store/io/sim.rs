@@ -16,6 +16,13 @@ use std::time::Duration;
 const STRIPE_BYTES: usize = 256 << 10;
 
 /// What goes wrong with a transfer.
+///
+/// ```
+/// use softswap_engine::store::io::sim::{Fault, SimDevice};
+/// use softswap_engine::store::io::Operation;
+/// let device = SimDevice::new(1 << 20, 1);
+/// device.fail(Operation::Read, 0, 1, Fault::Errno(5));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this error number; nothing is transferred.
@@ -49,6 +56,11 @@ struct Plan {
 
 /// How many operations a device has seen, failed ones included. A transfer
 /// that is continued counts each time.
+///
+/// ```
+/// use softswap_engine::store::io::SimDevice;
+/// assert_eq!(SimDevice::new(1 << 20, 1).counts().read_bytes, 0);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -61,6 +73,12 @@ pub struct Counts {
 }
 
 /// A simulated device.
+///
+/// ```
+/// use softswap_engine::store::io::SimDevice;
+/// let device = SimDevice::new(1 << 20, 1);
+/// assert_eq!(device.counts().writes, 0);
+/// ```
 #[derive(Debug)]
 pub struct SimDevice {
     capacity_bytes: u64,

@@ -13,6 +13,13 @@ pub(super) const TAG_BITS: u32 = 2;
 const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS == 58);
 
 /// Where one object is, in 58 bits.
+///
+/// ```
+/// use softswap_engine::store::pool::Pool;
+/// let pool = Pool::new(1 << 20).unwrap();
+/// let handle = pool.store(b"packed", 42, 1).unwrap();
+/// assert_eq!((handle.packed_bytes(), handle.tag()), (6, 1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Handle(u64);
 

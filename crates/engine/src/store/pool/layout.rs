@@ -12,6 +12,12 @@ pub(crate) const OWNER_BITS: u32 = 40;
 pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 
 /// The pool has no slab left and no slot that the object fits.
+///
+/// ```
+/// use softswap_engine::store::pool::Pool;
+/// let error = Pool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err();
+/// assert_eq!(error.to_string(), "the compressed pool is full");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the compressed pool is full")]
 pub struct PoolFull;

@@ -64,6 +64,16 @@ struct LockedSlab(Mutex<Slab>);
 const _: () = assert!(size_of::<LockedSlab>() == 64);
 
 /// The compressed pool.
+///
+/// ```
+/// use softswap_engine::store::pool::Pool;
+/// let pool = Pool::new(1 << 20).unwrap();
+/// let page = 42;
+/// let handle = pool.store(b"a compressed page", page, 1).unwrap();
+/// assert_eq!(pool.load(handle, |packed| packed.len()), Ok(17));
+/// pool.free(handle);
+/// assert_eq!(pool.stored_bytes(), 0);
+/// ```
 pub struct Pool {
     slabs: Box<[LockedSlab]>,
     directory: Mutex<Directory>,

@@ -22,6 +22,13 @@ const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
 pub const MAX_AREAS: usize = 1 << (40 - SLOT_BITS);
 
 /// Where an area's pages go.
+///
+/// ```
+/// use softswap_engine::store::swap::Layout;
+/// let layout =
+///     Layout::Growing { limit_bytes: None, reserve_bytes: 1 << 30, chunk_bytes: 64 << 20 };
+/// assert!(matches!(layout, Layout::Growing { limit_bytes: None, .. }));
+/// ```
 pub enum Layout {
     /// A file that grows and shrinks, up to a limit if there is one.
     Growing {

@@ -20,6 +20,11 @@ pub(crate) enum Kind {
 }
 
 /// A magic number.
+///
+/// ```
+/// use softswap_engine::store::swap::contents::recognise;
+/// assert_eq!(recognise(&[0; 4096]).count(), 0);
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Magic {
     /// What it stands for, with its article.

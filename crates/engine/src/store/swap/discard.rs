@@ -4,6 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 /// As `swapon --discard` has it.
+///
+/// ```
+/// use softswap_engine::store::swap::Discard;
+/// assert_eq!(Discard::None.to_string().parse(), Ok(Discard::None));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discard {
     /// Never.
@@ -46,6 +51,11 @@ impl fmt::Display for Discard {
 }
 
 /// Not one of the words.
+///
+/// ```
+/// use softswap_engine::store::swap::Discard;
+/// assert!("sometimes".parse::<Discard>().is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no discard `{0}`; give once, pages, both or none")]
 pub struct BadDiscard(String);

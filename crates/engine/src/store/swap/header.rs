@@ -42,6 +42,12 @@ const OTHER_PAGE_SIZES: [usize; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BAD_PAGES_AT);
 
 /// What a header says.
+///
+/// ```
+/// use softswap_engine::store::swap::header::Header;
+/// // What `mkswap` did not write is refused.
+/// assert!(Header::parse(&[0; 4096], 1024).is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The last page of the area; the header's own is page 0.
@@ -57,6 +63,11 @@ pub struct Header {
 }
 
 /// Why there is no header that can be used.
+///
+/// ```
+/// use softswap_engine::store::swap::header::{Header, HeaderError};
+/// assert!(matches!(Header::parse(&[0; 4096], 1024), Err(HeaderError::NoSignature)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum HeaderError {

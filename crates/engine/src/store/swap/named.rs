@@ -58,6 +58,13 @@ pub struct Activated {
 }
 
 /// Why a file or device does not serve as a swap area. Nothing was changed.
+///
+/// ```
+/// use softswap_engine::store::swap::activate;
+/// use std::path::Path;
+/// let error = activate(Path::new("/nowhere/swap")).unwrap_err();
+/// assert!(error.to_string().contains("/nowhere/swap"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ActivateError {
@@ -190,6 +197,12 @@ impl fmt::Display for Warning {
 }
 
 /// A file or device that was claimed, and what it begins with.
+///
+/// ```
+/// use softswap_engine::store::swap::named::Storage;
+/// use std::path::Path;
+/// assert!(Storage::open(Path::new("/nowhere/swap")).is_err());
+/// ```
 #[derive(Debug)]
 pub struct Storage {
     path: PathBuf,

@@ -46,6 +46,13 @@ const SHORT_SLOTS: usize = 8;
 
 /// Something was to be freed that was not in use: a bug of the caller. The
 /// part of the run that was in use has been freed.
+///
+/// ```
+/// use softswap_engine::store::swap::slot::SlotAllocator;
+/// let slots = SlotAllocator::new(1, 1).unwrap();
+/// slots.grow(1);
+/// assert!(slots.free(7, 1).unwrap_err().to_string().starts_with("slots 7+1"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
 pub struct NotInUse {
@@ -56,6 +63,15 @@ pub struct NotInUse {
 }
 
 /// The slots of one area.
+///
+/// ```
+/// use softswap_engine::store::swap::slot::SlotAllocator;
+/// let slots = SlotAllocator::new(4, 1).unwrap();
+/// slots.grow(4);
+/// let (first, count) = slots.alloc_run(0, 32).unwrap();
+/// assert!(first > 0 && count == 32); // Slot 0 is the header's.
+/// assert_eq!(slots.free(first, count), Ok(()));
+/// ```
 #[derive(Debug)]
 pub struct SlotAllocator {
     /// Clusters handed to the allocator so far, of those the tables can hold.

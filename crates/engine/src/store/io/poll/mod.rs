@@ -49,6 +49,17 @@ pub(crate) trait Pending {
 }
 
 /// How an area's I/O is waited for, and what is known of it.
+///
+/// ```
+/// use softswap_engine::base::stats::*;
+/// use std::sync::atomic::AtomicU64;
+/// let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+/// let stats = Stats::new(words.leak());
+/// use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
+/// let polling = Polling::new(Mode::Interrupt, 4, Pressure::shared(4, None), 50_000, stats);
+/// let read: Result<(), ()> = polling.waited(4096, || Ok(()));
+/// assert!(read.is_ok());
+/// ```
 #[derive(Debug)]
 pub struct Polling {
     knobs: Knobs,

@@ -6,6 +6,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// What a thread does between submitting a read of a page, or of a few, and its
 /// completion.
+///
+/// ```
+/// use softswap_engine::store::io::poll::mode::Mode;
+/// assert_eq!("hybrid".parse(), Ok(Mode::Hybrid));
+/// assert_eq!(Mode::Poll.name(), "poll");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -37,6 +43,12 @@ impl fmt::Display for Mode {
 }
 
 /// A word that names no mode.
+///
+/// ```
+/// use softswap_engine::store::io::poll::mode::Mode;
+/// let error = "spin".parse::<Mode>().unwrap_err();
+/// assert!(error.to_string().ends_with("choose interrupt, poll, hybrid or auto"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no way to wait; choose interrupt, poll, hybrid or auto")]
 pub struct BadMode(pub(crate) String);
@@ -53,6 +65,12 @@ impl FromStr for Mode {
 }
 
 /// How long hybrid polling sleeps.
+///
+/// ```
+/// use softswap_engine::store::io::poll::mode::Sleep;
+/// // As `io_poll_delay` of a Linux block device: so long, or by the statistics.
+/// assert_ne!(Sleep::Fixed(20_000), Sleep::Adaptive);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sleep {
     /// As the statistics say.

@@ -57,6 +57,12 @@ pub enum AreaError {
 }
 
 /// Why no slot is to be had, and what would help.
+///
+/// ```
+/// use softswap_engine::store::swap::AreaFull;
+/// let error = AreaFull::Limit { limit_bytes: 1 << 30 };
+/// assert!(error.to_string().ends_with("raise the limit, or add an area"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     /// The configured limit is reached.
