@@ -22,12 +22,14 @@ pub(crate) struct Outer {
 }
 
 /// A call was caught.
+#[inline]
 pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
     let (number, trapped) = (ANSWERING.replace(number), TRAPPED.take());
     Outer { number, trapped, context: CONTEXT.replace(context as usize) }
 }
 
 /// The call ends: what a filter of the program's own said, if it trapped it.
+#[inline]
 pub(crate) fn end(outer: &Outer) -> Option<i32> {
     CONTEXT.set(outer.context);
     ANSWERING.set(outer.number);
@@ -35,21 +37,25 @@ pub(crate) fn end(outer: &Outer) -> Option<i32> {
 }
 
 /// Whether the innermost caught call has this number.
+#[inline]
 pub(crate) fn is_answering(number: i64) -> bool {
     ANSWERING.get() == number
 }
 
 /// A filter of the program's own has trapped the innermost call, and said this.
+#[inline]
 pub(crate) fn note_trapped(said: i32) {
     TRAPPED.set(Some(said));
 }
 
 /// Where the frames of the innermost caught call end; 0 where there is none.
+#[inline]
 pub(crate) fn frames_end() -> usize {
     CONTEXT.get()
 }
 
 /// This thread jumps out of the call that it was answering.
+#[inline]
 pub(crate) fn leave() {
     CONTEXT.set(0);
     ANSWERING.set(NONE);

@@ -9,16 +9,19 @@ thread_local! {
 }
 
 /// This thread has a signal stack at `base`; 0: none any more.
+#[inline]
 pub(crate) fn set(base: usize) {
     BASE.set(base);
 }
 
 /// Whether this thread has a signal stack of the engine's.
+#[inline]
 pub(crate) fn exists() -> bool {
     BASE.get() != 0
 }
 
 /// Whether an address is on this thread's.
+#[inline]
 pub(crate) fn contains(address: usize) -> bool {
     let base = BASE.get();
     base != 0 && signals::stack_at(base).contains(&address)

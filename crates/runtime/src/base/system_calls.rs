@@ -10,6 +10,7 @@ pub(crate) type Arguments = [usize; 6];
 pub(crate) type Answer = fn(Arguments) -> isize;
 
 /// Issues a call of the program's whose pointers can be read.
+#[inline]
 pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     // SAFETY: a call that the program makes with these arguments: what it does to the
     // program's memory the program has asked for. Bad pointers the kernel refuses.
@@ -17,6 +18,7 @@ pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
 }
 
 /// Asks the kernel something that only the engine wants to know.
+#[inline]
 pub(crate) fn ask(number: i64, arguments: Arguments) -> isize {
     // SAFETY: such calls are about descriptors, or about memory that the runtime has mapped
     // for itself; they write to locals, or nowhere. Bad pointers the kernel refuses.

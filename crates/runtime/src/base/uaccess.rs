@@ -8,8 +8,8 @@
 //! ([`copy_from_user`]).
 
 use super::errno::refused;
-use super::instance;
 use super::system_calls::ask;
+use super::{instance, signal_stack};
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
 
 /// Where addresses of programs end.
@@ -54,7 +54,7 @@ pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
 }
 
 /// Reads what is in memory already, managed or not; false where there is nothing.
-pub(crate) fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
+fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     const FORBIDDEN: [isize; 2] = [refused(libc::ENOSYS), refused(libc::EPERM)];
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
@@ -88,7 +88,7 @@ fn copy_readable(from: usize, to: &mut [u8]) -> bool {
 
 /// Whether the kernel can read from the page of an address: it reads a signal set
 /// there, and then refuses what it is asked to do with it.
-pub(crate) fn kernel_reads(address: usize) -> bool {
+fn kernel_reads(address: usize) -> bool {
     const NOTHING: usize = usize::MAX;
     // At the very start of memory there would be no set.
     let word = (address & !(size_of::<u64>() - 1)).max(size_of::<u64>());
@@ -118,7 +118,11 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     // SAFETY: has no preconditions.
     let thread_end = unsafe { libc::pthread_self() } as usize;
     let end = address + len;
-    end <= main_end && main_end - here < (8 << 20) || end <= thread_end && thread_end > here
+    if end <= main_end && main_end - here < (8 << 20) {
+        return true;
+    }
+    // What lies between the signal stack and a descriptor is no stack.
+    end <= thread_end && thread_end > here && !signal_stack::contains(here)
 }
 
 /// The parts of a range by page: `body` until it says no.
@@ -201,5 +205,15 @@ pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     }
     // SAFETY: the program's memory, writable just now.
     unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    true
+}
+
+/// Writes a value into the program's memory; whether that could be done.
+pub(crate) fn put_user<T: Copy>(address: usize, value: T) -> bool {
+    if !is_writable(address, size_of::<T>()) {
+        return false;
+    }
+    // SAFETY: the program's memory, writable just now.
+    unsafe { (address as *mut T).write_unaligned(value) };
     true
 }

@@ -22,10 +22,8 @@ use super::transfers::buffers;
 use crate::base::errno::refused;
 use crate::base::system_calls::{Arguments, issue};
 use crate::base::{instance, uaccess};
-use crate::memory::pins::Pins;
 use crate::process::{engine_threads, forked_children};
 use softswap_engine::door::engine::Engine;
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use softswap_sys::signals;
@@ -36,6 +34,7 @@ const FLAG_NEW_LISTENER: usize = 1 << 3;
 
 /// As the kernel has it: `struct sock_fprog`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Program {
     len: u16,
     filter: *const Instruction,
@@ -63,19 +62,15 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
 /// Installs a filter by the call that the program made; its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
-    let mut header = Program { len: 0, filter: std::ptr::null() };
-    // SAFETY: a word and a pointer: any bytes are valid.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut((&raw mut header).cast::<u8>(), size_of::<Program>())
-    };
-    if !read(engine, arguments[2], bytes) {
+    // SAFETY: a number and a pointer, of which any bytes are valid.
+    let Some(header) = (unsafe { uaccess::get_user::<Program>(arguments[2]) }) else {
         // The kernel says what it says to a pointer that is bad.
         arguments[2] = 0;
         return issue(number, arguments);
-    }
+    };
     // Before the exemption, which says where descriptors lie.
     buffers::before_filter();
-    let program = instructions(engine, &header);
+    let program = instructions(&header);
     let code = match program.as_deref().map(exemption::before) {
         Some(None) => return refused(libc::ENOMEM),
         Some(Some(code)) => Some(code),
@@ -114,30 +109,14 @@ fn get_ready(engine: &Engine) -> bool {
 }
 
 /// The filter's instructions, if there are as many as may be and all can be read.
-fn instructions(engine: &Engine, header: &Program) -> Option<Vec<Instruction>> {
+fn instructions(header: &Program) -> Option<Vec<Instruction>> {
     let count = usize::from(header.len);
     if count == 0 || count > exemption::MOST_INSTRUCTIONS {
         return None;
     }
     let mut all = vec![Instruction::default(); count];
-    // SAFETY: plain numbers: any bytes are valid.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(
-            all.as_mut_ptr().cast::<u8>(),
-            count * size_of::<Instruction>(),
-        )
-    };
-    read(engine, header.filter as usize, bytes).then_some(all)
-}
-
-/// Copies memory of the program's, managed or not; false where there is none.
-fn read(engine: &Engine, from: usize, to: &mut [u8]) -> bool {
-    to.chunks_mut(PAGE_SIZE).enumerate().all(|(index, part)| {
-        let mut pins = Pins::<1>::new(engine);
-        let from = from.wrapping_add(index * PAGE_SIZE);
-        pins.add(from, part.len(), part.len()) == part.len()
-            && uaccess::copy_from_user_nofault(from, part)
-    })
+    // SAFETY: plain numbers, of which any bytes are valid.
+    unsafe { uaccess::get_user_array(header.filter as usize, &mut all) }.then_some(all)
 }
 
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.

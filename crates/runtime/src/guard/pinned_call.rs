@@ -1,7 +1,6 @@
 //! A call with structures, arrays and strings behind its pointers: what [`syscall_table`]
 //! lists of it is pinned while it runs.
 
-use super::signal_calls;
 use super::stripped_mask::StrippedMask;
 use super::transfers::output_array::OutputArray;
 use crate::base::errno::refused;
@@ -24,7 +23,7 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
 /// than all calls together may hold as much as that: no call fills it.
 pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
-    signal_calls::strip(number, &mut arguments, &mut stripped);
+    stripped.take_place(number, &mut arguments);
     let mut pins = Pins::<12>::new(engine);
     let mut filled = None;
     for (index, pointee) in syscall_table::pointers(number) {

@@ -4,8 +4,7 @@
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
 use crate::base::system_calls::{Answer, Arguments, pass_on};
-use crate::base::{filter_verdict, instance, signal_stack};
-use crate::memory::pins::Pins;
+use crate::base::{filter_verdict, instance, signal_stack, uaccess};
 use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
 use libc::stack_t;
@@ -16,48 +15,20 @@ use std::ffi::c_void;
 const FAULT: isize = refused(libc::EFAULT);
 const INVALID: isize = refused(libc::EINVAL);
 
-/// Copies between the program's memory and ours by way of the kernel, which knows bad
-/// addresses. What is managed is brought in before.
-fn copy(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
-    if let Some(engine) = instance::engine() {
-        let mut pins = Pins::<1>::new(engine);
-        if pins.add(address, len, len) < len {
-            return false;
-        }
-        return copy_pinned(number, address, ours, len);
-    }
-    copy_pinned(number, address, ours, len)
-}
-
-fn copy_pinned(number: i64, address: usize, ours: *mut u8, len: usize) -> bool {
-    let local = [ours as usize, len];
-    let remote = [address, len];
-    let pid = raw::current_process() as usize;
-    let args = [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
-    // SAFETY: `ours` is valid for `len` bytes; the program's memory is the kernel's to check.
-    unsafe { raw::syscall(number, args) == len as isize }
-}
-
 /// A value at a pointer of the program's; null is none.
-fn read<T: Copy>(address: usize, mut value: T) -> Result<Option<T>, isize> {
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+unsafe fn read<T: Copy>(address: usize) -> Result<Option<T>, isize> {
     if address == 0 {
         return Ok(None);
     }
-    let at = (&raw mut value).cast();
-    if copy(libc::SYS_process_vm_readv, address, at, size_of::<T>()) {
-        Ok(Some(value))
-    } else {
-        Err(FAULT)
-    }
+    // SAFETY: any bytes are a valid `T`.
+    unsafe { uaccess::get_user(address) }.map(Some).ok_or(FAULT)
 }
 
-fn write<T: Copy>(address: usize, mut value: T) -> isize {
-    let at = (&raw mut value).cast();
-    if address == 0 || copy(libc::SYS_process_vm_writev, address, at, size_of::<T>()) {
-        0
-    } else {
-        FAULT
-    }
+fn write<T: Copy>(address: usize, value: T) -> isize {
+    if address == 0 || uaccess::put_user(address, value) { 0 } else { FAULT }
 }
 
 fn of<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
@@ -68,7 +39,8 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    of(read(new, Action::DEFAULT), |new| {
+    // SAFETY: words, of which any are valid.
+    of(unsafe { read::<Action>(new) }, |new| {
         // SAFETY: the program's own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
         of(changed.map_err(refused), |before| write(old, before))
@@ -81,7 +53,8 @@ fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut 
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    of(read(set, 0), |set| {
+    // SAFETY: any bits are a mask.
+    of(unsafe { read::<Mask>(set) }, |set| {
         let changed = match interrupted {
             Some(mask) => change_interrupted(mask, how as i32, set),
             None => change_mask(how as i32, set),
@@ -103,7 +76,8 @@ fn sigaltstack_by_number(arguments: Arguments) -> isize {
         return refused;
     }
     let [new, old, ..] = arguments;
-    of(read(new, alternate_stack::DISABLED), |new| {
+    // SAFETY: a pointer and numbers, of which any are valid.
+    of(unsafe { read::<stack_t>(new) }, |new| {
         of(alternate_stack::exchange(new), |before| write(old, before))
     })
 }
@@ -128,7 +102,7 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
 
 fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
-    strip(number, &mut arguments, &mut stripped);
+    stripped.take_place(number, &mut arguments);
     pass_on(number, arguments)
 }
 
@@ -182,11 +156,4 @@ pub(crate) unsafe fn answer_trapped(
         }
         _ => return None,
     })
-}
-
-/// Has a caught call that waits use a mask without the engine's signals, kept in `stripped`.
-pub(crate) fn strip(number: i64, arguments: &mut Arguments, stripped: &mut StrippedMask) {
-    stripped.take_place(number, arguments, |address, bytes| {
-        copy(libc::SYS_process_vm_readv, address, bytes.as_mut_ptr(), bytes.len())
-    });
 }

@@ -1,6 +1,8 @@
 //! Calls that wait with a mask of their own, made by their numbers: the kernel gets the mask
 //! without the engine's signals.
 
+use crate::base::system_calls::Arguments;
+use crate::base::uaccess;
 use crate::signals::sets::OURS;
 use softswap_sys::signals::Mask;
 
@@ -28,33 +30,26 @@ impl StrippedMask {
         StrippedMask { mask: 0, pair: [0; 2] }
     }
 
-    /// Has the call use a mask without the engine's signals, kept here. `read` copies
-    /// what the program's pointers name; where it cannot, the kernel says so, too.
-    pub(crate) fn take_place(
-        &mut self,
-        number: i64,
-        arguments: &mut [usize; 6],
-        read: impl Fn(usize, &mut [u8]) -> bool,
-    ) {
+    /// Has the call use a mask without the engine's signals, kept here. Where the program's
+    /// pointers cannot be read the kernel says so.
+    pub(crate) fn take_place(&mut self, number: i64, arguments: &mut Arguments) {
         let Some((at, is_pair)) = place_of_mask(number) else { return };
         let mut from = arguments[at];
         if is_pair {
-            let mut pair = [0; 2 * size_of::<usize>()];
-            if from == 0 || !read(from, &mut pair) {
+            if from == 0 {
                 return;
             }
-            let (first, second) = pair.split_at(size_of::<usize>());
-            let word = |bytes: &[u8]| {
-                bytes.iter().rev().fold(0, |word, byte| word << 8 | usize::from(*byte))
-            };
-            self.pair = [word(first), word(second)];
-            from = self.pair[0];
+            // SAFETY: any bytes are two words.
+            let Some(pair) = (unsafe { uaccess::get_user::<[usize; 2]>(from) }) else { return };
+            self.pair = pair;
+            from = pair[0];
         }
-        let mut mask = [0; size_of::<Mask>()];
-        if from == 0 || !read(from, &mut mask) {
+        if from == 0 {
             return;
         }
-        self.mask = Mask::from_le_bytes(mask) & !OURS;
+        // SAFETY: any bits are a mask.
+        let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
+        self.mask = mask & !OURS;
         let stripped = &raw const self.mask as usize;
         if is_pair {
             self.pair[0] = stripped;

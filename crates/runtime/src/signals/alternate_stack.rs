@@ -9,7 +9,7 @@ use softswap_sys::signals;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-pub(crate) const DISABLED: stack_t =
+const DISABLED: stack_t =
     stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
 /// The smallest stack that the kernel takes.
