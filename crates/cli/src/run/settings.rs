@@ -191,7 +191,7 @@ fn parse_file(text: &str) -> Result<toml::Table, String> {
         None => Ok(file),
         Some(key) => {
             let names = names().collect::<Vec<_>>().join(", ");
-            Err(format!("unknown field `{key}`; there are {names}"))
+            Err(format!("unknown field `{key}`, expected one of {names}"))
         }
     }
 }
