@@ -24,8 +24,9 @@
 //! nothing is allocated on the way.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+// Under loom only the lock-free state is built, so much of it has no user there.
+#![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports))]
 
-// Under loom only the lock-free state is built: the rest is not its business.
 pub mod base;
 #[cfg(not(loom))]
 pub mod codec;
@@ -37,8 +38,8 @@ pub mod policy;
 #[cfg(not(loom))]
 pub mod core;
 #[cfg(not(loom))]
-pub mod steps;
+mod steps;
 #[cfg(not(loom))]
-pub mod walks;
+mod walks;
 #[cfg(not(loom))]
 pub mod door;

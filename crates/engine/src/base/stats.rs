@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub const STATS_VERSION: u64 = 11;
+pub(crate) const STATS_VERSION: u64 = 11;
 
 /// Where a page was when it was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -330,7 +330,7 @@ impl Stats {
     }
 
     /// Raises a peak.
-    pub fn peak(&self, counter: Counter, value: u64) {
+    pub(crate) fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
         if word.load(Relaxed) < value {
             word.fetch_max(value, Relaxed);
@@ -363,7 +363,7 @@ impl Stats {
     }
 
     /// Records a transfer of an I/O bucket ([`transfer_size::bucket_of`]).
-    pub fn record_io(&self, bucket: usize, ns: u64) {
+    pub(crate) fn record_io(&self, bucket: usize, ns: u64) {
         self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
     }
 

@@ -7,7 +7,7 @@ const SECTOR_BYTES: usize = 512;
 /// The bucket of a transfer: sizes by powers of two from 512 bytes to 64 KiB,
 /// larger ones with the largest.
 #[must_use]
-pub fn bucket_of(is_write: bool, bytes: usize) -> usize {
+pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
     let sectors = (bytes / SECTOR_BYTES).max(1);
     let size = (sectors.ilog2() as usize).min(BUCKETS / 2 - 1);
     size * 2 + usize::from(is_write)

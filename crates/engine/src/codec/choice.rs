@@ -42,7 +42,7 @@ impl fmt::Display for Choice {
     "{0:?} is no codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
     first = LEVELS.start(), last = LEVELS.end()
 )]
-pub struct BadChoice(pub String);
+pub struct BadChoice(pub(crate) String);
 
 impl FromStr for Choice {
     type Err = BadChoice;
@@ -78,7 +78,7 @@ const AUTO: u8 = u8::MAX;
 impl Selector {
     /// Begins with a choice.
     #[must_use]
-    pub fn new(choice: Choice) -> Selector {
+    pub(crate) fn new(choice: Choice) -> Selector {
         Selector(AtomicU8::new(code_of(choice)))
     }
 

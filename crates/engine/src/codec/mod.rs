@@ -11,7 +11,8 @@ pub mod packed_slot;
 pub mod seal;
 mod choice;
 
-pub use choice::{BadChoice, Choice, Selector};
+pub use choice::Choice;
+pub(crate) use choice::{BadChoice, Selector};
 
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::{lz4, zstd};
@@ -48,13 +49,13 @@ impl Codec {
 
     /// The codec of a tag; `None` for one that was never given.
     #[must_use]
-    pub fn from_tag(tag: u8) -> Option<Codec> {
+    pub(crate) fn from_tag(tag: u8) -> Option<Codec> {
         Codec::ALL.get(usize::from(tag)).copied()
     }
 
     /// The codec's name.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         ["lz4", "zstd"][self as usize]
     }
 }
@@ -106,12 +107,12 @@ pub struct Workspaces {
 impl Workspaces {
     /// What has been taken beside the scratches themselves, in bytes.
     #[must_use]
-    pub fn touched_bytes(&self) -> usize {
+    pub(crate) fn touched_bytes(&self) -> usize {
         self.touched_bytes.load(Relaxed)
     }
 
     /// Notes that what this codec packed is kept: any scratch may have to unpack it.
-    pub fn note_stored(&self, codec: Codec) {
+    pub(crate) fn note_stored(&self, codec: Codec) {
         if codec == Codec::Zstd && !self.is_zstd_stored.load(Relaxed) {
             self.is_zstd_stored.store(true, Relaxed);
         }
@@ -135,7 +136,7 @@ impl Scratch {
 
     /// What packing a page so takes beside what has been taken, in bytes: to be had before.
     #[must_use]
-    pub fn bytes_to_pack(&self, packer: Packer) -> usize {
+    pub(crate) fn bytes_to_pack(&self, packer: Packer) -> usize {
         match packer {
             Packer::Lz4 => 0,
             Packer::Zstd { level } => self.compressor.untouched_bytes(level),
@@ -145,7 +146,7 @@ impl Scratch {
     /// What unpacking whatever is kept takes beside what has been taken, in bytes: to be
     /// had before [`Scratch::open`].
     #[must_use]
-    pub fn bytes_to_unpack(&self) -> usize {
+    pub(crate) fn bytes_to_unpack(&self) -> usize {
         if !self.workspaces.is_zstd_stored.load(Relaxed) {
             return 0;
         }
@@ -153,7 +154,7 @@ impl Scratch {
     }
 
     /// Takes [`Scratch::bytes_to_unpack`], and counts it.
-    pub fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         self.decompressor.open();
         self.count();
     }

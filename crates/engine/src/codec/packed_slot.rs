@@ -21,7 +21,7 @@ const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 /// Parts of a page are numbered below this.
 pub const MAX_PARTS: usize = 15;
 /// No part is longer: it would have no place in a page of its own.
-pub const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
+pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
@@ -30,7 +30,7 @@ const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 #[error("a packed page has no part {part}")]
 pub struct NoPart {
     /// The part that was asked for.
-    pub part: usize,
+    pub(crate) part: usize,
 }
 
 /// How full a page is that is being packed.
@@ -42,11 +42,11 @@ pub struct SlotPacker {
 
 impl SlotPacker {
     /// What nothing can be added to.
-    pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
+    pub(crate) const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Whether a part of so many bytes fits beside those that are there.
     #[must_use]
-    pub fn fits(&self, part_bytes: usize) -> bool {
+    pub(crate) fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
         let table = ENTRY_BYTES * (self.count + 1);
         to + table <= PAGE_BYTES && self.count < MAX_PARTS

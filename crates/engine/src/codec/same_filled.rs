@@ -13,7 +13,7 @@ const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 
 /// Bits an encoded word takes in a page-table entry.
-pub const CODE_BITS: u32 = 58;
+pub(crate) const CODE_BITS: u32 = 58;
 const PAYLOAD_BITS: u32 = CODE_BITS - 2;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
@@ -64,7 +64,7 @@ pub fn encode(word: u64) -> Option<u64> {
 
 /// The word that [`encode`] packed.
 #[must_use]
-pub fn decode(code: u64) -> u64 {
+pub(crate) fn decode(code: u64) -> u64 {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
     let payload = code & PAYLOAD_MASK;
     match code >> PAYLOAD_BITS {

@@ -18,7 +18,7 @@ use softswap_sys::secret::{Secret, wipe_registers, with_random};
 use std::io;
 
 /// Bytes that encryption adds to a page; they are kept in DRAM.
-pub const TAG_BYTES: usize = 16;
+pub(crate) const TAG_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 
 /// Why there is no key.
@@ -66,7 +66,7 @@ impl Sealer {
 
     /// Whether pages are encrypted.
     #[must_use]
-    pub fn encrypts(&self) -> bool {
+    pub(crate) fn encrypts(&self) -> bool {
         self.key.is_some()
     }
 
@@ -77,7 +77,7 @@ impl Sealer {
     }
 
     /// In a forked child: keeps the kernel from swapping its copy of the key out.
-    pub fn lock_again(&self) {
+    pub(crate) fn lock_again(&self) {
         self.key.iter().for_each(Secret::lock_again);
     }
 
@@ -131,7 +131,7 @@ fn place(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
 /// only: so always another slot of the same 16 TiB, always another generation,
 /// always a flipped bit; any other difference but for one in 2^32.
 #[must_use]
-pub fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
+pub(crate) fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&place(slot, generation));
     hasher.update(page);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Background reclaim, as others see it.
 #[derive(Debug, Default)]
-pub struct Background {
+pub(crate) struct Background {
     /// Bumped to wake it.
     kick: AtomicU32,
     /// Whether it sleeps on `kick` until memory is low.
@@ -15,36 +15,36 @@ pub struct Background {
     /// Whether there is a thread, about: a forked child has none.
     is_running: AtomicBool,
     /// Who was called away while room was waited for.
-    pub interrupted_wait: InterruptedWait,
+    pub(crate) interrupted_wait: InterruptedWait,
 }
 
 impl Background {
     /// Wakes it if it sleeps because there was nothing to do.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::AcqRel) {
             self.wake_all();
         }
     }
 
     /// Wakes it, and all who wait for what it does.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         self.kick.fetch_add(1, Ordering::Release);
         futex::wake_all(&self.kick);
     }
 
     /// What a sleep is to begin with: who is woken after this does not sleep.
     #[must_use]
-    pub fn seen(&self) -> u32 {
+    pub(crate) fn seen(&self) -> u32 {
         self.kick.load(Ordering::Acquire)
     }
 
     /// Sleeps until somebody is woken who has `seen` so many wakes, or for `ns`.
-    pub fn pause(&self, seen: u32, ns: u64) {
+    pub(crate) fn pause(&self, seen: u32, ns: u64) {
         futex::wait(&self.kick, seen, Some(ns));
     }
 
     /// Sleeps until memory is low, or for `ns`; for the background thread.
-    pub fn sleep(&self, seen: u32, ns: u64) {
+    pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.is_asleep.store(true, Ordering::Release);
         self.pause(seen, ns);
         self.is_asleep.store(false, Ordering::Relaxed);
@@ -52,17 +52,17 @@ impl Background {
 
     /// Whether there is a background thread, about.
     #[must_use]
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Relaxed)
     }
 
     /// Notes that the background thread begins, or ends.
-    pub fn set_running(&self, is_running: bool) {
+    pub(crate) fn set_running(&self, is_running: bool) {
         self.is_running.store(is_running, Ordering::Relaxed);
     }
 
     /// In a forked child, which has no such thread.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_asleep.store(false, Ordering::Relaxed);
         self.set_running(false);
     }

@@ -21,7 +21,7 @@ const SPARE_BYTES: usize = 4 * SLAB_BYTES;
 const LEAST_SPARE_BYTES: usize = SLAB_BYTES;
 
 /// Room in the budget for what its holder may take.
-pub struct Room<'c> {
+pub(crate) struct Room<'c> {
     bytes: usize,
     claimed_bytes: &'c AtomicUsize,
 }
@@ -35,26 +35,31 @@ impl Drop for Room<'_> {
 impl Core {
     /// What counts against the budget beside pages and what never changes, in bytes.
     #[must_use]
-    pub fn other_bytes(&self) -> usize {
+    pub(crate) fn other_bytes(&self) -> usize {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
     }
 
     /// What the tables of the program's pages take, in bytes.
     #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
     }
 
     /// Everything that counts against the budget, in bytes.
     #[must_use]
-    pub fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.memory.budget.used_bytes(self.other_bytes())
     }
 
     /// Charges `count` pages to the budget if there is room for them, and for what unpacking
     /// them with this scratch takes.
     #[must_use]
-    pub fn try_charge(&self, scratch: &mut Scratch, count: usize, other_bytes: usize) -> bool {
+    pub(crate) fn try_charge(
+        &self,
+        scratch: &mut Scratch,
+        count: usize,
+        other_bytes: usize,
+    ) -> bool {
         let budget = &self.memory.budget;
         let workspace = scratch.bytes_to_unpack() / PAGE_SIZE;
         let has_room = budget.try_charge(count + workspace, other_bytes);
@@ -69,7 +74,7 @@ impl Core {
     /// Room within the budget for one slab that the pool may take, and for `workspace_bytes`
     /// of who packs, for as long as it is held: others who ask at the same time count it.
     #[must_use]
-    pub fn room_for_pool(&self, workspace_bytes: usize) -> Option<Room<'_>> {
+    pub(crate) fn room_for_pool(&self, workspace_bytes: usize) -> Option<Room<'_>> {
         // Pages that are about to leave the budget are as good as to spare. Without a slab
         // they went to the disk, though the next moment there is room.
         let leaving_bytes = self.memory.budget.leaving_pages() * PAGE_SIZE;
@@ -91,7 +96,7 @@ impl Core {
     /// Keeps a page that has left for a slot on the standby list, where that pays: `fill`
     /// writes it, and says whether it could. One that comes back in a stream is mostly read
     /// before it is touched, by whole windows.
-    pub fn keep_on_standby(
+    pub(crate) fn keep_on_standby(
         &self,
         page: PageNo,
         slot: u64,
@@ -113,7 +118,7 @@ impl Core {
     /// A buffer of `pages` pages: where the pools have none, one for this use
     /// only, if the budget has room for it.
     #[must_use]
-    pub fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
+    pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
         bounce.take(current_cpu(), pages).or_else(|| {
             let _room = self.room(pages * PAGE_SIZE, SPARE_BYTES / 2)?;
@@ -124,7 +129,7 @@ impl Core {
     /// As [`Core::buffer`]; waits until somebody else's write is done where
     /// there is none. Nobody who has a buffer waits for another.
     #[must_use]
-    pub fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
+    pub(crate) fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
         let mut since = None;
         loop {
             if let Some(buffer) = self.buffer(pages) {
@@ -140,7 +145,7 @@ impl Core {
     }
 
     /// Adds and takes away bounce buffers as they are needed.
-    pub fn tend_buffers(&self) {
+    pub(crate) fn tend_buffers(&self) {
         let (now, bounce) = (now_ns(), &self.stores.bounce);
         if bounce.wants_pool() {
             let claimed = self.memory.claimed_bytes.load(Ordering::Acquire);
@@ -152,7 +157,7 @@ impl Core {
 
     /// How many pages are resident, about, of how many that hold something.
     #[must_use]
-    pub fn resident_of_all(&self) -> (usize, usize) {
+    pub(crate) fn resident_of_all(&self) -> (usize, usize) {
         let resident = self.memory.budget.pages();
         let objects = self.stores.pool.objects();
         let pooled = objects.saturating_sub(self.policies.stored_copies.pooled());

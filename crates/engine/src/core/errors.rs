@@ -10,7 +10,7 @@ use softswap_sys::raw::write_stderr;
 use std::io;
 
 /// Ends the process: going on would lose a page. Never returns.
-pub fn die(stats: Stats, why: &str) -> ! {
+pub(crate) fn die(stats: Stats, why: &str) -> ! {
     stats.set(Counter::StopReason, StopReason::InternalError as u64);
     write_stderr(b"softswap: internal error: ");
     write_stderr(why.as_bytes());

@@ -11,20 +11,20 @@ use std::io;
 use std::sync::atomic::AtomicUsize;
 
 /// The program's memory.
-pub struct Memory {
+pub(crate) struct Memory {
     /// The managed window and the staging frames.
-    pub window: Window,
+    pub(crate) window: Window,
     /// One entry per page of the window.
-    pub pages: PageTable<'static>,
+    pub(crate) pages: PageTable<'static>,
     /// Which pages belong to the program.
-    pub space: AddressSpace,
+    pub(crate) space: AddressSpace,
     /// The DRAM budget.
-    pub budget: Budget,
+    pub(crate) budget: Budget,
     /// What may be taken of it in a moment, in bytes: by stores into the pool, each of
     /// which may open a slab, and for transient buffers.
-    pub claimed_bytes: AtomicUsize,
+    pub(crate) claimed_bytes: AtomicUsize,
     /// Whether pages may be unmapped together that lie apart.
-    pub pinners: Pinners,
+    pub(crate) pinners: Pinners,
 }
 
 impl Memory {
@@ -32,7 +32,7 @@ impl Memory {
     ///
     /// # Errors
     /// When there is no address space for the tables.
-    pub fn new(window: Window, budget: Budget) -> io::Result<Memory> {
+    pub(crate) fn new(window: Window, budget: Budget) -> io::Result<Memory> {
         Ok(Memory {
             pages: PageTable::new(reserve_u64(window.pages())?),
             space: AddressSpace::scattered(window.pages() as u64)?,

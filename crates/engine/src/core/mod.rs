@@ -5,20 +5,19 @@
 //! [`Core`], which holds them side by side and knows no walk.
 
 pub mod errors;
-pub mod memory;
-pub mod stores;
-pub mod policies;
-pub mod background;
-pub mod steering;
+pub(crate) mod memory;
+pub(crate) mod stores;
+pub(crate) mod policies;
+pub(crate) mod background;
+pub(crate) mod steering;
 mod state;
 mod dram;
 mod refault;
 mod report;
 
-pub use background::Background;
-pub use dram::Room;
-pub use memory::Memory;
-pub use policies::Policies;
-pub use state::Core;
-pub use steering::Steering;
-pub use stores::Stores;
+pub(crate) use background::Background;
+pub(crate) use memory::Memory;
+pub(crate) use policies::Policies;
+pub(crate) use state::Core;
+pub(crate) use steering::Steering;
+pub(crate) use stores::Stores;

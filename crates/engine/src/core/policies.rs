@@ -15,31 +15,31 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 /// What is decided, and by what.
-pub struct Policies {
+pub(crate) struct Policies {
     /// Which pages are cold.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// How much longer those stay that do not pack.
-    pub grace: Grace,
+    pub(crate) grace: Grace,
     /// Which pages come back in streams, and which are not for the pool.
-    pub admission: Admission,
+    pub(crate) admission: Admission,
     /// How much of the budget the pool gets.
-    pub partition: Partition,
+    pub(crate) partition: Partition,
     /// Whether those that leave need the disk.
-    pub write_load: WriteLoad,
+    pub(crate) write_load: WriteLoad,
     /// Which pages are touched one after the other.
-    pub readahead: Readahead,
+    pub(crate) readahead: Readahead,
     /// Which pages are touched together.
-    pub offset_prefetch: OffsetPrefetch,
+    pub(crate) offset_prefetch: OffsetPrefetch,
     /// What is stored of resident pages, and where that is worth keeping.
-    pub stored_copies: StoredCopies,
+    pub(crate) stored_copies: StoredCopies,
     /// What packs pages; may be changed at any time.
-    pub codec: Selector,
+    pub(crate) codec: Selector,
     /// Which codec that is, where none was asked for.
-    pub codec_choice: CodecChoice,
+    pub(crate) codec_choice: CodecChoice,
     /// Whether pages of the pool go to the swap area before it is full.
-    pub pool_shrinks: AtomicBool,
+    pub(crate) pool_shrinks: AtomicBool,
     /// Whether idle pages of the pool are packed again.
-    pub recompresses: AtomicBool,
+    pub(crate) recompresses: AtomicBool,
 }
 
 impl Policies {
@@ -47,7 +47,7 @@ impl Policies {
     ///
     /// # Errors
     /// When there is no address space for the tables.
-    pub fn new(
+    pub(crate) fn new(
         window_pages: usize,
         budget_bytes: usize,
         contexts: usize,
@@ -77,7 +77,7 @@ impl Policies {
 
     /// What packs the next page, if anything does.
     #[must_use]
-    pub fn packer(&self) -> Option<Packer> {
+    pub(crate) fn packer(&self) -> Option<Packer> {
         match self.codec.get() {
             Choice::Auto => Some(self.codec_choice.packer()),
             Choice::Fixed(packer) => packer,
@@ -86,7 +86,7 @@ impl Policies {
 
     /// What is to pack the next page beside `packer`, to see what it gains.
     #[must_use]
-    pub fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
+    pub(crate) fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
         if self.chooses_codec() { self.codec_choice.to_try(packer) } else { None }
     }
 }

@@ -11,7 +11,7 @@ use softswap_sys::raw::{now_ns, process_cpu_ns};
 impl Core {
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
-    pub fn note_return(&self, page: PageNo, place: Place) {
+    pub(crate) fn note_return(&self, page: PageNo, place: Place) {
         let Some(distance) = self.policies.clock.distance(page) else { return };
         match place {
             Place::Slot { .. } => {
@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Notes that a page has come back in a stream. Before its grace is decided.
-    pub fn note_streamed(&self, page: PageNo, place: Place) {
+    pub(crate) fn note_streamed(&self, page: PageNo, place: Place) {
         let was_held = match (place, self.policies.clock.distance(page)) {
             (Place::Pool { .. }, _) => true,
             (Place::Packed { .. }, _) => false,
@@ -53,21 +53,21 @@ impl Core {
     }
 
     /// Notes that a page that is stored has been waited for.
-    pub fn note_waited_for(&self, page: PageNo, place: Place) {
+    pub(crate) fn note_waited_for(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
             self.policies.admission.waited_for(page);
         }
     }
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
-    pub fn bypasses_pool(&self, page: PageNo) -> bool {
+    pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
         self.stores.may_write() && self.policies.admission.passes(page)
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that
     /// costs: if it `is_shared` with others, which come in the same stream, as the average.
     #[must_use]
-    pub fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
+    pub(crate) fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
         let Self { policies, memory, .. } = self;
         if place == Place::Vacant {
             return policies.clock.heat_of_new(page);
@@ -80,7 +80,7 @@ impl Core {
     /// touched, and then passed; elsewhere it is the first to go again: nobody tells
     /// whether it is touched.
     #[must_use]
-    pub fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
+    pub(crate) fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
         if !is_stream {
             return PREFETCHED;
         }
@@ -95,7 +95,7 @@ impl Core {
 
     /// Gives the pool all that it may take, where nothing can be written. False where it
     /// has that, or its limit does not move.
-    pub fn widen_pool(&self) -> bool {
+    pub(crate) fn widen_pool(&self) -> bool {
         let pool = &self.stores.pool;
         let widest = self.policies.partition.widest(pool.limit_bytes());
         widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// Moves the pool's limit to where most is gained, once enough has been seen.
-    pub fn balance_pool(&self) {
+    pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);
         partition.costs().look(now_ns(), process_cpu_ns);

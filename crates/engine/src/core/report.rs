@@ -7,20 +7,20 @@ use softswap_sys::raw::{now_ns, write_stderr};
 
 impl Core {
     /// Says so if somebody has waited long for a buffer.
-    pub fn tell_of_full_buffers(&self) {
+    pub(crate) fn tell_of_full_buffers(&self) {
         if let Some(message) = self.stores.bounce.full_message(now_ns()) {
             write_stderr(message.as_bytes());
         }
     }
 
     /// Says all that reports show.
-    pub fn report(&self) {
+    pub(crate) fn report(&self) {
         self.stores.report_buffers();
         self.report_peaks();
     }
 
     /// Raises the peaks that reports show.
-    pub fn report_peaks(&self) {
+    pub(crate) fn report_peaks(&self) {
         self.stores.report_areas();
         let (stats, pool, areas) = (&self.stats, &self.stores.pool, &self.stores.areas);
         let used_bytes = self.used_bytes() as u64;

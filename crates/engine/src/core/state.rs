@@ -9,24 +9,24 @@ use crate::core::steering::Steering;
 use crate::core::stores::Stores;
 
 /// What an engine is made of, except who runs it. Its fields do not know each other.
-pub struct Core {
+pub(crate) struct Core {
     /// The program's memory.
-    pub memory: Memory,
+    pub(crate) memory: Memory,
     /// Where pages are that are not resident.
-    pub stores: Stores,
+    pub(crate) stores: Stores,
     /// What is decided, and by what.
-    pub policies: Policies,
+    pub(crate) policies: Policies,
     /// The background thread that reclaims pages.
-    pub background: Background,
+    pub(crate) background: Background,
     /// What moves threads to where they wait least.
-    pub steering: Steering,
+    pub(crate) steering: Steering,
     /// Counters shared with `softswap run`.
-    pub stats: Stats,
+    pub(crate) stats: Stats,
 }
 
 impl Core {
     /// Ends the process: going on would lose a page. Never returns.
-    pub fn die(&self, why: &str) -> ! {
+    pub(crate) fn die(&self, why: &str) -> ! {
         die(self.stats, why)
     }
 }

@@ -9,19 +9,19 @@ use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::Arc;
 
 /// What moves threads to where they wait least.
-pub struct Steering {
+pub(crate) struct Steering {
     /// How much processors are wanted.
-    pub pressure: Arc<Pressure>,
+    pub(crate) pressure: Arc<Pressure>,
     /// On which processor waiting for a page takes least.
-    pub processor_waits: Arc<ProcessorWaits>,
+    pub(crate) processor_waits: Arc<ProcessorWaits>,
     /// Those that there are, where that is known.
-    pub processors: Option<Processors>,
+    pub(crate) processors: Option<Processors>,
 }
 
 impl Steering {
     /// Moves the calling thread, which has just waited for a page, to where it has
     /// to wait less, if it is the only one that waits and a processor is idle.
-    pub fn steer(&self, stats: Stats) {
+    pub(crate) fn steer(&self, stats: Stats) {
         let Some(processors) = self.processors.as_ref().filter(|_| self.processor_waits.is_due())
         else {
             return;

@@ -17,36 +17,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Where pages are that are not resident.
-pub struct Stores {
+pub(crate) struct Stores {
     /// Compressed pages.
-    pub pool: Pool,
+    pub(crate) pool: Pool,
     /// The swap areas.
-    pub areas: Areas,
+    pub(crate) areas: Areas,
     /// What has just left for a slot.
-    pub standby: Standby,
+    pub(crate) standby: Standby,
     /// Pages of streams that were read before they were touched.
-    pub read_ahead_pages: ReadAheadPages,
+    pub(crate) read_ahead_pages: ReadAheadPages,
     /// I/O buffers.
-    pub bounce: bounce::Pools,
+    pub(crate) bounce: bounce::Pools,
     /// What seals pages that leave DRAM.
-    pub sealer: Sealer,
+    pub(crate) sealer: Sealer,
     /// What the codecs have taken beside their scratch.
-    pub workspaces: Arc<Workspaces>,
+    pub(crate) workspaces: Arc<Workspaces>,
     /// Whether the swap areas may be written; a forked child only reads them.
-    pub may_write: AtomicBool,
+    pub(crate) may_write: AtomicBool,
     /// Counters shared with `softswap run`.
-    pub stats: Stats,
+    pub(crate) stats: Stats,
 }
 
 impl Stores {
     /// Whether this process may write to the swap areas; a forked child only reads them.
     #[must_use]
-    pub fn may_write(&self) -> bool {
+    pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
     }
 
     /// Seals a page, in place, for a slot that was handed out for it: once.
-    pub fn seal(&self, slot: u64, page: &mut [u8]) {
+    pub(crate) fn seal(&self, slot: u64, page: &mut [u8]) {
         if !self.may_write() {
             // The parent seals with the same key, for the same slots.
             die(self.stats, "a forked child was about to seal a page");
@@ -60,19 +60,19 @@ impl Stores {
     /// Makes what was read from a slot the page again, in place. False when it is
     /// not what was written there.
     #[must_use]
-    pub fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
+    pub(crate) fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
         let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
         self.sealer.open(slot, generation, page, seal)
     }
 
     /// Takes what has left for a slot lately, if it is on the standby list.
     #[must_use]
-    pub fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> bool {
+    pub(crate) fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> bool {
         self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
     /// Frees what a place outside the program's memory occupies.
-    pub fn free(&self, place: Place) {
+    pub(crate) fn free(&self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
             Place::Slot { slot } => self.areas.free(slot, 1),
@@ -83,7 +83,7 @@ impl Stores {
 
     /// What all of it takes of DRAM, in bytes.
     #[must_use]
-    pub fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.pool.used_bytes()
             + self.areas.metadata_bytes() as usize
             + self.bounce.extra_bytes()
@@ -92,7 +92,7 @@ impl Stores {
     }
 
     /// Counts what discarding came to.
-    pub fn count_discarded(&self, discarded: Discarded) {
+    pub(crate) fn count_discarded(&self, discarded: Discarded) {
         match discarded {
             Discarded::Bytes(bytes) => self.stats.add(Counter::DiscardedBytes, bytes),
             Discarded::Failed => self.stats.add(Counter::DiscardErrors, 1),
@@ -101,7 +101,7 @@ impl Stores {
     }
 
     /// Says how the swap areas are.
-    pub fn report_areas(&self) {
+    pub(crate) fn report_areas(&self) {
         let failed = self.areas.iter().filter(|area| area.has_failed()).count();
         self.stats.set(Counter::AreasFailed, failed as u64);
         self.stats.set(Counter::SlotsRetired, self.areas.retired_slots());
@@ -109,7 +109,7 @@ impl Stores {
 
     /// Says how the bounce buffers are used. Not in a fault: it looks at what
     /// every processor writes to.
-    pub fn report_buffers(&self) {
+    pub(crate) fn report_buffers(&self) {
         let usage = self.bounce.usage();
         let figures = [
             (Counter::BounceSlots, usage.slots as u64),

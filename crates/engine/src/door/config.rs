@@ -87,21 +87,21 @@ pub enum PoolLimit {
     "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
      the budget, or a size such as 64M"
 )]
-pub struct BadPoolLimit(pub String);
+pub struct BadPoolLimit(pub(crate) String);
 
 /// A larger pool would leave too little for pages in use.
 const LARGEST_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
     /// The largest there may be.
-    pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    pub(crate) const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
     /// What [`PoolLimit::Auto`] never goes below.
-    pub const LEAST: PoolLimit = PoolLimit::Percent(10);
+    pub(crate) const LEAST: PoolLimit = PoolLimit::Percent(10);
 
     /// The limit with so large a budget, at first. A size is cut to the largest
     /// share.
     #[must_use]
-    pub fn bytes_of(self, memory_bytes: usize) -> usize {
+    pub(crate) fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
             PoolLimit::Auto => share(LARGEST_POOL_PERCENT),

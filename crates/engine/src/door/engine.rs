@@ -9,7 +9,7 @@ use crate::codec::Selector;
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::door::builder;
-pub use crate::door::builder::StartError;
+pub(crate) use crate::door::builder::StartError;
 use crate::door::config::{Config, PoolLimit};
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts};
@@ -89,7 +89,7 @@ impl Engine {
 
     /// What the pool may take of the budget.
     #[must_use]
-    pub fn pool_limit(&self) -> PoolLimit {
+    pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {
             true => PoolLimit::Auto,
             false => PoolLimit::Bytes(self.core.stores.pool.limit_bytes() as u64),
@@ -98,13 +98,13 @@ impl Engine {
 
     /// Whether pages of the pool go to the swap area before it is full.
     #[must_use]
-    pub fn pool_shrinks(&self) -> &AtomicBool {
+    pub(crate) fn pool_shrinks(&self) -> &AtomicBool {
         &self.core.policies.pool_shrinks
     }
 
     /// Whether idle pages of the pool are packed again.
     #[must_use]
-    pub fn recompresses(&self) -> &AtomicBool {
+    pub(crate) fn recompresses(&self) -> &AtomicBool {
         &self.core.policies.recompresses
     }
 

@@ -131,7 +131,7 @@ pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
 }
 
 /// The keys and what they are set to.
-pub fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
+pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
 }
 

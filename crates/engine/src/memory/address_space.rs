@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages in a chunk: as many as one page of entries (and one page table) covers.
-pub const CHUNK_PAGES: u64 = 512;
+pub(crate) const CHUNK_PAGES: u64 = 512;
 /// A chunk that was ever touched costs a page of entries and a page table.
 const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
 const TOUCHED: u32 = 1 << 31;
@@ -92,7 +92,7 @@ impl AddressSpace {
 
     /// An empty space whose halves are filled from a page on that nobody knows
     /// before.
-    pub fn scattered(pages: u64) -> io::Result<AddressSpace> {
+    pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
         // So much is left behind it that what fits, fits there.
         let most = (pages / 4) as usize;
         let first = aslr::below(most) as u64;
@@ -121,19 +121,19 @@ impl AddressSpace {
 
     /// Whether a page belongs to the program.
     #[must_use]
-    pub fn is_mapped(&self, page: PageNo) -> bool {
+    pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
         self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
     /// Whether every page of a range belongs to the program.
     #[must_use]
-    pub fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
         words_of(range).all(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits == bits)
     }
 
     /// Whether some page of a range does.
     #[must_use]
-    pub fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
         words_of(range).any(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits != 0)
     }
 
@@ -149,7 +149,11 @@ impl AddressSpace {
 
     /// The parts of a range, in order, by what lies there.
     #[must_use]
-    pub fn segments(&self, layout: &Layout, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+    pub(crate) fn segments(
+        &self,
+        layout: &Layout,
+        range: &Range<PageNo>,
+    ) -> Vec<(Range<PageNo>, Kind)> {
         let mut segments = Vec::new();
         let mut at = range.start;
         while at < range.end {
@@ -177,13 +181,13 @@ impl AddressSpace {
 
     /// Bytes mapped now.
     #[must_use]
-    pub fn mapped_bytes(&self) -> usize {
+    pub(crate) fn mapped_bytes(&self) -> usize {
         self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
     }
 
     /// DRAM that entries and page tables have taken so far, in bytes.
     #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_chunks.load(Ordering::Relaxed) * CHUNK_METADATA_BYTES
     }
 
@@ -213,19 +217,19 @@ impl AddressSpace {
 
     /// Whether a chunk has resident pages.
     #[must_use]
-    pub fn has_resident(&self, page: PageNo) -> bool {
+    pub(crate) fn has_resident(&self, page: PageNo) -> bool {
         self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::Relaxed) & !TOUCHED != 0
     }
 
     /// The first page of `pages` whose chunk has resident pages, or their end.
     #[must_use]
-    pub fn next_resident(&self, pages: Range<PageNo>) -> PageNo {
+    pub(crate) fn next_resident(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & !TOUCHED != 0)
     }
 
     /// The first page of `pages` whose chunk was ever touched, or their end.
     #[must_use]
-    pub fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
+    pub(crate) fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & TOUCHED != 0)
     }
 
@@ -267,7 +271,7 @@ impl AddressSpace {
     /// to begin. Others'
     /// room is taken where there is nothing else.
     #[must_use]
-    pub fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
+    pub(crate) fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
         layout
             .find_beside_rooms(&(self.firsts[0]..self.pages), count, align)
@@ -277,14 +281,14 @@ impl AddressSpace {
 
     /// Where mappings lie that have room to grow.
     #[must_use]
-    pub fn roomy(&self) -> Range<PageNo> {
+    pub(crate) fn roomy(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
     /// Finds `count` free pages with room to grow after them. Returns them, which
     /// begin with a chunk, and the room.
     #[must_use]
-    pub fn find_roomy(
+    pub(crate) fn find_roomy(
         &self,
         layout: &Layout,
         count: u64,
@@ -308,7 +312,7 @@ impl AddressSpace {
 
     /// Whether all of `range` lies in the window and is free.
     #[must_use]
-    pub fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
+    pub(crate) fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
         range.end <= self.pages && !layout.taken.overlaps(range)
     }
 
@@ -320,12 +324,12 @@ impl AddressSpace {
     }
 
     /// Faults in `range` are refused from now on; the range stays taken.
-    pub fn close(&self, range: &Range<PageNo>) {
+    pub(crate) fn close(&self, range: &Range<PageNo>) {
         self.set_mapped(range, false);
     }
 
     /// Makes `range` free for other mappings.
-    pub fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
+    pub(crate) fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
         layout.forget(&range);
         layout.taken.remove(range.clone());
         layout.give_rooms_back(range);
@@ -334,7 +338,7 @@ impl AddressSpace {
 
 impl Layout {
     /// Forgets what was special about a range.
-    pub fn forget(&mut self, range: &Range<PageNo>) {
+    pub(crate) fn forget(&mut self, range: &Range<PageNo>) {
         self.protections.remove(range.clone());
         self.foreign.remove(range.clone());
         self.locked.remove(range.clone());
@@ -350,20 +354,20 @@ impl Layout {
     }
 
     /// Says what a forked child gets of a range.
-    pub fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
+    pub(crate) fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
         let set = self.set_at_fork(what);
         if on { set.insert(range) } else { set.remove(range) }
     }
 
     /// The ranges of which a forked child gets less than all.
     #[must_use]
-    pub fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
+    pub(crate) fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
         self.set_at_fork(what).iter().cloned().collect()
     }
 
     /// What children get of `from` they get of `to`, too, which is as long or
     /// longer: what is behind goes as the last page of `from`.
-    pub fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
+    pub(crate) fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
         for what in [AtFork::Withheld, AtFork::Wiped] {
             let set = self.set_at_fork(what);
             let parts: Vec<_> =
@@ -382,7 +386,7 @@ impl Layout {
     /// Whether all of a range has one protection, and is locked or not: it can
     /// be moved as one mapping.
     #[must_use]
-    pub fn is_alike(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn is_alike(&self, range: &Range<PageNo>) -> bool {
         let protection = self.protection(range.start);
         let protected = if protection == READ_WRITE {
             !self.has_protection(range)
@@ -397,24 +401,24 @@ impl Layout {
 
     /// Whether some page of a range may not be used in all the ways of `wanted`.
     #[must_use]
-    pub fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
+    pub(crate) fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
     }
 
     /// Whether some page of a range is locked into memory.
     #[must_use]
-    pub fn has_locked(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn has_locked(&self, range: &Range<PageNo>) -> bool {
         self.locked.overlaps(range)
     }
 
     /// The ranges that are locked into memory.
     #[must_use]
-    pub fn locked(&self) -> Vec<Range<PageNo>> {
+    pub(crate) fn locked(&self) -> Vec<Range<PageNo>> {
         self.locked.iter().cloned().collect()
     }
 
     /// Remembers the protection of a range.
-    pub fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
+    pub(crate) fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
         if protection == READ_WRITE {
             self.protections.remove(range);
         } else {
@@ -424,24 +428,24 @@ impl Layout {
 
     /// Whether some page of the range is not readable and writable.
     #[must_use]
-    pub fn has_protection(&self, range: &Range<PageNo>) -> bool {
+    pub(crate) fn has_protection(&self, range: &Range<PageNo>) -> bool {
         self.protections.overlaps(range)
     }
 
     /// The protection of one page.
     #[must_use]
-    pub fn protection(&self, page: PageNo) -> Protection {
+    pub(crate) fn protection(&self, page: PageNo) -> Protection {
         self.protections.get(&page).copied().unwrap_or(READ_WRITE)
     }
 
     /// Keeps a range from other mappings.
-    pub fn reserve(&mut self, range: Range<PageNo>) {
+    pub(crate) fn reserve(&mut self, range: Range<PageNo>) {
         self.rooms.remove(range.clone());
         self.taken.insert(range);
     }
 
     /// Keeps the free pages `room` for the mapping before them.
-    pub fn set_room(&mut self, room: Range<PageNo>) {
+    pub(crate) fn set_room(&mut self, room: Range<PageNo>) {
         if !room.is_empty() {
             self.rooms.insert(room);
         }
@@ -473,7 +477,11 @@ impl Layout {
 
     /// Adds a range to those that are locked into memory, if then at most
     /// `most` pages are. Returns the parts that are new.
-    pub fn lock_range(&mut self, range: Range<PageNo>, most: u64) -> Option<Vec<Range<PageNo>>> {
+    pub(crate) fn lock_range(
+        &mut self,
+        range: Range<PageNo>,
+        most: u64,
+    ) -> Option<Vec<Range<PageNo>>> {
         let new: Vec<_> = self.locked.gaps(&range).collect();
         let pages = |ranges: &mut dyn Iterator<Item = &Range<PageNo>>| -> u64 {
             ranges.map(|range| range.end - range.start).sum()
@@ -486,28 +494,22 @@ impl Layout {
     }
 
     /// Removes a range from those that are locked. Returns the parts that were.
-    pub fn unlock_range(&mut self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
+    pub(crate) fn unlock_range(&mut self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         let were = self.locked.overlapping(range.clone()).map(|l| clip(l, range)).collect();
         self.locked.remove(range.clone());
         were
     }
 
     /// Marks a range as holding a mapping that is not managed.
-    pub fn set_foreign(&mut self, range: Range<PageNo>) {
+    pub(crate) fn set_foreign(&mut self, range: Range<PageNo>) {
         self.reserve(range.clone());
         self.foreign.insert(range);
     }
 
     /// The parts of `range` that hold mappings that are not managed.
     #[must_use]
-    pub fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
+    pub(crate) fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         self.foreign.overlapping(range.clone()).map(|f| clip(f, range)).collect()
-    }
-
-    /// Whether all of `range` is taken.
-    #[must_use]
-    pub fn is_taken(&self, range: &Range<PageNo>) -> bool {
-        self.taken.gaps(range).next().is_none()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     limit_bytes: usize,
     fixed_bytes: usize,
     reserve_bytes: usize,
@@ -27,7 +27,7 @@ impl Budget {
     /// A budget of `limit_bytes`, of which `fixed_bytes` are spent on what
     /// the engine needs from the start.
     #[must_use]
-    pub fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
+    pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
         let reserve = (limit_bytes / 128).clamp(512 << 10, 4 << 20);
         let step = (limit_bytes / 64).clamp(256 << 10, 32 << 20);
         Budget {
@@ -44,31 +44,31 @@ impl Budget {
 
     /// The limit in bytes.
     #[must_use]
-    pub fn limit_bytes(&self) -> usize {
+    pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes
     }
 
     /// The fixed part in bytes.
     #[must_use]
-    pub fn fixed_bytes(&self) -> usize {
+    pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed_bytes
     }
 
     /// What only reclaim may take, in bytes.
     #[must_use]
-    pub fn reserve_bytes(&self) -> usize {
+    pub(crate) fn reserve_bytes(&self) -> usize {
         self.reserve_bytes
     }
 
     /// Pages in DRAM: resident and staged.
     #[must_use]
-    pub fn pages(&self) -> usize {
+    pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed)
     }
 
     /// Bytes in use when `other_bytes` are used beside pages and fixed parts.
     #[must_use]
-    pub fn used_bytes(&self, other_bytes: usize) -> usize {
+    pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
     }
 
@@ -80,12 +80,12 @@ impl Budget {
     /// In a forked child: what is in DRAM now is shared with the parent and
     /// counts there. The child has its budget for what it adds, so that it can
     /// always get as far as exec.
-    pub fn inherit(&self) {
+    pub(crate) fn inherit(&self) {
         self.inherited.store(self.pages(), Relaxed);
     }
 
     /// Takes `count` pages if that leaves the reserve free.
-    pub fn try_charge(&self, count: usize, other_bytes: usize) -> bool {
+    pub(crate) fn try_charge(&self, count: usize, other_bytes: usize) -> bool {
         // Not added and taken back: others would take that for used meanwhile.
         let fits = |pages: usize| {
             let used_bytes = self.used_with(pages + count, other_bytes);
@@ -95,43 +95,43 @@ impl Budget {
     }
 
     /// Takes `count` pages out of the reserve, for when reclaim must not run.
-    pub fn charge(&self, count: usize) {
+    pub(crate) fn charge(&self, count: usize) {
         self.pages.fetch_add(count, Relaxed);
     }
 
     /// Gives `count` pages back.
-    pub fn release(&self, count: usize) {
+    pub(crate) fn release(&self, count: usize) {
         let before = self.pages.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages released than were charged");
     }
 
     /// `count` pages have been taken out: they are charged until they have a place.
-    pub fn begin_to_leave(&self, count: usize) {
+    pub(crate) fn begin_to_leave(&self, count: usize) {
         self.leaving.fetch_add(count, Relaxed);
     }
 
     /// So many of these have a place, or stay for longer. What has left for good is to be
     /// released.
-    pub fn end_to_leave(&self, count: usize) {
+    pub(crate) fn end_to_leave(&self, count: usize) {
         let before = self.leaving.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages placed than were taken out");
     }
 
     /// Pages that have been taken out and are about to be placed.
     #[must_use]
-    pub fn leaving_pages(&self) -> usize {
+    pub(crate) fn leaving_pages(&self) -> usize {
         self.leaving.load(Relaxed)
     }
 
     /// Whether background reclaim should start.
     #[must_use]
-    pub fn is_low(&self, other_bytes: usize) -> bool {
+    pub(crate) fn is_low(&self, other_bytes: usize) -> bool {
         self.used_bytes(other_bytes) + self.low_bytes > self.limit_bytes
     }
 
     /// Whether background reclaim may stop.
     #[must_use]
-    pub fn is_comfortable(&self, other_bytes: usize) -> bool {
+    pub(crate) fn is_comfortable(&self, other_bytes: usize) -> bool {
         self.used_bytes(other_bytes) + self.high_bytes <= self.limit_bytes
     }
 }

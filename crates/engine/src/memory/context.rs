@@ -15,26 +15,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const BATCH_PAGES: usize = 32;
 
 /// The resources of one walk.
-pub struct Context {
+pub(crate) struct Context {
     /// I/O channels, one for each swap area.
-    pub lanes: Lanes,
+    pub(crate) lanes: Lanes,
     /// Scratch of the codec.
-    pub scratch: codec::Scratch,
+    pub(crate) scratch: codec::Scratch,
     /// A page put together before it is installed.
-    pub page: &'static mut Page,
+    pub(crate) page: &'static mut Page,
     /// A page packed before it is stored.
-    pub packed: &'static mut Page,
+    pub(crate) packed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
-    pub first_frame: usize,
+    pub(crate) first_frame: usize,
     /// Whether it may take pages out to make room: not while it forks, when
     /// the address space must stay as it is. The few pages are the reserve's.
-    pub may_reclaim: bool,
+    pub(crate) may_reclaim: bool,
 }
 
 /// All contexts of an engine: those shared by faults, then some with one user
 /// each: background reclaim, the threads that bring pages in ahead of touches, and
 /// the thread that forks.
-pub struct Contexts {
+pub(crate) struct Contexts {
     slots: Box<[Mutex<Context>]>,
     /// The thread that has claimed all others to fork; 0 when there is none.
     forker: AtomicI32,
@@ -44,14 +44,14 @@ pub struct Contexts {
 /// Threads that bring pages in ahead of touches, each with one read under way.
 pub const PREFETCH_THREADS: usize = 3;
 /// Contexts that faults do not share.
-pub const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
+pub(crate) const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
 
 /// DRAM of one context beside its I/O ring, in bytes.
-pub const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
+pub(crate) const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
 
 impl Contexts {
     /// Makes `count` contexts, the last [`OWN_CONTEXTS`] of which are not shared.
-    pub fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
+    pub(crate) fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
         let workspaces = Arc::<Workspaces>::default();
@@ -70,7 +70,7 @@ impl Contexts {
     }
 
     /// Claims a context, preferably this CPU's; waits when all are in use.
-    pub fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
+    pub(crate) fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
         let shared = self.slots.len() - OWN_CONTEXTS;
         if self.is_forker() {
             return lock(&self.slots[self.slots.len() - 1]);
@@ -85,24 +85,24 @@ impl Contexts {
 
     /// How many there are.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// What the codecs have taken in all contexts beside [`CONTEXT_BYTES`]:
     /// it grows as they are used.
     #[must_use]
-    pub fn workspaces(&self) -> Arc<Workspaces> {
+    pub(crate) fn workspaces(&self) -> Arc<Workspaces> {
         Arc::clone(&self.workspaces)
     }
 
     /// Claims background reclaim's context.
-    pub fn claim_background(&self) -> MutexGuard<'_, Context> {
+    pub(crate) fn claim_background(&self) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
     }
 
     /// Claims the context of one of the [`PREFETCH_THREADS`].
-    pub fn claim_prefetch(&self, thread: usize) -> MutexGuard<'_, Context> {
+    pub(crate) fn claim_prefetch(&self, thread: usize) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1 + thread % PREFETCH_THREADS])
     }
 
@@ -118,19 +118,19 @@ impl Contexts {
     /// Claims every context but the forking thread's own: when this returns,
     /// no other thread's walk is under way, while the caller can still fault.
     #[must_use]
-    pub fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
+    pub(crate) fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
         let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();
         self.forker.store(current_thread(), Ordering::Relaxed);
         claimed
     }
 
     /// Ends what [`Contexts::claim_for_fork`] began, in parent and child.
-    pub fn end_fork(&self) {
+    pub(crate) fn end_fork(&self) {
         self.forker.store(0, Ordering::Relaxed);
     }
 
     /// In a forked child: no lane may use a ring that the parent uses too.
-    pub fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
+    pub(crate) fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
         let mut own = lock(&self.slots[self.slots.len() - 1]);
         for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {
             context.lanes.give_up_rings();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A wait for room that a signal has ended: it goes on when the touch is repeated, so that
 /// a program with many signals is not kept waiting for ever.
 #[derive(Debug, Default)]
-pub struct InterruptedWait {
+pub(crate) struct InterruptedWait {
     /// For how long was tried in vain, and when last; 0: nobody is away.
     waited_ns: AtomicU64,
     at_ns: AtomicU64,

@@ -1,7 +1,7 @@
 //! The program's address space, the DRAM budget, and what one walk owns.
 
 pub mod address_space;
-pub mod budget;
+pub(crate) mod budget;
 pub mod context;
-pub mod pinners;
-pub mod interrupted_wait;
+pub(crate) mod pinners;
+pub(crate) mod interrupted_wait;

@@ -12,7 +12,7 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// Whether something pins memory of the program's for longer than a system call.
 #[derive(Debug)]
-pub struct Pinners {
+pub(crate) struct Pinners {
     mappings: Option<Mappings>,
     /// The engine's own.
     pinners: usize,
@@ -23,7 +23,7 @@ pub struct Pinners {
 impl Pinners {
     /// Once the engine has all its rings, and the program nothing yet.
     #[must_use]
-    pub fn start() -> Pinners {
+    pub(crate) fn start() -> Pinners {
         let mappings = Mappings::open();
         let pinners = mappings.as_ref().and_then(Mappings::pinners);
         Pinners {
@@ -36,7 +36,7 @@ impl Pinners {
 
     /// Whether it is time to look again: until somebody has, nothing is lifted.
     #[must_use]
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         now_ns() >= self.next_look_ns.load(Acquire)
     }
 
@@ -45,7 +45,7 @@ impl Pinners {
     }
 
     /// Looks again, if it is time. By background reclaim only.
-    pub fn look(&self) {
+    pub(crate) fn look(&self) {
         if !self.is_due() {
             return;
         }
@@ -57,7 +57,7 @@ impl Pinners {
     }
 
     /// In a forked child nobody looks.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_safe.store(false, Relaxed);
         self.next_look_ns.store(u64::MAX, Release);
     }

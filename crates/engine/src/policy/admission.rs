@@ -46,7 +46,7 @@ const PACKED_BYTES: u64 = 2048;
 
 /// Which pages pass, and what either way takes.
 #[derive(Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     /// Per chunk: how likely its pages come back in streams, and how likely they are more
     /// than the pool can hold.
     chunks: &'static [AtomicU32],

@@ -25,13 +25,13 @@ use std::sync::{Mutex, PoisonError};
 /// Heat of a page that came in without being touched.
 pub const PREFETCHED: u8 = 0;
 /// Heat of a page that was touched while it was leaving, or refused to leave.
-pub const HOT: u8 = 3;
+pub(crate) const HOT: u8 = 3;
 
 /// Pages passed over for one batch, at most: it must not take for ever where all are such.
 const MOST_PASSED_OVER: usize = 4096;
 
 /// A page that is to leave, claimed; `None` once somebody took it.
-pub type Victim<'t> = Option<(PageNo, Claim<'t>)>;
+pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The hand, and what is known of pages that left.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Clock {
 
     /// Whether a page has standing from coming back soon.
     #[must_use]
-    pub fn comes_soon(&self, page: PageNo) -> bool {
+    pub(crate) fn comes_soon(&self, page: PageNo) -> bool {
         self.refaults.comes_soon(page)
     }
 
@@ -114,13 +114,13 @@ impl Clock {
     /// About how many resident pages came back soon and have kept more grace than
     /// a fresh page has.
     #[must_use]
-    pub fn warm(&self) -> usize {
+    pub(crate) fn warm(&self) -> usize {
         self.warm.load(Relaxed)
     }
 
     /// DRAM that its tables have taken so far, in bytes.
     #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         self.refaults.metadata_bytes()
     }
 

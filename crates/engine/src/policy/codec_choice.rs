@@ -51,7 +51,7 @@ const MOST_DOUBT: i32 = 8;
 
 /// Which codec packs, and what speaks for the other one.
 #[derive(Debug)]
-pub struct CodecChoice {
+pub(crate) struct CodecChoice {
     may_be_dense: bool,
     is_dense: AtomicBool,
     /// Whether a packed page was ever found on the disk: until then nothing is gained.
@@ -86,11 +86,11 @@ struct Probe {
 
 /// What packing a page came to.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// What it packs to.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// How long that took.
-    pub ns: u64,
+    pub(crate) ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ struct Gains {
 impl CodecChoice {
     /// For a budget of so many bytes, and so many contexts. LZ4 packs at first.
     #[must_use]
-    pub fn new(budget_bytes: usize, contexts: usize) -> CodecChoice {
+    pub(crate) fn new(budget_bytes: usize, contexts: usize) -> CodecChoice {
         CodecChoice {
             may_be_dense: contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             is_dense: AtomicBool::new(false),
@@ -123,13 +123,13 @@ impl CodecChoice {
 
     /// What packs the next page.
     #[must_use]
-    pub fn packer(&self) -> Packer {
+    pub(crate) fn packer(&self) -> Packer {
         if self.is_dense.load(Relaxed) { DENSE } else { Packer::Lz4 }
     }
 
     /// The pool had no room for a page. Whether what the fast codec has packed before may
     /// make some, packed anew.
-    pub fn want_room(&self) -> bool {
+    pub(crate) fn want_room(&self) -> bool {
         let is_behind = self.behind.load(Relaxed) > 0;
         if is_behind {
             self.wants_room.store(true, Relaxed);
@@ -139,14 +139,14 @@ impl CodecChoice {
 
     /// Whether some of that is to be packed anew: once each time that room was wanted.
     #[must_use]
-    pub fn take_wish(&self) -> bool {
+    pub(crate) fn take_wish(&self) -> bool {
         self.wants_room.load(Relaxed)
             && self.wants_room.swap(false, Relaxed)
             && self.behind.load(Relaxed) > 0
     }
 
     /// So many of the pool's objects, the oldest, have been looked through for such.
-    pub fn note_condensed(&self, objects: u64) {
+    pub(crate) fn note_condensed(&self, objects: u64) {
         let less = |behind: u64| Some(behind.saturating_sub(objects));
         let _ = self.behind.fetch_update(Relaxed, Relaxed, less);
     }
@@ -154,7 +154,7 @@ impl CodecChoice {
     /// What is to pack the next page beside `packer`, to see what that comes to, if it is
     /// time.
     #[must_use]
-    pub fn to_try(&self, packer: Packer) -> Option<Packer> {
+    pub(crate) fn to_try(&self, packer: Packer) -> Option<Packer> {
         // zstd's memory is not touched for nothing.
         let is_due = self.may_be_dense
             && self.is_wanted.load(Relaxed)
@@ -163,7 +163,7 @@ impl CodecChoice {
     }
 
     /// Notes what packing the same page came to.
-    pub fn note_tried(&self, packer: Packer, by_packer: Sample, by_other: Sample) {
+    pub(crate) fn note_tried(&self, packer: Packer, by_packer: Sample, by_other: Sample) {
         let (fast, dense) =
             if packer == DENSE { (by_other, by_packer) } else { (by_packer, by_other) };
         let probe = &self.probe;
@@ -181,22 +181,22 @@ impl CodecChoice {
     }
 
     /// So many pages left memory.
-    pub fn note_left(&self, pages: u64) {
+    pub(crate) fn note_left(&self, pages: u64) {
         self.left.fetch_add(pages, Relaxed);
     }
 
     /// A page was packed, or could not be.
-    pub fn note_packed(&self) {
+    pub(crate) fn note_packed(&self) {
         self.packed.fetch_add(1, Relaxed);
     }
 
     /// A page went to the pool, packed just now or as it was.
-    pub fn note_pooled(&self) {
+    pub(crate) fn note_pooled(&self) {
         self.pooled.fetch_add(1, Relaxed);
     }
 
     /// A touched page was in the pool, and so many had left memory since it did.
-    pub fn found_in_pool(&self, distance: u64) {
+    pub(crate) fn found_in_pool(&self, distance: u64) {
         if self.is_dense.load(Relaxed) && distance > self.reach.load(Relaxed) {
             self.spared.fetch_add(1, Relaxed);
         }
@@ -204,7 +204,7 @@ impl CodecChoice {
 
     /// A touched page was on the disk, packed, and the pool would have had to hold so
     /// many more for it.
-    pub fn found_on_disk(&self, more: u64) {
+    pub(crate) fn found_on_disk(&self, more: u64) {
         if !self.is_wanted.load(Relaxed) {
             self.is_wanted.store(true, Relaxed);
         }
@@ -215,7 +215,7 @@ impl CodecChoice {
 
     /// Looks whether the other codec is to pack from now on, once enough pages were
     /// packed, by what is spared with a page that stays in the pool.
-    pub fn step(&self, view: impl FnOnce() -> PoolView, spared_ns: impl FnOnce() -> f64) {
+    pub(crate) fn step(&self, view: impl FnOnce() -> PoolView, spared_ns: impl FnOnce() -> f64) {
         if !self.may_be_dense || self.packed.load(Relaxed) < LOOK_PAGES {
             return;
         }

@@ -29,7 +29,7 @@ const MARGIN: f64 = 0.25;
 /// is an estimate. By itself in its cache line, which every fault writes to.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Grace {
+pub(crate) struct Grace {
     /// Pages that left, and of these those that do not pack.
     left: AtomicU64,
     unpacked_left: AtomicU64,
@@ -51,7 +51,7 @@ impl Grace {
     /// Whether a page is known not to pack: it has a slot of its own. (Or it belongs to a
     /// stream, and was not asked: then it costs nobody a wait.)
     #[must_use]
-    pub fn is_unpacked(place: Place) -> bool {
+    pub(crate) fn is_unpacked(place: Place) -> bool {
         let slot = match place {
             Place::Resident { copy, .. } => copy.and_then(|copy| copy.in_slot()),
             _ => place.in_slot(),
@@ -61,13 +61,13 @@ impl Grace {
 
     /// A page that does not pack is to leave once in so many times that it is met.
     #[must_use]
-    pub fn times(&self) -> u64 {
+    pub(crate) fn times(&self) -> u64 {
         self.times.load(Relaxed)
     }
 
     /// A touched page came back from `place`, found in `tier`, where a fault from the pool
     /// costs so much, and one from the disk.
-    pub fn note_back(&self, place: Place, tier: Tier, (pool_ns, disk_ns): (u64, u64)) {
+    pub(crate) fn note_back(&self, place: Place, tier: Tier, (pool_ns, disk_ns): (u64, u64)) {
         let ns = match tier {
             // What is kept on standby is in DRAM, too.
             Tier::Pool | Tier::Standby => pool_ns,
@@ -81,7 +81,7 @@ impl Grace {
     }
 
     /// So many pages left, and so many of them have a slot of their own now.
-    pub fn note_left(&self, pages: u64, unpacked: u64) {
+    pub(crate) fn note_left(&self, pages: u64, unpacked: u64) {
         self.unpacked_left.fetch_add(unpacked, Relaxed);
         if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
             self.judge();

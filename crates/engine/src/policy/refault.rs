@@ -48,11 +48,11 @@ const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
     /// For this page.
-    pub price_ns: u64,
+    pub(crate) price_ns: u64,
     /// On average.
-    pub average_ns: u64,
+    pub(crate) average_ns: u64,
     /// For the page that this one competes with for memory: no less than its own.
-    pub rival_ns: u64,
+    pub(crate) rival_ns: u64,
 }
 
 impl Weight {
@@ -81,7 +81,7 @@ impl Weight {
 
 /// When pages left, and their standing.
 #[derive(Debug)]
-pub struct Refaults {
+pub(crate) struct Refaults {
     /// Time in the lower bits, standing above. Only who has claimed the
     /// page writes its mark.
     marks: &'static [AtomicU16],
@@ -99,7 +99,7 @@ impl Refaults {
     ///
     /// # Errors
     /// When there is no address space for the marks.
-    pub fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
+    pub(crate) fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
         Ok(Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
@@ -111,7 +111,7 @@ impl Refaults {
     }
 
     /// Notes that a page leaves.
-    pub fn note_eviction(&self, page: PageNo) {
+    pub(crate) fn note_eviction(&self, page: PageNo) {
         let now = self.left.fetch_add(1, Relaxed) / self.unit_pages % TIMES;
         if !self.touch(page) {
             return;
@@ -123,7 +123,7 @@ impl Refaults {
     /// How many pages have left, about, since this one did; `None` where that is
     /// not known.
     #[must_use]
-    pub fn distance(&self, page: PageNo) -> Option<u64> {
+    pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
             let seen = u64::from(self.marks[page as usize].load(Relaxed));
             let now = self.left.load(Relaxed) / self.unit_pages;
@@ -134,7 +134,7 @@ impl Refaults {
     /// The grace of a page that comes back while so many pages are resident, and
     /// so many of them warm. A page without a mark is like a fresh one.
     #[must_use]
-    pub fn grant(&self, page: PageNo, resident: usize, warm: usize, weight: Weight) -> u8 {
+    pub(crate) fn grant(&self, page: PageNo, resident: usize, warm: usize, weight: Weight) -> u8 {
         let Some(distance) = self.distance(page) else { return FRESH };
         let mark = &self.marks[page as usize];
         let seen = u64::from(mark.load(Relaxed));
@@ -151,12 +151,12 @@ impl Refaults {
     /// Whether a page has standing: it came back soon the last time, or the more
     /// often before.
     #[must_use]
-    pub fn comes_soon(&self, page: PageNo) -> bool {
+    pub(crate) fn comes_soon(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 
     /// Forgets a page: another one has its number now.
-    pub fn forget(&self, page: PageNo) {
+    pub(crate) fn forget(&self, page: PageNo) {
         let mark = &self.marks[page as usize];
         // Writing would take memory for a page that never left.
         if self.has_mark(page) && mark.load(Relaxed) != 0 {
@@ -166,7 +166,7 @@ impl Refaults {
 
     /// DRAM that the marks have taken so far, in bytes.
     #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_pages.load(Relaxed) * PAGE_SIZE
     }
 

@@ -20,7 +20,7 @@ const PROBE_EVERY: u32 = 16;
 /// Below this, unchanged pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
 /// What is known about copies of resident pages.
-pub struct StoredCopies {
+pub(crate) struct StoredCopies {
     /// Per chunk: how likely its pages are to be written, above that a count of
     /// the pages whose copies were not kept. First for those that do not come back
     /// soon, then for those that do.
@@ -44,7 +44,7 @@ impl StoredCopies {
     ///
     /// # Errors
     /// When there is no address space for the table.
-    pub fn new(pages: usize) -> io::Result<StoredCopies> {
+    pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
             count: AtomicUsize::new(0),
@@ -58,19 +58,19 @@ impl StoredCopies {
 
     /// Resident pages that have one in the swap area.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Resident pages that have one in the pool.
     #[must_use]
-    pub fn pooled(&self) -> usize {
+    pub(crate) fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
     /// Resident pages that are protected and have none.
     #[must_use]
-    pub fn without(&self) -> usize {
+    pub(crate) fn without(&self) -> usize {
         self.without.load(Relaxed)
     }
 
@@ -89,12 +89,12 @@ impl StoredCopies {
     /// mostly has it because the pool did not take it, and finding that out again
     /// costs more than all else about a page that leaves unchanged.
     #[must_use]
-    pub fn may_be_packed(&self) -> bool {
+    pub(crate) fn may_be_packed(&self) -> bool {
         likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
 
     /// Notes whether the pool took an unchanged page.
-    pub fn note_packed(&self, was_packed: bool) {
+    pub(crate) fn note_packed(&self, was_packed: bool) {
         likelihood::note(&self.packed, was_packed);
     }
 
@@ -106,7 +106,7 @@ impl StoredCopies {
 
 /// What stays of what is stored of a page when that comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stays {
+pub(crate) enum Stays {
     /// Nothing: the page may be written.
     Nothing,
     /// That nobody writes it unnoticed.
@@ -118,7 +118,7 @@ pub enum Stays {
 impl Stays {
     /// What happens to writes.
     #[must_use]
-    pub fn writes(self) -> Writes {
+    pub(crate) fn writes(self) -> Writes {
         if self == Stays::Nothing { Writes::Allowed } else { Writes::Caught }
     }
 }

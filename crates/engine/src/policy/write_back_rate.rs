@@ -21,7 +21,7 @@ const UNKNOWN_PAGES: u64 = 64;
 /// What passes through the pool. Threads may overwrite each other's notes: all of it is an
 /// estimate.
 #[derive(Debug, Default)]
-pub struct WriteBackRate {
+pub(crate) struct WriteBackRate {
     /// Pages that left memory between a page and its going on.
     age: AtomicU64,
     /// Pages that left memory, those that went on, and those found on the disk.
@@ -32,7 +32,7 @@ pub struct WriteBackRate {
 
 impl WriteBackRate {
     /// So many pages left the program's memory, for the pool or not.
-    pub fn note_left(&self, pages: u64) {
+    pub(crate) fn note_left(&self, pages: u64) {
         let left = self.left.fetch_add(pages, Relaxed) + pages;
         if left >= 2 * HALF_LIFE_PAGES {
             self.counts().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
@@ -44,12 +44,12 @@ impl WriteBackRate {
     }
 
     /// Forgets all of it.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
     }
 
     /// A page of the pool is to go on: so many have left memory since it did.
-    pub fn note_age(&self, distance: u64) {
+    pub(crate) fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
             _ => follow(&self.age, distance, AGE_OF),
@@ -59,18 +59,18 @@ impl WriteBackRate {
     /// How many pages left memory while one was in the pool that is to go on; 0 while none
     /// has.
     #[must_use]
-    pub fn age(&self) -> u64 {
+    pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
 
     /// So many pages went on to the disk, packed.
-    pub fn note_gone(&self, pages: u64) {
+    pub(crate) fn note_gone(&self, pages: u64) {
         self.went_on.fetch_add(pages, Relaxed);
     }
 
     /// A touched page was found on the disk, packed, and so many have left memory since
     /// it did. How many more pages the pool would have had to hold for it.
-    pub fn note_found(&self, distance: u64) -> u64 {
+    pub(crate) fn note_found(&self, distance: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
         let since = distance.saturating_sub(self.age.load(Relaxed));
         let (went_on, left) = (self.went_on.load(Relaxed), self.left.load(Relaxed).max(1));
@@ -80,7 +80,7 @@ impl WriteBackRate {
     /// How likely a page that goes on is to be touched, from 0 to 1. Those that come
     /// along with others or ahead of touches do not count: they cost little.
     #[must_use]
-    pub fn share_back(&self) -> f64 {
+    pub(crate) fn share_back(&self) -> f64 {
         let (came_back, went_on) = (self.came_back.load(Relaxed), self.went_on.load(Relaxed));
         ((came_back + UNKNOWN_PAGES) as f64 / (went_on + UNKNOWN_PAGES) as f64).min(1.0)
     }

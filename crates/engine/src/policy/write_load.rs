@@ -20,7 +20,7 @@ const WEIGHT_SHIFT: u32 = 4;
 
 /// The share of pages that were to go to the disk, of those that left.
 #[derive(Debug)]
-pub struct WriteLoad {
+pub(crate) struct WriteLoad {
     to_disk: AtomicU32,
 }
 
@@ -34,7 +34,7 @@ impl Default for WriteLoad {
 impl WriteLoad {
     /// Notes a batch: of `pages`, `for_disk` were to go to the disk. Batches may
     /// overwrite each other's note: it is an estimate.
-    pub fn note(&self, pages: usize, for_disk: usize) {
+    pub(crate) fn note(&self, pages: usize, for_disk: usize) {
         if pages == 0 {
             return;
         }
@@ -49,7 +49,7 @@ impl WriteLoad {
 
     /// Whether hardly any page needs the disk.
     #[must_use]
-    pub fn spares_the_disk(&self) -> bool {
+    pub(crate) fn spares_the_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < RARELY
     }
 }

@@ -13,7 +13,11 @@ use crate::store::pool::Handle;
 ///
 /// # Errors
 /// When it is damaged; also counted.
-pub fn pooled(stores: &Stores, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+pub(crate) fn pooled(
+    stores: &Stores,
+    context: &mut Context,
+    handle: Handle,
+) -> Result<(), UnpackError> {
     let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
     let unpacked = stores.pool.load(handle, object).map_err(UnpackError::from).flatten();
     counted(stores, unpacked)
@@ -23,7 +27,11 @@ pub fn pooled(stores: &Stores, context: &mut Context, handle: Handle) -> Result<
 ///
 /// # Errors
 /// As [`pooled`].
-pub fn peeked(stores: &Stores, context: &mut Context, handle: Handle) -> Result<(), UnpackError> {
+pub(crate) fn peeked(
+    stores: &Stores,
+    context: &mut Context,
+    handle: Handle,
+) -> Result<(), UnpackError> {
     let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
     let unpacked = stores.pool.peek(handle, object).map_err(UnpackError::from).flatten();
     counted(stores, unpacked)
@@ -33,7 +41,7 @@ pub fn peeked(stores: &Stores, context: &mut Context, handle: Handle) -> Result<
 ///
 /// # Errors
 /// When there is no such part; also counted.
-pub fn part(
+pub(crate) fn part(
     stores: &Stores,
     context: &mut Context,
     copy: &[u8],

@@ -13,32 +13,32 @@ use softswap_sys::PAGE_SIZE;
 /// Pages beside each other of which all go when one goes. They left together,
 /// mostly, and in the swap area they are to lie together again: then one read
 /// brings several.
-pub const GROUP_PAGES: usize = 16;
+pub(crate) const GROUP_PAGES: usize = 16;
 
 /// Pages whose copies are in a bounce buffer, on their way to slots, of which there
 /// are enough for all of them.
-pub struct Relocation<'m, 't> {
+pub(crate) struct Relocation<'m, 't> {
     /// Where they go.
-    pub slots: SlotBatch,
+    pub(crate) slots: SlotBatch,
     /// The pages, with where their copies are.
-    pub moved: &'m mut [Option<Relocating<'t>>],
+    pub(crate) moved: &'m mut [Option<Relocating<'t>>],
 }
 
 /// A page whose copy is in a bounce buffer.
-pub struct Relocating<'t> {
+pub(crate) struct Relocating<'t> {
     /// The page.
-    pub claim: Claim<'t>,
+    pub(crate) claim: Claim<'t>,
     /// Which page of the buffer.
-    pub at: usize,
+    pub(crate) at: usize,
     /// Which part of it, if it is a packed one.
-    pub part: Option<u8>,
+    pub(crate) part: Option<u8>,
 }
 
 impl Relocation<'_, '_> {
     /// Seals the copies in place, writes them and publishes the slots of those that were written;
     /// the slots that were left, and what the pages had before, are freed.
     /// Returns how many pages went.
-    pub fn carry_out(
+    pub(crate) fn carry_out(
         self,
         stores: &Stores,
         admission: &Admission,

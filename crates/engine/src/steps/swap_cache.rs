@@ -45,7 +45,13 @@ const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 /// given its grace, which tells of which kind it is; of those that come along nobody
 /// knows, and they often leave as neighbours, so without a copy they are not protected.
 #[must_use]
-pub fn stays(core: &Core, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
+pub(crate) fn stays(
+    core: &Core,
+    page: PageNo,
+    place: Place,
+    access: Access,
+    is_touched: bool,
+) -> Stays {
     if access == Access::Write {
         return Stays::Nothing;
     }
@@ -90,7 +96,7 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
 /// are resident; what would go on spares a read, which takes a few times as long, when it
 /// is touched, and it was not for as long as it is old.
 #[must_use]
-pub fn outweigh(core: &Core) -> bool {
+pub(crate) fn outweigh(core: &Core) -> bool {
     // Who cannot write has nothing that goes on.
     core.stores.may_write()
         && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
@@ -99,7 +105,7 @@ pub fn outweigh(core: &Core) -> bool {
 
 /// What an arriving page keeps of `place`; what is stored there is freed if that is
 /// not to stay.
-pub fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
+pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
     let copy = match stays {
         Stays::Nothing => None,
         Stays::Protection => Some(StoredCopy::Nowhere),
@@ -127,7 +133,7 @@ pub fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
 
 /// Whether a copy in the pool is what was stored there.
 #[must_use]
-pub fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
+pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
     let handle = stores.pool.handle_of(object);
     handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
@@ -160,7 +166,7 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
 ///
 /// # Errors
 /// The kernel's refusal; then nothing is changed.
-pub fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
+pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
     // Also without a copy: should a protection ever be left over, it goes here.
     core.memory.window.allow_writes(page)?;
@@ -182,7 +188,7 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
 }
 
 /// A page is leaving DRAM for its copy. Returns where that is.
-pub fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
+pub(crate) fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
     core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
     if copy.in_slot().is_none() {
@@ -195,7 +201,7 @@ pub fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
 }
 
 /// Frees the copy of a page that is no longer the same, or goes elsewhere.
-pub fn give_up(core: &Core, copy: StoredCopy) {
+pub(crate) fn give_up(core: &Core, copy: StoredCopy) {
     if let Some(place) = part_from(core, copy) {
         core.stores.free(place);
     }
@@ -203,7 +209,7 @@ pub fn give_up(core: &Core, copy: StoredCopy) {
 
 /// The copy of an unchanged page that leaves, if it is in an area that works; else it
 /// is given up, and the page is stored elsewhere.
-pub fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
+pub(crate) fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
     let in_slot = in_sound_slot(&core.stores, copy);
     if in_slot.is_none() {
         core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
@@ -214,14 +220,14 @@ pub fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<Slot
 
 /// The copy, if it is in an area that works.
 #[must_use]
-pub fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
+pub(crate) fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
     copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
 }
 
 /// The object in the pool that is a page's copy, or the page itself, is another
 /// one from now on. `at` is where the page was claimed.
 #[must_use]
-pub fn renamed(at: Place, new: Handle) -> Place {
+pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
         Place::Resident { heat, .. } => {
             Place::Resident { heat, copy: Some(StoredCopy::pooled(new.to_bits())) }
@@ -232,7 +238,7 @@ pub fn renamed(at: Place, new: Handle) -> Place {
 
 /// Gives the copy of a resident page up, if it has one that `unwanted` names and nobody
 /// has the page. It stays protected if it is likely to be left as it is. True when it did.
-pub fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
+pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
     let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
     if seen.is_busy() || copy == StoredCopy::Nowhere || !unwanted(copy) {
@@ -252,7 +258,7 @@ pub fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) 
 }
 
 /// Gives up to `want` copies up, because the areas are full. Returns how many.
-pub fn shed(core: &Core, want: usize) -> usize {
+pub(crate) fn shed(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| copy.in_slot().is_some();
     let shed = shed_those(core, want, &core.policies.stored_copies.count, is_it);
     core.stats.add(Counter::CopiesShed, shed as u64);
@@ -260,7 +266,7 @@ pub fn shed(core: &Core, want: usize) -> usize {
 }
 
 /// As [`shed`], of those in the pool, because that is nearly full.
-pub fn shed_pooled(core: &Core, want: usize) -> usize {
+pub(crate) fn shed_pooled(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
     let shed = shed_those(core, want, &core.policies.stored_copies.pooled, is_it);
     core.stats.add(Counter::PoolCopiesShed, shed as u64);
@@ -268,7 +274,7 @@ pub fn shed_pooled(core: &Core, want: usize) -> usize {
 }
 
 /// Gives the copy of `page` up that is this object of the pool's, if it is one.
-pub fn shed_one(core: &Core, page: PageNo, object: Handle) {
+pub(crate) fn shed_one(core: &Core, page: PageNo, object: Handle) {
     let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
     // A damaged header may name any page.
     if page < core.memory.window.pages() as PageNo && forget(core, page, is_it) {
@@ -301,7 +307,7 @@ fn shed_those(
 
 /// In a forked child, whose pages lost their protection: none is known to be unchanged
 /// any more. Nothing else runs.
-pub fn forget_all(core: &Core) {
+pub(crate) fn forget_all(core: &Core) {
     let high = core.memory.space.high();
     let mut page = core.memory.space.next_resident(0..high);
     let copies = &core.policies.stored_copies;

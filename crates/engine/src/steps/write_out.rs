@@ -38,7 +38,7 @@ const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 ///
 /// # Errors
 /// When there is none, or the area is not this process's to write to.
-pub fn allocate(stores: &Stores, want: usize) -> Result<SlotBatch, NoSlot> {
+pub(crate) fn allocate(stores: &Stores, want: usize) -> Result<SlotBatch, NoSlot> {
     if !stores.may_write() {
         return Err(NoSlot::ForkedChild);
     }

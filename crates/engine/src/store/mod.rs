@@ -8,13 +8,13 @@ pub mod pool;
 #[cfg(not(loom))]
 pub mod standby;
 #[cfg(not(loom))]
-pub mod read_ahead_pages;
+pub(crate) mod read_ahead_pages;
 #[cfg(not(loom))]
 pub mod swap;
 #[cfg(loom)]
-pub mod swap {
+pub(crate) mod swap {
     //! The modules of the swap area that have lock-free state.
-    pub mod cluster;
-    pub mod extent;
-    pub mod slot;
+    pub(crate) mod cluster;
+    pub(crate) mod extent;
+    pub(crate) mod slot;
 }

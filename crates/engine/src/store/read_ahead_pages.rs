@@ -23,7 +23,7 @@ struct Place {
 }
 
 /// What is cached, by slot.
-pub struct ReadAheadPages {
+pub(crate) struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
 }
 
@@ -32,7 +32,7 @@ impl ReadAheadPages {
     ///
     /// # Errors
     /// When there is no address space.
-    pub fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
+    pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
         ReadAheadPages::with_places((budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES))
     }
 
@@ -44,7 +44,7 @@ impl ReadAheadPages {
 
     /// DRAM of all places, in bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.places.len() * PAGE_SIZE
     }
 
@@ -57,7 +57,7 @@ impl ReadAheadPages {
     }
 
     /// Parks what a slot holds, in place of what was there.
-    pub fn cache(&self, slot: u64, bytes: &[u8]) {
+    pub(crate) fn cache(&self, slot: u64, bytes: &[u8]) {
         if let Ok(mut place) = self.place(slot).try_lock() {
             place.page.0.copy_from_slice(bytes);
             place.slot = slot;
@@ -66,7 +66,7 @@ impl ReadAheadPages {
 
     /// Takes what a slot held, perhaps some time ago. False when it is not cached.
     #[must_use]
-    pub fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
+    pub(crate) fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
         let Ok(mut place) = self.place(slot).try_lock() else { return false };
         if place.slot != slot {
             return false;

@@ -47,7 +47,7 @@ const GROWTH: usize = 2;
 const RELEASE_PAGES: usize = 512;
 
 /// Of a slot's many tenants, one: the slot's number and its generation.
-pub type Tenant = (u64, u32);
+pub(crate) type Tenant = (u64, u32);
 
 /// What a place in a set holds.
 #[derive(Debug, Clone, Copy)]
@@ -198,7 +198,7 @@ impl Standby {
     }
 
     /// Gives the DRAM of some pages back. Returns how many; none when there is none.
-    pub fn release(&self) -> usize {
+    pub(crate) fn release(&self) -> usize {
         let Some(sets) = self.sets.get() else { return 0 };
         let mut released = 0;
         let mut left = sets.len();

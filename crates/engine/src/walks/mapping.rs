@@ -15,7 +15,11 @@ use std::ops::Range;
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
 /// Maps `count` fresh pages. `None` when the window has no such gap.
-pub fn map(memory: &Memory, count: u64, protection: Protection) -> io::Result<Option<PageNo>> {
+pub(crate) fn map(
+    memory: &Memory,
+    count: u64,
+    protection: Protection,
+) -> io::Result<Option<PageNo>> {
     let mut layout = memory.space.lock();
     let align = count.next_power_of_two().min(LARGE_ALIGN_PAGES);
     let Some(range) =
@@ -29,7 +33,7 @@ pub fn map(memory: &Memory, count: u64, protection: Protection) -> io::Result<Op
 
 /// Maps `count` fresh pages that can grow where they are. `None` when there is
 /// no such place.
-pub fn map_roomy(
+pub(crate) fn map_roomy(
     memory: &Memory,
     count: u64,
     protection: Protection,
@@ -58,7 +62,7 @@ fn add(
 
 /// Maps fresh pages exactly at `range`, displacing what is there. With
 /// `replace` false only where nothing is: else `Ok(false)`.
-pub fn map_at(
+pub(crate) fn map_at(
     core: &Core,
     range: Range<PageNo>,
     protection: Protection,
@@ -74,7 +78,7 @@ pub fn map_at(
 }
 
 /// Unmaps `range`; parts of it that are not mapped are skipped.
-pub fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = core.memory.space.lock();
     clear(core, &mut layout, &range)?;
     core.memory.space.remove(&mut layout, range);
@@ -98,7 +102,7 @@ fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<
 }
 
 /// Takes `count` pages of the window without mapping them.
-pub fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
+pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
     let mut layout = memory.space.lock();
     let range = memory.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
     layout.reserve(range.clone());
@@ -106,13 +110,17 @@ pub fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
 }
 
 /// Unmaps `range` but keeps it from other mappings.
-pub fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     clear(core, &mut core.memory.space.lock(), &range)
 }
 
 /// Has the kernel lock `range` into memory, and notes that it is, unless more than
 /// `most` pages then were. Returns the parts that were not locked before.
-pub fn lock(memory: &Memory, range: Range<PageNo>, most: u64) -> io::Result<Vec<Range<PageNo>>> {
+pub(crate) fn lock(
+    memory: &Memory,
+    range: Range<PageNo>,
+    most: u64,
+) -> io::Result<Vec<Range<PageNo>>> {
     let mut layout = memory.space.lock();
     let new = layout.lock_range(range.clone(), most).ok_or_else(no_memory)?;
     for (done, part) in new.iter().enumerate() {
@@ -128,7 +136,7 @@ pub fn lock(memory: &Memory, range: Range<PageNo>, most: u64) -> io::Result<Vec<
 }
 
 /// Ends what [`lock`] began. Returns the parts of `range` that were locked.
-pub fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
+pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
     unlock_in(memory, &mut memory.space.lock(), range)
 }
 
@@ -147,7 +155,7 @@ fn unlock_in(
 
 /// Lends `range` to a mapping that is not managed; `place_it` makes it. With
 /// `replace` false only where nothing is: else `Ok(false)`.
-pub fn lend(
+pub(crate) fn lend(
     core: &Core,
     range: Range<PageNo>,
     replace: bool,
@@ -174,7 +182,7 @@ pub fn lend(
 }
 
 /// Makes `range` read as zeroes again (`MADV_DONTNEED`).
-pub fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
+pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let layout = core.memory.space.lock();
     let mut start = range.start;
     for foreign in layout.foreign_in(&range) {
@@ -186,7 +194,11 @@ pub fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
 }
 
 /// Changes the protection of `range`, all of which is mapped.
-pub fn protect(memory: &Memory, range: Range<PageNo>, protection: Protection) -> io::Result<()> {
+pub(crate) fn protect(
+    memory: &Memory,
+    range: Range<PageNo>,
+    protection: Protection,
+) -> io::Result<()> {
     let mut layout = memory.space.lock();
     memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
     layout.set_protection(range, protection);
@@ -199,7 +211,7 @@ fn no_memory() -> io::Error {
 }
 
 /// Grows a mapping into the free pages after it. False when they are taken.
-pub fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
+pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
     let mut layout = memory.space.lock();
     let more = range.end..range.start + count;
     if !memory.space.is_free(&layout, &more) {
@@ -212,13 +224,13 @@ pub fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<boo
 }
 
 /// The parts of `range`, by what lies there.
-pub fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
+pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
     memory.space.segments(&memory.space.lock(), range)
 }
 
 /// In a forked child, where nobody else is: what its parent did not let it have
 /// goes, and nothing is locked.
-pub fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()> {
+pub(crate) fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
         part.for_each(|page| core.memory.pages.unpin(page));
@@ -236,7 +248,7 @@ pub fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()> {
 /// Moves the content of `from` to the mapped pages at `to`, leaving `from`
 /// mapped and reading as zeroes. `fetch` brings a page in. When one cannot be
 /// had, what has been moved goes back.
-pub fn transfer(
+pub(crate) fn transfer(
     core: &Core,
     from: Range<PageNo>,
     to: PageNo,

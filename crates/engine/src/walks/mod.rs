@@ -1,9 +1,9 @@
 //! The engine's work, from one end to the other.
 
-pub mod page_out;
-pub mod upkeep;
-pub mod pool_upkeep;
-pub mod reclaim;
-pub mod page_in;
-pub mod prefetch;
-pub mod mapping;
+pub(crate) mod page_out;
+pub(crate) mod upkeep;
+pub(crate) mod pool_upkeep;
+pub(crate) mod reclaim;
+pub(crate) mod page_in;
+pub(crate) mod prefetch;
+pub(crate) mod mapping;

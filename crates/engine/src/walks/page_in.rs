@@ -31,7 +31,7 @@ use softswap_sys::window::Writes;
 ///
 /// # Errors
 /// Why the page cannot be had: then it is where it was, and nothing is changed.
-pub fn page_in(
+pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
     page: PageNo,

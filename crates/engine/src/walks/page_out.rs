@@ -28,17 +28,17 @@ use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 
 /// What one batch achieved.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Pages no longer in DRAM (or compressed in it).
-    pub pages_out: usize,
+    pub(crate) pages_out: usize,
     /// Of these, how many are in staging frames still, and charged to the budget.
     in_frames: usize,
     /// Of all that left, how many have a slot of their own.
     unpacked: usize,
     /// How many were to go to the swap area.
-    pub for_disk: usize,
+    pub(crate) for_disk: usize,
     /// Why pages that should have gone to the swap area did not.
-    pub area_full: Option<NoSlot>,
+    pub(crate) area_full: Option<NoSlot>,
 }
 
 impl Outcome {
@@ -56,7 +56,7 @@ impl Outcome {
 }
 
 /// Takes up to one batch of cold pages out.
-pub fn page_out(core: &Core, context: &mut Context) -> Outcome {
+pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let start_ns = thread_cpu_ns();
     let mut outcome = Outcome::default();
     let mut victims = [const { None }; BATCH_PAGES];

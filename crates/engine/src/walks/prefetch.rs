@@ -42,7 +42,7 @@ impl Drop for Charge<'_> {
 }
 
 /// The work of one of the threads; returns when `go_on` says no.
-pub fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
+pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
     core.policies.readahead.serve(true);
     while go_on() {
         let seen = core.policies.readahead.kick();

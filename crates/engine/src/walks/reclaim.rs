@@ -40,7 +40,7 @@ const NAP_NS: u64 = 1_000_000_000;
 const PACE_NS: u64 = 5_000_000;
 
 /// What a round of reclaim came to.
-pub enum Round {
+pub(crate) enum Round {
     /// There is more room, or will be: pages left, or the pool gives way.
     Progress,
     /// Nothing could leave, because of the area if it says so.
@@ -49,7 +49,7 @@ pub enum Round {
 
 /// Makes room in the pool when it is nearly full, and takes one batch out; only the first
 /// as long as a pool above its limit gives memory back.
-pub fn round(core: &Core, context: &mut Context) -> Round {
+pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
@@ -78,7 +78,7 @@ pub fn round(core: &Core, context: &mut Context) -> Round {
 /// As [`round`], for somebody who needs room: where no page can leave, the pool may
 /// have what is missing, though it is below its limit, or may take more where the
 /// areas do not.
-pub fn round_for_room(core: &Core, context: &mut Context) -> Round {
+pub(crate) fn round_for_room(core: &Core, context: &mut Context) -> Round {
     let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
         return match take_from_pool(core, context, &mut why) {
@@ -121,7 +121,7 @@ const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 ///
 /// # Errors
 /// When nothing could leave for a while, or a signal is to be taken first.
-pub fn make_room(
+pub(crate) fn make_room(
     core: &Core,
     context: &mut Context,
     count: usize,
@@ -199,7 +199,7 @@ impl Stuck {
 /// disk, and nobody waits for it, who would leave a processor to others. Where there is
 /// such a processor the background thread packs what leaves, as long as it keeps up, else
 /// the thread that has brought a page in. `pinned` pages may not leave. Nothing is claimed.
-pub fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
+pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
     // Of a handful of pages it would take out what it was just given, for ever.
     let are_many = || core.memory.budget.pages() >= pinned + LEAST_PAGES;
     let is_spared =
@@ -248,7 +248,7 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
 }
 
 /// The background thread's work; returns when `go_on` says no.
-pub fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
+pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
     let mut shrinker = Shrinker::default();
     let mut cpu_ns = thread_cpu_ns();

@@ -22,7 +22,7 @@ const SPAN_PAGES: u64 = 1 << 16;
 
 /// How far the work has come.
 #[derive(Debug, Default)]
-pub struct Upkeep {
+pub(crate) struct Upkeep {
     /// Where the search for pages of a failed area goes on.
     next: PageNo,
     moved_in_round: usize,
@@ -30,7 +30,7 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Does one step; whether there may be more to do soon.
-    pub fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
+    pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
         // Also for what needs no context: a fork waits for this one, and what is
         // locked at a fork stays locked in the child.
         let mut context = contexts.claim_background();

@@ -5,10 +5,10 @@ pub(super) const BUSY: u64 = 1 << 3;
 pub(super) const WAITERS: u64 = 1 << 4;
 const PAYLOAD_SHIFT: u32 = 6;
 /// Payloads are below this.
-pub const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
+pub(crate) const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 pub(super) const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
 /// Heat is at most this.
-pub const MAX_HEAT: u8 = 15;
+pub(crate) const MAX_HEAT: u8 = 15;
 pub(super) const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
 const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
 const COPY_IN_POOL: u64 = PROTECTED << 1;
@@ -19,15 +19,15 @@ const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
 const COPY_BITS: u32 = SLOT_BITS + 4;
 const NO_COPY: u64 = (1 << COPY_BITS) - 1;
 /// The upper bits of a handle of the pool's, so many, say which object it is.
-pub const OBJECT_BITS: u32 = 34;
+pub(crate) const OBJECT_BITS: u32 = 34;
 const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
 const _: () = assert!(OBJECT_BITS <= COPY_BITS);
 
 /// Slot numbers are below this.
-pub const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
+pub(crate) const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 40;
 /// Parts of packed pages are below this.
-pub const PART_LIMIT: u8 = 15;
+pub(crate) const PART_LIMIT: u8 = 15;
 /// Stands for no part: the slot holds one page.
 pub(super) const WHOLE: u8 = PART_LIMIT;
 
@@ -102,19 +102,19 @@ pub struct SlotCopy {
 impl SlotCopy {
     /// The slot.
     #[must_use]
-    pub fn slot(self) -> u64 {
+    pub(crate) fn slot(self) -> u64 {
         self.slot
     }
 
     /// Which part of it, where it is shared.
     #[must_use]
-    pub fn part(self) -> Option<u8> {
+    pub(crate) fn part(self) -> Option<u8> {
         (self.part != WHOLE).then_some(self.part)
     }
 
     /// Where the page is once it has left DRAM.
     #[must_use]
-    pub fn place(self) -> Place {
+    pub(crate) fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
         if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
     }
@@ -132,13 +132,13 @@ impl SlotCopy {
 impl StoredCopy {
     /// The copy in the pool that a handle names.
     #[must_use]
-    pub fn pooled(handle: u64) -> StoredCopy {
+    pub(crate) fn pooled(handle: u64) -> StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
 
     /// The copy, if it is in the swap area.
     #[must_use]
-    pub fn in_slot(self) -> Option<SlotCopy> {
+    pub(crate) fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
             StoredCopy::Pool { .. } | StoredCopy::Nowhere => None,
@@ -175,7 +175,7 @@ impl Place {
 
     /// What is stored of a resident page.
     #[must_use]
-    pub fn copy(self) -> Option<StoredCopy> {
+    pub(crate) fn copy(self) -> Option<StoredCopy> {
         match self {
             Place::Resident { copy, .. } => copy,
             _ => None,
@@ -184,7 +184,7 @@ impl Place {
 
     /// Where in the swap area it is.
     #[must_use]
-    pub fn in_slot(self) -> Option<SlotCopy> {
+    pub(crate) fn in_slot(self) -> Option<SlotCopy> {
         match self {
             Place::Slot { slot } => Some(SlotCopy { slot, part: WHOLE }),
             Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
@@ -194,7 +194,7 @@ impl Place {
 
     /// What a page at this place leaves there when it comes in.
     #[must_use]
-    pub fn to_copy(self) -> Option<StoredCopy> {
+    pub(crate) fn to_copy(self) -> Option<StoredCopy> {
         match self {
             Place::Pool { handle } => Some(StoredCopy::pooled(handle)),
             _ => self.in_slot().map(StoredCopy::Slot),
@@ -209,7 +209,7 @@ pub struct Entry(pub(super) u64);
 impl Entry {
     /// The entry of a page at `place`, not busy.
     #[must_use]
-    pub fn new(place: Place) -> Entry {
+    pub(crate) fn new(place: Place) -> Entry {
         let (state, payload) = match place {
             Place::Vacant => (0, 0),
             Place::Resident { heat, copy } => return Entry::resident(heat, copy),
@@ -256,7 +256,7 @@ impl Entry {
 
     /// Whether somebody is changing the page's place.
     #[must_use]
-    pub fn is_busy(self) -> bool {
+    pub(crate) fn is_busy(self) -> bool {
         self.0 & BUSY != 0
     }
 
@@ -268,14 +268,14 @@ impl Entry {
 
     /// How many system calls rely on the page staying where it is.
     #[must_use]
-    pub fn pins(self) -> u64 {
+    pub(crate) fn pins(self) -> u64 {
         let may_be = self.is_resident() && !self.is_protected();
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
     }
 
     /// Whether the page is resident, unchanged, and protected from writes.
     #[must_use]
-    pub fn is_protected(self) -> bool {
+    pub(crate) fn is_protected(self) -> bool {
         self.is_resident() && self.0 & PROTECTED != 0
     }
 }

@@ -31,8 +31,7 @@ mod tests;
 #[cfg(all(test, loom))]
 mod model;
 
-pub use entry::{
-    Entry, MAX_HEAT, OBJECT_BITS, PART_LIMIT, PAYLOAD_LIMIT, PageNo, Place, SLOT_LIMIT, SlotCopy,
-    StoredCopy,
-};
+pub(crate) use entry::{MAX_HEAT, OBJECT_BITS, PART_LIMIT};
+pub use entry::{PageNo, Place};
+pub(crate) use entry::{SlotCopy, StoredCopy};
 pub use table::{Claim, PageTable};

@@ -1,5 +1,6 @@
 //! Every interleaving of claimers, waiters and pins, explored by loom.
 
+use super::entry::Entry;
 use super::*;
 use crate::base::primitive::{AtomicU64, Ordering};
 use loom::sync::Arc;

@@ -35,7 +35,7 @@ impl<'t> PageTable<'t> {
     }
 
     /// Claims the page if its entry is exactly `seen`, which must not be busy.
-    pub fn try_claim(&self, page: PageNo, seen: Entry) -> Option<Claim<'t>> {
+    pub(crate) fn try_claim(&self, page: PageNo, seen: Entry) -> Option<Claim<'t>> {
         let word = &self.words[page as usize];
         if seen.is_busy() {
             return None;
@@ -56,7 +56,7 @@ impl<'t> PageTable<'t> {
     }
 
     /// Waits until the page is not busy and returns its entry.
-    pub fn wait(&self, page: PageNo) -> Entry {
+    pub(crate) fn wait(&self, page: PageNo) -> Entry {
         let word = &self.words[page as usize];
         let mut spins = 0;
         loop {
@@ -80,7 +80,7 @@ impl<'t> PageTable<'t> {
 
     /// Keeps a resident page where it is until [`PageTable::unpin`]. False
     /// when the page is not resident, is protected, or is pinned too often.
-    pub fn try_pin(&self, page: PageNo) -> bool {
+    pub(crate) fn try_pin(&self, page: PageNo) -> bool {
         let word = &self.words[page as usize];
         loop {
             let seen = self.wait(page);
@@ -96,7 +96,7 @@ impl<'t> PageTable<'t> {
 
     /// Takes back one pin. Does nothing when there is none: the program may
     /// have unmapped the page under its own system call.
-    pub fn unpin(&self, page: PageNo) {
+    pub(crate) fn unpin(&self, page: PageNo) {
         let word = &self.words[page as usize];
         let mut seen = word.load(Ordering::Relaxed);
         while Entry(seen).pins() > 0 {
@@ -110,7 +110,7 @@ impl<'t> PageTable<'t> {
 
     /// Takes one round of grace from a resident page that is not busy. True
     /// when it had none left.
-    pub fn cool(&self, page: PageNo, seen: Entry) -> bool {
+    pub(crate) fn cool(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & HEAT == 0 {
             return true;
         }

@@ -1,4 +1,4 @@
-use super::entry::WHOLE;
+use super::entry::{Entry, PAYLOAD_LIMIT, SLOT_LIMIT, WHOLE};
 use super::*;
 use crate::base::primitive::AtomicU64;
 use proptest::prelude::*;

@@ -36,7 +36,7 @@ const LEAST_WAITED: u64 = 16;
 
 /// How long a fault takes.
 #[derive(Debug)]
-pub struct Stopwatch {
+pub(crate) struct Stopwatch {
     start_ns: u64,
     cpu_start_ns: Option<u64>,
 }
@@ -44,7 +44,7 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// From now on.
     #[must_use]
-    pub fn start() -> Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
         let is_sampled = start_ns.is_multiple_of(SAMPLED);
         Stopwatch { start_ns, cpu_start_ns: is_sampled.then(thread_cpu_ns) }
@@ -53,7 +53,7 @@ impl Stopwatch {
 
 /// What faults cost, and pages that leave.
 #[derive(Debug)]
-pub struct FaultCosts {
+pub(crate) struct FaultCosts {
     processors: u64,
     /// Processor time of a fault from the pool, and of one from the disk.
     pool_cpu_ns: AtomicU64,
@@ -80,7 +80,7 @@ pub struct FaultCosts {
 impl FaultCosts {
     /// Before any fault, on so many processors.
     #[must_use]
-    pub fn new(processors: usize) -> FaultCosts {
+    pub(crate) fn new(processors: usize) -> FaultCosts {
         FaultCosts {
             processors: processors as u64,
             pool_cpu_ns: AtomicU64::new(POOL_FAULT_NS),
@@ -99,7 +99,7 @@ impl FaultCosts {
     }
 
     /// A fault is over. Returns how long it took.
-    pub fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
+    pub(crate) fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
         let ns = now_ns().saturating_sub(watch.start_ns);
         self.note(tier, ns, watch.cpu_start_ns.map(|start| thread_cpu_ns().saturating_sub(start)));
         ns
@@ -122,19 +122,19 @@ impl FaultCosts {
     }
 
     /// So many pages left, for so much processor time.
-    pub fn left(&self, pages: u64, cpu_ns: u64) {
+    pub(crate) fn left(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
     }
 
     /// So many pages went on from the pool to the disk, for so much processor time.
-    pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
+    pub(crate) fn passed_on(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
 
     /// Background reclaim has used so much of a processor.
-    pub fn reclaimed_behind(&self, cpu_ns: u64) {
+    pub(crate) fn reclaimed_behind(&self, cpu_ns: u64) {
         self.behind_ns.fetch_add(cpu_ns, Relaxed);
     }
 
@@ -142,7 +142,7 @@ impl FaultCosts {
     /// uses. Of others' use nothing is known, and what threads pack themselves counts as
     /// used.
     #[must_use]
-    pub fn leaves_a_processor(&self) -> bool {
+    pub(crate) fn leaves_a_processor(&self) -> bool {
         // Among as many busy threads as processors it has a share of n / (n + 1) for itself:
         // half-way from there to a whole one.
         let (n, whole) = (self.processors, u64::from(WHOLE));
@@ -150,7 +150,7 @@ impl FaultCosts {
     }
 
     /// Looks how idle the processors were, when that is due.
-    pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+    pub(crate) fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
         let is_mine =
@@ -200,7 +200,7 @@ impl FaultCosts {
     /// What a page costs that is to come from the pool, and from the disk. Each makes
     /// another one leave.
     #[must_use]
-    pub fn faults_ns(&self) -> (u64, u64) {
+    pub(crate) fn faults_ns(&self) -> (u64, u64) {
         let beside_ns = SIGNAL_NS + self.leave_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
         let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);

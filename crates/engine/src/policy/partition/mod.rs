@@ -33,7 +33,7 @@ use crate::policy::refault::Weight;
 use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
 use fault_costs::WHOLE;
-pub use fault_costs::{FaultCosts, Stopwatch};
+pub(crate) use fault_costs::{FaultCosts, Stopwatch};
 use ghost_hits::{GhostHits, STEPS, Seen, steepest, within};
 use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
@@ -53,20 +53,20 @@ const MOST_WEIGHT: u64 = 4;
 /// A pool that is written back uses at least this much of its limit, in percent.
 const FULL_PERCENT: usize = 70;
 /// Share of its limit at which the pool is written back, in percent.
-pub const WRITE_BACK_PERCENT: usize = 90;
+pub(crate) const WRITE_BACK_PERCENT: usize = 90;
 /// Share of its limit from which on it has nothing to spare, in percent. Up to there it
 /// keeps copies of resident pages.
-pub const NEARLY_FULL_PERCENT: usize = 85;
+pub(crate) const NEARLY_FULL_PERCENT: usize = 85;
 
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
-pub struct PoolView {
+pub(crate) struct PoolView {
     /// What it may take.
-    pub limit_bytes: usize,
+    pub(crate) limit_bytes: usize,
     /// What it takes.
-    pub used_bytes: usize,
+    pub(crate) used_bytes: usize,
     /// Pages in it.
-    pub objects: usize,
+    pub(crate) objects: usize,
 }
 
 /// A pool with that limit is written back when it takes more than this.
@@ -76,7 +76,7 @@ fn mark_bytes(limit_bytes: usize) -> usize {
 
 /// The balance between the pool and resident pages.
 #[derive(Debug)]
-pub struct Partition {
+pub(crate) struct Partition {
     is_on: AtomicBool,
     least_bytes: usize,
     most_bytes: usize,
@@ -94,7 +94,7 @@ impl Partition {
     /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
     /// many processors.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         is_on: bool,
         (least_bytes, most_bytes): (usize, usize),
         budget_bytes: usize,
@@ -116,19 +116,19 @@ impl Partition {
 
     /// What passes through the pool.
     #[must_use]
-    pub fn write_back_rate(&self) -> &WriteBackRate {
+    pub(crate) fn write_back_rate(&self) -> &WriteBackRate {
         &self.write_back_rate
     }
 
     /// Whether the limit moves.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
     /// Lets the limit move, or stay, and sets it: not while it is being moved. What
     /// was seen under another limit is forgotten.
-    pub fn set(&self, on: bool, set_limit: impl FnOnce()) {
+    pub(crate) fn set(&self, on: bool, set_limit: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
         self.ghost_hits.forget();
@@ -142,7 +142,7 @@ impl Partition {
     /// Whether the pool's limit was made smaller the last time that it moved: what it has
     /// to spare is for resident pages.
     #[must_use]
-    pub fn gives_way(&self) -> bool {
+    pub(crate) fn gives_way(&self) -> bool {
         self.gives_way.load(Relaxed)
     }
 
@@ -150,20 +150,20 @@ impl Partition {
     /// the most if the limit moves. Too much costs unpacking and is soon seen, too
     /// little costs writing to the disk and reading back.
     #[must_use]
-    pub fn limit_of(&self, asked_bytes: usize) -> usize {
+    pub(crate) fn limit_of(&self, asked_bytes: usize) -> usize {
         if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
     }
 
     /// The most that the pool may take, if it moves and is below: where nothing can be
     /// written, what does not fit there has no other place.
     #[must_use]
-    pub fn widest(&self, limit_bytes: usize) -> Option<usize> {
+    pub(crate) fn widest(&self, limit_bytes: usize) -> Option<usize> {
         (self.is_on() && limit_bytes < self.most_bytes).then_some(self.most_bytes)
     }
 
     /// What faults cost.
     #[must_use]
-    pub fn costs(&self) -> &FaultCosts {
+    pub(crate) fn costs(&self) -> &FaultCosts {
         &self.costs
     }
 
@@ -172,7 +172,7 @@ impl Partition {
     /// time it costs what the pool does, or what the disk does. While more time goes by
     /// for reads than for unpacking, what is unpacked makes room for what must be read.
     #[must_use]
-    pub fn weight(&self, place: Place) -> Weight {
+    pub(crate) fn weight(&self, place: Place) -> Weight {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
         let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
         let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
@@ -190,7 +190,7 @@ impl Partition {
 
     /// Whether more time goes by for reads from the disk than for unpacking.
     #[must_use]
-    pub fn disk_dominates(&self) -> bool {
+    pub(crate) fn disk_dominates(&self) -> bool {
         let (unpacking_ns, reading_ns) = self.shares_ns(self.costs.faults_ns());
         reading_ns > unpacking_ns
     }
@@ -204,7 +204,7 @@ impl Partition {
     /// What is spared with a page that stays in the pool and is touched there: reading
     /// it, and that it goes on to the disk, with those beside it that are not touched.
     #[must_use]
-    pub fn spared_ns(&self) -> f64 {
+    pub(crate) fn spared_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
         let gone_ns = self.costs.pass_on_ns() as f64 / self.share_back();
         disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
@@ -216,7 +216,7 @@ impl Partition {
     }
 
     /// A touched page was in the pool, and so many had left since it did.
-    pub fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
+    pub(crate) fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
         if !self.is_on() {
             return;
         }
@@ -233,7 +233,7 @@ impl Partition {
 
     /// A touched page was on the disk, packed, and the pool would have had to hold so
     /// many more for it.
-    pub fn found_on_disk(&self, more: u64, pool: PoolView) {
+    pub(crate) fn found_on_disk(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
             self.ghost_hits.note_on_disk(more_bytes / self.step_bytes);
@@ -243,7 +243,7 @@ impl Partition {
     /// Moves the pool's limit, once enough has been seen to change it. `at_random` says how
     /// many pages left since the one in the pool did that a random number stands for, if
     /// there is one.
-    pub fn step(
+    pub(crate) fn step(
         &self,
         view: impl FnOnce() -> PoolView,
         at_random: impl Fn(u64) -> Option<u64>,

@@ -32,11 +32,11 @@ const PROBE_EVERY: u32 = 16;
 
 /// A set of offsets from a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Offsets(u8);
+pub(crate) struct Offsets(u8);
 
 impl Offsets {
     /// Those for whose pages `is_it` holds. Nobody is asked about pages that cannot be.
-    pub fn of(page: PageNo, is_it: impl Fn(PageNo) -> bool) -> Offsets {
+    pub(crate) fn of(page: PageNo, is_it: impl Fn(PageNo) -> bool) -> Offsets {
         let bit = |at: usize| {
             let there = page.checked_add_signed(OFFSETS[at]);
             u8::from(there.is_some_and(&is_it)) << at
@@ -45,7 +45,7 @@ impl Offsets {
     }
 
     /// The pages at these offsets from `page`.
-    pub fn pages(self, page: PageNo) -> impl Iterator<Item = PageNo> {
+    pub(crate) fn pages(self, page: PageNo) -> impl Iterator<Item = PageNo> {
         let is_in = move |at: &usize| self.0 >> at & 1 == 1;
         let at = (0..OFFSETS.len()).filter(is_in);
         at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
@@ -53,25 +53,25 @@ impl Offsets {
 
     /// How many there are.
     #[must_use]
-    pub fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
     /// Whether there is none.
     #[must_use]
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Those that are in both.
     #[must_use]
-    pub fn and(self, others: Offsets) -> Offsets {
+    pub(crate) fn and(self, others: Offsets) -> Offsets {
         Offsets(self.0 & others.0)
     }
 
     /// Those that are not in `others`.
     #[must_use]
-    pub fn without(self, others: Offsets) -> Offsets {
+    pub(crate) fn without(self, others: Offsets) -> Offsets {
         Offsets(self.0 & !others.0)
     }
 }
@@ -79,7 +79,7 @@ impl Offsets {
 /// What is known about pages that are touched together. Threads may overwrite each
 /// other's notes: all of it is an estimate.
 #[derive(Debug)]
-pub struct OffsetPrefetch {
+pub(crate) struct OffsetPrefetch {
     /// Per chunk: how likely what lies at each of the [`OFFSETS`] is to follow.
     chunks: &'static [AtomicU64],
     /// The last pages that came from the disk, with the offsets that are being
@@ -94,7 +94,7 @@ impl OffsetPrefetch {
     ///
     /// # Errors
     /// When there is no address space for the table.
-    pub fn new(pages: usize) -> io::Result<OffsetPrefetch> {
+    pub(crate) fn new(pages: usize) -> io::Result<OffsetPrefetch> {
         Ok(OffsetPrefetch {
             chunks: reserve_u64(pages / CHUNK_PAGES as usize + 1)?,
             recent: [const { AtomicU64::new(0) }; RECENT],
@@ -109,7 +109,7 @@ impl OffsetPrefetch {
 
     /// Which of the pages at `others` from a page had better be read along with it.
     #[must_use]
-    pub fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
+    pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
         let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;
         let likely = Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at))).and(others);
@@ -126,7 +126,7 @@ impl OffsetPrefetch {
 
     /// Notes a page that comes from the disk because it is touched. What lies at
     /// `watched` from it could follow: it is on the disk, and is not read along.
-    pub fn note(&self, page: PageNo, watched: Offsets) {
+    pub(crate) fn note(&self, page: PageNo, watched: Offsets) {
         for entry in &self.recent {
             let bits = entry.load(Relaxed);
             let (before, watched, _) = parted(bits);

@@ -34,7 +34,7 @@ use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most pages that a fault reads at once, the touched one included.
-pub const MAX_NEIGHBOURS: usize = 32;
+pub(crate) const MAX_NEIGHBOURS: usize = 32;
 /// Most pages of a window that is brought in in the background: two requests, so that
 /// with the window that follows four are under way.
 const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
@@ -66,7 +66,7 @@ const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
 /// How a touched page lies in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touch {
+pub(crate) enum Touch {
     /// In none that is followed.
     Alone,
     /// In a window that is under way: its touch is early, and the beginning of nothing.
@@ -78,18 +78,18 @@ pub enum Touch {
 impl Touch {
     /// Whether the page was the marker of a window that was asked for.
     #[must_use]
-    pub fn is_asked_for(self) -> bool {
+    pub(crate) fn is_asked_for(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_asked_for())
     }
 }
 
 /// Where a stream may go: what is there already it passes over, and nobody is told.
 /// So a marker is always on a page whose touch is a fault.
-pub struct Ahead<F> {
+pub(crate) struct Ahead<F> {
     /// The first page that there is not.
-    pub end: PageNo,
+    pub(crate) end: PageNo,
     /// Whether a page is in memory.
-    pub is_there: F,
+    pub(crate) is_there: F,
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
@@ -104,7 +104,7 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
 
 /// The streams that are followed, and what is asked for on their behalf.
 #[derive(Debug)]
-pub struct Readahead {
+pub(crate) struct Readahead {
     markers: [AtomicU64; MARKERS],
     /// Requests made for and not yet begun, in turn.
     queue: ArrayQueue<u64>,
@@ -130,7 +130,7 @@ pub struct Readahead {
 impl Readahead {
     /// For a budget of so many pages.
     #[must_use]
-    pub fn new(budget_pages: usize) -> Readahead {
+    pub(crate) fn new(budget_pages: usize) -> Readahead {
         Readahead {
             markers: [const { AtomicU64::new(0) }; MARKERS],
             queue: ArrayQueue::new(
@@ -152,12 +152,12 @@ impl Readahead {
     }
 
     /// Says whether somebody brings in what is asked for: only then is it.
-    pub fn serve(&self, on: bool) {
+    pub(crate) fn serve(&self, on: bool) {
         self.is_served.store(on, Ordering::Relaxed);
     }
 
     /// Whether the touched page is a marker; it is none from then on.
-    pub fn reach(&self, page: PageNo) -> Touch {
+    pub(crate) fn reach(&self, page: PageNo) -> Touch {
         if !self.is_served.load(Ordering::Relaxed) {
             return Touch::Alone;
         }
@@ -186,13 +186,13 @@ impl Readahead {
     /// How many of the pages from `page` on, up to `most`, come before a marker
     /// that is yet to be reached: brought in with others, it would never be.
     #[must_use]
-    pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
+    pub(crate) fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
     /// Whether a page is a marker that is yet to be reached.
     #[must_use]
-    pub fn is_marker(&self, page: PageNo) -> bool {
+    pub(crate) fn is_marker(&self, page: PageNo) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
             return false;
         }
@@ -207,7 +207,11 @@ impl Readahead {
     /// anything else is done for the touched page. Returns how many windows of other
     /// streams are known to be lost now; `None` when the touched page
     /// belongs to no window that was asked for. `ahead` tells what may be asked for.
-    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
+    pub(crate) fn go_on(
+        &self,
+        touch: Touch,
+        ahead: &Ahead<impl Fn(PageNo) -> bool>,
+    ) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_asked_for() {
             return None;
@@ -245,7 +249,7 @@ impl Readahead {
     /// Marks what would be touched next after `page` that has come in, if it is a
     /// stream's; where it is known to be one, asks for it. Returns how many windows
     /// of other streams are lost for it.
-    pub fn expect(
+    pub(crate) fn expect(
         &self,
         page: PageNo,
         touch: Touch,
@@ -329,24 +333,24 @@ impl Readahead {
 
     /// What changes when something is asked for.
     #[must_use]
-    pub fn kick(&self) -> u32 {
+    pub(crate) fn kick(&self) -> u32 {
         self.kick.load(Ordering::SeqCst)
     }
 
     /// The request that was asked for first, if there is one.
     #[must_use]
-    pub fn take(&self) -> Option<ReadRequest> {
+    pub(crate) fn take(&self) -> Option<ReadRequest> {
         self.queue.pop().map(ReadRequest::from_bits)
     }
 
     /// Wakes all that sleep, though nothing is asked for.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.kick.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.kick);
     }
 
     /// Sleeps until something is asked for after `seen`, or for so long.
-    pub fn sleep(&self, seen: u32, ns: u64) {
+    pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
         futex::wait(&self.kick, seen, Some(ns));
         self.asleep.fetch_sub(1, Ordering::Relaxed);

@@ -7,20 +7,20 @@ use std::iter::StepBy;
 use std::ops::Range;
 
 /// A stream's first window in the background.
-pub const FIRST_WINDOW: usize = 8;
+pub(crate) const FIRST_WINDOW: usize = 8;
 /// Most pages of a request: what is read at once, a bounce buffer's worth (256 KiB).
 /// Half of that costs the processors more for each page, and gains nothing.
-pub const REQUEST_PAGES: usize = crate::store::bounce::MAX_PAGES;
+pub(crate) const REQUEST_PAGES: usize = crate::store::bounce::MAX_PAGES;
 
 /// How far it is from one page that a stream touches to the next: towards higher
 /// addresses, or, below zero, towards lower ones. Never zero.
-pub type Stride = i64;
+pub(crate) type Stride = i64;
 /// From page to page.
-pub const UP: Stride = 1;
+pub(crate) const UP: Stride = 1;
 /// The same, downwards.
-pub const DOWN: Stride = -1;
+pub(crate) const DOWN: Stride = -1;
 /// Nothing further apart is followed (8 MiB).
-pub const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
+pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
 // A word holds a page's number, a length, and what else there is to know. The largest
 // window (1 TiB) has 2^28 pages.
@@ -53,14 +53,14 @@ impl Fields {
 
 /// Pages that a stream is about to touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// The marker: the page that the stream reaches first.
-    pub marker: PageNo,
+    pub(crate) marker: PageNo,
     /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
     /// asked for yet, and these are the faults that led here.
-    pub pages: usize,
+    pub(crate) pages: usize,
     /// How far apart the pages are that it touches, and which way it goes.
-    pub stride: Stride,
+    pub(crate) stride: Stride,
 }
 
 impl Window {
@@ -87,7 +87,7 @@ impl Window {
 
     /// Whether it was asked for, not only expected.
     #[must_use]
-    pub fn is_asked_for(self) -> bool {
+    pub(crate) fn is_asked_for(self) -> bool {
         self.pages >= FIRST_WINDOW
     }
 
@@ -150,11 +150,11 @@ impl Marker {
 }
 
 /// Pages equally far apart, upwards.
-pub type Pages = StepBy<Range<PageNo>>;
+pub(crate) type Pages = StepBy<Range<PageNo>>;
 
 /// Pages of a window that are read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadRequest {
+pub(crate) struct ReadRequest {
     first: PageNo,
     pages: usize,
     stride: u64,
@@ -164,12 +164,12 @@ pub struct ReadRequest {
 impl ReadRequest {
     /// From the lowest page to behind the highest.
     #[must_use]
-    pub fn range(self) -> Range<PageNo> {
+    pub(crate) fn range(self) -> Range<PageNo> {
         self.first..self.first + (self.pages as u64 - 1) * self.stride + 1
     }
 
     /// Those of the pages that lie in `range`.
-    pub fn pages(self, range: Range<PageNo>) -> Pages {
+    pub(crate) fn pages(self, range: Range<PageNo>) -> Pages {
         let Range { start, end } = self.range();
         let skipped = range.start.saturating_sub(start).next_multiple_of(self.stride);
         (start + skipped..end.min(range.end)).step_by(self.stride as usize)
@@ -177,13 +177,13 @@ impl ReadRequest {
 
     /// How far apart they lie.
     #[must_use]
-    pub fn stride(self) -> u64 {
+    pub(crate) fn stride(self) -> u64 {
         self.stride
     }
 
     /// The window's marker, if it is one of them.
     #[must_use]
-    pub fn marker(self) -> Option<PageNo> {
+    pub(crate) fn marker(self) -> Option<PageNo> {
         match self.marker {
             Marker::Elsewhere => None,
             Marker::First => Some(self.first),

@@ -26,7 +26,6 @@ mod model;
 mod tests;
 
 pub use order::Order;
-pub use usage::Usage;
 
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::base::primitive::{AtomicU32, AtomicU64};
@@ -42,7 +41,7 @@ use std::sync::atomic::AtomicUsize;
 /// How long a waiter sleeps at most before it looks again.
 const WAIT_NS: u64 = 1_000_000;
 /// Pages of the largest buffer.
-pub const MAX_PAGES: usize = SEGMENT_SLOTS;
+pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
 /// How many buffers there are, in slots of a page.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +163,7 @@ impl Pools {
     /// longest there is, by halves. Asks for a pool only where there is nothing
     /// at all: one more would not have longer runs.
     #[must_use]
-    pub fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
+    pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.longest_run);
         let lengths = std::iter::successors(Some(longest), |pages| Some(pages / 2));
         let mut runs = lengths
@@ -219,7 +218,7 @@ impl Pools {
     /// A buffer for one page to come in: from the reserve when there is no
     /// other. There is always one for as many threads as it has slots.
     #[must_use]
-    pub fn take_for_read(&self, cpu: usize) -> Option<Buffer<'_>> {
+    pub(crate) fn take_for_read(&self, cpu: usize) -> Option<Buffer<'_>> {
         self.take(cpu, 1).or_else(|| {
             let run = self.reserve.iter().find_map(|segment| segment.take(1, &mut 0))?;
             Some(self.buffer(run))
@@ -235,19 +234,19 @@ impl Pools {
 
     /// What is there from the start, in bytes.
     #[must_use]
-    pub fn fixed_bytes(&self) -> usize {
+    pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed.len_bytes()
     }
 
     /// Where that is.
     #[must_use]
-    pub fn fixed_range(&self) -> StaticRange {
+    pub(crate) fn fixed_range(&self) -> StaticRange {
         self.fixed
     }
 
     /// Waits until a buffer has come back, or for a moment. Holders wait for
     /// the disk at most, never for a buffer, so one does come back.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
         futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
         self.waiters.fetch_sub(1, AcqRel);

@@ -4,6 +4,7 @@
 use super::*;
 use loom::sync::Arc;
 use loom::thread;
+use softswap_sys::PAGE_SIZE;
 
 fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<Pools> {
     let extra_bytes = extra_slots * PAGE_SIZE;

@@ -11,19 +11,19 @@ const QUIET_NS: u64 = 10_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Slots of the pools that there are now.
-    pub slots: usize,
+    pub(crate) slots: usize,
     /// Of those, in use.
-    pub used: usize,
+    pub(crate) used: usize,
     /// The areas' own peaks added up: no less than the peak.
-    pub high_water: usize,
+    pub(crate) high_water: usize,
     /// Slots of buffers that are lent.
-    pub transient: usize,
+    pub(crate) transient: usize,
     /// Buffers ever taken from pools.
     pub takes: u64,
     /// Buffers ever lent.
-    pub lent: u64,
+    pub(crate) lent: u64,
     /// Searches that found nothing.
-    pub misses: u64,
+    pub(crate) misses: u64,
     /// Areas looked into, all searches together. Equal to `takes` when every
     /// CPU found what it needed in its own area of the first pool.
     pub areas_visited: u64,
@@ -31,9 +31,9 @@ pub struct Usage {
     /// same segment: what waiting for a lock is elsewhere.
     pub contended: u64,
     /// Pools added.
-    pub grown: u64,
+    pub(crate) grown: u64,
     /// Pools taken away again.
-    pub released: u64,
+    pub(crate) released: u64,
 }
 
 impl Pools {
@@ -64,7 +64,7 @@ impl Pools {
     }
 
     /// Notes that somebody waited long for a buffer of so many pages.
-    pub fn note_long_wait(&self, pages: usize) {
+    pub(crate) fn note_long_wait(&self, pages: usize) {
         self.long_wait.pages.store(pages, Relaxed);
     }
 
@@ -87,7 +87,7 @@ impl Pools {
     }
 
     /// Lets the peak begin again from what is in use now.
-    pub fn reset_high_water(&self) {
+    pub(crate) fn reset_high_water(&self) {
         self.pools.iter().flat_map(|pool| &pool.areas).for_each(|area| area.reset_high_water());
     }
 }

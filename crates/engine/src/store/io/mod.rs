@@ -10,7 +10,7 @@
 //! the way to the device, and nothing is allocated once lanes are open.
 
 pub mod poll;
-pub mod file_device;
+pub(crate) mod file_device;
 pub mod sim;
 
 pub use file_device::FileDevice;
@@ -40,7 +40,7 @@ pub enum Lane {
 impl Lane {
     /// How many requests it has under way at once.
     #[must_use]
-    pub fn reads_at_once(&self) -> usize {
+    pub(crate) fn reads_at_once(&self) -> usize {
         match self {
             Lane::Rings(rings) if rings.told.is_usable() => MAX_PIECES,
             _ => 1,
@@ -53,11 +53,11 @@ impl Lane {
 #[derive(Debug)]
 pub struct Rings {
     /// Completions come by interrupt.
-    pub told: Ring,
+    pub(crate) told: Ring,
     /// The device is asked for completions, where it can be.
-    pub asking: Option<Ring>,
+    pub(crate) asking: Option<Ring>,
     /// As `asking`, after a sleep of the kernel's (hybrid), where it does that.
-    pub napping: Option<Ring>,
+    pub(crate) napping: Option<Ring>,
 }
 
 /// The most pieces that are handed over at once.
@@ -74,7 +74,7 @@ pub struct Facts {
     /// The device is asked for completions of polled reads (IOPOLL).
     pub device_polling: bool,
     /// The kernel has the pages of most buffers at hand (fixed buffers).
-    pub fixed_buffers: bool,
+    pub(crate) fixed_buffers: bool,
 }
 
 /// Storage that swapped pages go to.
@@ -241,13 +241,13 @@ pub struct IoError {
     /// Why it ended.
     pub kind: IoErrorKind,
     /// What was asked.
-    pub operation: Operation,
+    pub(crate) operation: Operation,
     /// Where it was to begin, in bytes.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// How many bytes were asked for.
-    pub length: u64,
+    pub(crate) length: u64,
     /// How many of them were transferred.
-    pub transferred: u64,
+    pub(crate) transferred: u64,
 }
 
 impl IoError {
@@ -263,13 +263,13 @@ impl IoError {
 
     /// The device cannot do that at all.
     #[must_use]
-    pub fn is_unsupported(&self) -> bool {
+    pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
     }
 
     /// The device has no room; another device may have.
     #[must_use]
-    pub fn is_no_space(&self) -> bool {
+    pub(crate) fn is_no_space(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::ENOSPC | errno::EDQUOT | errno::EFBIG))
     }
 }

@@ -16,13 +16,13 @@ const LOOSE_PERCENT: usize = 2;
 
 /// What [`Pool::idle_slab`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct IdleSearch {
+pub(crate) struct IdleSearch {
     /// An idle slab.
-    pub slab: Option<u32>,
+    pub(crate) slab: Option<u32>,
     /// Slabs were passed over that had been used: they may be idle next time.
-    pub passed_used: bool,
+    pub(crate) passed_used: bool,
     /// The search has come round to the first slab.
-    pub wrapped: bool,
+    pub(crate) wrapped: bool,
 }
 
 impl Pool {
@@ -110,7 +110,7 @@ impl Pool {
 
     /// A slab in which nothing was stored or asked for since the last time it was
     /// looked at, searched for among the next few from `next` on.
-    pub fn idle_slab(&self, next: &mut u32) -> IdleSearch {
+    pub(crate) fn idle_slab(&self, next: &mut u32) -> IdleSearch {
         const LOOKS: usize = 64;
         let mut search = IdleSearch::default();
         for _ in 0..LOOKS {
@@ -143,7 +143,7 @@ impl Pool {
 
     /// Ends what [`Pool::oldest`] began, as [`Pool::reopen`] does, once that has gone through
     /// the whole slab.
-    pub fn reopen_if_gone_through(&self, slab: u32) {
+    pub(crate) fn reopen_if_gone_through(&self, slab: u32) {
         self.reopen_if(slab, false);
     }
 

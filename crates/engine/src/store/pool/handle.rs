@@ -35,20 +35,20 @@ impl Handle {
 
     /// The handle as a page-table entry keeps it.
     #[must_use]
-    pub fn to_bits(self) -> u64 {
+    pub(crate) fn to_bits(self) -> u64 {
         self.0
     }
 
     /// The handle that [`Handle::to_bits`] gave. Bits that no store returned
     /// give a handle that the pool does not recognise.
     #[must_use]
-    pub fn from_bits(bits: u64) -> Handle {
+    pub(crate) fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }
 
     /// The upper bits of a handle, so many, say which object it is; the others,
     /// what it is like, which the pool knows as well.
-    pub const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
+    pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
     /// The object's length.
     #[must_use]

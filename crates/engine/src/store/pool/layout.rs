@@ -3,11 +3,11 @@
 use thiserror::Error;
 
 /// Bytes of a slab, the unit in which the pool takes and returns memory.
-pub const SLAB_BYTES: usize = 64 << 10;
+pub(crate) const SLAB_BYTES: usize = 64 << 10;
 /// The largest object the pool takes.
-pub const MAX_OBJECT_BYTES: usize = 3072;
+pub(crate) const MAX_OBJECT_BYTES: usize = 3072;
 /// An owner is a page number of at most this many bits.
-pub const OWNER_BITS: u32 = 40;
+pub(crate) const OWNER_BITS: u32 = 40;
 /// What a slot begins with: a header word and a checksum.
 pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 

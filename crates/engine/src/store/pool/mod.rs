@@ -35,11 +35,10 @@ mod map_tests;
 mod tests;
 
 use class::{CLASS, CLASSES, class_to_take};
-pub use compaction::IdleSearch;
 use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
 pub use handle::{Handle, TAGS};
-pub use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull, SLAB_BYTES};
+pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull, SLAB_BYTES};
 use slab::Slab;
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::raw::current_cpu;
@@ -170,7 +169,7 @@ impl Pool {
     /// Whether the pool wants pages: once full, not before a tenth of it is free
     /// again.
     #[must_use]
-    pub fn accepts(&self) -> bool {
+    pub(crate) fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
             return true;
         }
@@ -207,7 +206,7 @@ impl Pool {
     /// The handle of a live object, of which only the upper bits were kept. Its
     /// page goes back to it: the slab is used.
     #[must_use]
-    pub fn handle_of(&self, object: u64) -> Option<Handle> {
+    pub(crate) fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
         let mut guard = self.slabs.get(slab as usize)?.lock();
         guard.note_use();
@@ -217,7 +216,7 @@ impl Pool {
     /// Who owns the object that a random number stands for; `None` where it stands for a
     /// place in which there is none. An object is about as likely as it is large.
     #[must_use]
-    pub fn owner_at_random(&self, random: u64) -> Option<u64> {
+    pub(crate) fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
         self.slabs.get(slab)?.lock().owner_at_random(random as u32)
     }
@@ -245,7 +244,7 @@ impl Pool {
     }
 
     /// Flips a bit of an object, for tests of what happens then.
-    pub fn damage(&self, handle: Handle, bit: usize) {
+    pub(crate) fn damage(&self, handle: Handle, bit: usize) {
         if let Some(slab) = self.slabs.get(handle.slab() as usize) {
             slab.lock().damage(handle, bit);
         }
@@ -261,7 +260,7 @@ impl Pool {
     /// chance. They stay stored; the caller frees each one that it has written.
     /// The slab takes no more objects, and once it has been gone through it is
     /// the youngest, whatever the caller did. Zero when nothing is stored.
-    pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
+    pub(crate) fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
         if out.is_empty() {
             return 0;
         }
@@ -295,7 +294,7 @@ impl Pool {
 
     /// Takes back that [`Pool::oldest`] gave an object: it is the next again. A
     /// slab is free only when its last object has gone.
-    pub fn return_oldest(&self, handle: Handle) {
+    pub(crate) fn return_oldest(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
         let mut directory = self.directory();
         if slab.lock().list_again_from(handle) {
@@ -317,25 +316,25 @@ impl Pool {
 
     /// How many objects there are.
     #[must_use]
-    pub fn objects(&self) -> usize {
+    pub(crate) fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// What [`Pool::used_bytes`] does not exceed by stores.
     #[must_use]
-    pub fn limit_bytes(&self) -> usize {
+    pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
 
     /// Sets the limit, at most what was reserved. What is over it stays until it
     /// is written back or asked for.
-    pub fn set_limit_bytes(&self, limit_bytes: usize) {
+    pub(crate) fn set_limit_bytes(&self, limit_bytes: usize) {
         self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
 
     /// The tables, which the pool takes beside its slabs.
     #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
             + self.current.metadata_bytes()
             + self.slabs.len() * (size_of::<LockedSlab>() + 2 * size_of::<list::Link>())

@@ -93,12 +93,12 @@ struct Equals {
 
 /// A channel to each area, for one owner at a time.
 #[derive(Debug)]
-pub struct Lanes(Box<[Lane]>);
+pub(crate) struct Lanes(Box<[Lane]>);
 
 impl Lanes {
     /// In a forked child: no ring may be used that the parent uses too. They
     /// are not dropped: their completions are the parent's.
-    pub fn give_up_rings(&mut self) {
+    pub(crate) fn give_up_rings(&mut self) {
         for lane in &mut self.0 {
             std::mem::forget(std::mem::replace(lane, Lane::Plain));
         }
@@ -121,7 +121,7 @@ impl Areas {
     ///
     /// # Errors
     /// Those of the first area that cannot be made.
-    pub fn new(
+    pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
         polling: impl Fn(Option<Mode>) -> Polling,
@@ -148,7 +148,7 @@ impl Areas {
     /// for the first one, twice as many. `contexts`: how often lanes will be
     /// opened.
     #[must_use]
-    pub fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
+    pub(crate) fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
         let rings = self.list.iter().map(rings_of).scan(0, |sum, rings| {
             *sum += rings * contexts;
             Some(*sum)
@@ -162,17 +162,17 @@ impl Areas {
 
     /// Rings that lanes to all areas have.
     #[must_use]
-    pub fn rings(&self) -> usize {
+    pub(crate) fn rings(&self) -> usize {
         self.list[..self.with_rings].iter().map(rings_of).sum()
     }
 
     /// Each of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Area> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Area> {
         self.list.iter()
     }
 
     /// Says where most buffers will lie, before lanes are opened.
-    pub fn expect_buffers(&mut self, range: StaticRange) {
+    pub(crate) fn expect_buffers(&mut self, range: StaticRange) {
         for (index, area) in self.list.iter_mut().enumerate() {
             area.expect_buffers((index < self.with_rings).then_some(range));
         }
@@ -180,7 +180,7 @@ impl Areas {
 
     /// Opens a channel to each.
     #[must_use]
-    pub fn open_lanes(&self) -> Lanes {
+    pub(crate) fn open_lanes(&self) -> Lanes {
         let (with_rings, without) = self.list.split_at(self.with_rings);
         let plain = without.iter().map(|_| Lane::Plain);
         Lanes(with_rings.iter().map(Area::open_lane).chain(plain).collect())
@@ -189,7 +189,7 @@ impl Areas {
     /// How the devices are reached: what holds for all of them, and device
     /// polling if it holds for one.
     #[must_use]
-    pub fn facts(&self) -> Facts {
+    pub(crate) fn facts(&self) -> Facts {
         let facts = || self.list.iter().map(Area::facts);
         Facts {
             io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.list.len(),
@@ -200,7 +200,7 @@ impl Areas {
     }
 
     /// How reads of single pages are waited for, area by area.
-    pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
+    pub(crate) fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.list.iter().map(|area| area.polling().knobs())
     }
 
@@ -208,7 +208,7 @@ impl Areas {
     ///
     /// # Errors
     /// When none has; says what stopped them.
-    pub fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+    pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Those that failed come last: one may have recovered.
         self.alloc_working(cpu, want, false).or_else(|full| {
             let any_failed = self.list.iter().any(Area::has_failed);
@@ -221,7 +221,7 @@ impl Areas {
     ///
     /// # Errors
     /// As [`Areas::alloc_run`].
-    pub fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
+    pub(crate) fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
 
@@ -229,7 +229,7 @@ impl Areas {
     ///
     /// # Errors
     /// When none of the others has any.
-    pub fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
+    pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_working(cpu, want, false))
     }
 
@@ -278,52 +278,52 @@ impl Areas {
 
     /// Gives slots back. Their content may be overwritten at once, unless the
     /// areas are frozen.
-    pub fn free(&self, first: u64, len: usize) {
+    pub(crate) fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);
     }
 
     /// Notes which parts of a slot's page are in use.
-    pub fn set_parts(&self, slot: u64, parts: u32) {
+    pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         let (area, slot) = self.of(slot);
         area.set_parts(slot, parts);
     }
 
     /// Gives one part of a slot's page back, and with the last the slot.
-    pub fn free_part(&self, slot: u64, part: u8) {
+    pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let (area, slot) = self.of(slot);
         area.free_part(slot, part);
     }
 
     /// Gives slots back that were taken and never used: at once, since nobody
     /// knows of them.
-    pub fn give_back(&self, first: u64, len: usize) {
+    pub(crate) fn give_back(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.give_back(first, len);
     }
 
     /// Takes slots out of service whose storage failed.
-    pub fn retire(&self, first: u64, len: usize) {
+    pub(crate) fn retire(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.retire(first, len);
     }
 
     /// Notes the seal of what a slot holds.
-    pub fn set_seal(&self, slot: u64, seal: Seal) {
+    pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         let (area, slot) = self.of(slot);
         area.set_seal(slot, seal);
     }
 
     /// The seal last noted for a slot.
     #[must_use]
-    pub fn seal(&self, slot: u64) -> Seal {
+    pub(crate) fn seal(&self, slot: u64) -> Seal {
         let (area, slot) = self.of(slot);
         area.seal(slot)
     }
 
     /// How often a slot was handed out.
     #[must_use]
-    pub fn generation(&self, slot: u64) -> u32 {
+    pub(crate) fn generation(&self, slot: u64) -> u32 {
         let (area, slot) = self.of(slot);
         area.generation(slot)
     }
@@ -333,7 +333,12 @@ impl Areas {
     ///
     /// # Errors
     /// As [`Area::write_each`].
-    pub fn write_each(&self, lanes: &mut Lanes, slots: &[u64], buf: &[u8]) -> Result<(), IoError> {
+    pub(crate) fn write_each(
+        &self,
+        lanes: &mut Lanes,
+        slots: &[u64],
+        buf: &[u8],
+    ) -> Result<(), IoError> {
         let Some(first) = slots.first() else { return Ok(()) };
         debug_assert!(slots.iter().all(|slot| self.are_together(*first, *slot)));
         let (area, _) = self.of(*first);
@@ -344,7 +349,12 @@ impl Areas {
     ///
     /// # Errors
     /// As [`Area::read`].
-    pub fn read(&self, lanes: &mut Lanes, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+    pub(crate) fn read(
+        &self,
+        lanes: &mut Lanes,
+        first: u64,
+        buf: &mut [u8],
+    ) -> Result<(), IoError> {
         let (area, slot) = self.of(first);
         area.read(lane_of(lanes, first), slot, buf)
     }
@@ -354,7 +364,7 @@ impl Areas {
     ///
     /// # Errors
     /// As [`Area::read`].
-    pub fn read_each(
+    pub(crate) fn read_each(
         &self,
         lanes: &mut Lanes,
         slots: &[u64],
@@ -369,13 +379,13 @@ impl Areas {
 
     /// How many runs of slots of the area of `slot` are read at once.
     #[must_use]
-    pub fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
+    pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.0[index_of(slot)].reads_at_once()
     }
 
     /// Whether two slots lie in one area.
     #[must_use]
-    pub fn are_together(&self, one: u64, other: u64) -> bool {
+    pub(crate) fn are_together(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
 
@@ -383,71 +393,76 @@ impl Areas {
     ///
     /// # Errors
     /// As [`Area::read_page`].
-    pub fn read_page(&self, lanes: &mut Lanes, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+    pub(crate) fn read_page(
+        &self,
+        lanes: &mut Lanes,
+        slot: u64,
+        page: &mut [u8],
+    ) -> Result<(), IoError> {
         let (area, local) = self.of(slot);
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
     /// From now on freed slots keep their content, until [`Areas::thaw`].
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.list.iter().for_each(Area::freeze);
     }
 
     /// Ends one freeze.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.list.iter().for_each(Area::thaw);
     }
 
     /// Whether a slot's area has failed.
     #[must_use]
-    pub fn has_failed(&self, slot: u64) -> bool {
+    pub(crate) fn has_failed(&self, slot: u64) -> bool {
         self.of(slot).0.has_failed()
     }
 
     /// Whether a slot's area can do without the slots of pages that are in DRAM.
     #[must_use]
-    pub fn has_spare(&self, slot: u64) -> bool {
+    pub(crate) fn has_spare(&self, slot: u64) -> bool {
         self.of(slot).0.has_spare()
     }
 
     /// Whether a slot's area is one whose pages are to be brought elsewhere.
     #[must_use]
-    pub fn is_leaving(&self, slot: u64) -> bool {
+    pub(crate) fn is_leaving(&self, slot: u64) -> bool {
         self.of(slot).0.is_leaving()
     }
 
     /// Discards one cluster of any area that has one waiting.
-    pub fn discard_one(&self) -> Discarded {
+    pub(crate) fn discard_one(&self) -> Discarded {
         let mut results = self.list.iter().map(Area::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
     }
 
     /// Gives storage back that is not needed. Returns the bytes given back.
-    pub fn shrink(&self) -> u64 {
+    pub(crate) fn shrink(&self) -> u64 {
         self.list.iter().map(Area::shrink).sum()
     }
 
     /// Slots taken, those freed in a freeze included.
     #[must_use]
-    pub fn used_slots(&self) -> u64 {
+    pub(crate) fn used_slots(&self) -> u64 {
         self.list.iter().map(Area::used_slots).sum()
     }
 
     /// Backing claimed so far, in bytes.
     #[must_use]
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.list.iter().map(Area::size_bytes).sum()
     }
 
     /// Slots out of service because writing to them failed.
     #[must_use]
-    pub fn retired_slots(&self) -> u64 {
+    pub(crate) fn retired_slots(&self) -> u64 {
         self.list.iter().map(Area::retired_slots).sum()
     }
 
     /// DRAM that the tables take by now, in bytes.
     #[must_use]
-    pub fn metadata_bytes(&self) -> u64 {
+    pub(crate) fn metadata_bytes(&self) -> u64 {
         self.list.iter().map(Area::metadata_bytes).sum()
     }
 

@@ -6,21 +6,21 @@ use crate::store::io::MAX_PIECES;
 
 /// Slots of one area, taken for pages that are written together.
 #[derive(Debug, Clone, Copy)]
-pub struct SlotBatch {
+pub(crate) struct SlotBatch {
     slots: [u64; SlotBatch::MOST],
     count: usize,
 }
 
 impl SlotBatch {
     /// As many can be written at once, wherever they lie.
-    pub const MOST: usize = MAX_PIECES;
+    pub(crate) const MOST: usize = MAX_PIECES;
 
     /// The slots of one run.
     ///
     /// # Panics
     /// When there are more than [`SlotBatch::MOST`].
     #[must_use]
-    pub fn of(run: Run) -> SlotBatch {
+    pub(crate) fn of(run: Run) -> SlotBatch {
         let mut batch = SlotBatch { slots: [0; SlotBatch::MOST], count: 0 };
         batch.add(run);
         batch
@@ -30,7 +30,7 @@ impl SlotBatch {
     ///
     /// # Panics
     /// When there are more than [`SlotBatch::MOST`] then.
-    pub fn add(&mut self, run: Run) {
+    pub(crate) fn add(&mut self, run: Run) {
         let to = &mut self.slots[self.count..self.count + run.len];
         to.iter_mut().zip(run.first..).for_each(|(to, slot)| *to = slot);
         self.count += run.len;
@@ -38,13 +38,13 @@ impl SlotBatch {
 
     /// The slots, in the order in which they were taken.
     #[must_use]
-    pub fn as_slice(&self) -> &[u64] {
+    pub(crate) fn as_slice(&self) -> &[u64] {
         &self.slots[..self.count]
     }
 }
 
 /// The runs of neighbours that slots make up, in their order.
-pub fn runs(slots: &[u64]) -> impl Iterator<Item = Run> + '_ {
+pub(crate) fn runs(slots: &[u64]) -> impl Iterator<Item = Run> + '_ {
     let follows = |one: &u64, next: &u64| one + 1 == *next;
     slots.chunk_by(follows).map(|run| Run { first: run[0], len: run.len() })
 }

@@ -9,7 +9,7 @@ const _: () = assert!(HEAD_BYTES.is_multiple_of(PAGE_SIZE));
 
 /// What kind of contents a magic number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Somebody's data.
     Data,
     /// A swap area.
@@ -29,7 +29,7 @@ pub struct Magic {
     /// What is there.
     pub bytes: &'static [u8],
     /// What kind of contents that is.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
 }
 
 const fn data(name: &'static str, offset: usize, bytes: &'static [u8]) -> Magic {

@@ -27,13 +27,13 @@ impl Discard {
 
     /// Whether all of the area is discarded before it is used.
     #[must_use]
-    pub fn at_start(self) -> bool {
+    pub(crate) fn at_start(self) -> bool {
         matches!(self, Discard::Once | Discard::Both)
     }
 
     /// Whether clusters are discarded when they have become free.
     #[must_use]
-    pub fn of_clusters(self) -> bool {
+    pub(crate) fn of_clusters(self) -> bool {
         matches!(self, Discard::Pages | Discard::Both)
     }
 }

@@ -35,18 +35,18 @@ pub struct Mapping {
     /// The device block, in pages.
     pub block: u64,
     /// Pages from there to the end of the extent, at least one.
-    pub pages_left: u64,
+    pub(crate) pages_left: u64,
 }
 
 /// A part of a range of pages that lies in one piece on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// Its first page.
-    pub page: u64,
+    pub(crate) page: u64,
     /// Where that page is, in pages of the device.
-    pub block: u64,
+    pub(crate) block: u64,
     /// Its length, at least one.
-    pub nr_pages: u64,
+    pub(crate) nr_pages: u64,
 }
 
 /// A page that no extent holds was asked for: a bug of the caller, never a
@@ -55,9 +55,9 @@ pub struct Piece {
 #[error("page {page} lies outside the area of {pages} pages, a bug in softswap")]
 pub struct Unmapped {
     /// The page asked for.
-    pub page: u64,
+    pub(crate) page: u64,
     /// The pages that are mapped.
-    pub pages: u64,
+    pub(crate) pages: u64,
 }
 
 /// Why an extent was not appended.
@@ -135,13 +135,13 @@ impl ExtentMap {
 
     /// Mapped pages.
     #[must_use]
-    pub fn pages(&self) -> u64 {
+    pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Acquire)
     }
 
     /// Extents they lie in.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
     }
 
@@ -191,7 +191,7 @@ impl ExtentMap {
     ///
     /// The caller sees to it that nobody looks up a removed page meanwhile;
     /// look-ups of other pages are not disturbed.
-    pub fn remove_tail(&self, page: u64) {
+    pub(crate) fn remove_tail(&self, page: u64) {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if page >= self.pages.load(Ordering::Relaxed) {
             return;
@@ -220,7 +220,7 @@ impl ExtentMap {
     ///
     /// From the second on each is found where the one before it ended, without
     /// a search. A page that no extent holds ends the walk with an error.
-    pub fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
+    pub(crate) fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
         let end = first_page.saturating_add(nr_pages);
         Pieces { map: self, page: first_page, end, after: None }
     }
@@ -292,7 +292,7 @@ impl ExtentMap {
 
 /// A walk over the pieces of a range; see [`ExtentMap::pieces`].
 #[derive(Debug)]
-pub struct Pieces<'m> {
+pub(crate) struct Pieces<'m> {
     map: &'m ExtentMap,
     page: u64,
     end: u64,

@@ -23,7 +23,7 @@ use softswap_sys::PAGE_SIZE;
 /// Where the header begins; what lies before belongs to others.
 pub const HEADER_OFFSET: usize = 1024;
 /// Bad pages that the header has room for.
-pub const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
+pub(crate) const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
 /// Bytes that a label may have.
 pub const LABEL_BYTES: usize = 16;
 

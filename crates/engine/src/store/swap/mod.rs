@@ -8,21 +8,22 @@
 //! and `header` what its first page says; `open` does that for all areas that
 //! were asked for.
 
-pub mod cluster;
+pub(crate) mod cluster;
 pub mod extent;
 pub mod slot;
-pub mod discard;
+pub(crate) mod discard;
 pub mod header;
 pub mod contents;
 pub mod named;
 pub mod area;
-pub mod batch;
-pub mod areas;
+pub(crate) mod batch;
+pub(crate) mod areas;
 
-pub use area::{Area, AreaConfig, AreaError, AreaFull, FixedPages, Run};
-pub use areas::{Areas, Backing, Lanes, Layout, MAX_AREAS};
-pub use batch::SlotBatch;
+pub(crate) use area::AreaError;
+pub use area::{Area, AreaFull, FixedPages, Run};
+pub(crate) use areas::Lanes;
+pub use areas::{Areas, Backing, Layout, MAX_AREAS};
+pub(crate) use batch::SlotBatch;
 pub use cluster::CLUSTER_SLOTS;
 pub use discard::Discard;
-pub use header::Header;
 pub use named::{Activated, Span, activate};

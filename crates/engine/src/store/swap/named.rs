@@ -24,19 +24,19 @@ use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Slots are handed out from whole clusters, so an area has at least one.
-pub const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
+pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
 /// Pages that a header can name.
-pub const MOST_PAGES: u64 = 1 << 32;
+pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
 /// A part of an area that lies in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Its first page in the area.
-    pub page: u64,
+    pub(crate) page: u64,
     /// How many pages it has.
-    pub pages: u64,
+    pub(crate) pages: u64,
     /// Where it begins in the file or device, in pages.
-    pub block: u64,
+    pub(crate) block: u64,
 }
 
 /// A named area that is ours, ready for use.
@@ -48,7 +48,7 @@ pub struct Activated {
     pub header: Header,
     /// All pages up to the last one, the header's included: ascending, without
     /// gaps, neighbours merged.
-    pub spans: Vec<Span>,
+    pub(crate) spans: Vec<Span>,
     /// Pieces that the file lies in on its device, where that can be told.
     pub pieces: Option<u64>,
     /// A block device, not a file.
@@ -225,7 +225,7 @@ impl Storage {
 
     /// A block device, not a file.
     #[must_use]
-    pub fn is_device(&self) -> bool {
+    pub(crate) fn is_device(&self) -> bool {
         self.claimed.is_device
     }
 
@@ -371,7 +371,7 @@ pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
 ///
 /// # Errors
 /// As for [`activate`].
-pub fn activate_claimed(path: &Path, claimed: Claimed) -> Result<Activated, ActivateError> {
+pub(crate) fn activate_claimed(path: &Path, claimed: Claimed) -> Result<Activated, ActivateError> {
     let storage = Storage::of(path, claimed)?;
     let header = Header::parse(&storage.head, storage.pages());
     if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {

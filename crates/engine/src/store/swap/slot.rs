@@ -50,9 +50,9 @@ const SHORT_SLOTS: usize = 8;
 #[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
 pub struct NotInUse {
     /// The first slot of the run.
-    pub first: u64,
+    pub(crate) first: u64,
     /// Its length.
-    pub len: usize,
+    pub(crate) len: usize,
 }
 
 /// The slots of one area.
@@ -216,7 +216,7 @@ impl SlotAllocator {
     ///
     /// # Errors
     /// When some of the run is not in use; the rest is freed all the same.
-    pub fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+    pub(crate) fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release(word, mask))
     }
 
@@ -323,7 +323,7 @@ impl SlotAllocator {
 
     /// Slots that are taken, those in limbo included, the retired ones not.
     #[must_use]
-    pub fn used_slots(&self) -> u64 {
+    pub(crate) fn used_slots(&self) -> u64 {
         let sum = |sum: u64, count: u64| sum.wrapping_add(count);
         let total = self.in_use.iter().map(|count| count.load(Relaxed)).fold(0, sum);
         // Read while they change, they may be off by what is on its way.
@@ -332,31 +332,31 @@ impl SlotAllocator {
 
     /// Slots out of service.
     #[must_use]
-    pub fn retired_slots(&self) -> u64 {
+    pub(crate) fn retired_slots(&self) -> u64 {
         self.retired_slots.load(Relaxed)
     }
 
     /// Slots of the area, slot 0 included.
     #[must_use]
-    pub fn total_slots(&self) -> u64 {
+    pub(crate) fn total_slots(&self) -> u64 {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
 
     /// Clusters that the tables have room for beyond the present ones.
     #[must_use]
-    pub fn room_clusters(&self) -> u32 {
+    pub(crate) fn room_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
     }
 
     /// Clusters ever allocated from, and so with bookkeeping in DRAM.
     #[must_use]
-    pub fn touched_clusters(&self) -> u32 {
+    pub(crate) fn touched_clusters(&self) -> u32 {
         self.touched.load(Relaxed)
     }
 
     /// DRAM that the tables take so far.
     #[must_use]
-    pub fn metadata_bytes(&self) -> u64 {
+    pub(crate) fn metadata_bytes(&self) -> u64 {
         // Three bits per slot, and three half words per cluster of the area.
         let bits = u64::from(self.touched_clusters()) * 3 * (CLUSTER_SLOTS as u64 / 8);
         bits + u64::from(self.clusters.load(Relaxed)) * 12

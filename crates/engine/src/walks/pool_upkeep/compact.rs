@@ -10,7 +10,7 @@ use crate::store::pool::Handle;
 
 /// Empties the sparsest slab into the gaps of others, where that is worth while.
 /// Returns how many pages moved.
-pub fn compact(core: &Core, context: &mut Context) -> usize {
+pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     let Some(slab) = core.stores.pool.sparsest() else { return 0 };
     let mut moved = 0;
     core.stores.pool.each_object(slab, |page, handle| {

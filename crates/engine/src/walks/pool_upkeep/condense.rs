@@ -15,7 +15,7 @@ use crate::store::pool::Handle;
 const OBJECTS: usize = 32;
 
 /// Packs some of the oldest objects anew. Returns how many it looked at.
-pub fn condense(core: &Core, context: &mut Context) -> usize {
+pub(crate) fn condense(core: &Core, context: &mut Context) -> usize {
     let Some(packer) = core.policies.packer() else { return 0 };
     let mut objects = [(0, Handle::default()); OBJECTS];
     let count = core.stores.pool.oldest(&mut objects);

@@ -8,8 +8,8 @@ mod recompress;
 mod condense;
 mod shrinker;
 
-pub use compact::compact;
-pub use condense::condense;
-pub use recompress::Recompressor;
-pub use shrinker::Shrinker;
-pub use write_back::write_back;
+pub(crate) use compact::compact;
+pub(crate) use condense::condense;
+pub(crate) use recompress::Recompressor;
+pub(crate) use shrinker::Shrinker;
+pub(crate) use write_back::write_back;

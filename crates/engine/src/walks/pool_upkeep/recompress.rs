@@ -21,7 +21,7 @@ const GAIN_SHARE: usize = 8;
 
 /// How far it has come.
 #[derive(Debug, Default)]
-pub struct Recompressor {
+pub(crate) struct Recompressor {
     /// Where the search for idle slabs goes on.
     next: u32,
     /// What had been pooled when a whole round found nothing to do.
@@ -33,7 +33,7 @@ pub struct Recompressor {
 impl Recompressor {
     /// Does a little, if it is wanted and no processor is; whether there may be
     /// more to do soon.
-    pub fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
+    pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
         if !core.policies.recompresses.load(Relaxed) || self.has_settled(core) {
             return false;
         }
@@ -44,12 +44,12 @@ impl Recompressor {
     }
 
     /// Whether a whole round found nothing to do, and nothing was pooled since.
-    pub fn has_settled(&self, core: &Core) -> bool {
+    pub(crate) fn has_settled(&self, core: &Core) -> bool {
         self.settled_at == Some(core.stats.get(Counter::PagesPooled))
     }
 
     /// Packs the next idle slab's pages again, if there is one near.
-    pub fn advance(&mut self, core: &Core, contexts: &Contexts) {
+    pub(crate) fn advance(&mut self, core: &Core, contexts: &Contexts) {
         let pooled = core.stats.get(Counter::PagesPooled);
         let mut context = contexts.claim_background();
         let search = core.stores.pool.idle_slab(&mut self.next);

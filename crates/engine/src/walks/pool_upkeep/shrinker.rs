@@ -18,7 +18,7 @@ const FADE: usize = 64;
 
 /// What the shrinker remembers.
 #[derive(Debug, Default)]
-pub struct Shrinker {
+pub(crate) struct Shrinker {
     faults_seen: u64,
     /// Pages to be left alone, because so many came back from the disk lately.
     protected: usize,
@@ -28,7 +28,7 @@ pub struct Shrinker {
 
 impl Shrinker {
     /// Called after each batch of background reclaim.
-    pub fn step(&mut self, core: &Core, context: &mut Context) {
+    pub(crate) fn step(&mut self, core: &Core, context: &mut Context) {
         let faults = core.stats.faults(Tier::Disk);
         let came_back = faults.saturating_sub(self.faults_seen);
         self.faults_seen = faults;

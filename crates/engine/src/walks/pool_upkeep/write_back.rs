@@ -26,7 +26,7 @@ const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in a
 ///
 /// The entries stay claimed while the write is under way: a page must not be
 /// changed and packed again into the same place meanwhile.
-pub fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
+pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
     let before_ns = thread_cpu_ns();
     // The slots first: asking for the oldest closes their slab to new pages,

@@ -12,9 +12,9 @@
 //! [`Polling::wait`] carries it out. [`processor_waits`] is where waiting takes least.
 
 pub mod mode;
-pub mod samples;
-pub mod plan;
-pub mod processor_waits;
+pub(crate) mod samples;
+pub(crate) mod plan;
+pub(crate) mod processor_waits;
 pub mod pressure;
 
 use crate::base::stats::{Counter, Stats};
@@ -38,7 +38,7 @@ const DOUBTED_EVERY: u32 = 64;
 const SAMPLED: u32 = 16;
 
 /// A request that was submitted, and a clock.
-pub trait Pending {
+pub(crate) trait Pending {
     /// Looks once whether it has completed.
     fn is_done(&mut self) -> bool;
     /// Sleeps for so long, or less if it can tell that it has completed;
@@ -87,13 +87,13 @@ impl Polling {
     /// The same, and `processor_waits` is told where waits take how long. Areas share it: a
     /// thread can be in one place only.
     #[must_use]
-    pub fn telling(self, processor_waits: Arc<ProcessorWaits>) -> Polling {
+    pub(crate) fn telling(self, processor_waits: Arc<ProcessorWaits>) -> Polling {
         Polling { processor_waits: Some(processor_waits), ..self }
     }
 
     /// What can be changed.
     #[must_use]
-    pub fn knobs(&self) -> &Knobs {
+    pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
@@ -136,7 +136,7 @@ impl Polling {
 
     /// Records a transfer that began at `start_ns` and has just completed: on which
     /// processor, and what it took, in ns.
-    pub fn note(&self, is_write: bool, bytes: usize, start_ns: u64) -> (usize, u64) {
+    pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) -> (usize, u64) {
         let (now, cpu) = (now_ns(), current_cpu());
         let ns = now - start_ns;
         self.record(cpu, is_write, bytes, ns, now);
@@ -156,7 +156,7 @@ impl Polling {
 
     /// Decides how a read of so many bytes that is about to be submitted is waited
     /// for. A plan of zeroes is an ordinary wait.
-    pub fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
+    pub(crate) fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
         self.stats.add(Counter::IoConsidered, 1);
         let mode = self.knobs.mode();
         if mode == Mode::Interrupt {
@@ -172,12 +172,12 @@ impl Polling {
     /// Whether a kernel that can sleep and then poll by itself is to do so: not
     /// when the sleep is fixed.
     #[must_use]
-    pub fn leaves_to_kernel(&self) -> bool {
+    pub(crate) fn leaves_to_kernel(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }
 
     /// Counts a read that the kernel slept on and then polled for.
-    pub fn kernel_polled(&self) {
+    pub(crate) fn kernel_polled(&self) {
         for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
             self.stats.add(counter, 1);
         }
@@ -185,7 +185,7 @@ impl Polling {
 
     /// Does between submission and completion what was planned. On return the
     /// read may still be under way; then it is to be waited for.
-    pub fn wait(&self, plan: Plan, pending: &mut impl Pending) {
+    pub(crate) fn wait(&self, plan: Plan, pending: &mut impl Pending) {
         if plan.sleep_ns > 0 && self.sleep(pending, plan.sleep_ns) {
             return;
         }

@@ -39,7 +39,7 @@ impl fmt::Display for Mode {
 /// A word that names no mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no way to wait; choose interrupt, poll, hybrid or auto")]
-pub struct BadMode(pub String);
+pub struct BadMode(pub(crate) String);
 
 impl FromStr for Mode {
     type Err = BadMode;
@@ -62,7 +62,7 @@ pub enum Sleep {
 }
 
 /// The longest fixed sleep, in ns: beyond it nothing is gained by polling.
-pub const MAX_SLEEP_NS: u32 = 100_000_000;
+pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
 /// What can be changed while the program runs, from the next I/O on.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ const ADAPTIVE: u32 = u32::MAX;
 impl Knobs {
     /// Adaptive sleep, and this mode.
     #[must_use]
-    pub fn new(mode: Mode) -> Knobs {
+    pub(crate) fn new(mode: Mode) -> Knobs {
         Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }
     }
 
@@ -101,7 +101,7 @@ impl Knobs {
     }
 
     /// Changes how long hybrid polling sleeps; at most [`MAX_SLEEP_NS`].
-    pub fn set_sleep(&self, sleep: Sleep) {
+    pub(crate) fn set_sleep(&self, sleep: Sleep) {
         self.sleep_ns.store(
             match sleep {
                 Sleep::Adaptive => ADAPTIVE,

@@ -10,9 +10,9 @@ use super::mode::{Mode, Sleep};
 use super::samples::Times;
 
 /// Share of the mean to sleep, of 256, when nothing speaks against it.
-pub const HALF: u32 = 128;
+pub(crate) const HALF: u32 = 128;
 /// The least share that oversleeping leaves.
-pub const LEAST_SHARE: u32 = 16;
+pub(crate) const LEAST_SHARE: u32 = 16;
 /// How long to look where nothing is known yet.
 const UNKNOWN_SPIN_NS: u64 = 200_000;
 /// Looking is worth while for requests that take at most so long on average.
@@ -24,37 +24,37 @@ const MAX_SPIN_NS: u64 = 2_000_000;
 
 /// What a decision rests on.
 #[derive(Debug, Clone, Copy)]
-pub struct View {
+pub(crate) struct View {
     /// Completion times of such requests, if known.
-    pub times: Option<Times>,
+    pub(crate) times: Option<Times>,
     /// By how much this machine's timers overshoot, in ns.
-    pub overshoot_ns: u64,
+    pub(crate) overshoot_ns: u64,
     /// Share of the mean to sleep, of 256; oversleeping lowers it.
-    pub sleep_share: u32,
+    pub(crate) sleep_share: u32,
     /// Whether others want the processor.
-    pub is_contended: bool,
+    pub(crate) is_contended: bool,
 }
 
 /// What to do: sleep, then look; zeroes mean neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// How long to sleep first, in ns.
-    pub sleep_ns: u64,
+    pub(crate) sleep_ns: u64,
     /// How long to look after that, in ns.
-    pub spin_ns: u64,
+    pub(crate) spin_ns: u64,
 }
 
 impl Plan {
     /// Whether there is anything to do but wait.
     #[must_use]
-    pub fn is_polling(self) -> bool {
+    pub(crate) fn is_polling(self) -> bool {
         self != Plan::default()
     }
 }
 
 /// Decides for one request.
 #[must_use]
-pub fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
+pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
     let spin_ns = spin_limit_ns(view.times);
     match mode {
         Mode::Interrupt => Plan::default(),
@@ -90,7 +90,7 @@ fn adaptive_sleep_ns(view: &View) -> u64 {
 /// The share for the next sleep: shorter after oversleeping, and slowly back
 /// to half otherwise.
 #[must_use]
-pub fn next_share(share: u32, overslept: bool) -> u32 {
+pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
     if overslept { (share - share / 8).max(LEAST_SHARE) } else { (share + 1).min(HALF) }
 }
 

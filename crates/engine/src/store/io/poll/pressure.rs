@@ -52,14 +52,14 @@ pub struct Pressure {
 
 /// One thread's wait for a page; ends when dropped.
 #[derive(Debug)]
-pub struct Waiting<'p> {
+pub(crate) struct Waiting<'p> {
     pressure: &'p Pressure,
 }
 
 impl Pressure {
     /// No signs yet, on `cpus` processors; of other programs if `load` tells.
     #[must_use]
-    pub fn new(cpus: usize, load: Option<Load>) -> Pressure {
+    pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of them: the other half has the work that goes with faults,
             // reclaim's and the kernel's.
@@ -83,7 +83,7 @@ impl Pressure {
     }
 
     /// The calling thread begins to wait for a page.
-    pub fn enter(&self, now_ns: u64) -> Waiting<'_> {
+    pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
         if others > 0 {
             self.together_ns.store(now_ns, Relaxed);
@@ -96,7 +96,7 @@ impl Pressure {
 
     /// Whether it is some time since two threads waited at once.
     #[must_use]
-    pub fn is_alone(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_alone(&self, now_ns: u64) -> bool {
         let together_ns = self.together_ns.load(Relaxed);
         together_ns == 0 || now_ns >= together_ns + CROWD_NS
     }
@@ -105,20 +105,20 @@ impl Pressure {
     /// the calling thread has one. No, where that cannot be known. It is a system
     /// call.
     #[must_use]
-    pub fn has_idle_processor(&self) -> bool {
+    pub(crate) fn has_idle_processor(&self) -> bool {
         let idle = |load: &Load| Some(load.runnable()? < load.processors());
         self.load.as_ref().and_then(idle) == Some(true)
     }
 
     /// Whether the processors were wanted a moment ago.
     #[must_use]
-    pub fn is_contended(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_contended(&self, now_ns: u64) -> bool {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
     /// Counts who wants to run, if that has not just been done: it is a system
     /// call, and threads would wait for each other in it.
-    pub fn survey(&self, now_ns: u64) {
+    pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
         if let Some(load) = &self.load
             && now_ns >= due
@@ -142,7 +142,7 @@ impl Pressure {
 
     /// A thread looked for `ns` until `now_ns`, and for `lost_ns` of them it
     /// was off its processor.
-    pub fn looked(&self, ns: u64, lost_ns: u64, now_ns: u64) {
+    pub(crate) fn looked(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
         if self.looked_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
             return;

@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Waits between two decisions. So many tell what a processor is worth.
-pub const RUN: u32 = 32;
+pub(crate) const RUN: u32 = 32;
 /// So many tell whether a thread has been taken to where it is known to wait longer.
 const SOON: u32 = 8;
 const _: () = assert!(RUN.is_multiple_of(SOON));
@@ -52,7 +52,7 @@ struct ProcessorWait {
 
 /// What is known of all processors, whatever area pages come from.
 #[derive(Debug)]
-pub struct ProcessorWaits {
+pub(crate) struct ProcessorWaits {
     is_on: AtomicBool,
     places: Box<[ProcessorWait]>,
     /// Waits since the last decision, and when that was.
@@ -73,7 +73,7 @@ pub struct ProcessorWaits {
 impl ProcessorWaits {
     /// Nothing known yet of processors with numbers below `most`.
     #[must_use]
-    pub fn new(is_on: bool, most: usize) -> ProcessorWaits {
+    pub(crate) fn new(is_on: bool, most: usize) -> ProcessorWaits {
         let others = most.saturating_sub(1) as u64;
         let place = |_| ProcessorWait {
             mean_ns: AtomicU64::new(0),
@@ -95,13 +95,13 @@ impl ProcessorWaits {
 
     /// Whether threads are moved; may be changed at any time.
     #[must_use]
-    pub fn switch(&self) -> &AtomicBool {
+    pub(crate) fn switch(&self) -> &AtomicBool {
         &self.is_on
     }
 
     /// Counts a wait for a single page that began on one processor and ended on
     /// another, or the same: only then it is told what it took.
-    pub fn record(&self, (began, ended): (usize, usize), ns: u64) {
+    pub(crate) fn record(&self, (began, ended): (usize, usize), ns: u64) {
         self.count();
         let Some(place) = self.places.get(ended).filter(|_| began == ended) else { return };
         let mean = place.mean_ns.load(Relaxed);
@@ -113,7 +113,7 @@ impl ProcessorWaits {
     }
 
     /// Counts a wait, for whatever that was.
-    pub fn count(&self) {
+    pub(crate) fn count(&self) {
         if (self.waits.fetch_add(1, Relaxed) + 1).is_multiple_of(SOON) {
             self.is_due.store(true, Relaxed);
         }
@@ -121,14 +121,14 @@ impl ProcessorWaits {
 
     /// Whether it may be time to ask for advice.
     #[must_use]
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.is_due.load(Relaxed) && self.is_on.load(Relaxed) && self.places.len() > 1
     }
 
     /// When that is due: where a thread that runs on processor `here`, and has just
     /// waited, should go, if anywhere. `is_quiet` says whether it would be in nobody's
     /// way there; it is asked seldom.
-    pub fn advise(
+    pub(crate) fn advise(
         &self,
         here: usize,
         now_ns: u64,
@@ -165,14 +165,14 @@ impl ProcessorWaits {
     }
 
     /// There is no such processor, or none that runs: it is not tried again.
-    pub fn nowhere(&self, to: usize) {
+    pub(crate) fn nowhere(&self, to: usize) {
         self.is_trial.store(false, Relaxed);
         self.places[to].due_ns.store(u64::MAX, Relaxed);
         self.places[to].mean_ns.store(0, Relaxed);
     }
 
     /// Nobody could be moved: others would not be either.
-    pub fn refused(&self, now_ns: u64) {
+    pub(crate) fn refused(&self, now_ns: u64) {
         self.is_trial.store(false, Relaxed);
         self.rest_until_ns.store(now_ns + REFUSED_NS, Relaxed);
     }

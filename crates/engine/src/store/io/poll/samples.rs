@@ -9,7 +9,7 @@ use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long samples are gathered before they count.
-pub const WINDOW_NS: u64 = 100_000_000;
+pub(crate) const WINDOW_NS: u64 = 100_000_000;
 /// A longer sample counts as this much, so that sums cannot overflow.
 const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Count in the upper 24 bits, sum of nanoseconds in the lower 40: one word,
@@ -31,11 +31,11 @@ struct OfCpu {
 
 /// What a bucket's last window with samples said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct Times {
     /// Mean completion time, in ns.
-    pub mean_ns: u64,
+    pub(crate) mean_ns: u64,
     /// The longest, in ns.
-    pub max_ns: u64,
+    pub(crate) max_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ struct Merged {
 
 /// Completion statistics of one device.
 #[derive(Debug)]
-pub struct Samples {
+pub(crate) struct Samples {
     cpus: Box<[OfCpu]>,
     merged: [Merged; BUCKETS],
     window_end_ns: AtomicU64,
@@ -55,7 +55,7 @@ pub struct Samples {
 impl Samples {
     /// No samples yet, for `cpus` processors.
     #[must_use]
-    pub fn new(cpus: usize) -> Samples {
+    pub(crate) fn new(cpus: usize) -> Samples {
         Samples {
             cpus: (0..cpus.max(1)).map(|_| OfCpu::default()).collect(),
             merged: Default::default(),
@@ -64,7 +64,7 @@ impl Samples {
     }
 
     /// Adds one completion time, seen at `now_ns` on `cpu`.
-    pub fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
+    pub(crate) fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
         let gathered = &self.cpus[cpu % self.cpus.len()].buckets[bucket];
         gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(MAX_SAMPLE_NS), Relaxed);
         gathered.max_ns.fetch_max(u32::try_from(ns).unwrap_or(u32::MAX), Relaxed);
@@ -98,7 +98,7 @@ impl Samples {
 
     /// What is known of a bucket; `None` before its first window has ended.
     #[must_use]
-    pub fn times(&self, bucket: usize) -> Option<Times> {
+    pub(crate) fn times(&self, bucket: usize) -> Option<Times> {
         let merged = &self.merged[bucket];
         let mean_ns = merged.mean_ns.load(Relaxed);
         (mean_ns > 0).then(|| Times { mean_ns, max_ns: merged.max_ns.load(Relaxed) })

@@ -133,7 +133,7 @@ impl Area {
 
     /// Gives storage at the end back when most of the area is free. Returns the
     /// bytes given back.
-    pub fn shrink(&self) -> u64 {
+    pub(crate) fn shrink(&self) -> u64 {
         let total = self.slots.total_slots();
         let is_wide = self.slots.used_slots() * 100 < total * SHRINK_BELOW_USED_PERCENT;
         if !self.is_growing || !is_wide || total * PAGE_BYTES <= 2 * self.config.chunk_bytes {

@@ -32,7 +32,7 @@ impl Health {
 
 /// What discarding a cluster came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Discarded {
+pub(crate) enum Discarded {
     /// None waited.
     Nothing,
     /// So many bytes were discarded.

@@ -13,8 +13,9 @@ mod growth;
 mod transfer;
 mod upkeep;
 
-pub use errors::{AreaError, AreaFull};
-pub use health::Discarded;
+pub(crate) use errors::AreaError;
+pub use errors::AreaFull;
+pub(crate) use health::Discarded;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
@@ -32,21 +33,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Slot numbers stay below this (128 TiB): above are the bits that tell areas
 /// apart.
-pub const MAX_SLOTS: u64 = 1 << 35;
+pub(crate) const MAX_SLOTS: u64 = 1 << 35;
 
 /// How large an area may become.
 #[derive(Debug, Clone, Copy)]
-pub struct AreaConfig {
+pub(crate) struct AreaConfig {
     /// Bytes of storage it may have; without, what the file system has.
-    pub limit_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
     /// Bytes that stay free on the file system.
-    pub reserve_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     /// Bytes it grows by.
-    pub chunk_bytes: u64,
+    pub(crate) chunk_bytes: u64,
     /// Processors that allocate without getting into each other's way.
-    pub cpus: usize,
+    pub(crate) cpus: usize,
     /// When the storage is told what is not needed.
-    pub discard: Discard,
+    pub(crate) discard: Discard,
 }
 
 impl Default for AreaConfig {
@@ -77,9 +78,9 @@ pub struct FixedPages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first slot.
-    pub first: u64,
+    pub(crate) first: u64,
     /// How many there are, at least one.
-    pub len: usize,
+    pub(crate) len: usize,
 }
 
 /// One swap area.
@@ -133,7 +134,7 @@ impl Area {
     ///
     /// # Errors
     /// When there is no room, or no address space for the tables.
-    pub fn growing(
+    pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
         polling: Polling,
@@ -159,7 +160,7 @@ impl Area {
     ///
     /// # Errors
     /// When the pages cannot be used, or there is no address space for tables.
-    pub fn fixed(
+    pub(crate) fn fixed(
         device: Box<dyn Device>,
         fixed: &FixedPages,
         config: AreaConfig,
@@ -224,19 +225,19 @@ impl Area {
 
     /// Says where most buffers will lie, before lanes are opened; `None` where
     /// these are to have no rings.
-    pub fn expect_buffers(&mut self, range: Option<StaticRange>) {
+    pub(crate) fn expect_buffers(&mut self, range: Option<StaticRange>) {
         self.device.expect_buffers(range);
     }
 
     /// Opens a channel to the device, for one owner at a time.
     #[must_use]
-    pub fn open_lane(&self) -> Lane {
+    pub(crate) fn open_lane(&self) -> Lane {
         self.device.open_lane()
     }
 
     /// How the device is reached.
     #[must_use]
-    pub fn facts(&self) -> Facts {
+    pub(crate) fn facts(&self) -> Facts {
         self.device.describe()
     }
 
@@ -244,7 +245,7 @@ impl Area {
     ///
     /// # Errors
     /// When nothing is free and the area cannot grow; says what stopped it.
-    pub fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
+    pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         /// Clusters whose storage is gone that are tried before giving up: the
         /// next call goes on from there.
         const MOST_HOLLOW: u32 = 64;
@@ -273,12 +274,12 @@ impl Area {
 
     /// Gives slots back. Their content may be overwritten at once, unless the
     /// area is frozen.
-    pub fn free(&self, first: u64, len: usize) {
+    pub(crate) fn free(&self, first: u64, len: usize) {
         self.unless_worn_out(first, len, |first, len| self.slots.free(first, len));
     }
 
     /// Gives slots back that were taken and never used, frozen or not.
-    pub fn give_back(&self, first: u64, len: usize) {
+    pub(crate) fn give_back(&self, first: u64, len: usize) {
         self.unless_worn_out(first, len, |first, len| self.slots.give_back(first, len));
     }
 
@@ -308,18 +309,18 @@ impl Area {
     }
 
     /// Takes slots out of service, because their storage failed.
-    pub fn retire(&self, first: u64, len: usize) {
+    pub(crate) fn retire(&self, first: u64, len: usize) {
         expect_in_use(self.slots.retire(first, len));
     }
 
     /// Notes which parts of a slot's page are in use, a bit each.
-    pub fn set_parts(&self, slot: u64, parts: u32) {
+    pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         self.has_parts.store(true, Relaxed);
         self.parts[slot as usize].store(parts, Release);
     }
 
     /// Gives one part of a slot's page back, and with the last the slot.
-    pub fn free_part(&self, slot: u64, part: u8) {
+    pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let bit = 1 << part;
         let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
         debug_assert!(before & bit != 0, "part {part} of slot {slot} is not in use");
@@ -329,7 +330,7 @@ impl Area {
     }
 
     /// Notes the seal of what a slot holds. All of an area are of one kind.
-    pub fn set_seal(&self, slot: u64, seal: Seal) {
+    pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         match seal {
             Seal::Checksum(sum) => self.checksums[slot as usize].store(sum, Release),
             Seal::Tag(tag) => {
@@ -343,7 +344,7 @@ impl Area {
 
     /// The seal last noted for a slot.
     #[must_use]
-    pub fn seal(&self, slot: u64) -> Seal {
+    pub(crate) fn seal(&self, slot: u64) -> Seal {
         if !self.has_tags.load(Relaxed) {
             return Seal::Checksum(self.checksums[slot as usize].load(Acquire));
         }
@@ -354,35 +355,35 @@ impl Area {
     /// How often a slot was handed out. A reader that finds it changed has
     /// read somebody else's page.
     #[must_use]
-    pub fn generation(&self, slot: u64) -> u32 {
+    pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)
     }
 
     /// How reads of single pages are waited for.
     #[must_use]
-    pub fn polling(&self) -> &Polling {
+    pub(crate) fn polling(&self) -> &Polling {
         &self.polling
     }
 
     /// From now on freed slots keep their content, until [`Area::thaw`].
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.slots.freeze();
     }
 
     /// Ends one freeze.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.slots.thaw();
     }
 
     /// Slots taken, those freed in a freeze included.
     #[must_use]
-    pub fn used_slots(&self) -> u64 {
+    pub(crate) fn used_slots(&self) -> u64 {
         self.slots.used_slots()
     }
 
     /// Whether less than half of what the area may hold is in use, and it works.
     #[must_use]
-    pub fn has_spare(&self) -> bool {
+    pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing {
             true => self.config.limit_bytes.unwrap_or(u64::MAX),
             false => self.size_bytes(),
@@ -392,26 +393,26 @@ impl Area {
 
     /// Slots out of service.
     #[must_use]
-    pub fn retired_slots(&self) -> u64 {
+    pub(crate) fn retired_slots(&self) -> u64 {
         self.slots.retired_slots()
     }
 
     /// Storage claimed so far.
     #[must_use]
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
 
     /// Pieces that the storage lies in.
-    #[must_use]
-    pub fn extent_count(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn extent_count(&self) -> usize {
         self.extents.count()
     }
 
     /// DRAM that the area's tables take by now. Nearly all of it follows from
     /// the clusters that were ever in use, since tables are populated on touch.
     #[must_use]
-    pub fn metadata_bytes(&self) -> u64 {
+    pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
         let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };
         let parts_bytes = if self.has_parts.load(Relaxed) { WORD_BYTES } else { 0 };

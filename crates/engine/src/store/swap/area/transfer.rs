@@ -14,7 +14,7 @@ impl Area {
     ///
     /// # Errors
     /// When not all of it was written; what the slots hold is unknown then.
-    pub fn write_each(
+    pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
         slots: impl Fn(usize) -> u64,
@@ -63,7 +63,7 @@ impl Area {
     ///
     /// # Errors
     /// When not all of it was read; the buffer then holds nothing of use.
-    pub fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
+    pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
     }
@@ -74,7 +74,7 @@ impl Area {
     ///
     /// # Errors
     /// As for [`Area::read`].
-    pub fn read_each(
+    pub(crate) fn read_each(
         &self,
         lane: &mut Lane,
         slots: impl Fn(usize) -> u64,
@@ -128,7 +128,12 @@ impl Area {
     ///
     /// # Errors
     /// As for [`Area::read`].
-    pub fn read_page(&self, lane: &mut Lane, slot: u64, page: &mut [u8]) -> Result<(), IoError> {
+    pub(crate) fn read_page(
+        &self,
+        lane: &mut Lane,
+        slot: u64,
+        page: &mut [u8],
+    ) -> Result<(), IoError> {
         debug_assert!(page.len() == PAGE_SIZE);
         let (offset, _) = self.locate(Operation::Read, slot, PAGE_SIZE)?;
         self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))

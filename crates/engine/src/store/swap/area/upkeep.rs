@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 impl Area {
     /// Discards one cluster that waits for it. Nobody allocates from it
     /// meanwhile.
-    pub fn discard_one(&self) -> Discarded {
+    pub(crate) fn discard_one(&self) -> Discarded {
         let Some(cluster) = self.slots.take_waiting() else { return Discarded::Nothing };
         let result = self.discard(u64::from(cluster) * CLUSTER_SLOTS as u64, CLUSTER_SLOTS);
         if self.is_growing && matches!(result, Discarded::Bytes(_)) {
@@ -33,7 +33,7 @@ impl Area {
     /// What discarding all of it before its first use came to, if that was
     /// wanted.
     #[must_use]
-    pub fn discarded_at_start(&self) -> Discarded {
+    pub(crate) fn discarded_at_start(&self) -> Discarded {
         self.discarded_at_start
     }
 
@@ -54,18 +54,18 @@ impl Area {
     /// Whether writes failed again and again. It is asked for room last then; a
     /// write that succeeds makes up for it.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.health.has_failed.load(Acquire)
     }
 
     /// Whether what it holds is to be brought elsewhere.
     #[must_use]
-    pub fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.has_failed() && self.used_slots() > 0 && !self.health.is_given_up.load(Relaxed)
     }
 
     /// What it still holds cannot be read now.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.health.is_given_up.store(true, Relaxed);
     }
 }

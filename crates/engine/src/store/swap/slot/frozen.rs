@@ -28,14 +28,14 @@ impl SlotAllocator {
 
     /// From now on freed slots keep their content, until [`Self::thaw`]. A
     /// forked child reads the slots that its parent had at the fork.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         // Waits for a thaw that is still freeing the slots of its own time.
         let _alone = lock(&self.freezing);
         self.frozen.fetch_add(1, SeqCst);
     }
 
     /// Ends one freeze; at the last one all that was freed meanwhile is free.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         let _alone = lock(&self.freezing);
         let frozen = self.frozen.load(SeqCst);
         debug_assert!(frozen > 0, "thaw without freeze");

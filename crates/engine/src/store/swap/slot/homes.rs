@@ -232,13 +232,13 @@ impl SlotAllocator {
 
     /// Clusters with no slot taken and no processor to use them.
     #[must_use]
-    pub fn free_clusters(&self) -> u32 {
+    pub(crate) fn free_clusters(&self) -> u32 {
         self.shelves.iter().map(|shelf| shelf.count(FREE)).sum()
     }
 
     /// Clusters with no slot taken that wait to be discarded.
     #[must_use]
-    pub fn waiting_clusters(&self) -> u32 {
+    pub(crate) fn waiting_clusters(&self) -> u32 {
         self.shelves.iter().map(|shelf| shelf.count(WAITING)).sum()
     }
 }

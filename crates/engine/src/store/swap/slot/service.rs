@@ -10,7 +10,7 @@ use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
 impl SlotAllocator {
     /// Never hands these slots out: they have no storage, or bad one. Only for
     /// slots that [`Self::grow`] has not added yet, and within the tables.
-    pub fn withhold(&self, first: u64, len: usize) {
+    pub(crate) fn withhold(&self, first: u64, len: usize) {
         let mut withheld = 0;
         let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
         for (cluster, run) in by_cluster(first, end) {
@@ -27,7 +27,7 @@ impl SlotAllocator {
     }
 
     /// From now on emptied clusters wait to be discarded, or no longer do.
-    pub fn set_discards(&self, discards: bool) {
+    pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, SeqCst);
         if !discards {
             // Nobody will come for those that wait.
@@ -43,7 +43,7 @@ impl SlotAllocator {
     /// Takes a cluster that waits to be discarded: nobody allocates from it
     /// until [`Self::discarded`] gives it back.
     #[must_use]
-    pub fn take_waiting(&self) -> Option<u32> {
+    pub(crate) fn take_waiting(&self) -> Option<u32> {
         // What was set aside may still be on that list.
         if !self.discards.load(SeqCst) {
             return None;
@@ -59,14 +59,14 @@ impl SlotAllocator {
     }
 
     /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
-    pub fn discarded(&self, cluster: u32) {
+    pub(crate) fn discarded(&self, cluster: u32) {
         self.set_clean(cluster, true);
         self.let_go(&mut self.lock_home(cluster), cluster);
     }
 
     /// Gives back a run of one cluster, whose storage cannot be had now, and
     /// puts the cluster where it is taken last.
-    pub fn set_aside(&self, first: u64, len: usize) {
+    pub(crate) fn set_aside(&self, first: u64, len: usize) {
         let _ = self.give_back(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
         for index in 0..self.shelves.len() {
@@ -85,7 +85,7 @@ impl SlotAllocator {
 
     /// Gives clusters at the end of the area up as long as they are free, but
     /// never so many that fewer than `least` are left. Returns how many went.
-    pub fn shrink(&self, least: u32) -> u32 {
+    pub(crate) fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
         for shelf in &self.shelves {
             let mut shelf = shelf.lock();
@@ -118,7 +118,7 @@ impl SlotAllocator {
     ///
     /// # Errors
     /// When some of the run is not in use; the rest is retired all the same.
-    pub fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
+    pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
             let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
             let known = self.retired[word].fetch_or(mask, SeqCst);
