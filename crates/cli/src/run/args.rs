@@ -1,6 +1,8 @@
 //! What `softswap run` can be told.
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -11,12 +13,18 @@ use std::path::PathBuf;
 /// change; it must be a dynamically linked x86-64 program for glibc.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
+// Settings are read by their names, from `given`: the fields say which there are.
+#[allow(dead_code)]
 pub(crate) struct RunArgs {
+    /// First: what has been read of the others is gone.
+    #[command(flatten)]
+    pub(super) given: Given,
+
     /// DRAM budget: 512M, 2GiB, or a share of the available memory such as 50%
     ///
     /// Available is what /proc/meminfo calls MemAvailable, or less where a
     /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
-    /// count by 1024, `MB` by 1000. [default: 50%]
+    /// count by 1024, `MB` by 1000. At least 8 MiB. [default: 50%]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
@@ -38,9 +46,7 @@ pub(crate) struct RunArgs {
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
     /// With `auto` LZ4 packs them, or zstd while that spares more reads from the disk
-    /// than it costs.
-    ///
-    /// LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
+    /// than it costs. LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
     /// pages go straight to the disk. `softswap ctl PID set codec` changes it
     /// while the program runs.
     #[arg(long, value_name = "CODEC")]
@@ -67,6 +73,8 @@ pub(crate) struct RunArgs {
 
     /// Write pages to the disk as they are: whoever can read the swap file or
     /// device can read them
+    ///
+    /// They still carry a checksum.
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
@@ -97,12 +105,17 @@ pub(crate) struct RunArgs {
     /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
     /// [default: auto]
     ///
-    /// `softswap ctl PID set io.poll` changes it while the program runs.
+    /// The first three hold whatever happens; `poll` and `hybrid` are for few threads, on
+    /// a machine with a processor to spare. `auto` polls where that is so, and sleeps
+    /// elsewhere. `softswap ctl PID set io.poll` changes it while the program runs.
     #[arg(long, value_name = "MODE")]
     pub(super) poll: Option<String>,
 
     /// Leave threads on the processor that they are on, though pages from the disk may
     /// arrive sooner on another
+    ///
+    /// Without it, a thread that does little but wait for pages is moved to the processor
+    /// where they arrive soonest, if it may run on all of them and no others wait.
     #[arg(long)]
     pub(super) no_steer: bool,
 
@@ -119,13 +132,49 @@ pub(crate) struct RunArgs {
     pub(super) program: Vec<OsString>,
 }
 
+/// What was given on the command line, by the option's name as in a file (`no_move`).
+#[derive(Debug, Default)]
+pub(super) struct Given(BTreeMap<String, Vec<String>>);
+
+impl Given {
+    pub(super) fn values(&self, name: &str) -> &[String] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Given, clap::Error> {
+        let is_given =
+            |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let values = |id: &clap::Id| {
+            let raw = matches.try_get_raw(id.as_str()).ok()??;
+            let texts = raw.map(|text| text.to_string_lossy().into_owned()).collect();
+            Some((id.to_string(), texts))
+        };
+        Ok(Given(matches.ids().filter(is_given).filter_map(values).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Given::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 const AFTER_HELP: &str = "\
 Settings:
-  Every option but PROGRAM can also come from the environment (SOFTSWAP_MEMORY, SOFTSWAP_SWAP,
-  SOFTSWAP_RESERVE, SOFTSWAP_CODEC, SOFTSWAP_POOL, SOFTSWAP_SHRINK_POOL, SOFTSWAP_RECOMPRESS,
-  SOFTSWAP_NO_ENCRYPT, SOFTSWAP_CHILDREN, SOFTSWAP_CONFIG, SOFTSWAP_REPORT, SOFTSWAP_QUIET,
-  SOFTSWAP_POLL, SOFTSWAP_NO_STEER, SOFTSWAP_NO_MOVE, SOFTSWAP_NO_IO_URING) or, except
-  `config`, from the TOML file under the same lower-case names (memory = \"512M\").
+  Every option but PROGRAM can also come from the environment, as SOFTSWAP_ and its name
+  (SOFTSWAP_MEMORY=512M, SOFTSWAP_NO_MOVE=1), or, except `config`, from the TOML file
+  (memory = \"512M\", no_move = true).
   Options win over the environment, that over the file, that over the defaults.
   SOFTSWAP_LIBRARY names libsoftswap.so where it is in no usual place, SOFTSWAP_RUNTIME_DIR the
   directory of the sockets for `softswap stat` and `softswap ctl`.

@@ -2,14 +2,13 @@
 //! defaults, every value checked, every refusal naming where the value came from.
 
 use super::areas;
-use super::args::RunArgs;
+use super::args::{Given, RunArgs};
 use super::asked::Asked;
 use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
-use serde::Deserialize;
+use clap::Args;
 use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
@@ -25,75 +24,42 @@ pub(super) struct Settled {
     pub(super) notes: Vec<String>,
 }
 
-/// The configuration file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    memory: Option<toml::Value>,
-    swap: Option<toml::Value>,
-    reserve: Option<toml::Value>,
-    codec: Option<toml::Value>,
-    pool: Option<toml::Value>,
-    shrink_pool: Option<toml::Value>,
-    recompress: Option<toml::Value>,
-    no_encrypt: Option<toml::Value>,
-    children: Option<toml::Value>,
-    report: Option<toml::Value>,
-    quiet: Option<toml::Value>,
-    poll: Option<toml::Value>,
-    no_steer: Option<toml::Value>,
-    no_move: Option<toml::Value>,
-    no_io_uring: Option<toml::Value>,
-}
-
 struct Sources<'a, E> {
+    given: &'a Given,
     env: E,
-    file: File,
+    file: toml::Table,
     file_path: &'a Path,
 }
 
 impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     /// The value that wins for `name`, written as in the file (`no_move`).
-    fn pick(
-        &self,
-        name: &str,
-        flag: Option<&str>,
-        file: Option<&toml::Value>,
-    ) -> Result<Option<Asked>, Refusal> {
-        if let Some(text) = flag {
-            let shown = format!("--{} {text}", name.replace('_', "-"));
-            return Ok(Some(Asked { text: text.into(), shown }));
-        }
-        let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
-        if let Some(text) = (self.env)(&variable).filter(|text| !text.is_empty()) {
-            let shown = format!("{variable}={text}");
-            return Ok(Some(Asked { text, shown }));
-        }
-        file.map(|value| self.in_file(name, value)).transpose()
+    fn pick(&self, name: &str) -> Result<Option<Asked>, Refusal> {
+        Ok(self.pick_all(name)?.pop())
     }
 
     /// As [`Sources::pick`] for what may be given several times: flags of one
     /// kind, `;` in the variable, an array in the file.
-    fn pick_all(
-        &self,
-        name: &str,
-        flags: &[String],
-        file: Option<&toml::Value>,
-    ) -> Result<Vec<Asked>, Refusal> {
-        if !flags.is_empty() {
-            let each = flags.iter().map(|text| Asked {
-                text: text.clone(),
-                shown: format!("--{} {text}", name.replace('_', "-")),
+    fn pick_all(&self, name: &str) -> Result<Vec<Asked>, Refusal> {
+        let given = self.given.values(name);
+        if !given.is_empty() {
+            let shown = |text: &String| format!("--{} {text}", name.replace('_', "-"));
+            return Ok(given
+                .iter()
+                .map(|text| Asked { text: text.clone(), shown: shown(text) })
+                .collect());
+        }
+        let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
+        if let Some(text) = (self.env)(&variable).filter(|text| !text.is_empty()) {
+            let shown = format!("{variable}={text}");
+            let each = |text: &str| Asked { text: text.into(), shown: shown.clone() };
+            return Ok(if name == "swap" {
+                areas::each(&text).map(each).collect()
+            } else {
+                vec![each(&text)]
             });
-            return Ok(each.collect());
         }
-        if let Some(asked) = self.pick(name, None, None)? {
-            let each = areas::each(&asked.text);
-            let each = each.map(|text| Asked { text: text.into(), shown: asked.shown.clone() });
-            return Ok(each.collect());
-        }
-        match file {
-            Some(toml::Value::Array(values)) => {
+        match self.file.get(name) {
+            Some(toml::Value::Array(values)) if name == "swap" => {
                 values.iter().map(|value| self.in_file(name, value)).collect()
             }
             other => other.map(|value| self.in_file(name, value)).into_iter().collect(),
@@ -117,19 +83,17 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         Ok(Asked { text, shown })
     }
 
-    fn switch(&self, name: &str, flag: bool, file: Option<&toml::Value>) -> Result<bool, Refusal> {
-        let Some(asked) = self.pick(name, flag.then_some("true"), file)? else {
-            return Ok(false);
-        };
+    fn switch(&self, name: &str) -> Result<Option<bool>, Refusal> {
+        let Some(asked) = self.pick(name)? else { return Ok(None) };
         match asked.text.to_ascii_lowercase().as_str() {
-            "1" | "true" | "yes" | "on" => Ok(true),
-            "0" | "false" | "no" | "off" => Ok(false),
+            "1" | "true" | "yes" | "on" => Ok(Some(true)),
+            "0" | "false" | "no" | "off" => Ok(Some(false)),
             _ => Err(asked.refuse("give true or false")),
         }
     }
 }
 
-/// Settles and checks every setting.
+/// Settles and checks every setting. What is in the engine's table needs no line here.
 pub(super) fn settle(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,
@@ -140,64 +104,59 @@ pub(super) fn settle(
         .or_else(|| env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
     let file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
     let file_path = file_path.unwrap_or_default();
-    let sources = Sources { env, file, file_path: &file_path };
-    let file = &sources.file;
+    let sources = Sources { given: &args.given, env, file, file_path: &file_path };
     let mut notes = Vec::new();
-    let defaults = Config::default();
-
-    let memory = sources.pick("memory", args.memory.as_deref(), file.memory.as_ref())?;
-    let memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
-    let reserve = sources.pick("reserve", args.reserve.as_deref(), file.reserve.as_ref())?;
-    let reserve_bytes = parsed(reserve.as_ref(), defaults.reserve_bytes, parse_size)?;
-    let swap = sources.pick_all("swap", &args.swap, file.swap.as_ref())?;
-    let areas = areas::settle(swap, &defaults.areas, reserve_bytes, &mut notes)?;
-    let codec = sources.pick("codec", args.codec.as_deref(), file.codec.as_ref())?;
-    let codec = parsed(codec.as_ref(), defaults.codec, str::parse)?;
-    let pool = sources.pick("pool", args.pool.as_deref(), file.pool.as_ref())?;
-    let pool = parsed(pool.as_ref(), defaults.pool, parse_pool)?;
-    let children = sources.pick("children", args.children.as_deref(), file.children.as_ref())?;
-    let poll = sources.pick("poll", args.poll.as_deref(), file.poll.as_ref())?;
-    let poll = parsed(poll.as_ref(), defaults.poll, str::parse)?;
-    let report = args.report.as_deref().map(Path::to_string_lossy);
-    let report = sources.pick("report", report.as_deref(), file.report.as_ref())?;
-
-    let config = Config {
-        memory_bytes,
-        areas,
-        reserve_bytes,
-        pool,
-        shrink_pool: sources.switch("shrink_pool", args.shrink_pool, file.shrink_pool.as_ref())?,
-        recompress: sources.switch("recompress", args.recompress, file.recompress.as_ref())?,
-        encrypt: !sources.switch("no_encrypt", args.no_encrypt, file.no_encrypt.as_ref())?,
-        codec,
-        manage_children: choose(children.as_ref(), ["managed", "plain"])?,
-        avoid_move: sources.switch("no_move", args.no_move, file.no_move.as_ref())?,
-        avoid_io_uring: sources.switch(
-            "no_io_uring",
-            args.no_io_uring,
-            file.no_io_uring.as_ref(),
-        )?,
-        poll,
-        steer: !sources.switch("no_steer", args.no_steer, file.no_steer.as_ref())?,
-        stats_fd: None,
-        supervisor_pid: None,
-        place: None,
-    };
+    let mut config = Config::default();
+    for option in options() {
+        settle_one(&option, &sources, &mut config)?;
+    }
+    config.memory_bytes = settle_memory(sources.pick("memory")?.as_ref(), &mut notes)?;
+    if let Some(reserve) = sources.pick("reserve")? {
+        config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
+    }
+    let swap = sources.pick_all("swap")?;
+    config.areas = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
+    let children = sources.pick("children")?;
+    config.manage_children = choose(children.as_ref(), ["managed", "plain"])?;
+    let report = sources.pick("report")?;
     Ok(Settled {
         config,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
-        quiet: sources.switch("quiet", args.quiet, file.quiet.as_ref())?,
+        quiet: sources.switch("quiet")?.unwrap_or(false),
         notes,
     })
 }
 
-/// What was asked for, or the default.
-fn parsed<T, E: Display>(
-    asked: Option<&Asked>,
-    default: T,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, Refusal> {
-    asked.map_or(Ok(default), |asked| parse(&asked.text).map_err(|why| asked.refuse(why)))
+/// Sets what the engine's table has by the option's name. `--no-steer` turns `steer` off,
+/// `--no-move` turns `avoid_move` on.
+fn settle_one<E: Fn(&str) -> Option<String>>(
+    option: &clap::Arg,
+    sources: &Sources<'_, E>,
+    config: &mut Config,
+) -> Result<(), Refusal> {
+    let name = option.get_id().as_str();
+    let is_switch = !option.get_action().takes_values();
+    let without = name.strip_prefix("no_").unwrap_or_default();
+    let avoid = format!("avoid_{without}");
+    let (setting, turns_on) = match name {
+        _ if Config::has(name) => (name, true),
+        _ if Config::has(without) => (without, false),
+        _ if Config::has(&avoid) => (avoid.as_str(), true),
+        _ => return Ok(()),
+    };
+    if is_switch {
+        let on = sources.switch(name)?;
+        return on.map_or(Ok(()), |on| {
+            let text = (on == turns_on).to_string();
+            config.set(setting, &text).map_err(Refusal::usage)
+        });
+    }
+    let Some(asked) = sources.pick(name)? else { return Ok(()) };
+    let text = match setting {
+        "pool" => parse_pool(&asked.text).map_err(|why| asked.refuse(why))?.to_string(),
+        _ => asked.text.clone(),
+    };
+    config.set(setting, &text).map_err(|why| asked.refuse(why))
 }
 
 /// A share as the engine reads it, a size as everywhere else on the command line.
@@ -208,7 +167,13 @@ pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     })
 }
 
-fn read_file(path: &Path) -> Result<File, Refusal> {
+/// The options of `run`, which are also the keys of the file, but for `config`.
+fn options() -> Vec<clap::Arg> {
+    let command = RunArgs::augment_args(clap::Command::new("run"));
+    command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
+}
+
+fn read_file(path: &Path) -> Result<toml::Table, Refusal> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
@@ -216,20 +181,30 @@ fn read_file(path: &Path) -> Result<File, Refusal> {
     parse_file(&text).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
 }
 
-fn parse_file(text: &str) -> Result<File, String> {
-    toml::from_str(text).map_err(|error| error.to_string().trim().to_string())
+fn parse_file(text: &str) -> Result<toml::Table, String> {
+    let file: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_string())?;
+    let options = options();
+    let names =
+        || options.iter().map(|option| option.get_id().as_str()).filter(|it| *it != "config");
+    match file.keys().find(|key| !names().any(|name| name == key.as_str())) {
+        None => Ok(file),
+        Some(key) => {
+            let names = names().collect::<Vec<_>>().join(", ");
+            Err(format!("unknown field `{key}`, expected one of {names}"))
+        }
+    }
 }
 
 /// The settings in a file's text as far as they can be understood without
 /// looking at the machine.
 pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text)?;
-    let table: toml::Table = text.parse().map_err(|error| format!("{error}"))?;
-    let env = |_: &str| None;
-    let sources = Sources { env, file, file_path: Path::new("it") };
+    let (given, env) = (Given::default(), |_: &str| None);
+    let sources = Sources { given: &given, env, file, file_path: Path::new("it") };
     let mut understood = Vec::new();
-    for (name, value) in &table {
-        let values = sources.pick_all(name, &[], Some(value)).map_err(|why| why.to_string())?;
+    for name in sources.file.keys() {
+        let values = sources.pick_all(name).map_err(|why| why.to_string())?;
         understood.extend(values.into_iter().map(|asked| (name.clone(), asked.text)));
     }
     Ok(understood)

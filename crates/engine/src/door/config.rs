@@ -171,67 +171,103 @@ impl std::str::FromStr for PoolLimit {
     }
 }
 
-/// Settled settings of one engine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
-    pub memory_bytes: u64,
-    /// Where pages go that leave DRAM, at least one.
-    pub areas: Vec<AreaSpec>,
-    /// Free space that is always left on a swap directory's file system, in bytes.
-    pub reserve_bytes: u64,
-    /// What compressed pages may take of the budget; may be changed later.
-    pub pool: PoolLimit,
-    /// Send pages of the pool to the swap area before it is full; may be
-    /// changed later.
-    pub shrink_pool: bool,
-    /// Pack idle pages of the pool again, by a denser codec; may be changed
-    /// later.
-    pub recompress: bool,
-    /// Encrypt what is written to the swap areas.
-    pub encrypt: bool,
-    /// What packs pages before they leave DRAM; may be changed later.
-    pub codec: Choice,
-    /// Programs started by the program run under softswap too, each with its own budget.
-    pub manage_children: bool,
-    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
-    pub avoid_move: bool,
-    /// Use pread/pwrite even where io_uring works.
-    pub avoid_io_uring: bool,
-    /// How a thread waits for a single page from the disk; may be changed later.
-    pub poll: Mode,
-    /// Move a thread to the processor where it waits least for pages; may be
-    /// changed later.
-    pub steer: bool,
-    /// Descriptor of the shared statistics page, inherited from `softswap run`.
-    pub stats_fd: Option<i32>,
-    /// Process that shares that page; its direct child reports there.
-    pub supervisor_pid: Option<i32>,
-    /// Where the window and the gate lie in the tree of processes.
-    pub place: Option<Bases>,
+/// The table of settings. A line is a field of [`Config`] with its default, and the variable
+/// that carries it to the runtime; an option of `softswap run` by the field's name sets it.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
+        /// Settled settings of one engine.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Config {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+            /// Where pages go that leave DRAM, at least one.
+            pub areas: Vec<AreaSpec>,
+            /// Descriptor of the shared statistics page, inherited from `softswap run`.
+            pub stats_fd: Option<i32>,
+            /// Process that shares that page; its direct child reports there.
+            pub supervisor_pid: Option<i32>,
+            /// Where the window and the gate lie in the tree of processes.
+            pub place: Option<Bases>,
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Config {
+                    $($field: $default,)+
+                    areas: vec![AreaSpec::new("/var/tmp")],
+                    stats_fd: None,
+                    supervisor_pid: None,
+                    place: None,
+                }
+            }
+        }
+
+        impl Config {
+            /// Whether the table has a setting of that name.
+            #[must_use]
+            pub fn has(name: &str) -> bool {
+                [$(stringify!($field)),+].contains(&name)
+            }
+
+            /// Sets the setting of that name, if there is one.
+            ///
+            /// # Errors
+            /// What is wrong with the text.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+                match name {
+                    $(stringify!($field) => {
+                        self.$field = text.parse::<$type>().map_err(|bad| bad.to_string())?;
+                    })+
+                    _ => {}
+                }
+                Ok(())
+            }
+
+            fn table_to_env(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($variable), self.$field.to_string())),+]
+            }
+
+            /// Sets what variables say; the name of the first that cannot be understood.
+            fn set_from_env(
+                &mut self,
+                lookup: &impl Fn(&str) -> Option<String>,
+            ) -> Result<(), &'static str> {
+                $(if let Some(text) = lookup(stringify!($variable)) {
+                    self.set(stringify!($field), &text).map_err(|_| stringify!($variable))?;
+                })+
+                Ok(())
+            }
+        }
+    };
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            memory_bytes: 1 << 30,
-            areas: vec![AreaSpec::new("/var/tmp")],
-            reserve_bytes: 512 << 20,
-            pool: PoolLimit::Auto,
-            shrink_pool: false,
-            recompress: false,
-            encrypt: true,
-            codec: Choice::Auto,
-            manage_children: true,
-            avoid_move: false,
-            avoid_io_uring: false,
-            poll: Mode::Auto,
-            steer: true,
-            stats_fd: None,
-            supervisor_pid: None,
-            place: None,
-        }
-    }
+settings! {
+    /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
+    MEMORY memory_bytes: u64 = 1 << 30;
+    /// Free space that is always left on a swap directory's file system, in bytes.
+    RESERVE reserve_bytes: u64 = 512 << 20;
+    /// What compressed pages may take of the budget; may be changed later.
+    POOL pool: PoolLimit = PoolLimit::Auto;
+    /// Send pages of the pool to the swap area before it is full; may be
+    /// changed later.
+    SHRINK_POOL shrink_pool: bool = false;
+    /// Pack idle pages of the pool again, by a denser codec; may be changed
+    /// later.
+    RECOMPRESS recompress: bool = false;
+    /// Encrypt what is written to the swap areas.
+    ENCRYPT encrypt: bool = true;
+    /// What packs pages before they leave DRAM; may be changed later.
+    CODEC codec: Choice = Choice::Auto;
+    /// Programs started by the program run under softswap too, each with its own budget.
+    CHILDREN manage_children: bool = true;
+    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
+    AVOID_MOVE avoid_move: bool = false;
+    /// Use pread/pwrite even where io_uring works.
+    AVOID_IO_URING avoid_io_uring: bool = false;
+    /// How a thread waits for a single page from the disk; may be changed later.
+    POLL poll: Mode = Mode::Auto;
+    /// Move a thread to the processor where it waits least for pages; may be
+    /// changed later.
+    STEER steer: bool = true;
 }
 
 /// Prefix of the variables that carry a [`Config`] to the runtime.
@@ -241,21 +277,7 @@ impl Config {
     /// The variables (without [`ENV_PREFIX`]) that describe this configuration.
     #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
-        let flag = |on: bool| if on { "1" } else { "0" }.to_string();
-        let mut env = vec![
-            ("MEMORY", self.memory_bytes.to_string()),
-            ("RESERVE", self.reserve_bytes.to_string()),
-            ("POOL", self.pool.to_string()),
-            ("CODEC", self.codec.to_string()),
-            ("CHILDREN", flag(self.manage_children)),
-            ("AVOID_MOVE", flag(self.avoid_move)),
-            ("AVOID_IO_URING", flag(self.avoid_io_uring)),
-            ("POLL", self.poll.to_string()),
-            ("STEER", flag(self.steer)),
-            ("SHRINK_POOL", flag(self.shrink_pool)),
-            ("RECOMPRESS", flag(self.recompress)),
-            ("ENCRYPT", flag(self.encrypt)),
-        ];
+        let mut env = self.table_to_env();
         if let Some(fd) = self.stats_fd {
             env.push(("STATS_FD", fd.to_string()));
         }
@@ -276,45 +298,25 @@ impl Config {
     pub fn from_env(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<Config, &'static str>> {
-        let memory = lookup("MEMORY")?;
+        lookup("MEMORY")?;
         let parse = || -> Result<Config, &'static str> {
-            fn parsed<T: std::str::FromStr>(
-                value: Option<String>,
-                name: &'static str,
-            ) -> Result<Option<T>, &'static str> {
-                value.map(|v| v.parse().map_err(|_| name)).transpose()
-            }
-            let flag = |name: &'static str, default: bool| match lookup(name).as_deref() {
-                None => Ok(default),
-                Some("1") => Ok(true),
-                Some("0") => Ok(false),
-                Some(_) => Err(name),
+            let number = |name: &'static str| {
+                lookup(name).map(|text| text.parse().map_err(|_| name)).transpose()
             };
-            let default = Config::default();
+            let mut config = Config::default();
+            config.set_from_env(&lookup)?;
             let areas: Option<Vec<_>> = (0..)
                 .map_while(|number| lookup(&area_variable(number)))
                 .map(|text| AreaSpec::from_text(&text))
                 .collect();
             let areas = areas.ok_or("SWAP")?;
-            Ok(Config {
-                memory_bytes: memory.parse().map_err(|_| "MEMORY")?,
-                areas: if areas.is_empty() { default.areas } else { areas },
-                reserve_bytes: parsed(lookup("RESERVE"), "RESERVE")?
-                    .unwrap_or(default.reserve_bytes),
-                pool: parsed(lookup("POOL"), "POOL")?.unwrap_or(default.pool),
-                shrink_pool: flag("SHRINK_POOL", default.shrink_pool)?,
-                recompress: flag("RECOMPRESS", default.recompress)?,
-                encrypt: flag("ENCRYPT", default.encrypt)?,
-                codec: parsed(lookup("CODEC"), "CODEC")?.unwrap_or(default.codec),
-                manage_children: flag("CHILDREN", default.manage_children)?,
-                avoid_move: flag("AVOID_MOVE", default.avoid_move)?,
-                avoid_io_uring: flag("AVOID_IO_URING", default.avoid_io_uring)?,
-                poll: parsed(lookup("POLL"), "POLL")?.unwrap_or(default.poll),
-                steer: flag("STEER", default.steer)?,
-                stats_fd: parsed(lookup("STATS_FD"), "STATS_FD")?,
-                supervisor_pid: parsed(lookup("SUPERVISOR_PID"), "SUPERVISOR_PID")?,
-                place: place(&lookup),
-            })
+            if !areas.is_empty() {
+                config.areas = areas;
+            }
+            config.stats_fd = number("STATS_FD")?;
+            config.supervisor_pid = number("SUPERVISOR_PID")?;
+            config.place = place(&lookup);
+            Ok(config)
         };
         Some(parse())
     }
