@@ -31,7 +31,7 @@ miri() {
     needs Miri miri rust-src
     local leaves=(base::average base::likelihood codec::same_filled codec::packed_slot
         policy store::swap::contents store::swap::discard store::swap::header
-        door::settings door::control)
+        door::live_settings door::control)
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" PROPTEST_CASES=8 CARGO_TARGET_DIR="$target/miri" \
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }

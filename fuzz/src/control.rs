@@ -2,7 +2,7 @@
 
 use crate::text;
 use softswap_engine::door::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
-use softswap_engine::door::settings::{parse_sleep, show_sleep};
+use softswap_engine::door::live_settings::{parse_sleep, show_sleep};
 
 /// A request that is understood is written as one that is understood alike; what
 /// is said of one that is not is a line, and no answer is taken for another.

@@ -3,7 +3,7 @@
 use crate::text;
 use softswap_cli::parsers;
 use softswap_engine::codec::Choice;
-use softswap_engine::door::config::{Config, PoolLimit};
+use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_engine::store::swap::Discard;
 use std::collections::HashMap;

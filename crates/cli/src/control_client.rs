@@ -94,7 +94,7 @@ impl Process {
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
-        let budget = format!("{}MEMORY", softswap_engine::door::config::ENV_PREFIX);
+        let budget = format!("{}MEMORY", softswap_engine::door::settings::ENV_PREFIX);
         Some(has_library && self.variable(&budget).is_some())
     }
 

@@ -4,7 +4,7 @@ use crate::control_client::{self, visible};
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
 use softswap_engine::door::control_protocol::{Request, pairs};
-use softswap_engine::door::settings::SETTINGS;
+use softswap_engine::door::live_settings::SETTINGS;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -107,7 +107,7 @@ mod tests {
     use super::Cli;
     use super::reference_tests::{names, section};
     use clap::{Arg, CommandFactory};
-    use softswap_engine::door::settings::SETTINGS;
+    use softswap_engine::door::live_settings::SETTINGS;
 
     #[test]
     fn every_option_of_run_has_its_variable_in_the_reference() {

@@ -1,9 +1,9 @@
 //! What reads other people's bytes, open to the fuzz targets and to nobody else.
 
-use crate::run::{areas, program, settings};
+use crate::run::{areas, program, settle};
 use crate::units::{self, Amount};
 use crate::{control_client, memory_limits};
-use softswap_engine::door::config::{AreaSpec, PoolLimit};
+use softswap_engine::door::settings::{AreaSpec, PoolLimit};
 use std::path::PathBuf;
 
 /// A size, in bytes.
@@ -26,7 +26,7 @@ pub fn shown_size(bytes: u64) -> String {
 
 /// The limit of the pool.
 pub fn pool(text: &str) -> Option<PoolLimit> {
-    settings::parse_pool(text).ok()
+    settle::parse_pool(text).ok()
 }
 
 /// One swap area with its options.
@@ -44,7 +44,7 @@ pub fn each_area(text: &str) -> impl Iterator<Item = &str> {
 /// # Errors
 /// What is wrong with it.
 pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
-    settings::understand(text)
+    settle::understand(text)
 }
 
 /// The mount point and the own group of each hierarchy of control groups, by

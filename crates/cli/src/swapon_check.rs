@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 use crate::{swapdir, units};
 use clap::Args;
 use serde::Serialize;
-use softswap_engine::door::config::Config;
+use softswap_engine::door::settings::Config;
 use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_sys::PAGE_SIZE;
 use std::fmt::Write as _;

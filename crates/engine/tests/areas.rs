@@ -4,8 +4,8 @@
 mod common;
 use common::{Setup, World, assert_holds, random, until, write_all};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::door::config::Config;
 use softswap_engine::door::engine::Engine;
+use softswap_engine::door::settings::Config;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::io::sim::{Fault, SimDevice};
 use softswap_engine::store::swap::{Backing, Discard, FixedPages, Layout};

@@ -7,9 +7,9 @@ use common::{
 };
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, StopReason};
-use softswap_engine::door::config::PoolLimit;
 use softswap_engine::door::engine::Move;
-use softswap_engine::door::settings;
+use softswap_engine::door::live_settings;
+use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;

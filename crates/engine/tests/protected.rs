@@ -7,7 +7,7 @@ use common::{
     write_all,
 };
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::config::PoolLimit;
+use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;

@@ -6,7 +6,7 @@ use common::{
     Content, Setup, World, assert_holds, page_of, prefetch, random, scramble, with_prefetch,
 };
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::door::config::PoolLimit;
+use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;

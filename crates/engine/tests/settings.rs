@@ -4,7 +4,7 @@ mod common;
 use common::{Setup, World};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Snapshot, answer};
-use softswap_engine::door::settings::SETTINGS;
+use softswap_engine::door::live_settings::SETTINGS;
 use softswap_engine::store::io::poll::mode::{Mode, Sleep};
 use std::time::Duration;
 

@@ -7,9 +7,9 @@ use crate::memory::{growing, heap, libc_memory, other_malloc, redirect, stdio_bu
 use crate::process::spawn::argument_copies;
 use crate::process::{control_thread, engine_threads, fork, program_threads, statistics};
 use crate::signals::{lifecycle, page_fault};
-use softswap_engine::door::config::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::open_areas::{OpenError, open};
+use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_sys::descriptor::with_room;
 use softswap_sys::{aslr, exemption, raw, seccomp, signals};
 use std::ffi::CString;

@@ -29,7 +29,7 @@
 //! |              | [`window`]            | managed memory: pages in, pages out            |
 //! |              | [`inline`]            | managed memory inside one's own process        |
 //! |              | [`attach_count`]      | whether forked children are there yet          |
-//! | `filters`    | [`syscall_table`]     | which arguments of which calls are pointers    |
+//! | `filters`    | [`pointer_arguments`]     | which arguments of which calls are pointers    |
 //! |              | [`seccomp`]           | the guard's filter                             |
 //! |              | [`exemption`]         | passing a filter of the program's own          |
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
@@ -68,7 +68,7 @@ pub mod probe;
 pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals};
 pub(crate) use base::{page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, seccomp, syscall_table};
+pub use filters::{exemption, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, inline, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{affinity, child, code, control_socket, linked, load, pinners, threads};

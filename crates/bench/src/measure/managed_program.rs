@@ -3,7 +3,7 @@
 
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
-use softswap_engine::door::config::{Config, ENV_PREFIX};
+use softswap_engine::door::settings::{Config, ENV_PREFIX};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;

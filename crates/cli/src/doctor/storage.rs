@@ -5,7 +5,7 @@ use crate::refusal::{Refusal, plain};
 use crate::run::areas;
 use crate::swapdir::{self, SwapDir};
 use crate::{library, units};
-use softswap_engine::door::config::Config;
+use softswap_engine::door::settings::Config;
 use softswap_sys::probe;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,7 +4,7 @@ use super::asked::Asked;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::units::{self, parse_size};
-use softswap_engine::door::config::AreaSpec;
+use softswap_engine::door::settings::AreaSpec;
 use softswap_engine::store::swap::{Discard, MAX_AREAS, activate};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
-mod args;
+mod options;
 mod asked;
 pub(crate) mod areas;
-pub(crate) mod settings;
+pub(crate) mod settle;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
@@ -12,13 +12,13 @@ pub(crate) mod figures;
 pub(crate) mod summary;
 mod report;
 
-pub(crate) use args::RunArgs;
+pub(crate) use options::RunArgs;
 
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
-use softswap_engine::door::config::{Config, ENV_PREFIX, place};
+use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, ExitCode};
@@ -27,7 +27,7 @@ use supervise::Ending;
 
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
-    let settled = settings::settle(args, |name| std::env::var(name).ok())?;
+    let settled = settle::settle(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;

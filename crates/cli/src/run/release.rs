@@ -6,7 +6,7 @@
 //! find the disk full. So `run` waits until what the file took is free again.
 
 use softswap_engine::base::stats::{Counter, Stats};
-use softswap_engine::door::config::AreaSpec;
+use softswap_engine::door::settings::AreaSpec;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
 use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
-use crate::door::config::{Config, MIN_MEMORY_BYTES, PoolLimit};
+use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::policy::partition::Partition;

@@ -11,7 +11,7 @@
 
 use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
 use crate::door::engine::Engine;
-use crate::door::settings;
+use crate::door::live_settings;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -89,10 +89,12 @@ impl<'a> Request<'a> {
 pub fn answer(engine: &Engine, uptime: Duration, line: &[u8]) -> String {
     let answered = Request::parse(line).and_then(|request| match request {
         Request::Stat => Ok(everything(engine, uptime)),
-        Request::Get(None) => Ok(values(settings::all(engine))),
-        Request::Get(Some(key)) => settings::get(engine, key).map(|value| values([(key, value)])),
-        Request::Set(key, value) => settings::set(engine, key, value)
-            .and_then(|()| settings::get(engine, key))
+        Request::Get(None) => Ok(values(live_settings::all(engine))),
+        Request::Get(Some(key)) => {
+            live_settings::get(engine, key).map(|value| values([(key, value)]))
+        }
+        Request::Set(key, value) => live_settings::set(engine, key, value)
+            .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
     });
     match answered {
@@ -114,7 +116,7 @@ fn values<'k>(pairs: impl IntoIterator<Item = (&'k str, String)>) -> String {
 fn everything(engine: &Engine, uptime: Duration) -> String {
     engine.note_peaks();
     let mut text = format!("uptime_ns {}\n", uptime.as_nanos());
-    for (key, value) in settings::all(engine) {
+    for (key, value) in live_settings::all(engine) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "setting {key} {value}");
     }

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::door::builder;
 pub(crate) use crate::door::builder::StartError;
-use crate::door::config::{Config, PoolLimit};
+use crate::door::settings::{Config, PoolLimit};
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts};
 use crate::steps::swap_cache;

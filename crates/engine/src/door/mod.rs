@@ -1,8 +1,8 @@
 //! How an engine is built, asked and set.
 
-pub mod config;
+pub mod settings;
 pub mod open_areas;
 pub(crate) mod builder;
 pub mod engine;
-pub mod settings;
+pub mod live_settings;
 pub mod control_protocol;

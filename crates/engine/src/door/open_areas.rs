@@ -1,7 +1,7 @@
 //! From what was asked for to what areas are made of: opens directories and
 //! named areas.
 
-use crate::door::config::AreaSpec;
+use crate::door::settings::AreaSpec;
 use crate::store::io::FileDevice;
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::named::{ActivateError, Activated, activate_claimed};

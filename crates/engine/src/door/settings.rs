@@ -1,257 +1,413 @@
-//! What can be changed while the program runs: a table of keys.
+//! What an engine is told when it starts. A new setting is a line in the table `settings!`
+//! here, and an option in the command's `run/options.rs`.
+//!
+//! `softswap run` settles flags, environment and file into one [`Config`] and
+//! hands it to the runtime through environment variables with a prefix of
+//! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
 
-use crate::codec::BadChoice;
-use crate::door::config::BadPoolLimit;
-use crate::door::engine::Engine;
-use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::codec::Choice;
+use crate::store::io::poll::mode::Mode;
+use crate::store::swap::Discard;
+use softswap_sys::aslr::Bases;
+use std::path::PathBuf;
 
-/// One key of the table.
+/// The smallest budget an engine accepts: below it the fixed parts (fault
+/// contexts, bounce buffers, staging) would leave no room for pages.
+pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
+
+/// One swap area, as asked for.
 ///
 /// ```
-/// use softswap_engine::door::settings::SETTINGS;
-/// for setting in &SETTINGS {
-///     println!("{} ({}): {}", setting.key, setting.values, setting.meaning);
-/// }
+/// use softswap_engine::door::settings::AreaSpec;
+/// let spec = AreaSpec { priority: Some(10), ..AreaSpec::new("/var/tmp") };
+/// assert_eq!(spec.limit_bytes, None);
 /// ```
-pub struct Setting {
-    /// Its name.
-    pub key: &'static str,
-    /// What it may be set to, for people.
-    pub values: &'static str,
-    /// What it is for.
-    pub meaning: &'static str,
-    get: fn(&Engine) -> String,
-    set: fn(&Engine, &str) -> Result<(), String>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AreaSpec {
+    /// A directory, for an unlinked file in it; or a swap file or device.
+    pub path: PathBuf,
+    /// Largest size of a file in a directory, in bytes; `None`: free space less
+    /// the reserve.
+    pub limit_bytes: Option<u64>,
+    /// Areas with a higher one are filled first; `None`: after all that have
+    /// one, in the order in which they were given.
+    pub priority: Option<u16>,
+    /// When the storage is told what is not needed.
+    pub discard: Discard,
+    /// How a thread waits for a single page from it; `None`: as for all.
+    pub poll: Option<Mode>,
 }
 
-/// A setting that is on or off.
-macro_rules! switch {
-    ($key:literal, $of:ident, $meaning:literal) => {
-        Setting {
-            key: $key,
-            values: "on or off",
-            meaning: $meaning,
-            get: |engine| show_switch(engine.$of()),
-            set: |engine, text| turn(engine.$of(), text),
+impl AreaSpec {
+    /// An area at `path` with nothing else asked for.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
+        AreaSpec {
+            path: path.into(),
+            limit_bytes: None,
+            priority: None,
+            discard: Discard::None,
+            poll: None,
         }
-    };
+    }
+
+    /// The path last: it may contain anything.
+    fn to_text(&self) -> String {
+        fn shown(value: Option<impl ToString>) -> String {
+            value.map_or_else(String::new, |value| value.to_string())
+        }
+        let path = self.path.to_string_lossy();
+        let AreaSpec { limit_bytes, priority, discard, poll, .. } = self;
+        let (limit, priority, poll) = (shown(*limit_bytes), shown(*priority), shown(*poll));
+        format!("{limit},{priority},{poll},{discard},{path}")
+    }
+
+    fn from_text(text: &str) -> Option<AreaSpec> {
+        fn value<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+            if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+        }
+        let mut parts = text.splitn(5, ',');
+        Some(AreaSpec {
+            limit_bytes: value(parts.next()?)?,
+            priority: value(parts.next()?)?,
+            poll: value(parts.next()?)?,
+            discard: parts.next()?.parse().ok()?,
+            path: parts.next().filter(|path| !path.is_empty())?.into(),
+        })
+    }
 }
 
-/// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 8] = [
-    Setting {
-        key: "bounce.peak",
-        values: "0, to let it begin again",
-        meaning: "the most pages that were in bounce buffers at once",
-        get: |engine| engine.buffers().usage().high_water.to_string(),
-        set: |engine, text| match text {
-            "0" => {
-                engine.buffers().reset_high_water();
+/// What compressed pages may take of the budget.
+///
+/// ```
+/// use softswap_engine::door::settings::PoolLimit;
+/// assert_eq!("auto".parse(), Ok(PoolLimit::Auto));
+/// assert_eq!("20%".parse(), Ok(PoolLimit::Percent(20)));
+/// assert_eq!("64M".parse(), Ok(PoolLimit::Bytes(64 << 20)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolLimit {
+    /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
+    Auto,
+    /// A share of it.
+    Percent(u8),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// A text that is no limit of the pool.
+///
+/// ```
+/// use softswap_engine::door::settings::PoolLimit;
+/// let error = "90%".parse::<PoolLimit>().unwrap_err();
+/// assert!(error.to_string().contains("from 0% to 80%"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
+     the budget, or a size such as 64M"
+)]
+pub struct BadPoolLimit(pub(crate) String);
+
+/// A larger pool would leave too little for pages in use.
+const LARGEST_POOL_PERCENT: u8 = 80;
+
+impl PoolLimit {
+    /// The largest there may be.
+    pub(crate) const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    /// What [`PoolLimit::Auto`] never goes below.
+    pub(crate) const LEAST: PoolLimit = PoolLimit::Percent(10);
+
+    /// The limit with so large a budget, at first. A size is cut to the largest
+    /// share.
+    #[must_use]
+    pub(crate) fn bytes_of(self, memory_bytes: usize) -> usize {
+        let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
+        match self {
+            PoolLimit::Auto => share(LARGEST_POOL_PERCENT),
+            PoolLimit::Percent(percent) => share(percent),
+            PoolLimit::Bytes(bytes) => {
+                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PoolLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PoolLimit::Auto => f.write_str("auto"),
+            PoolLimit::Percent(percent) => write!(f, "{percent}%"),
+            PoolLimit::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl std::str::FromStr for PoolLimit {
+    type Err = BadPoolLimit;
+
+    /// Reads `auto`, `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
+    fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
+        const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+        let bad = || BadPoolLimit(text.to_string());
+        let given = text.trim();
+        if given == "auto" {
+            return Ok(PoolLimit::Auto);
+        }
+        let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        let unit = given[digits.len()..].trim();
+        if unit.is_empty() || unit == "%" {
+            let percent = u8::try_from(number).ok().filter(|it| *it <= LARGEST_POOL_PERCENT);
+            return percent.map(PoolLimit::Percent).ok_or_else(bad);
+        }
+        let factor = if unit == "B" {
+            Some(1)
+        } else {
+            let unit = unit.to_ascii_uppercase();
+            let unit = unit.strip_suffix("IB").unwrap_or(&unit);
+            UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+        };
+        factor.and_then(|factor| number.checked_mul(factor)).map(PoolLimit::Bytes).ok_or_else(bad)
+    }
+}
+
+/// The table of settings. A line is a field of [`Config`] with its default, and the variable
+/// that carries it to the runtime; an option of `softswap run` by the field's name sets it.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
+        /// Settled settings of one engine.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Config {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+            /// Where pages go that leave DRAM, at least one.
+            pub areas: Vec<AreaSpec>,
+            /// Descriptor of the shared statistics page, inherited from `softswap run`.
+            pub stats_fd: Option<i32>,
+            /// Process that shares that page; its direct child reports there.
+            pub supervisor_pid: Option<i32>,
+            /// Where the window and the gate lie in the tree of processes.
+            pub place: Option<Bases>,
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Config {
+                    $($field: $default,)+
+                    areas: vec![AreaSpec::new("/var/tmp")],
+                    stats_fd: None,
+                    supervisor_pid: None,
+                    place: None,
+                }
+            }
+        }
+
+        impl Config {
+            /// Whether the table has a setting of that name.
+            #[must_use]
+            pub fn has(name: &str) -> bool {
+                [$(stringify!($field)),+].contains(&name)
+            }
+
+            /// Sets the setting of that name, if there is one.
+            ///
+            /// # Errors
+            /// What is wrong with the text.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+                match name {
+                    $(stringify!($field) => {
+                        self.$field = text.parse::<$type>().map_err(|bad| bad.to_string())?;
+                    })+
+                    _ => {}
+                }
                 Ok(())
             }
-            _ => Err(format!("{text:?}: a peak can only be set to 0, to begin again")),
-        },
-    },
-    Setting {
-        key: "codec",
-        values: "auto, lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
-        meaning: "what packs pages that leave from now on",
-        get: |engine| engine.codec().get().to_string(),
-        set: |engine, text| {
-            engine.codec().set(text.parse().map_err(|bad: BadChoice| bad.to_string())?);
-            Ok(())
-        },
-    },
-    Setting {
-        key: "io.poll",
-        values: "interrupt, poll, hybrid or auto; N:MODE for swap area N alone",
-        meaning: "how a thread waits for a page from the disk",
-        get: |engine| by_area(engine.knobs().map(|knobs| knobs.mode().to_string())),
-        set: |engine, text| {
-            let (areas, text) = areas_of(engine, text)?;
-            let mode: Mode = text.parse().map_err(|bad| format!("{bad}"))?;
-            areas.for_each(|knobs| knobs.set_mode(mode));
-            Ok(())
-        },
-    },
-    Setting {
-        key: "io.poll_sleep",
-        values: "auto, 0, or a time such as 20us, at most 100ms; N:TIME for swap area N alone",
-        meaning: "how long hybrid polling sleeps first",
-        get: |engine| by_area(engine.knobs().map(|knobs| show_sleep(knobs.sleep()))),
-        set: |engine, text| {
-            let (areas, text) = areas_of(engine, text)?;
-            let sleep = parse_sleep(text)?;
-            areas.for_each(|knobs| knobs.set_sleep(sleep));
-            Ok(())
-        },
-    },
-    switch!("io.steer", steers, "move a thread to the processor where it waits least for pages"),
-    Setting {
-        key: "pool.limit",
-        values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
-        meaning: "what compressed pages may take of the budget",
-        get: |engine| engine.pool_limit().to_string(),
-        set: |engine, text| {
-            let limit = text.parse().map_err(|bad: BadPoolLimit| bad.to_string())?;
-            engine.set_pool_limit(limit);
-            Ok(())
-        },
-    },
-    switch!(
-        "pool.recompress",
-        recompresses,
-        "pack idle compressed pages again, denser, when processors are idle"
-    ),
-    switch!(
-        "pool.shrink",
-        pool_shrinks,
-        "send compressed pages to the swap area before the pool is full"
-    ),
-];
 
-fn show_switch(switch: &AtomicBool) -> String {
-    if switch.load(Relaxed) { "on" } else { "off" }.to_string()
-}
+            fn table_to_env(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($variable), self.$field.to_string())),+]
+            }
 
-fn turn(switch: &AtomicBool, text: &str) -> Result<(), String> {
-    let on = match text {
-        "on" => true,
-        "off" => false,
-        _ => return Err(format!("{text:?} is neither on nor off")),
-    };
-    switch.store(on, Relaxed);
-    Ok(())
-}
-
-/// A setting's value; what is wrong where there is no such setting.
-pub fn get(engine: &Engine, key: &str) -> Result<String, String> {
-    find(key).map(|setting| (setting.get)(engine))
-}
-
-/// Changes a setting; what is wrong with the key or the value, if anything is.
-/// Nothing is changed then.
-pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
-    let setting = find(key)?;
-    (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
-}
-
-/// The keys and what they are set to.
-pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
-    SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
-}
-
-fn find(key: &str) -> Result<&'static Setting, String> {
-    static TABLE: [Setting; SETTINGS.len()] = SETTINGS;
-    TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
-        let keys = TABLE.each_ref().map(|setting| setting.key);
-        let [first @ .., last] = &keys;
-        format!("there is no setting {key:?}; there are {} and {last}", first.join(", "))
-    })
-}
-
-/// The areas that a value is for, and the value: `N:VALUE` is for area N.
-fn areas_of<'e, 't>(
-    engine: &'e Engine,
-    text: &'t str,
-) -> Result<(impl Iterator<Item = &'e Knobs>, &'t str), String> {
-    let count = engine.knobs().count();
-    let (areas, value) = match text.split_once(':') {
-        None => (0..count, text),
-        Some((number, value)) => {
-            let number = number.parse().ok().filter(|number| *number < count);
-            let number: usize = number.ok_or_else(|| {
-                format!("{text:?} names no swap area; they are numbered from 0 to {}", count - 1)
-            })?;
-            (number..number + 1, value)
+            /// Sets what variables say; the name of the first that cannot be understood.
+            fn set_from_env(
+                &mut self,
+                lookup: &impl Fn(&str) -> Option<String>,
+            ) -> Result<(), &'static str> {
+                $(if let Some(text) = lookup(stringify!($variable)) {
+                    self.set(stringify!($field), &text).map_err(|_| stringify!($variable))?;
+                })+
+                Ok(())
+            }
         }
     };
-    Ok((engine.knobs().skip(areas.start).take(areas.len()), value))
 }
 
-/// One value if it is the same for all areas, else each area's with its number.
-fn by_area(values: impl Iterator<Item = String>) -> String {
-    let mut values: Vec<_> = values.collect();
-    if values.iter().all(|value| *value == values[0]) {
-        return values.swap_remove(0);
+settings! {
+    /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
+    MEMORY memory_bytes: u64 = 1 << 30;
+    /// Free space that is always left on a swap directory's file system, in bytes.
+    RESERVE reserve_bytes: u64 = 512 << 20;
+    /// What compressed pages may take of the budget; may be changed later.
+    POOL pool: PoolLimit = PoolLimit::Auto;
+    /// Send pages of the pool to the swap area before it is full; may be
+    /// changed later.
+    SHRINK_POOL shrink_pool: bool = false;
+    /// Pack idle pages of the pool again, by a denser codec; may be changed
+    /// later.
+    RECOMPRESS recompress: bool = false;
+    /// Encrypt what is written to the swap areas.
+    ENCRYPT encrypt: bool = true;
+    /// What packs pages before they leave DRAM; may be changed later.
+    CODEC codec: Choice = Choice::Auto;
+    /// Programs started by the program run under softswap too, each with its own budget.
+    CHILDREN manage_children: bool = true;
+    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
+    AVOID_MOVE avoid_move: bool = false;
+    /// Use pread/pwrite even where io_uring works.
+    AVOID_IO_URING avoid_io_uring: bool = false;
+    /// How a thread waits for a single page from the disk; may be changed later.
+    POLL poll: Mode = Mode::Auto;
+    /// Move a thread to the processor where it waits least for pages; may be
+    /// changed later.
+    STEER steer: bool = true;
+}
+
+/// Prefix of the variables that carry a [`Config`] to the runtime.
+pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
+
+impl Config {
+    /// The variables (without [`ENV_PREFIX`]) that describe this configuration.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(String, String)> {
+        let mut env = self.table_to_env();
+        if let Some(fd) = self.stats_fd {
+            env.push(("STATS_FD", fd.to_string()));
+        }
+        if let Some(pid) = self.supervisor_pid {
+            env.push(("SUPERVISOR_PID", pid.to_string()));
+        }
+        if let Some(place) = self.place {
+            env.push(("PLACE", place.to_string()));
+        }
+        let areas = self.areas.iter().enumerate();
+        let areas = areas.map(|(number, area)| (area_variable(number), area.to_text()));
+        env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
-    let numbered = values.iter().enumerate().map(|(number, value)| format!("{number}:{value}"));
-    numbered.collect::<Vec<_>>().join(" ")
-}
 
-/// Units of a time, the largest first, in ns.
-const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
-
-/// Reads what `io.poll_sleep` is set to.
-///
-/// # Errors
-/// What may be given.
-pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
-    if text == "auto" {
-        return Ok(Sleep::Adaptive);
+    /// Reads what [`Config::to_env`] wrote. `lookup` gets names without the
+    /// prefix. `None` when there is no configuration (MEMORY absent);
+    /// the name of the variable when one cannot be understood.
+    pub fn from_env(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Option<Result<Config, &'static str>> {
+        lookup("MEMORY")?;
+        let parse = || -> Result<Config, &'static str> {
+            let number = |name: &'static str| {
+                lookup(name).map(|text| text.parse().map_err(|_| name)).transpose()
+            };
+            let mut config = Config::default();
+            config.set_from_env(&lookup)?;
+            let areas: Option<Vec<_>> = (0..)
+                .map_while(|number| lookup(&area_variable(number)))
+                .map(|text| AreaSpec::from_text(&text))
+                .collect();
+            let areas = areas.ok_or("SWAP")?;
+            if !areas.is_empty() {
+                config.areas = areas;
+            }
+            config.stats_fd = number("STATS_FD")?;
+            config.supervisor_pid = number("SUPERVISOR_PID")?;
+            config.place = place(&lookup);
+            Ok(config)
+        };
+        Some(parse())
     }
-    let ns = if text == "0" { Some(0) } else { parse_ns(text) };
-    ns.filter(|ns| *ns <= MAX_SLEEP_NS).map(Sleep::Fixed).ok_or_else(|| {
-        let most = show_sleep(Sleep::Fixed(MAX_SLEEP_NS));
-        format!(
-            "{text:?} is no time to sleep; give auto, 0, or a whole number of ns, us or ms, \
-             at most {most}"
-        )
-    })
 }
 
-fn parse_ns(text: &str) -> Option<u32> {
-    let with_unit = |(unit, ns): &(&str, u32)| Some((text.strip_suffix(unit)?, *ns));
-    let (count, unit_ns) = UNITS.iter().find_map(with_unit)?;
-    // `parse` takes a sign, too.
-    let is_plain = count.bytes().all(|byte| byte.is_ascii_digit());
-    count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
-}
-
-/// As [`parse_sleep`] reads it.
+/// The place that the tree has, from the same variables: also for a program
+/// without an engine. One that cannot be understood is none.
 #[must_use]
-pub fn show_sleep(sleep: Sleep) -> String {
-    match sleep {
-        Sleep::Adaptive => "auto".to_string(),
-        Sleep::Fixed(0) => "0".to_string(),
-        Sleep::Fixed(ns) => {
-            let fits = UNITS.iter().find(|(_, size)| ns.is_multiple_of(*size));
-            let (unit, size) = fits.unwrap_or(&("ns", 1));
-            format!("{}{unit}", ns / size)
-        }
-    }
+pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
+    lookup("PLACE")?.parse().ok()
+}
+
+fn area_variable(number: usize) -> String {
+    format!("SWAP_{number}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Packer;
+    use std::collections::HashMap;
 
     #[test]
-    fn a_sleep_is_shown_as_it_may_be_given() {
-        for (text, sleep) in [
-            ("auto", Sleep::Adaptive),
-            ("0", Sleep::Fixed(0)),
-            ("20us", Sleep::Fixed(20_000)),
-            ("1ms", Sleep::Fixed(1_000_000)),
-            ("100ms", Sleep::Fixed(MAX_SLEEP_NS)),
-            ("1500us", Sleep::Fixed(1_500_000)),
-            ("7ns", Sleep::Fixed(7)),
-        ] {
-            assert_eq!(parse_sleep(text), Ok(sleep));
-            assert_eq!(show_sleep(sleep), text);
+    fn a_pool_limit_is_a_share_or_a_size() {
+        let good = [
+            ("40%", PoolLimit::Percent(40)),
+            (" 0 % ", PoolLimit::Percent(0)),
+            ("80", PoolLimit::Percent(80)),
+            ("64M", PoolLimit::Bytes(64 << 20)),
+            ("64 MiB", PoolLimit::Bytes(64 << 20)),
+            ("1g", PoolLimit::Bytes(1 << 30)),
+            ("65536B", PoolLimit::Bytes(65536)),
+        ];
+        for (text, limit) in good {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+            assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+        for text in
+            ["", "81%", "-1", "4.5%", "M", "64X", "99999999999999999999", "18446744073709551615G"]
+        {
+            assert_eq!(text.parse::<PoolLimit>(), Err(BadPoolLimit(text.into())));
+        }
+        let most = PoolLimit::Bytes(1 << 40).bytes_of(100 << 20);
+        assert_eq!(most, PoolLimit::LARGEST.bytes_of(100 << 20));
+        assert_eq!(PoolLimit::Bytes(5 << 20).bytes_of(100 << 20), 5 << 20);
+    }
+
+    #[test]
+    fn a_configuration_survives_the_environment() {
+        let config = Config {
+            memory_bytes: 123 << 20,
+            areas: vec![
+                AreaSpec {
+                    limit_bytes: Some(7 << 30),
+                    priority: Some(5),
+                    discard: Discard::Both,
+                    poll: Some(Mode::Poll),
+                    ..AreaSpec::new("/tmp/a b,c")
+                },
+                AreaSpec::new("/dev/sdx"),
+            ],
+            manage_children: false,
+            encrypt: false,
+            avoid_move: true,
+            codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
+            poll: Mode::Hybrid,
+            steer: false,
+            stats_fd: Some(9),
+            place: Some(Bases::choose()),
+            ..Config::default()
+        };
+        let env: HashMap<_, _> = config.to_env().into_iter().collect();
+        assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {
+            assert_eq!(AreaSpec::from_text(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn what_is_no_time_to_sleep_is_refused_with_what_is() {
-        let bad =
-            ["", "banana", "20", "us", "-1us", "+1us", "1.5ms", "101ms", "9999999999ms", "1s"];
-        for text in bad.into_iter().chain([" 1ms", "1 ms", "AUTO", "5000000us", "١ms"]) {
-            let refused = parse_sleep(text).unwrap_err();
-            for part in [&format!("{text:?}"), "auto", "100ms", "ns, us or ms"] {
-                assert!(refused.contains(part), "{refused}");
-            }
-        }
+    fn a_bad_value_is_named() {
+        let lookup = |k: &str| match k {
+            "MEMORY" => Some("1000000".into()),
+            "CODEC" => Some("maybe".into()),
+            _ => None,
+        };
+        assert_eq!(Config::from_env(lookup), Some(Err("CODEC")));
+    }
+
+    #[test]
+    fn without_a_budget_there_is_no_configuration() {
+        assert_eq!(Config::from_env(|_| None), None);
     }
 }

@@ -5,8 +5,8 @@
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
-use softswap_engine::door::config::{Config, PoolLimit};
 use softswap_engine::door::engine::Engine;
+use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_engine::store::io::SimDevice;
 use softswap_engine::store::swap::{Backing, Discard};

@@ -1,7 +1,7 @@
 //! What a seccomp filter of the program's own says to a call.
 
 use super::errno::refused;
-use super::system_calls::{Arguments, issue};
+use super::issue_call::{Arguments, issue};
 use softswap_sys::exemption;
 use softswap_sys::signals::Mask;
 

@@ -19,6 +19,6 @@ pub(crate) mod instance;
 pub(crate) mod real;
 pub(crate) mod resident;
 pub(crate) mod signal_stack;
-pub(crate) mod system_calls;
+pub(crate) mod issue_call;
 pub(crate) mod filter_verdict;
 pub(crate) mod uaccess;

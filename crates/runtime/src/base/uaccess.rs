@@ -8,7 +8,7 @@
 //! ([`copy_from_user`]).
 
 use super::errno::refused;
-use super::system_calls::ask;
+use super::issue_call::ask;
 use super::{instance, signal_stack};
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
 

@@ -10,8 +10,8 @@
 use super::filter_install;
 use super::pinned_call::issue_pinned;
 use crate::base::errno::c_result;
+use crate::base::issue_call::{Answer, Arguments, is_our_own};
 use crate::base::real::real;
-use crate::base::system_calls::{Answer, Arguments, is_our_own};
 use crate::base::{instance, uaccess};
 use crate::process::engine_threads;
 use std::ffi::c_void;

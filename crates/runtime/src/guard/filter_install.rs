@@ -20,7 +20,7 @@
 use super::pinned_call::issue_pinned;
 use super::transfers::buffers;
 use crate::base::errno::refused;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::process::{engine_threads, forked_children};
 use softswap_engine::door::engine::Engine;

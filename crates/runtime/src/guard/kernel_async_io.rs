@@ -18,8 +18,8 @@
 
 use crate::base::errno::refused;
 use crate::base::instance;
+use crate::base::issue_call::Answer;
 use crate::base::real::Real;
-use crate::base::system_calls::Answer;
 use std::ffi::{CStr, c_void};
 
 const REFUSALS: [(i64, i32); 2] =

@@ -3,7 +3,7 @@
 //!
 //! | what the kernel follows in the call                        | where it is added                 |
 //! |-------------------------------------------------------------|-----------------------------------|
-//! | pointers in its arguments: structures, arrays, strings       | a line of `sys::syscall_table`: the filter looks at them, and `pinned_call` pins what they point to |
+//! | pointers in its arguments: structures, arrays, strings       | a line of `sys::pointer_arguments`: the filter looks at them, and `pinned_call` pins what they point to |
 //! | one of them is an array that the kernel fills, perhaps a long one | also `transfers::output_array` |
 //! | buffers behind a pointer (`iovec`, `msghdr`)                | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
 //! | a mask that is in force while it waits                      | `stripped_mask`                   |
@@ -15,7 +15,7 @@
 //!
 //! A caught call comes to `sigsys`, and a call through the C library's `syscall` function to
 //! `raw_syscall`: a file that answers calls by their numbers is named in both. What is listed
-//! in `sys::syscall_table` needs nothing more.
+//! in `sys::pointer_arguments` needs nothing more.
 //!
 //! | file              | what it has                                                     |
 //! |-------------------|-----------------------------------------------------------------|
@@ -23,7 +23,7 @@
 //! | `jumps`           | jumps out of guarded calls, and the masks that are kept with them |
 //! | `stripped_mask`   | masks of calls that wait, without the engine's signals          |
 //! | `signal_calls`    | calls about signals, by their numbers                            |
-//! | `pinned_call`     | any call of `sys::syscall_table`: pin, issue, unpin              |
+//! | `pinned_call`     | any call of `sys::pointer_arguments`: pin, issue, unpin              |
 //! | `filter_install`  | the program's own seccomp filters                                |
 //! | `credentials`     | `capset`, `prctl`, `unshare` and others that concern threads     |
 //! | `kernel_async_io` | io_uring and the kernel's asynchronous I/O: refused              |

@@ -1,14 +1,14 @@
-//! A call with structures, arrays and strings behind its pointers: what [`syscall_table`]
+//! A call with structures, arrays and strings behind its pointers: what [`pointer_arguments`]
 //! lists of it is pinned while it runs.
 
 use super::stripped_mask::StrippedMask;
 use super::transfers::output_array::OutputArray;
 use crate::base::errno::refused;
 use crate::base::instance;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::memory::pins::Pins;
 use softswap_engine::door::engine::Engine;
-use softswap_sys::syscall_table::{self, Pointee};
+use softswap_sys::pointer_arguments::{self, Pointee};
 
 /// Issues a call with what it points to brought in, if there is an engine.
 pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
@@ -26,7 +26,7 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
     stripped.take_place(number, &mut arguments);
     let mut pins = Pins::<12>::new(engine);
     let mut filled = None;
-    for (index, pointee) in syscall_table::pointers(number) {
+    for (index, pointee) in pointer_arguments::pointers(number) {
         let address = arguments[*index as usize];
         let len = match *pointee {
             Pointee::Bytes(len) => arguments[len as usize],

@@ -12,7 +12,7 @@
 use super::transfers::interposed;
 use super::{credentials, kernel_async_io, signal_calls};
 use crate::base::errno::{c_result, refused};
-use crate::base::system_calls::{Answer, SYSCALL, ask, is_our_own};
+use crate::base::issue_call::{Answer, SYSCALL, ask, is_our_own};
 use crate::memory::mappings;
 use crate::process::spawn::exec_call;
 use crate::process::{clone, descriptors, thread_end};

@@ -3,7 +3,7 @@
 
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
-use crate::base::system_calls::{Answer, Arguments, pass_on};
+use crate::base::issue_call::{Answer, Arguments, pass_on};
 use crate::base::{filter_verdict, instance, signal_stack, uaccess};
 use crate::signals::virtual_mask::{change_interrupted, change_mask};
 use crate::signals::{alternate_stack, sigaction, virtual_mask};
@@ -111,7 +111,7 @@ macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
         mod $name {
-            pub(super) fn answer(arguments: crate::base::system_calls::Arguments) -> isize {
+            pub(super) fn answer(arguments: crate::base::issue_call::Arguments) -> isize {
                 super::with_stripped(libc::$name, arguments)
             }
         }

@@ -13,7 +13,7 @@ use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
 use super::{credentials, kernel_async_io, signal_calls};
 use crate::base::errno::refused;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::{guarded_call, instance};
 use crate::memory::mappings;
 use crate::process::spawn::exec_call;

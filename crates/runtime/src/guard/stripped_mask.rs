@@ -1,7 +1,7 @@
 //! Calls that wait with a mask of their own, made by their numbers: the kernel gets the mask
 //! without the engine's signals.
 
-use crate::base::system_calls::Arguments;
+use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
 use crate::signals::sets::OURS;
 use softswap_sys::signals::Mask;

@@ -14,7 +14,7 @@
 //! waited for, the program's handlers run in between.
 
 use super::spare_files;
-use crate::base::system_calls::ask;
+use crate::base::issue_call::ask;
 use crate::base::{guarded_call, instance, signal_stack};
 use crate::signals::page_fault;
 use softswap_engine::core::errors::FaultError;

@@ -4,7 +4,7 @@
 //! A file has storage only while a call uses it. The kernel is asked by the engine's
 //! instruction, for what [`softswap_sys::exemption`] lists.
 
-use crate::base::system_calls::ask;
+use crate::base::issue_call::ask;
 use softswap_sys::{descriptor, file};
 use std::os::fd::IntoRawFd;
 use std::path::PathBuf;

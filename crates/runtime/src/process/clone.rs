@@ -3,9 +3,9 @@
 
 use super::fork::{child, forked, parent, prepare};
 use crate::base::errno::{c_result, refused};
+use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::Real;
 use crate::base::resident::ResidentRanges;
-use crate::base::system_calls::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;

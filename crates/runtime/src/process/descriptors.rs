@@ -9,8 +9,8 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::real::real;
-use crate::base::system_calls::{Arguments, issue};
 use softswap_sys::own_descriptors;
 
 const NOT_OPEN: isize = refused(libc::EBADF);

@@ -2,7 +2,7 @@
 //! started, whatever it becomes by exec.
 
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
-use softswap_engine::door::config::Config;
+use softswap_engine::door::settings::Config;
 use softswap_sys::{memory, own_descriptors, raw, shared};
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -6,7 +6,7 @@
 //! names such a word, they are brought in, and stay until the thread is gone.
 
 use crate::base::errno::refused;
-use crate::base::system_calls::{Answer, Arguments, ask, pass_on};
+use crate::base::issue_call::{Answer, Arguments, ask, pass_on};
 use crate::base::{instance, uaccess};
 use crate::signals::lifecycle;
 use softswap_engine::door::engine::Engine;

@@ -1,10 +1,10 @@
 //! SIGBUS and SIGSYS to the program, where they are not the engine's own business.
 
+use super::force_signal::force_signal;
 use super::handler_entry as entry;
 use super::pending::is_poke;
 use super::program_actions::{ON_SIGBUS, ON_SIGSYS};
 use super::sets::OURS;
-use super::strike::strike;
 use super::{alternate_stack, pending, virtual_mask, waiting};
 use crate::base::instance;
 use softswap_engine::base::stats::Counter;
@@ -49,7 +49,7 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     }
     signals::set_default(signal);
     // SAFETY: the details and the context that the kernel gave to the running handler.
-    unsafe { strike(signal, info, context) };
+    unsafe { force_signal(signal, info, context) };
 }
 
 /// Calls the program's handler, with the mask in force that it asked for.

@@ -9,7 +9,7 @@
 //! | file              | answers for                                                 |
 //! |-------------------|-------------------------------------------------------------|
 //! | `sets`            | which signals are whose                                     |
-//! | `strike`          | a signal raised for the interrupted instruction             |
+//! | `force_signal`          | a signal raised for the interrupted instruction             |
 //! | `pending`         | what waits while the program blocks it, and who takes it    |
 //! | `virtual_mask`    | a thread's mask as the program has set it                   |
 //! | `program_actions` | what the program has asked for each signal                  |
@@ -29,7 +29,7 @@
 //! are in [`crate::guard::signal_calls`].
 
 pub(crate) mod sets;
-pub(crate) mod strike;
+pub(crate) mod force_signal;
 pub(crate) mod pending;
 pub(crate) mod virtual_mask;
 pub(crate) mod program_actions;

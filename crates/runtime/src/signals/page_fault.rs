@@ -1,7 +1,7 @@
 //! SIGBUS: the program touched a page that is out, or made a mistake.
 
 use super::deliver::deliver;
-use super::strike::strike;
+use super::force_signal::force_signal;
 use crate::base::instance;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
@@ -64,7 +64,7 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
     if matches!(error, FaultError::NotMapped) {
         let info = signals::segv_info(address);
         // SAFETY: valid details; `context` is the handler's.
-        unsafe { strike(SIGSEGV, &raw const info, context) };
+        unsafe { force_signal(SIGSEGV, &raw const info, context) };
         return;
     }
     explain(error);

@@ -4,7 +4,7 @@
 use super::pending;
 use super::sets::{OURS, kinds};
 use crate::base::instance;
-use crate::base::system_calls::issue;
+use crate::base::issue_call::issue;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, siginfo_t};
 use std::cell::Cell;
@@ -77,14 +77,14 @@ pub(super) fn adopt_mask() {
     }
 }
 
-/// As [`set`], and what was held back of signals that are no longer blocked strikes.
+/// As [`set`], and what was held back of signals that are no longer blocked comes.
 pub(crate) fn settle(mask: Mask) {
     let before = get();
     set(mask);
     release(before & !mask);
 }
 
-/// Lets held signals strike this thread. True if there were any.
+/// Delivers held signals to this thread. True if there were any.
 pub(super) fn release(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {

@@ -1,5 +1,5 @@
 //! seccomp filters: the guard's, and what lets the engine pass the program's own.
 
-pub mod syscall_table;
+pub mod pointer_arguments;
 pub mod seccomp;
 pub mod exemption;

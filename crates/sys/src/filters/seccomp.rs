@@ -9,8 +9,8 @@
 //! left is said in [`crate::aslr`].
 //! Calls issued from the gate ([`crate::raw`]) pass.
 
+use crate::pointer_arguments::{MAX_NUMBER, pointer_masks};
 use crate::raw;
-use crate::syscall_table::{MAX_NUMBER, pointer_masks};
 use std::io;
 
 pub(crate) const ARCH_X86_64: u32 = 0xC000_003E;

@@ -41,7 +41,7 @@ use programs::Ready;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir::SwapDir;
 use softswap_cli::{library, memory_limits, swapdir, units};
-use softswap_engine::door::config::MIN_MEMORY_BYTES;
+use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::memory::Page;
 use std::fs;

@@ -10,7 +10,7 @@ use crate::measure::task_pipe::TaskPipe;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units;
 use softswap_engine::base::stats::{TIERS, Tier};
-use softswap_engine::door::config::{AreaSpec, Config};
+use softswap_engine::door::settings::{AreaSpec, Config};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::ffi::OsString;

@@ -7,7 +7,7 @@ use super::programs::Ready;
 use super::testbed::{Bounds, Testbed};
 use crate::measure::managed_program::{Counters, without_settings};
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_engine::door::config::MIN_MEMORY_BYTES;
+use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};

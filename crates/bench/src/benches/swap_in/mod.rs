@@ -18,7 +18,7 @@ use crate::measure::sample::rotated;
 use outcome::Cell;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::{library, memory_limits, swapdir, units};
-use softswap_engine::door::config::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;

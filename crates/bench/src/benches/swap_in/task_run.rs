@@ -7,7 +7,7 @@ use crate::measure::managed_program::{Counters, without_settings};
 use crate::measure::task_pipe::TaskPipe;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, Stats};
-use softswap_engine::door::config::Config;
+use softswap_engine::door::settings::Config;
 use softswap_sys::child::SignalQueue;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -17,7 +17,7 @@
 
 use crate::base::errno::refused;
 use crate::base::instance;
-use crate::base::system_calls::ask;
+use crate::base::issue_call::ask;
 use crate::base::uaccess::TASK_SIZE;
 use crate::memory::pins::Pins;
 use crate::memory::spare_files;

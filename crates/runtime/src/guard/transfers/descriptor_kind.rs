@@ -1,6 +1,6 @@
 //! What a descriptor is open on, as far as it matters to how data is moved.
 
-use crate::base::system_calls::ask;
+use crate::base::issue_call::ask;
 
 /// What may be done to a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

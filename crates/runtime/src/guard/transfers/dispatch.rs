@@ -1,7 +1,7 @@
 //! Which calls move data, and what answers for them.
 
 use super::{messages, vectors};
-use crate::base::system_calls::Arguments;
+use crate::base::issue_call::Arguments;
 use softswap_engine::door::engine::Engine;
 
 /// Answers a call that moves data; `None` for other calls.

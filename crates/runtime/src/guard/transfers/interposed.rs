@@ -7,8 +7,8 @@
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
 use crate::base::errno::c_result;
+use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::real;
-use crate::base::system_calls::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use libc::{iovec, mmsghdr, msghdr};
 

@@ -9,7 +9,7 @@ use super::descriptor_kind::{Kind, drops_truncated, kind_of};
 use super::reading::{most_waiting, waits_for_all};
 use super::writing::piece_flags;
 use crate::base::errno::refused;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};

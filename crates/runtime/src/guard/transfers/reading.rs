@@ -9,7 +9,7 @@ use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
 use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of};
 use super::transfer_call::Call;
-use crate::base::system_calls::ask;
+use crate::base::issue_call::ask;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;

@@ -1,7 +1,7 @@
 //! A call that moves data, without its buffers: what it moves, where to, and by which call
 //! another piece of it is moved.
 
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use libc::iovec;
 
 /// A call that moves data, without its buffers.

@@ -5,12 +5,12 @@ use super::chunks::{Moved, in_chunks};
 use super::transfer_call::Call;
 use super::{reading, writing};
 use crate::base::errno::refused;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
-use softswap_sys::syscall_table::{self, Pointee};
+use softswap_sys::pointer_arguments::{self, Pointee};
 
 fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     if call.writes() {
@@ -22,7 +22,7 @@ fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
 
 /// Pins what surrounds the data: addresses of sockets and their lengths.
 fn pin_others(pins: &mut Pins<'_, 4>, call: &Call, buffer_at: usize) {
-    for (index, pointee) in syscall_table::pointers(call.number) {
+    for (index, pointee) in pointer_arguments::pointers(call.number) {
         let (index, arguments) = (*index as usize, &call.arguments);
         match *pointee {
             Pointee::Struct(len) if index != buffer_at => {

@@ -7,7 +7,7 @@ use super::buffers::{Buffers, Way, shorten, whole};
 use super::chunks::{Step, in_chunks};
 use super::descriptor_kind::{Kind, kind_of};
 use super::transfer_call::Call;
-use crate::base::system_calls::issue;
+use crate::base::issue_call::issue;
 use crate::memory::spare_files::file_limit_bytes;
 use libc::{iovec, msghdr};
 use softswap_engine::door::engine::Engine;

@@ -13,7 +13,7 @@
 use super::populate::populate;
 use crate::base::errno::{kernel_error, refused};
 use crate::base::instance;
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;

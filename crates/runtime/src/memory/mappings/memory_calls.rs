@@ -2,7 +2,7 @@
 
 use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
-use crate::base::system_calls::{Answer, Arguments, issue};
+use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{filter_verdict, instance};
 use softswap_engine::door::engine::Engine;

@@ -6,7 +6,7 @@
 //! beyond that there is no memory for it.
 
 use crate::base::errno::{kernel_error, refused};
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use softswap_engine::door::engine::remap::Source;
 use softswap_engine::door::engine::{Engine, Move};

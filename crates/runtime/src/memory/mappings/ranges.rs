@@ -6,7 +6,7 @@
 
 use super::populate::populate;
 use crate::base::errno::{refused, result_of};
-use crate::base::system_calls::{Arguments, issue};
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;

@@ -3,7 +3,7 @@
 //! What cannot be read is handed over as it is: the kernel finds the same, and
 //! says so when its turn comes.
 
-use crate::base::system_calls::issue;
+use crate::base::issue_call::issue;
 use crate::base::uaccess::can_read;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;

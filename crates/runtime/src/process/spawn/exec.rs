@@ -6,8 +6,8 @@ use super::exec_call::exec;
 use super::path_search;
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
+use crate::base::issue_call::issue;
 use crate::base::real::real;
-use crate::base::system_calls::issue;
 use std::ffi::c_char;
 
 /// # Safety

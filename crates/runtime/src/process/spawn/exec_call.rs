@@ -4,7 +4,7 @@
 use super::argument_copies::{Copies, Readable, Strings};
 use crate::base::errno::refused;
 use crate::base::instance;
-use crate::base::system_calls::{Answer, Arguments};
+use crate::base::issue_call::{Answer, Arguments};
 use crate::signals::exec_mask;
 use softswap_sys::raw;
 use std::ffi::c_char;

@@ -2,13 +2,13 @@
 //! defaults, every value checked, every refusal naming where the value came from.
 
 use super::areas;
-use super::args::{Given, RunArgs};
 use super::asked::Asked;
+use super::options::{Given, RunArgs};
 use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
 use clap::Args;
-use softswap_engine::door::config::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
+use softswap_engine::door::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use softswap_engine::codec::{Choice, Packer};
-    use softswap_engine::door::config::AreaSpec;
+    use softswap_engine::door::settings::AreaSpec;
     use softswap_engine::store::io::poll::mode::Mode;
 
     #[derive(Parser)]

@@ -15,7 +15,7 @@ use libc::*;
 /// What a pointer argument points to.
 ///
 /// ```
-/// use softswap_sys::syscall_table::{Pointee, pointers};
+/// use softswap_sys::pointer_arguments::{Pointee, pointers};
 ///
 /// // read(fd, buffer, length): argument 1 points to as many bytes as argument 2 says.
 /// assert_eq!(pointers(libc::SYS_read), [(1, Pointee::Bytes(2))]);
@@ -47,7 +47,7 @@ pub enum Pointee {
 /// A pointer argument: its index and what it points to.
 ///
 /// ```
-/// use softswap_sys::syscall_table::{Pointer, pointers};
+/// use softswap_sys::pointer_arguments::{Pointer, pointers};
 ///
 /// let of_call: &[Pointer] = pointers(libc::SYS_getpid);
 /// assert!(of_call.is_empty());

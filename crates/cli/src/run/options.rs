@@ -1,4 +1,5 @@
-//! What `softswap run` can be told.
+//! What `softswap run` can be told. An option sets what the engine's `door/settings.rs` has
+//! by the same name, from here, the environment or the file.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};

@@ -1,4 +1,4 @@
-//! A signal that strikes the interrupted instruction, as if the kernel had raised it.
+//! A signal for the interrupted instruction, as if the kernel had raised it (force_sig).
 
 use softswap_sys::signals::{self, NEVER_BLOCKED, siginfo_t};
 use std::ffi::c_void;
@@ -8,12 +8,12 @@ fn is_ignored(signal: i32) -> bool {
     signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_IGN)
 }
 
-/// Lets a signal strike when the handler returns, as if the kernel had raised
+/// Lets a signal come when the handler returns, as if the kernel had raised
 /// it for the interrupted instruction: one that is blocked or ignored kills.
 ///
 /// # Safety
 /// `info` is valid; `context` is the running handler's.
-pub(crate) unsafe fn strike(signal: i32, info: *const siginfo_t, context: *mut c_void) {
+pub(crate) unsafe fn force_signal(signal: i32, info: *const siginfo_t, context: *mut c_void) {
     // SAFETY: the handler's own context.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     if *mask & signals::bit(signal) != 0 || is_ignored(signal) {

@@ -1,0 +1,257 @@
+//! What can be changed while the program runs: a table of keys.
+
+use crate::codec::BadChoice;
+use crate::door::engine::Engine;
+use crate::door::settings::BadPoolLimit;
+use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// One key of the table.
+///
+/// ```
+/// use softswap_engine::door::live_settings::SETTINGS;
+/// for setting in &SETTINGS {
+///     println!("{} ({}): {}", setting.key, setting.values, setting.meaning);
+/// }
+/// ```
+pub struct Setting {
+    /// Its name.
+    pub key: &'static str,
+    /// What it may be set to, for people.
+    pub values: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+    get: fn(&Engine) -> String,
+    set: fn(&Engine, &str) -> Result<(), String>,
+}
+
+/// A setting that is on or off.
+macro_rules! switch {
+    ($key:literal, $of:ident, $meaning:literal) => {
+        Setting {
+            key: $key,
+            values: "on or off",
+            meaning: $meaning,
+            get: |engine| show_switch(engine.$of()),
+            set: |engine, text| turn(engine.$of(), text),
+        }
+    };
+}
+
+/// All settings, in the order in which they are shown.
+pub const SETTINGS: [Setting; 8] = [
+    Setting {
+        key: "bounce.peak",
+        values: "0, to let it begin again",
+        meaning: "the most pages that were in bounce buffers at once",
+        get: |engine| engine.buffers().usage().high_water.to_string(),
+        set: |engine, text| match text {
+            "0" => {
+                engine.buffers().reset_high_water();
+                Ok(())
+            }
+            _ => Err(format!("{text:?}: a peak can only be set to 0, to begin again")),
+        },
+    },
+    Setting {
+        key: "codec",
+        values: "auto, lz4, zstd, zstd:LEVEL with a level from -5 to 9, or none",
+        meaning: "what packs pages that leave from now on",
+        get: |engine| engine.codec().get().to_string(),
+        set: |engine, text| {
+            engine.codec().set(text.parse().map_err(|bad: BadChoice| bad.to_string())?);
+            Ok(())
+        },
+    },
+    Setting {
+        key: "io.poll",
+        values: "interrupt, poll, hybrid or auto; N:MODE for swap area N alone",
+        meaning: "how a thread waits for a page from the disk",
+        get: |engine| by_area(engine.knobs().map(|knobs| knobs.mode().to_string())),
+        set: |engine, text| {
+            let (areas, text) = areas_of(engine, text)?;
+            let mode: Mode = text.parse().map_err(|bad| format!("{bad}"))?;
+            areas.for_each(|knobs| knobs.set_mode(mode));
+            Ok(())
+        },
+    },
+    Setting {
+        key: "io.poll_sleep",
+        values: "auto, 0, or a time such as 20us, at most 100ms; N:TIME for swap area N alone",
+        meaning: "how long hybrid polling sleeps first",
+        get: |engine| by_area(engine.knobs().map(|knobs| show_sleep(knobs.sleep()))),
+        set: |engine, text| {
+            let (areas, text) = areas_of(engine, text)?;
+            let sleep = parse_sleep(text)?;
+            areas.for_each(|knobs| knobs.set_sleep(sleep));
+            Ok(())
+        },
+    },
+    switch!("io.steer", steers, "move a thread to the processor where it waits least for pages"),
+    Setting {
+        key: "pool.limit",
+        values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
+        meaning: "what compressed pages may take of the budget",
+        get: |engine| engine.pool_limit().to_string(),
+        set: |engine, text| {
+            let limit = text.parse().map_err(|bad: BadPoolLimit| bad.to_string())?;
+            engine.set_pool_limit(limit);
+            Ok(())
+        },
+    },
+    switch!(
+        "pool.recompress",
+        recompresses,
+        "pack idle compressed pages again, denser, when processors are idle"
+    ),
+    switch!(
+        "pool.shrink",
+        pool_shrinks,
+        "send compressed pages to the swap area before the pool is full"
+    ),
+];
+
+fn show_switch(switch: &AtomicBool) -> String {
+    if switch.load(Relaxed) { "on" } else { "off" }.to_string()
+}
+
+fn turn(switch: &AtomicBool, text: &str) -> Result<(), String> {
+    let on = match text {
+        "on" => true,
+        "off" => false,
+        _ => return Err(format!("{text:?} is neither on nor off")),
+    };
+    switch.store(on, Relaxed);
+    Ok(())
+}
+
+/// A setting's value; what is wrong where there is no such setting.
+pub fn get(engine: &Engine, key: &str) -> Result<String, String> {
+    find(key).map(|setting| (setting.get)(engine))
+}
+
+/// Changes a setting; what is wrong with the key or the value, if anything is.
+/// Nothing is changed then.
+pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
+    let setting = find(key)?;
+    (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
+}
+
+/// The keys and what they are set to.
+pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
+}
+
+fn find(key: &str) -> Result<&'static Setting, String> {
+    static TABLE: [Setting; SETTINGS.len()] = SETTINGS;
+    TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
+        let keys = TABLE.each_ref().map(|setting| setting.key);
+        let [first @ .., last] = &keys;
+        format!("there is no setting {key:?}; there are {} and {last}", first.join(", "))
+    })
+}
+
+/// The areas that a value is for, and the value: `N:VALUE` is for area N.
+fn areas_of<'e, 't>(
+    engine: &'e Engine,
+    text: &'t str,
+) -> Result<(impl Iterator<Item = &'e Knobs>, &'t str), String> {
+    let count = engine.knobs().count();
+    let (areas, value) = match text.split_once(':') {
+        None => (0..count, text),
+        Some((number, value)) => {
+            let number = number.parse().ok().filter(|number| *number < count);
+            let number: usize = number.ok_or_else(|| {
+                format!("{text:?} names no swap area; they are numbered from 0 to {}", count - 1)
+            })?;
+            (number..number + 1, value)
+        }
+    };
+    Ok((engine.knobs().skip(areas.start).take(areas.len()), value))
+}
+
+/// One value if it is the same for all areas, else each area's with its number.
+fn by_area(values: impl Iterator<Item = String>) -> String {
+    let mut values: Vec<_> = values.collect();
+    if values.iter().all(|value| *value == values[0]) {
+        return values.swap_remove(0);
+    }
+    let numbered = values.iter().enumerate().map(|(number, value)| format!("{number}:{value}"));
+    numbered.collect::<Vec<_>>().join(" ")
+}
+
+/// Units of a time, the largest first, in ns.
+const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+/// Reads what `io.poll_sleep` is set to.
+///
+/// # Errors
+/// What may be given.
+pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
+    if text == "auto" {
+        return Ok(Sleep::Adaptive);
+    }
+    let ns = if text == "0" { Some(0) } else { parse_ns(text) };
+    ns.filter(|ns| *ns <= MAX_SLEEP_NS).map(Sleep::Fixed).ok_or_else(|| {
+        let most = show_sleep(Sleep::Fixed(MAX_SLEEP_NS));
+        format!(
+            "{text:?} is no time to sleep; give auto, 0, or a whole number of ns, us or ms, \
+             at most {most}"
+        )
+    })
+}
+
+fn parse_ns(text: &str) -> Option<u32> {
+    let with_unit = |(unit, ns): &(&str, u32)| Some((text.strip_suffix(unit)?, *ns));
+    let (count, unit_ns) = UNITS.iter().find_map(with_unit)?;
+    // `parse` takes a sign, too.
+    let is_plain = count.bytes().all(|byte| byte.is_ascii_digit());
+    count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
+}
+
+/// As [`parse_sleep`] reads it.
+#[must_use]
+pub fn show_sleep(sleep: Sleep) -> String {
+    match sleep {
+        Sleep::Adaptive => "auto".to_string(),
+        Sleep::Fixed(0) => "0".to_string(),
+        Sleep::Fixed(ns) => {
+            let fits = UNITS.iter().find(|(_, size)| ns.is_multiple_of(*size));
+            let (unit, size) = fits.unwrap_or(&("ns", 1));
+            format!("{}{unit}", ns / size)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_shown_as_it_may_be_given() {
+        for (text, sleep) in [
+            ("auto", Sleep::Adaptive),
+            ("0", Sleep::Fixed(0)),
+            ("20us", Sleep::Fixed(20_000)),
+            ("1ms", Sleep::Fixed(1_000_000)),
+            ("100ms", Sleep::Fixed(MAX_SLEEP_NS)),
+            ("1500us", Sleep::Fixed(1_500_000)),
+            ("7ns", Sleep::Fixed(7)),
+        ] {
+            assert_eq!(parse_sleep(text), Ok(sleep));
+            assert_eq!(show_sleep(sleep), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_to_sleep_is_refused_with_what_is() {
+        let bad =
+            ["", "banana", "20", "us", "-1us", "+1us", "1.5ms", "101ms", "9999999999ms", "1s"];
+        for text in bad.into_iter().chain([" 1ms", "1 ms", "AUTO", "5000000us", "١ms"]) {
+            let refused = parse_sleep(text).unwrap_err();
+            for part in [&format!("{text:?}"), "auto", "100ms", "ns, us or ms"] {
+                assert!(refused.contains(part), "{refused}");
+            }
+        }
+    }
+}
