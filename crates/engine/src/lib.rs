@@ -9,7 +9,7 @@
 //! | [`codec`]  | same-filled pages, compression, packed slots, seals                        |
 //! | [`store`]  | where a page can be: pool, swap areas; bounce buffers and I/O              |
 //! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
-//! | [`policy`] | what leaves, what passes the pool by, how large the pool is, what is read ahead |
+//! | [`policy`] | eviction, admission to the pool, how large the pool is, readahead           |
 //! | [`core`]   | the engine's state                                                         |
 //! | [`steps`]  | one act each: compress, install, read slots, write out, reclaim clean pages |
 //! | [`walks`]  | a page out, a page in, reclaim, upkeep, mappings                            |

@@ -28,6 +28,11 @@ const PAGE_BYTES: usize = 4096;
 pub const MAX_PACKED_BYTES: usize = 3072;
 
 /// What unpacks a page.
+///
+/// ```
+/// use softswap_engine::codec::Codec;
+/// assert_eq!(Codec::ALL[usize::from(Codec::Zstd.tag())], Codec::Zstd);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
@@ -64,6 +69,11 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 
 /// What packs a page: a codec, and how hard it tries. The level is not needed
 /// to unpack.
+///
+/// ```
+/// use softswap_engine::codec::{Codec, Packer};
+/// assert_eq!(Packer::Zstd { level: 3 }.codec(), Codec::Zstd);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
     /// LZ4.
@@ -89,6 +99,15 @@ impl Packer {
 /// What the codecs work in. One serves any number of pages in turn. LZ4's
 /// 16 KiB are inline; zstd's memory is address space until zstd is used, and
 /// then counted.
+///
+/// ```
+/// use softswap_engine::codec::{Codec, Packer, Scratch, compress, decompress};
+/// let mut scratch = Scratch::new(Default::default()).unwrap();
+/// let (page, mut packed, mut unpacked) = ([7; 4096], [0; 4096], [0; 4096]);
+/// let len = compress(Packer::Lz4, &page, &mut packed, &mut scratch).unwrap();
+/// decompress(Codec::Lz4, &packed[..len], &mut unpacked, &mut scratch).unwrap();
+/// assert_eq!(unpacked, page);
+/// ```
 pub struct Scratch {
     lz4: lz4::State,
     compressor: zstd::Compressor,
@@ -98,6 +117,14 @@ pub struct Scratch {
 }
 
 /// What the scratches of an engine have taken together.
+///
+/// ```
+/// use softswap_engine::codec::{Scratch, Workspaces};
+/// use std::sync::Arc;
+/// let workspaces = Arc::new(Workspaces::default());
+/// let _scratches = [(); 2].map(|()| Scratch::new(Arc::clone(&workspaces)).unwrap());
+/// assert_eq!(Arc::strong_count(&workspaces), 3);
+/// ```
 #[derive(Debug, Default)]
 pub struct Workspaces {
     touched_bytes: AtomicUsize,
@@ -169,6 +196,13 @@ impl Scratch {
 }
 
 /// Why packed bytes are not a page. None is worth a retry.
+///
+/// ```
+/// use softswap_engine::codec::{Codec, CodecError, Scratch, decompress};
+/// let mut scratch = Scratch::new(Default::default()).unwrap();
+/// let error = decompress(Codec::Zstd, b"no frame", &mut [0; 4096], &mut scratch);
+/// assert_eq!(error, Err(CodecError::Corrupt { packed_bytes: 8 }));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CodecError {
     /// Not of this codec, damaged, or more than a page.

@@ -85,6 +85,13 @@ impl FaultError {
 }
 
 /// Why a compressed page is not a page.
+///
+/// ```
+/// use softswap_engine::codec::CodecError;
+/// use softswap_engine::core::errors::UnpackError;
+/// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
+/// assert!(error.to_string().starts_with("cannot be unpacked (packed page has the unknown"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The pool holds something else than what was stored.

@@ -40,6 +40,16 @@ const SMALL_CHANGE_BYTES: usize = 256 << 10;
 const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
 
 /// Why an engine did not start.
+///
+/// ```
+/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
+/// use softswap_engine::door::{engine::Engine, settings::Config};
+/// use std::sync::atomic::AtomicU64;
+/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
+/// let config = Config { memory_bytes: 1 << 20, ..Config::default() };
+/// let error = Engine::start(&config, Vec::new(), Stats::new(&WORDS)).err().unwrap();
+/// assert!(error.to_string().starts_with("a budget of 1 MiB is below the minimum"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No managed window.

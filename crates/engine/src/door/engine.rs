@@ -41,6 +41,14 @@ pub mod remap;
 pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
 /// Whether memory that grows may move, and where to.
+///
+/// ```
+/// use softswap_engine::door::engine::{Engine, Move};
+/// /// As `mremap` with `MREMAP_MAYMOVE`.
+/// fn double(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
+///     engine.remap(address, len, 2 * len, Move::Anywhere)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// It grows where it is, or not at all.
@@ -52,6 +60,20 @@ pub enum Move {
 }
 
 /// A running swap engine.
+///
+/// ```no_run
+/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
+/// use softswap_engine::door::{engine::Engine, settings::Config};
+/// use std::sync::atomic::AtomicU64;
+/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
+/// use softswap_engine::base::access::Access;
+/// use softswap_engine::store::{io::SimDevice, swap::Backing};
+/// use softswap_sys::window::READ_WRITE;
+/// let area = Backing::growing(Box::new(SimDevice::new(1 << 30, 1)), None, 0);
+/// let engine = Engine::start(&Config::default(), vec![area], Stats::new(&WORDS)).unwrap();
+/// let address = engine.map(1 << 20, READ_WRITE).unwrap().unwrap();
+/// engine.fault(address, Access::Write).unwrap();
+/// ```
 pub struct Engine {
     core: Core,
     contexts: Contexts,
@@ -62,6 +84,19 @@ pub struct Engine {
 }
 
 /// The engine at rest: no walk is under way, nothing is half-way. For fork.
+///
+/// ```
+/// use softswap_engine::door::engine::Engine;
+/// fn fork(engine: &Engine, fork: impl FnOnce()) -> std::io::Result<()> {
+///     let at_rest = engine.rest();
+///     engine.before_fork(&at_rest)?;
+///     fork();
+///     engine.child_made(&at_rest, engine.leaves_slots(&at_rest));
+///     drop(at_rest);
+///     engine.end_fork();
+///     Ok(())
+/// }
+/// ```
 pub struct AtRest<'e> {
     contexts: Vec<MutexGuard<'e, Context>>,
     layout: MutexGuard<'e, Layout>,

@@ -10,6 +10,13 @@ use softswap_sys::exclusive_file::{claim, claim_at_once};
 use softswap_sys::file::{FileError, SwapFile};
 
 /// Why an area cannot be opened.
+///
+/// ```
+/// use softswap_engine::door::{open_areas::open, settings::AreaSpec};
+/// let specs = [AreaSpec::new("/nowhere/swap")];
+/// let error = open(&specs, 0, true, false).next().unwrap().err().unwrap();
+/// assert!(error.to_string().contains("/nowhere/swap"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No file can be made in the directory.

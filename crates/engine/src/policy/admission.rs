@@ -1,10 +1,10 @@
-//! Pages that pass by the pool: those of streams, where that is cheaper.
+//! Admission to the pool: pages of streams are refused where the disk is cheaper.
 //!
 //! What a page's copy in the pool spares is the wait for the disk. A stream does not
 //! wait: its pages are read ahead, many at once. For it the pool is one way and the disk
 //! another, and what counts is what either takes. Through the pool each page is packed and
-//! unpacked. Where all that the stream goes over does not fit in the pool, it is passed on
-//! to the disk besides, to make room for the next ones, and read: then even a slower
+//! unpacked. Where all that the stream goes over does not fit in the pool, it is written
+//! back besides, to make room for the next ones, and read: then even a slower
 //! disk is the cheaper way. So each chunk remembers how its pages come back: in a stream
 //! or waited for, and whether the pool could hold them until then. Those of streams go to
 //! the disk at once where that takes less, and leave the pool to the others.
@@ -123,7 +123,7 @@ impl Admission {
         likelihood::likelihood(self.chunk(page).0) >= LIKELY
     }
 
-    /// Whether a page passes by the pool when it leaves.
+    /// Whether a page is refused by the pool when it leaves.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (_, outgrown) = self.chunk(page);
         self.comes_in_streams(page)

@@ -8,7 +8,8 @@
 //! of neighbours leave, and are written, together.
 //!
 //! The scheme is the CLOCK of F. J. Corbató (1968) with a small counter
-//! instead of one bit. A page with more grace than a fresh one is *warm*. The
+//! instead of one bit: a page's *heat* is that counter, and a round of grace is
+//! one count of it. A page with more grace than a fresh one is *warm*. The
 //! others pass through what warm pages leave of memory, as through the small
 //! queue of 2Q and S3-FIFO. The more are warm, the fewer victims a round finds
 //! and the sooner it is over, so that warm pages no longer used cool faster then.

@@ -3,9 +3,9 @@
 //!
 //! What a denser pool is worth is seen as for the balance between the pool and
 //! resident pages ([`crate::policy::partition`]). While LZ4 packs, a page found on the disk had
-//! still been in the pool, were that denser, if no more went on since than fit there
-//! then. While zstd packs, a page found in the pool had gone on from one that is less
-//! dense, if more left since it did than fit there. Either is counted, times what a
+//! still been in the pool, were that denser, if no more were written back since than fit
+//! there then. While zstd packs, a page found in the pool had been written back from one
+//! that is less dense, if more left since it did than fit there. Either is counted, times what a
 //! fault from the disk costs more; against it stands, for all pages packed meanwhile,
 //! what zstd takes longer. How much smaller it packs them, and how much longer it
 //! takes, is measured: one page in 64 is packed by both, once a packed page was found on
@@ -260,7 +260,7 @@ impl Probe {
 
 /// While LZ4 packs: how many more pages the pool would hold, were it `times` as dense. While
 /// the dense codec does: after how many pages that left, of which only some went to the
-/// pool, one had gone on from a pool that is less dense.
+/// pool, one had been written back from a pool that is less dense.
 fn reach(view: PoolView, times: f64, (is_dense, pooled, left): (bool, u64, u64)) -> u64 {
     let more = (times - 1.0).max(0.0);
     if !is_dense {

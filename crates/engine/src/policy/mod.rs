@@ -1,5 +1,5 @@
-//! Decisions: what leaves, what passes the pool by, how large the pool is, what is
-//! read ahead. Nothing here knows a store.
+//! Decisions: eviction (a clock, refault distances), admission to the pool, how large
+//! the pool is, the codec, readahead. Nothing here knows a store.
 
 pub(crate) mod grace;
 pub mod refault;

@@ -1,32 +1,33 @@
-//! How pages pass through the pool: how old its oldest ones are, how many of all that
-//! leave the program's memory go on from there to the disk, and how many of these are
-//! touched again.
+//! The rate of write-back from the pool: how old its oldest pages are, how many of all
+//! that leave the program's memory are written back, and how many of these are touched
+//! again.
 //!
 //! What is found on the disk would still be in the pool, had that had room for all
-//! that went on since. When that was is not noted for each page, only when it left
-//! the program's memory; but all of them were about as old when they went on.
+//! that was written back since. When that was is not noted for each page, only when it
+//! left the program's memory; but all of them were about as old when they were written
+//! back.
 //!
-//! Only what goes on from the pool is counted, all of it packed.
+//! Only what is written back from the pool is counted, all of it packed.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that left after which what was counted before counts half.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// One page that goes on changes the age of all by a share of what is missing: a 64th.
+/// One page that is written back changes the age of all by a share of what is missing: a 64th.
 const AGE_OF: u64 = 64;
-/// As long as few have gone on, it is as if so many had before, and come back.
+/// As long as few have been written back, it is as if so many had before, and come back.
 const UNKNOWN_PAGES: u64 = 64;
 
 /// What passes through the pool. Threads may overwrite each other's notes: all of it is an
 /// estimate.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackRate {
-    /// Pages that left memory between a page and its going on.
+    /// Pages that left memory between a page and its write-back.
     age: AtomicU64,
-    /// Pages that left memory, those that went on, and those found on the disk.
+    /// Pages that left memory, those that were written back, and those found on the disk.
     left: AtomicU64,
-    went_on: AtomicU64,
+    written_back: AtomicU64,
     came_back: AtomicU64,
 }
 
@@ -40,7 +41,7 @@ impl WriteBackRate {
     }
 
     fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
-        [&self.left, &self.went_on, &self.came_back].into_iter()
+        [&self.left, &self.written_back, &self.came_back].into_iter()
     }
 
     /// Forgets all of it.
@@ -48,7 +49,7 @@ impl WriteBackRate {
         self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
     }
 
-    /// A page of the pool is to go on: so many have left memory since it did.
+    /// A page of the pool is to be written back: so many have left memory since it did.
     pub(crate) fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
@@ -56,16 +57,16 @@ impl WriteBackRate {
         }
     }
 
-    /// How many pages left memory while one was in the pool that is to go on; 0 while none
-    /// has.
+    /// How many pages left memory while one was in the pool that is to be written back; 0
+    /// while none has been.
     #[must_use]
     pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
 
-    /// So many pages went on to the disk, packed.
+    /// So many pages were written back, packed.
     pub(crate) fn note_gone(&self, pages: u64) {
-        self.went_on.fetch_add(pages, Relaxed);
+        self.written_back.fetch_add(pages, Relaxed);
     }
 
     /// A touched page was found on the disk, packed, and so many have left memory since
@@ -73,16 +74,18 @@ impl WriteBackRate {
     pub(crate) fn note_found(&self, distance: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
         let since = distance.saturating_sub(self.age.load(Relaxed));
-        let (went_on, left) = (self.went_on.load(Relaxed), self.left.load(Relaxed).max(1));
-        since.saturating_mul(went_on.min(left)) / left
+        let (written_back, left) =
+            (self.written_back.load(Relaxed), self.left.load(Relaxed).max(1));
+        since.saturating_mul(written_back.min(left)) / left
     }
 
-    /// How likely a page that goes on is to be touched, from 0 to 1. Those that come
+    /// How likely a page that is written back is to be touched, from 0 to 1. Those that come
     /// along with others or ahead of touches do not count: they cost little.
     #[must_use]
     pub(crate) fn share_back(&self) -> f64 {
-        let (came_back, went_on) = (self.came_back.load(Relaxed), self.went_on.load(Relaxed));
-        ((came_back + UNKNOWN_PAGES) as f64 / (went_on + UNKNOWN_PAGES) as f64).min(1.0)
+        let (came_back, written_back) =
+            (self.came_back.load(Relaxed), self.written_back.load(Relaxed));
+        ((came_back + UNKNOWN_PAGES) as f64 / (written_back + UNKNOWN_PAGES) as f64).min(1.0)
     }
 }
 
@@ -93,19 +96,19 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn what_went_on_just_now_had_needed_hardly_any_more_room() {
+    fn what_written_back_just_now_had_needed_hardly_any_more_room() {
         let write_back_rate = WriteBackRate::default();
         write_back_rate.note_age(1000);
         write_back_rate.note_left(2000);
         write_back_rate.note_gone(500);
         assert_eq!(write_back_rate.note_found(900), 0);
         assert_eq!(write_back_rate.note_found(1000), 0);
-        // Of 400 that left since, a quarter went on.
+        // Of 400 that left since, a quarter was written back.
         assert_eq!(write_back_rate.note_found(1400), 100);
     }
 
     #[test]
-    fn what_comes_back_is_counted_against_what_went_on() {
+    fn what_comes_back_is_counted_against_what_written_back() {
         let write_back_rate = WriteBackRate::default();
         assert_eq!(write_back_rate.share_back(), 1.0, "not known");
         write_back_rate.note_gone(6400);
@@ -129,10 +132,10 @@ mod tests {
         });
         assert!(write_back_rate.note_found(64 + 100) >= 90);
         (0..1000).for_each(|_| write_back_rate.note_left(100));
-        assert_eq!(write_back_rate.note_found(64 + 100), 0, "nothing goes on any more");
+        assert_eq!(write_back_rate.note_found(64 + 100), 0, "nothing is written back any more");
         (0..1000).for_each(|_| write_back_rate.note_age(6400));
         write_back_rate.note_gone(100_000);
-        assert_eq!(write_back_rate.note_found(6000), 0, "younger than what goes on now");
+        assert_eq!(write_back_rate.note_found(6000), 0, "younger than what is written back now");
     }
 
     proptest! {

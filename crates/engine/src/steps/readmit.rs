@@ -66,7 +66,7 @@ fn may_be(core: &Core, context: &Context) -> bool {
 /// Has some of the pool packed anew, if it can be denser.
 fn want_room(core: &Core) {
     if core.policies.chooses_codec() && core.policies.codec_choice.want_room() {
-        // Background reclaim may be asleep at the high mark.
+        // Background reclaim may be asleep at the high watermark.
         core.background.wake();
     }
 }

@@ -1,11 +1,11 @@
 //! Who takes pages out, and when.
 //!
-//! The background thread starts when free memory falls below the low mark and
-//! stops at the high one. While pages that leave need no disk ([`crate::policy::write_load`]), free
-//! memory is kept at the high mark: by the background thread, too, where the process leaves
-//! a processor to it; else, and where that does not keep up, by the threads that bring
-//! pages in. A thread that needs a page and finds none free takes a batch out as well
-//! (direct reclaim); that is rare and counted.
+//! The background thread starts when free memory falls below the low watermark and stops
+//! at the high one. While pages that leave need no disk ([`crate::policy::write_load`]),
+//! free memory is kept at the high watermark: by the background thread, too, where the
+//! process leaves a processor to it; else, and where that does not keep up, by the
+//! threads that bring pages in. A thread that needs a page and finds none free takes a
+//! batch out as well (direct reclaim); that is rare and counted.
 
 use crate::base::stats::Counter;
 use crate::core::Core;
@@ -195,7 +195,7 @@ impl Stuck {
     }
 }
 
-/// Keeps free memory at the high mark, or has that done: while pages that leave need no
+/// Keeps free memory at the high watermark, or has that done: while pages that leave need no
 /// disk, and nobody waits for it, who would leave a processor to others. Where there is
 /// such a processor the background thread packs what leaves, as long as it keeps up, else
 /// the thread that has brought a page in. `pinned` pages may not leave. Nothing is claimed.

@@ -32,6 +32,5 @@ mod tests;
 mod model;
 
 pub(crate) use entry::{MAX_HEAT, OBJECT_BITS, PART_LIMIT};
-pub use entry::{PageNo, Place};
-pub(crate) use entry::{SlotCopy, StoredCopy};
+pub use entry::{PageNo, Place, SlotCopy, StoredCopy};
 pub use table::{Claim, PageTable};

@@ -16,6 +16,14 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 /// What becomes of the place that a mapping leaves.
+///
+/// ```
+/// use softswap_engine::door::engine::{Engine, remap::Source};
+/// /// As `mremap` with `MREMAP_DONTUNMAP`.
+/// fn move_content(engine: &Engine, address: usize, len: usize) -> std::io::Result<usize> {
+///     engine.remap_to(address, len, len, None, Source::Emptied)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// It is free.

@@ -1,4 +1,5 @@
-//! What speaks for another limit, and what was decided so far.
+//! Cumulative sums (CUSUM) of the time that each move of the limit would have gained,
+//! less what it would have lost; and how often moves were undone so far.
 
 use super::ghost_hits::STEPS;
 
@@ -18,7 +19,7 @@ pub(super) struct Plan {
     /// What it would have gained since the last look, or lost.
     pub(super) gain_ns: f64,
     pub(super) cost_ns: f64,
-    /// Reads of what it sends on, should what was seen not last. Whatever became of moves
+    /// Reads of what it writes back, should what was seen not last. Whatever became of moves
     /// before, they are as dear.
     pub(super) reading_ns: f64,
 }

@@ -19,7 +19,7 @@ pub(super) const WHOLE: u32 = 1 << 20;
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
 const DISK_CPU_NS: u64 = 20_000;
-/// What another page takes to leave until some have been seen, and to go on from the pool.
+/// What another page takes to leave until some have been seen, and to be written back.
 const LEAVE_NS: u64 = 5_000;
 const PASS_ON_NS: u64 = 2_000;
 /// What one takes counts for at most so many times what they took so far, or this.
@@ -60,7 +60,7 @@ pub(crate) struct FaultCosts {
     disk_cpu_ns: AtomicU64,
     /// All the time of one from the disk.
     disk_fault_ns: AtomicU64,
-    /// Processor time for each page that leaves, and for each that goes on from the pool.
+    /// Processor time for each page that leaves, and for each that is written back.
     leave_ns: AtomicU64,
     pass_on_ns: AtomicU64,
     /// Of faults from either, how many were from the disk, out of [`WHOLE`].
@@ -127,7 +127,7 @@ impl FaultCosts {
         each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
     }
 
-    /// So many pages went on from the pool to the disk, for so much processor time.
+    /// So many pages were written back from the pool, for so much processor time.
     pub(crate) fn passed_on(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
@@ -187,7 +187,7 @@ impl FaultCosts {
         self.leave_ns.load(Relaxed)
     }
 
-    /// Processor time for each page that goes on from the pool to the disk.
+    /// Processor time for each page that is written back from the pool.
     pub(super) fn pass_on_ns(&self) -> u64 {
         self.pass_on_ns.load(Relaxed)
     }

@@ -5,8 +5,8 @@
 //! costs a read from the disk. How soon a page is back after it left tells what
 //! more DRAM would have spared, about: a page found in the pool would have stayed
 //! resident, had there been room for as many pages as left meanwhile; one found
-//! packed on the disk would still have been in the pool, had that held what went on
-//! from there since ([`WriteBackRate`]).
+//! packed on the disk would still have been in the pool, had that held what was
+//! written back since ([`WriteBackRate`]).
 //!
 //! Each is counted by how many steps of the limit would have spared it, times what such
 //! a fault costs here ([`FaultCosts`]); and of the pages found in the pool, how many steps
@@ -20,7 +20,7 @@
 //!
 //! A pool that has room to spare holds all that packs, and nobody knows of a part of that
 //! when it will be touched. Before such a pool becomes smaller, that must have gained what
-//! it costs to read what goes on then, too: as one who rents skis buys them once the rent
+//! it costs to read what is written back then, too: as one who rents skis buys them once the rent
 //! has come to their price (ski rental; A. Karlin and others, 1988).
 
 mod ghost_hits;
@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const EVENTS: u32 = 128;
 /// With fewer objects in the pool none are looked at.
 const LEAST_OBJECTS: usize = 64;
-/// At least so many of the pages that go on are taken to come back.
+/// At least so many of the pages that are written back are taken to come back.
 const LEAST_BACK: f64 = 1.0 / 8.0;
 /// A page weighs at most so many times what all do on average: what is soon must not be
 /// ever after.
@@ -168,7 +168,7 @@ impl Partition {
     }
 
     /// What it costs to bring a page back from `place`, beside the average of faults from
-    /// the pool and from the disk. What went on from the pool is as the average: the next
+    /// the pool and from the disk. What was written back is as the average: the next
     /// time it costs what the pool does, or what the disk does. While more time goes by
     /// for reads than for unpacking, what is unpacked makes room for what must be read.
     #[must_use]
@@ -202,7 +202,7 @@ impl Partition {
     }
 
     /// What is spared with a page that stays in the pool and is touched there: reading
-    /// it, and that it goes on to the disk, with those beside it that are not touched.
+    /// it, and that it is written back, with those beside it that are not touched.
     #[must_use]
     pub(crate) fn spared_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
@@ -210,7 +210,7 @@ impl Partition {
         disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
     }
 
-    /// How likely a page that goes on is taken to come back.
+    /// How likely a page that is written back is taken to come back.
     fn share_back(&self) -> f64 {
         self.write_back_rate.share_back().max(LEAST_BACK)
     }
@@ -354,9 +354,9 @@ impl Look<'_> {
         })
     }
 
-    /// How likely a page that a move sends on is touched again, beyond what was seen of it;
-    /// certain, where none has gone on lately. From a pool that is nearly full it goes on
-    /// before long as it is. From another it would stay: a sort that is at work on half of
+    /// How likely a page that a move writes back is touched again, beyond what was seen of
+    /// it; certain, where none has been lately. From a pool that is nearly full it is
+    /// written back before long as it is. From another it would stay: a sort that is at work on half of
     /// what it sorts is going to touch the other half, too.
     fn unseen_share_back(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
@@ -385,7 +385,7 @@ impl Look<'_> {
 }
 
 impl PoolView {
-    /// Whether there is no room in it: what is on the disk went on from it as it is now,
+    /// Whether there is no room in it: what is on the disk was written back from it as it is now,
     /// and not when it was smaller.
     pub(crate) fn is_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT

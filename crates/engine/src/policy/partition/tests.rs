@@ -7,7 +7,7 @@ const LEAST: usize = BUDGET / 5 * 2;
 const MOST: usize = BUDGET / 5 * 4;
 const STEP: usize = BUDGET / STEPS;
 
-/// Pages of the pool go on when they are this old, all of them.
+/// Pages of the pool are written back when they are this old, all of them.
 const AGE: u64 = 10_000;
 
 fn balance() -> Partition {
@@ -17,7 +17,7 @@ fn balance() -> Partition {
     balance
 }
 
-/// So many pages left, and as many went on.
+/// So many pages left, and as many were written back.
 fn pass_on(balance: &Partition, pages: u64) {
     balance.write_back_rate.note_left(pages);
     balance.write_back_rate.note_gone(pages);
@@ -95,7 +95,7 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
         assert_eq!(next, MOST - STEP);
         looks
     };
-    // What goes on must be written.
+    // Write-back has its cost.
     let (cheap, dear) = (looks(1_000), looks(8_000));
     assert!(dear > cheap, "{dear} and {cheap} looks");
 }
@@ -126,7 +126,7 @@ fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
         (0..found).for_each(|_| _ = balance.write_back_rate.note_found(0));
         until_moved(&balance, pool, &[100], &[]).expect("it moves in the end").0
     };
-    // From one that is nearly full pages go on as it is.
+    // From one that is nearly full pages are written back as it is.
     let (quickly, not_known) = (looks(nearly_full, 0, 0), looks(roomy, 0, 0));
     assert!(not_known > 10 * quickly, "{not_known} and {quickly} looks");
     // The fewer come back, the less has to be read.

@@ -8,6 +8,15 @@ use softswap_sys::PAGE_SIZE;
 const QUIET_NS: u64 = 10_000_000_000;
 
 /// How the buffers are being used.
+///
+/// ```
+/// use softswap_engine::store::bounce::{Pools, Shape};
+/// let shape = Shape { areas: 1, slots_per_area: 64, reserve_slots: 0, extra_bytes: 0 };
+/// let pools = Pools::new(shape).unwrap();
+/// drop(pools.take(0, 1));
+/// let usage = pools.usage();
+/// assert_eq!((usage.takes, usage.areas_visited, usage.contended), (1, 1, 0));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Slots of the pools that there are now.

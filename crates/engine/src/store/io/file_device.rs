@@ -16,6 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 
 /// A swap file as a device.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, FileDevice};
+/// use softswap_sys::file::SwapFile;
+/// let file = SwapFile::open(&std::env::temp_dir()).unwrap();
+/// let device = FileDevice::new(file, true);
+/// assert!(!device.describe().io_uring); // It was to be avoided.
+/// ```
 #[derive(Debug)]
 pub struct FileDevice {
     file: SwapFile,

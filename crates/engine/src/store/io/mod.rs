@@ -29,6 +29,14 @@ use std::io;
 const MAX_STALLS: u32 = 8;
 
 /// A channel to the device, owned by one thread at a time.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, Lane, SimDevice};
+/// let device = SimDevice::new(1 << 20, 1);
+/// device.grow(0, 4096).unwrap();
+/// let mut lane: Lane = device.open_lane();
+/// device.write(&mut lane, 0, &[7; 4096]).unwrap();
+/// ```
 #[derive(Debug)]
 pub enum Lane {
     /// Through io_urings of the lane's own.
@@ -50,6 +58,13 @@ impl Lane {
 
 /// The io_urings of a lane: one ring cannot both be told by interrupts and ask
 /// the device.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, Lane};
+/// fn has_rings(device: &dyn Device) -> bool {
+///     matches!(device.open_lane(), Lane::Rings(_))
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Rings {
     /// Completions come by interrupt.
@@ -64,6 +79,12 @@ pub struct Rings {
 pub const MAX_PIECES: usize = 32;
 
 /// How a device is reached.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, SimDevice};
+/// let facts = SimDevice::new(1 << 20, 1).describe();
+/// assert!(!facts.io_uring && !facts.device_polling);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// Lanes have an io_uring.
@@ -78,6 +99,16 @@ pub struct Facts {
 }
 
 /// Storage that swapped pages go to.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, SimDevice};
+/// let device: Box<dyn Device> = Box::new(SimDevice::new(1 << 20, 1));
+/// let (mut lane, mut page) = (device.open_lane(), [0; 4096]);
+/// device.grow(0, 8192).unwrap();
+/// device.write(&mut lane, 4096, &[7; 4096]).unwrap();
+/// device.read(&mut lane, 4096, &mut page).unwrap();
+/// assert_eq!(page, [7; 4096]);
+/// ```
 pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; it may allocate.
     fn open_lane(&self) -> Lane;
@@ -243,6 +274,13 @@ impl fmt::Display for IoErrorKind {
 }
 
 /// An operation that was not carried out whole.
+///
+/// ```
+/// use softswap_engine::store::io::{Device, IoErrorKind, Lane, SimDevice};
+/// let nothing_grown = SimDevice::new(1 << 20, 1);
+/// let error = nothing_grown.read(&mut Lane::Plain, 0, &mut [0; 4096]).unwrap_err();
+/// assert_eq!(error.kind, IoErrorKind::Stopped);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "swap device: {operation} {length} bytes at offset {offset} stopped after {transferred}: {kind}"

@@ -23,6 +23,14 @@ pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 pub struct PoolFull;
 
 /// An object is not what was stored, or not there at all.
+///
+/// ```
+/// use softswap_engine::store::pool::Pool;
+/// let pool = Pool::new(1 << 20).unwrap();
+/// let handle = pool.store(b"packed", 42, 1).unwrap();
+/// pool.free(handle);
+/// assert!(pool.load(handle, |_| ()).is_err()); // It is not there any more.
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("checksum mismatch")]
 pub struct Damaged;

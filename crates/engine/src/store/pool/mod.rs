@@ -4,7 +4,7 @@
 //! The pool is one reservation cut into slabs of 64 KiB. A slab in use holds
 //! objects of one size class and goes back to the system as a whole when its
 //! last object leaves, so what counts against the budget is whole slabs. When
-//! the pool is full, writeback empties it slab by slab, the one longest in use
+//! the pool is full, write-back empties it slab by slab, the one longest in use
 //! first: that way every page written frees memory soon, and none of it is
 //! spread over slabs that stay.
 //!

@@ -33,7 +33,7 @@ pub(super) struct Slab {
     stamp: u16,
     /// Being emptied: takes no more objects.
     pub(super) closed: bool,
-    /// Something was stored in it or asked for since writeback came by.
+    /// Something was stored in it or asked for since write-back came by.
     pub(super) referenced: bool,
     /// Nothing was since it was looked at for being idle.
     pub(super) idle: bool,

@@ -44,6 +44,13 @@ pub enum Layout {
 }
 
 /// What an area is made of.
+///
+/// ```
+/// use softswap_engine::store::{io::SimDevice, swap::Backing};
+/// let device = Box::new(SimDevice::new(1 << 30, 1));
+/// let preferred = Backing { priority: 10, ..Backing::growing(device, Some(1 << 29), 0) };
+/// assert_eq!(preferred.poll, None); // It is waited for as is usual.
+/// ```
 pub struct Backing {
     /// What holds the pages.
     pub device: Box<dyn Device>,
@@ -114,7 +121,7 @@ impl Lanes {
 
 /// The swap areas.
 #[derive(Debug)]
-pub struct Areas {
+pub(crate) struct Areas {
     list: Box<[Area]>,
     /// The highest priority first.
     order: Box<[Equals]>,

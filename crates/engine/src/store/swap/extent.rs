@@ -30,6 +30,13 @@ const ENTRY_WORDS: usize = 2;
 const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
 /// Where a page is, and for how many pages that goes on.
+///
+/// ```
+/// use softswap_engine::store::swap::extent::ExtentMap;
+/// let map = ExtentMap::new(1).unwrap();
+/// map.append(0, 1024, 5000).unwrap();
+/// assert_eq!(map.lookup(10).unwrap().block, 5010);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// The device block, in pages.
@@ -51,6 +58,12 @@ pub(crate) struct Piece {
 
 /// A page that no extent holds was asked for: a bug of the caller, never a
 /// state of the area.
+///
+/// ```
+/// use softswap_engine::store::swap::extent::ExtentMap;
+/// let error = ExtentMap::new(1).unwrap().lookup(7).unwrap_err();
+/// assert!(error.to_string().starts_with("page 7 lies outside the area of 0 pages"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page} lies outside the area of {pages} pages, a bug in softswap")]
 pub struct Unmapped {
@@ -61,6 +74,12 @@ pub struct Unmapped {
 }
 
 /// Why an extent was not appended.
+///
+/// ```
+/// use softswap_engine::store::swap::extent::{AppendError, ExtentMap};
+/// let gap = ExtentMap::new(1).unwrap().append(512, 1024, 0);
+/// assert_eq!(gap, Err(AppendError::NotAdjacent { start_page: 512, pages: 0 }));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The extent does not begin where the last one ends.
@@ -85,6 +104,14 @@ pub enum AppendError {
 }
 
 /// The extents of one area.
+///
+/// ```
+/// use softswap_engine::store::swap::extent::ExtentMap;
+/// let map = ExtentMap::new(2).unwrap();
+/// map.append(0, 1024, 5000).unwrap();
+/// map.append(1024, 1024, 9000).unwrap();
+/// assert_eq!(map.lookup(1025).unwrap().block, 9001);
+/// ```
 #[derive(Debug)]
 pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.

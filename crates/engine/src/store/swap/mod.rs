@@ -19,11 +19,11 @@ pub mod area;
 pub(crate) mod batch;
 pub(crate) mod areas;
 
-pub(crate) use area::AreaError;
-pub use area::{Area, AreaFull, FixedPages, Run};
-pub(crate) use areas::Lanes;
-pub use areas::{Areas, Backing, Layout, MAX_AREAS};
+pub(crate) use area::{Area, AreaError, Run};
+pub use area::{AreaFull, FixedPages};
+pub(crate) use areas::{Areas, Lanes};
+pub use areas::{Backing, Layout, MAX_AREAS};
 pub(crate) use batch::SlotBatch;
 pub use cluster::CLUSTER_SLOTS;
 pub use discard::Discard;
-pub use named::{Activated, Span, activate};
+pub use named::{Activated, activate};

@@ -30,7 +30,7 @@ pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
 /// A part of an area that lies in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// Its first page in the area.
     pub(crate) page: u64,
     /// How many pages it has.
@@ -40,6 +40,14 @@ pub struct Span {
 }
 
 /// A named area that is ours, ready for use.
+///
+/// ```no_run
+/// use softswap_engine::store::swap::{Activated, activate};
+/// use std::path::Path;
+/// let Activated { header, warnings, .. } = activate(Path::new("/swapfile")).unwrap();
+/// println!("{} usable pages", header.usable_pages());
+/// warnings.iter().for_each(|warning| eprintln!("/swapfile: {warning}"));
+/// ```
 #[derive(Debug)]
 pub struct Activated {
     /// The file or device. As long as it is open, nobody else gets it.
@@ -138,6 +146,11 @@ fn header_way_out(path: &Path, cause: &HeaderError) -> String {
 }
 
 /// What does not rule an area out, but should be known.
+///
+/// ```
+/// use softswap_engine::store::swap::named::Warning;
+/// assert!(Warning::PageCache.to_string().starts_with("it refuses O_DIRECT"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Warning {

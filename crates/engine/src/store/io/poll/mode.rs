@@ -83,6 +83,14 @@ pub enum Sleep {
 pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
 /// What can be changed while the program runs, from the next I/O on.
+///
+/// ```
+/// use softswap_engine::door::engine::Engine;
+/// use softswap_engine::store::io::poll::mode::Mode;
+/// fn poll_everywhere(engine: &Engine) {
+///     engine.knobs().for_each(|knobs| knobs.set_mode(Mode::Poll));
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Knobs {
     mode: AtomicU8,

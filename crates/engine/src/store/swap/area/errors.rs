@@ -6,6 +6,15 @@ use crate::store::swap::extent::AppendError;
 use std::io;
 
 /// Why an area could not be set up.
+///
+/// ```
+/// use softswap_engine::base::stats::{STATS_WORDS, Stats};
+/// use softswap_engine::door::{engine::Engine, settings::Config};
+/// use std::sync::atomic::AtomicU64;
+/// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
+/// let error = Engine::start(&Config::default(), Vec::new(), Stats::new(&WORDS)).err().unwrap();
+/// assert!(error.to_string().starts_with("0 swap areas were given; give at least one"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum AreaError {
     /// Not even the smallest step of growth fits below the limit.

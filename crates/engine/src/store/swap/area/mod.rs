@@ -83,7 +83,7 @@ pub struct FixedPages {
 
 /// Adjacent slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub(crate) struct Run {
     /// The first slot.
     pub(crate) first: u64,
     /// How many there are, at least one.
@@ -91,7 +91,7 @@ pub struct Run {
 }
 
 /// One swap area.
-pub struct Area {
+pub(crate) struct Area {
     device: Box<dyn Device>,
     /// Whether the storage is a file that grows and shrinks.
     is_growing: bool,
