@@ -216,7 +216,7 @@ fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
 fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
     for codec in ["lz4", "zstd"] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        settings::set(&world.engine, "codec", codec).unwrap();
+        live_settings::set(&world.engine, "codec", codec).unwrap();
         let contents = sparse(PAGES / 4);
         let memory = world.map_with(&contents);
         world.evict(memory);
@@ -274,7 +274,8 @@ fn every_kind_of_page_survives_threads_and_a_small_pool() {
 fn the_shrinker_sends_on_what_nobody_misses_and_only_when_it_is_on() {
     for shrinks in [false, true] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        settings::set(&world.engine, "pool.shrink", if shrinks { "on" } else { "off" }).unwrap();
+        live_settings::set(&world.engine, "pool.shrink", if shrinks { "on" } else { "off" })
+            .unwrap();
         // In the pool for the most part, and not too much for it.
         let contents = sparse(PAGES);
         let memory = world.map_with(&contents);
@@ -316,7 +317,7 @@ fn the_limit_of_the_pool_can_change_while_it_is_used() {
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
     for limit in ["1M", "80%", "0", "8M", "40%"] {
-        settings::set(&world.engine, "pool.limit", limit).unwrap();
+        live_settings::set(&world.engine, "pool.limit", limit).unwrap();
         world.assert_survives(memory, &contents);
         for _ in 0..200 {
             world.engine.reclaim_now(100);
@@ -326,9 +327,9 @@ fn the_limit_of_the_pool_can_change_while_it_is_used() {
             (world.count(Counter::PoolUsedBytes), world.count(Counter::PoolLimitBytes));
         assert!(used <= most, "{used} of {most} with {limit}");
     }
-    let text = settings::get(&world.engine, "pool.limit").unwrap();
+    let text = live_settings::get(&world.engine, "pool.limit").unwrap();
     assert_eq!(text, "13369344B");
-    assert!(settings::set(&world.engine, "pool.limit", "81%").is_err());
+    assert!(live_settings::set(&world.engine, "pool.limit", "81%").is_err());
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn one_read_brings_all_of_a_slot_where_the_pool_has_room() {
 fn a_pool_that_sends_pages_on_takes_none_back() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     world.engine.set_pool_limit(PoolLimit::Percent(LARGE));
-    settings::set(&world.engine, "pool.shrink", "on").unwrap();
+    live_settings::set(&world.engine, "pool.shrink", "on").unwrap();
     touch_all(&world, memory, &contents);
     assert_eq!(world.count(Counter::PagesRegained), 0);
 }
@@ -151,7 +151,7 @@ fn what_another_codec_packed_is_packed_anew_and_stays_what_it_is() {
     assert!(condensed > PAGES * 9 / 10, "{condensed}");
     assert!(after < before * 3 / 4, "{before} and {after} bytes");
     assert_holds(memory, &contents);
-    settings::set(&world.engine, "codec", "lz4").unwrap();
+    live_settings::set(&world.engine, "codec", "lz4").unwrap();
     world.assert_survives(memory, &contents);
     world.assert_within_budget();
 }
