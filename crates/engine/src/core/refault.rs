@@ -21,8 +21,9 @@ impl Core {
                 self.stores.standby.note_return(left, self.slots_of_others());
             }
             Place::Pool { .. } => {
-                let view = self.pool_view();
-                self.policies.partition.found_in_pool(distance, view.limit_bytes, view.used_bytes);
+                let pool = &self.stores.pool;
+                let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());
+                self.policies.partition.found_in_pool(distance, limit_bytes, used_bytes);
                 if self.policies.chooses_codec() {
                     self.policies.codec_choice.found_in_pool(distance);
                 }
