@@ -100,6 +100,8 @@ pub fn main() -> ExitCode {
 }
 
 #[cfg(test)]
+mod reference_table_tests;
+#[cfg(test)]
 mod reference_tests;
 
 #[cfg(test)]
