@@ -275,12 +275,7 @@ fn the_real_fio_reads_the_same_file() {
 
 /// Exit status 2, and a message with all of these parts.
 fn assert_refused(command: &mut assert_cmd::Command, parts: &[&str]) {
-    let output = command.assert().code(2);
-    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
-    assert!(output.get_output().stdout.is_empty());
+    common::assert_refused(command, 2, parts);
 }
 
 #[test]

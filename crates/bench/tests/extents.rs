@@ -2,7 +2,7 @@
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
-use common::softswap;
+use common::{assert_refused, softswap};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -125,15 +125,6 @@ fn a_bench_that_cannot_be_made_is_refused() {
     command.args(["bench", "extents", "--swap", "/no/such/dir"]);
     assert_refused(&mut command, 2, &["/no/such/dir", "mkdir -p"]);
     assert_empty(swap.path());
-}
-
-fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
-    let output = command.assert().code(status);
-    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
-    assert!(output.get_output().stdout.is_empty());
 }
 
 fn analyze(path: &Path) -> assert_cmd::Command {

@@ -2,7 +2,7 @@
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
-use common::softswap;
+use common::{assert_refused, softswap};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -79,15 +79,6 @@ fn json_of(command: &mut assert_cmd::Command) -> Value {
     let output = command.args(["--json", "-"]).assert().success();
     assert!(output.get_output().stderr.is_empty(), "{output}");
     serde_json::from_slice(&output.get_output().stdout).unwrap()
-}
-
-fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
-    let output = command.assert().code(status);
-    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
-    assert!(output.get_output().stdout.is_empty());
 }
 
 fn number(found: &Value, key: &str) -> u64 {

@@ -56,13 +56,7 @@ pub(super) fn run(args: &ExtentsArgs) -> Result<ExitCode, Refusal> {
     let (file, file_bytes) = open(&args.path)?;
     let extents = extents_of(&args.path, &file)?;
     let output = Output::open(args.json.as_deref())?;
-    match examine(&args.path, file_bytes, &extents) {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(examine(&args.path, file_bytes, &extents))
 }
 
 fn refuse(path: &Path, why: &str) -> Refusal {

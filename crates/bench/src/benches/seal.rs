@@ -94,7 +94,7 @@ pub(super) fn run(args: &SealArgs) -> Result<ExitCode, Refusal> {
             }
         }
     }
-    output.write(&outcome(machine, &rounds, usage.since())).map(|()| ExitCode::SUCCESS)
+    output.finish(Ok(outcome(machine, &rounds, usage.since())))
 }
 
 /// A batch of pages, and how often its slots were handed out.

@@ -162,7 +162,7 @@ pub(super) fn run(args: &SlotsArgs) -> Result<ExitCode, Refusal> {
             cell.rounds.push(ns);
         }
     }
-    output.write(&outcome(&cells)).map(|()| ExitCode::SUCCESS)
+    output.finish(Ok(outcome(&cells)))
 }
 
 fn softswaps() -> Result<SlotAllocator, Refusal> {

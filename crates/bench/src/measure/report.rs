@@ -5,6 +5,7 @@ use softswap_cli::refusal::{Refusal, plain};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Of every benchmark's JSON object: changes whenever a key changes its meaning or goes away.
 /// Beside it are `bench`, `machine`, and all ratios under `ratios`, as `<a>_vs_<b>`: a over b.
@@ -43,8 +44,18 @@ impl Output {
         Ok(Output::File { file, path: path.to_path_buf(), created })
     }
 
-    /// Writes what was found.
-    pub(crate) fn write(self, outcome: &impl Report) -> Result<(), Refusal> {
+    /// Writes what was found, or leaves things as they were where nothing was.
+    pub(crate) fn finish(self, outcome: Result<impl Report, Refusal>) -> Result<ExitCode, Refusal> {
+        match outcome {
+            Ok(outcome) => self.write(&outcome).map(|()| ExitCode::SUCCESS),
+            Err(refusal) => {
+                self.abandon();
+                Err(refusal)
+            }
+        }
+    }
+
+    fn write(self, outcome: &impl Report) -> Result<(), Refusal> {
         let failed = |what: &str, error: &std::io::Error| {
             Refusal::own(format!("{what} cannot be written: {}", plain(error)))
         };
@@ -68,8 +79,7 @@ impl Output {
         }
     }
 
-    /// Leaves things as they were: there is no result.
-    pub(crate) fn abandon(self) {
+    fn abandon(self) {
         if let Output::File { path, created: true, .. } = self {
             let _ = std::fs::remove_file(path);
         }

@@ -49,6 +49,16 @@ pub(crate) fn run(swap: &Path) -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_run(swap))
 }
 
+/// That exit status, nothing on standard output, and a message with all of these parts.
+pub(crate) fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
+    let output = command.assert().code(status);
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+    assert!(output.get_output().stdout.is_empty());
+}
+
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -84,13 +84,7 @@ pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
     let source = open::subject(&args.subject, args.raw)?;
     let dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let output = Output::open(args.json.as_deref())?;
-    match examine(args, source, dump) {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(examine(args, source, dump))
 }
 
 fn examine(

@@ -63,14 +63,7 @@ pub(crate) struct BounceArgs {
 
 pub(super) fn run(args: &BounceArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
-    let measured = measure(args);
-    match measured {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measure(args))
 }
 
 fn measure(args: &BounceArgs) -> Result<outcome::BounceOutcome, Refusal> {

@@ -43,16 +43,11 @@ pub(super) fn run(args: &ExtentsArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
     let machine = Machine::with_device(&dir.path, dir.file_system);
     let usage = Usage::now();
-    match measure(args, &dir.path, most_tasks) {
-        Ok(measured) => {
-            let outcome = outcome::ExtentsOutcome::new(args, measured, machine, usage.since());
-            output.write(&outcome).map(|()| ExitCode::SUCCESS)
-        }
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    let measured = measure(args, &dir.path, most_tasks);
+    output.finish(
+        measured
+            .map(|measured| outcome::ExtentsOutcome::new(args, measured, machine, usage.since())),
+    )
 }
 
 fn check_memory(tasks: usize) -> Result<(), Refusal> {

@@ -80,17 +80,11 @@ pub(super) fn run(args: &FaultsArgs) -> Result<ExitCode, Refusal> {
             units::bytes(available_bytes),
         )));
     }
-    let target = Output::open(args.json.as_deref())?;
+    let output = Output::open(args.json.as_deref())?;
     let machine = Machine::with_device(&dir.path, dir.file_system);
     let outcome = fixture::set_up(&dir.path, &sizes)
         .and_then(|fixture| measure(fixture, args.pages as usize));
-    match outcome {
-        Ok(bench) => target.write(&bench.outcome(machine)).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            target.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(outcome.map(|bench| bench.outcome(machine)))
 }
 
 /// A touch of managed memory.

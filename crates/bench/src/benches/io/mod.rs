@@ -31,14 +31,7 @@ const WARM_UP: Duration = Duration::from_millis(250);
 
 pub(super) fn run(args: &IoArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
-    let outcome = target::open(args).and_then(|target| measure(&target, args));
-    match outcome {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(target::open(args).and_then(|target| measure(&target, args)))
 }
 
 fn measure(target: &Target, args: &IoArgs) -> Result<outcome::IoOutcome, Refusal> {

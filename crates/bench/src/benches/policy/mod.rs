@@ -77,13 +77,7 @@ pub(crate) struct PolicyArgs {
 
 pub(super) fn run(args: &PolicyArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
-    match measure(args) {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measure(args))
 }
 
 fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {

@@ -30,15 +30,7 @@ use zram::Zram;
 
 pub(super) fn run(args: &PoolArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
-    match measure(args) {
-        Ok(found) => {
-            output.write(&outcome::PoolOutcome::new(found, args)).map(|()| ExitCode::SUCCESS)
-        }
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measure(args).map(|found| outcome::PoolOutcome::new(found, args)))
 }
 
 fn measure(args: &PoolArgs) -> Result<Found, Refusal> {

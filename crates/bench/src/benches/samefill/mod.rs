@@ -29,13 +29,7 @@ const WARM_UPS: usize = 1;
 pub(super) fn run(args: &SamefillArgs) -> Result<ExitCode, Refusal> {
     check_memory(args.pages as usize)?;
     let output = Output::open(args.json.as_deref())?;
-    match measure(args) {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measure(args))
 }
 
 fn check_memory(pages: usize) -> Result<(), Refusal> {

@@ -58,14 +58,7 @@ pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let library = library::find()?;
     let output = Output::open(args.json.as_deref())?;
-    let found = measured_and_drawn(args, &dir, library);
-    match found {
-        Ok(outcome) => output.write(&outcome).map(|()| ExitCode::SUCCESS),
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measured_and_drawn(args, &dir, library))
 }
 
 /// Measures, and draws what was found where that is asked for.

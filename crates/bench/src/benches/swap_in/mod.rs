@@ -43,18 +43,10 @@ pub(super) fn run(args: &SwapInArgs) -> Result<ExitCode, Refusal> {
     };
     let usage = Usage::now();
     let measured = measure(args, region_bytes, &config, &library);
-    match measured {
-        Ok(cells) => {
-            let machine = Machine::with_device(&dir.path, dir.file_system);
-            let outcome =
-                outcome::SwapInOutcome::new(&cells, args, region_bytes, machine, usage.since());
-            output.write(&outcome).map(|()| ExitCode::SUCCESS)
-        }
-        Err(refusal) => {
-            output.abandon();
-            Err(refusal)
-        }
-    }
+    output.finish(measured.map(|cells| {
+        let machine = Machine::with_device(&dir.path, dir.file_system);
+        outcome::SwapInOutcome::new(&cells, args, region_bytes, machine, usage.since())
+    }))
 }
 
 fn check(args: &SwapInArgs, region_bytes: u64) -> Result<(), Refusal> {
