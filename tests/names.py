@@ -1,38 +1,41 @@
 #!/usr/bin/env python3
-"""What the documents name exists: each `a::b` in ARCHITECTURE.md and CONTRIBUTING.md is an
-item, a field or a file in the crates, and each path of a file is there."""
+"""What the documents name exists: of each `a::b` in ARCHITECTURE.md and CONTRIBUTING.md, `b` is
+in a file, a folder or a type `a` of the crates, and each path of a file is there."""
 import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.dont_write_bytecode = True
+from order import ITEM, ROOT
+
 DOCUMENTS = ["ARCHITECTURE.md", "CONTRIBUTING.md"]
-ITEM = re.compile(
-    r"\b(?:fn|struct|enum|union|trait|type|const|static|mod|macro_rules!)\s+(?:mut\s+)?(\w+)"
-)
 VARIANT = re.compile(r"^\s+([A-Z]\w*)(?:\s*[{(,]|$)", re.M)
 FIELD = re.compile(r"^\s+(?:pub(?:\([^)]*\))?\s+)?(\w+): ", re.M)
+EXTENDED = re.compile(r"^impl(?:<[^>]*>)?\s+(?:[^{]*\bfor\s+)?(?:\w+::)*(\w+)", re.M)
 PATH = re.compile(r"`((?:\w+::)+\w+)[`(]")
 FILE = re.compile(r"`((?:crates|tests|docs|fuzz|examples)/[\w./-]+)`")
 
 
-def names():
-    found = set()
-    for file in (ROOT / "crates").rglob("*.rs"):
+def read_files():
+    """Of each file: the rooms and types in which its names are, and those names."""
+    for file in sorted((ROOT / "crates").glob("*/src/**/*.rs")):
+        crate, _, *rooms = file.relative_to(ROOT / "crates").with_suffix("").parts
         text = file.read_text()
-        found |= {file.stem, file.parent.name} | set(ITEM.findall(text))
-        found |= set(VARIANT.findall(text))
-        found |= set(FIELD.findall(text))
-    return found | {"sys", "engine", "runtime", "cli", "bench"}
+        rooms = {crate, *rooms} - {"mod", "lib"}
+        items = set(ITEM.findall(text))
+        names = rooms | items | set(VARIANT.findall(text)) | set(FIELD.findall(text))
+        yield rooms | items | set(EXTENDED.findall(text)), names
 
 
 def main():
-    known, wrong = names(), []
+    files, wrong = list(read_files()), []
     for document in DOCUMENTS:
         text = (ROOT / document).read_text()
         for path in PATH.findall(text):
-            wrong += [f"{document}: `{path}`: there is no {part}"
-                      for part in path.split("::") if part not in known]
+            parts = path.split("::")
+            wrong += [f"{document}: `{path}`: in {holder} there is no {name}"
+                      for holder, name in zip(parts, parts[1:])
+                      if not any(holder in held and name in names for held, names in files)]
         wrong += [f"{document}: `{path}` is not there"
                   for path in FILE.findall(text) if not (ROOT / path).exists()]
     print("\n".join(sorted(set(wrong))) or "what the documents name is there")

@@ -23,11 +23,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Uses that are let be until they are gone: parents that use files of theirs which use
-# them, and one file that uses a later one.
-USES_NOT_YET = {
-}
-
 TESTS = re.compile(r"(^|_)(tests|model)$")
 # What is no code: comments, strings and characters, but no lifetimes.
 NO_CODE = re.compile(
@@ -268,8 +263,8 @@ def cycles_of(graph):
         yield f"cycle: {' -> '.join(map(shown, way))}{rest}"
 
 
-def faults_of(source, not_yet=()):
-    """What is wrong in one crate, a line for each; `not_yet` are uses that are let be."""
+def faults_of(source):
+    """What is wrong in one crate, a line for each."""
     if not any((source / root).exists() for root in ("lib.rs", "main.rs")):
         return ["there is neither lib.rs nor main.rs"]
     modules = read_crate(source)
@@ -281,8 +276,7 @@ def faults_of(source, not_yet=()):
     ]
     graph = {}
     for name, uses in graph_of(modules).items():
-        known = {other for other in uses if f"{shown(name)} -> {shown(other)}" in not_yet}
-        graph[name] = (uses & set(place)) - known
+        graph[name] = uses & set(place)
         faults += [
             f"{shown(name)} uses {shown(other)}, which comes after it"
             for other in graph[name]
@@ -296,7 +290,7 @@ def main():
     sources = sorted(ROOT.glob("crates/*/src"))
     for source in sources:
         crate = source.parent.name
-        faults = faults_of(source, USES_NOT_YET.get(crate, ()))
+        faults = faults_of(source)
         failed |= bool(faults)
         for fault in faults or ["in order"]:
             print(f"{crate}: {fault}")
