@@ -1,9 +1,8 @@
 //! The table of options of `softswap run` in docs/reference.md is what its help says.
 
 use super::Cli;
+use super::reference_tests::REFERENCE;
 use clap::CommandFactory;
-
-const REFERENCE: &str = include_str!("../../../docs/reference.md");
 
 /// The options of `run`, as a table: what its help says.
 fn table_of_run() -> String {

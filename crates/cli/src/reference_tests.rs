@@ -3,7 +3,7 @@
 use super::Cli;
 use clap::{Arg, Command, CommandFactory};
 
-const REFERENCE: &str = include_str!("../../../docs/reference.md");
+pub(crate) const REFERENCE: &str = include_str!("../../../docs/reference.md");
 
 /// What is said of a command: from its heading to that of the next one.
 pub(crate) fn section(path: &str) -> Option<&'static str> {

@@ -102,13 +102,15 @@ pub(super) fn settle(
         .config
         .clone()
         .or_else(|| env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
-    let file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+    let options = options();
+    let read = |path: &Path| read_file(path, &options);
+    let file = file_path.as_deref().map(read).transpose()?.unwrap_or_default();
     let file_path = file_path.unwrap_or_default();
     let sources = Sources { given: &args.given, env, file, file_path: &file_path };
     let mut notes = Vec::new();
     let mut config = Config::default();
-    for option in options() {
-        settle_one(&option, &sources, &mut config)?;
+    for option in &options {
+        settle_one(option, &sources, &mut config)?;
     }
     config.memory_bytes = settle_memory(sources.pick("memory")?.as_ref(), &mut notes)?;
     if let Some(reserve) = sources.pick("reserve")? {
@@ -173,18 +175,17 @@ fn options() -> Vec<clap::Arg> {
     command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
 }
 
-fn read_file(path: &Path) -> Result<toml::Table, Refusal> {
+fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Refusal::usage(format!("--config {shown}: the file cannot be read: {}", plain(&error)))
     })?;
-    parse_file(&text).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
+    parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
 }
 
-fn parse_file(text: &str) -> Result<toml::Table, String> {
+fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> {
     let file: toml::Table =
         text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_string())?;
-    let options = options();
     let names =
         || options.iter().map(|option| option.get_id().as_str()).filter(|it| *it != "config");
     match file.keys().find(|key| !names().any(|name| name == key.as_str())) {
@@ -199,7 +200,7 @@ fn parse_file(text: &str) -> Result<toml::Table, String> {
 /// The settings in a file's text as far as they can be understood without
 /// looking at the machine.
 pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
-    let file = parse_file(text)?;
+    let file = parse_file(text, &options())?;
     let (given, env) = (Given::default(), |_: &str| None);
     let sources = Sources { given: &given, env, file, file_path: Path::new("it") };
     let mut understood = Vec::new();
