@@ -18,9 +18,7 @@ fn sparse(count: usize) -> Vec<Content> {
 /// Pages that were packed and only read since.
 fn unchanged(world: &World) -> (Memory, Vec<Content>) {
     let contents = sparse(PAGES);
-    let memory = world.map_with(&contents);
-    world.assert_survives(memory, &contents);
-    assert_eq!(world.resident(memory), PAGES);
+    let memory = world.map_clean(&contents);
     assert!(world.engine.pooled_copies() > 0);
     (memory, contents)
 }

@@ -126,6 +126,14 @@ impl World {
         memory
     }
 
+    /// Memory of which all was stored and has come back, and that nobody has written since.
+    pub(crate) fn map_clean(&self, contents: &[Content]) -> Memory {
+        let memory = self.map_with(contents);
+        self.assert_survives(memory, contents);
+        assert_eq!(self.resident(memory), contents.len());
+        memory
+    }
+
     pub(crate) fn resident(&self, memory: Memory) -> usize {
         let mut residency = vec![0; memory.pages()];
         self.engine.residency(memory.address(), &mut residency).unwrap();

@@ -180,6 +180,22 @@ impl SlotAllocator {
         }
     }
 
+    /// What follows a cluster on a list, or is first there.
+    fn set_next(&self, home: &mut Holds, list: usize, before: u32, next: u32) {
+        match before {
+            NONE => home.head[list] = next,
+            before => self.next[before as usize].store(next, Relaxed),
+        }
+    }
+
+    /// What comes before a cluster on a list, or is last there.
+    fn set_prev(&self, home: &mut Holds, list: usize, after: u32, prev: u32) {
+        match after {
+            NONE => home.tail[list] = prev,
+            after => self.prev[after as usize].store(prev, Relaxed),
+        }
+    }
+
     pub(super) fn link(&self, home: &mut Holds, cluster: u32, to: u32, in_front: bool) {
         if let list @ FREE..=WAITING = to {
             let list = list as usize;
@@ -187,14 +203,8 @@ impl SlotAllocator {
                 if in_front { (NONE, home.head[list]) } else { (home.tail[list], NONE) };
             self.prev[cluster as usize].store(before, Relaxed);
             self.next[cluster as usize].store(after, Relaxed);
-            match before {
-                NONE => home.head[list] = cluster,
-                before => self.next[before as usize].store(cluster, Relaxed),
-            }
-            match after {
-                NONE => home.tail[list] = cluster,
-                after => self.prev[after as usize].store(cluster, Relaxed),
-            }
+            self.set_next(home, list, before, cluster);
+            self.set_prev(home, list, after, cluster);
             self.shelves[self.home(cluster)].counts[list].fetch_add(1, Relaxed);
         }
         self.set_state(home, cluster, to);
@@ -208,14 +218,8 @@ impl SlotAllocator {
         let list = list as usize;
         let before = self.prev[cluster as usize].load(Relaxed);
         let after = self.next[cluster as usize].load(Relaxed);
-        match before {
-            NONE => home.head[list] = after,
-            before => self.next[before as usize].store(after, Relaxed),
-        }
-        match after {
-            NONE => home.tail[list] = before,
-            after => self.prev[after as usize].store(before, Relaxed),
-        }
+        self.set_next(home, list, before, after);
+        self.set_prev(home, list, after, before);
         self.shelves[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
     }
 
