@@ -128,6 +128,10 @@ pub(crate) struct RunArgs {
     #[arg(long, hide_short_help = true)]
     pub(super) no_io_uring: bool,
 
+    /// Mechanisms to switch off; for developers
+    #[arg(long, value_name = "NAME,...", hide = true)]
+    pub(super) without: Option<String>,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub(super) program: Vec<OsString>,

@@ -4,6 +4,7 @@
 use crate::base::page::PageNo;
 use crate::codec::Scratch;
 use crate::core::state::Core;
+use crate::policy::mechanism::Mechanism;
 use crate::store::bounce::Buffer;
 use crate::store::pool::SLAB_BYTES;
 use softswap_sys::PAGE_SIZE;
@@ -103,7 +104,10 @@ impl Core {
         fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> bool,
     ) {
         let standby = &self.stores.standby;
-        if !standby.is_on() || self.policies.admission.comes_in_streams(page) {
+        if !self.policies.has(Mechanism::Standby)
+            || !standby.is_on()
+            || self.policies.admission.comes_in_streams(page)
+        {
             return;
         }
         let mut room = None;

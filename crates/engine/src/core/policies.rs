@@ -5,6 +5,7 @@ use crate::policy::admission::Admission;
 use crate::policy::clock::Clock;
 use crate::policy::codec_choice::CodecChoice;
 use crate::policy::grace::Grace;
+use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::Partition;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
@@ -16,6 +17,8 @@ use std::sync::atomic::AtomicBool;
 
 /// What is decided, and by what.
 pub(crate) struct Policies {
+    /// What is switched off.
+    pub(crate) without: Without,
     /// Which pages are cold.
     pub(crate) clock: Clock,
     /// How much longer those stay that do not pack.
@@ -52,22 +55,34 @@ impl Policies {
         budget_bytes: usize,
         contexts: usize,
         (partition, codec): (Partition, Choice),
+        without: Without,
     ) -> io::Result<Policies> {
         let budget_pages = budget_bytes / PAGE_SIZE;
         Ok(Policies {
+            without,
             clock: Clock::new(window_pages, budget_pages)?,
             grace: Grace::default(),
             admission: Admission::new(window_pages)?,
             partition,
             write_load: WriteLoad::default(),
-            readahead: Readahead::new(budget_pages),
+            readahead: Readahead::new(budget_pages, without),
             offset_prefetch: OffsetPrefetch::new(window_pages)?,
             stored_copies: StoredCopies::new(window_pages)?,
             codec: Selector::new(codec),
-            codec_choice: CodecChoice::new(budget_bytes, contexts),
+            codec_choice: CodecChoice::new(
+                budget_bytes,
+                contexts,
+                !without.has(Mechanism::CodecChoice),
+            ),
             pool_shrinks: AtomicBool::new(false),
             recompresses: AtomicBool::new(false),
         })
+    }
+
+    /// Whether a mechanism is switched on.
+    #[must_use]
+    pub(crate) fn has(&self, mechanism: Mechanism) -> bool {
+        !self.without.has(mechanism)
     }
 
     /// Whether nobody asked for a codec.

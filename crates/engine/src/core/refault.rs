@@ -4,6 +4,7 @@
 use crate::base::page::{PageNo, Place};
 use crate::core::state::Core;
 use crate::policy::clock::PREFETCHED;
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::PoolView;
 use crate::policy::refault::Weight;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
@@ -19,6 +20,9 @@ impl Core {
                 let is_in_stream = self.policies.admission.comes_in_streams(page);
                 let left = if is_in_stream { u64::MAX } else { distance };
                 self.stores.standby.note_return(left, self.slots_of_others());
+                if !is_in_stream {
+                    self.policies.partition.found_unpacked(distance);
+                }
             }
             Place::Pool { .. } => {
                 let pool = &self.stores.pool;
@@ -62,7 +66,9 @@ impl Core {
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        self.stores.may_write() && self.policies.admission.passes(page)
+        self.stores.may_write()
+            && self.policies.has(Mechanism::Admission)
+            && self.policies.admission.passes(page)
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that
@@ -73,7 +79,11 @@ impl Core {
         if place == Place::Vacant {
             return policies.clock.heat_of_new(page);
         }
-        let weight = if is_shared { Weight::EVEN } else { policies.partition.weight(place) };
+        if !policies.has(Mechanism::RefaultDistance) {
+            return policies.clock.heat_of_new(page);
+        }
+        let is_even = is_shared || !policies.has(Mechanism::CostWeight);
+        let weight = if is_even { Weight::EVEN } else { policies.partition.weight(place) };
         policies.clock.heat_of_refault(page, memory.budget.pages(), weight)
     }
 

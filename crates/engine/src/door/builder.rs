@@ -7,6 +7,7 @@ use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Partition;
 use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
@@ -154,9 +155,10 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
 fn steering(config: &Config, cpus: usize) -> Steering {
     let processors = Processors::open();
     let most = processors.as_ref().map_or(1, Processors::most);
+    let steers = config.steer && !config.without.has(Mechanism::Steering);
     Steering {
         pressure: Pressure::shared(cpus, Load::open()),
-        processor_waits: Arc::new(ProcessorWaits::new(config.steer, most)),
+        processor_waits: Arc::new(ProcessorWaits::new(steers, most)),
         processors,
     }
 }
@@ -206,14 +208,20 @@ fn assemble(
     let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
     // A limit is of whole slabs: it would never get to anything else.
     let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
-    let is_auto = config.pool == PoolLimit::Auto;
+    let is_auto = config.pool == PoolLimit::Auto && !config.without.has(Mechanism::Partition);
     let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let policies = Policies {
         pool_shrinks: AtomicBool::new(config.shrink_pool),
         recompresses: AtomicBool::new(config.recompress),
-        ..Policies::new(window.pages(), memory, contexts.count(), (partition, config.codec))?
+        ..Policies::new(
+            window.pages(),
+            memory,
+            contexts.count(),
+            (partition, config.codec),
+            config.without,
+        )?
     };
     let stores = Stores {
         pool,

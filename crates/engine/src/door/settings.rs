@@ -6,6 +6,7 @@
 //! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
 
 use crate::codec::Choice;
+use crate::policy::mechanism::Without;
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;
@@ -269,6 +270,8 @@ settings! {
     /// Move a thread to the processor where it waits least for pages; may be
     /// changed later.
     STEER steer: bool = true;
+    /// Mechanisms that are switched off; for developers.
+    WITHOUT without: Without = Without::default();
 }
 
 /// Prefix of the variables that carry a [`Config`] to the runtime.

@@ -102,11 +102,12 @@ struct Gains {
 }
 
 impl CodecChoice {
-    /// For a budget of so many bytes, and so many contexts. LZ4 packs at first.
+    /// For a budget of so many bytes, and so many contexts. LZ4 packs at first, and always
+    /// where it is not to be `on`.
     #[must_use]
-    pub(crate) fn new(budget_bytes: usize, contexts: usize) -> CodecChoice {
+    pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CodecChoice {
         CodecChoice {
-            may_be_dense: contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
+            may_be_dense: on && contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             is_dense: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             packed: AtomicU64::new(0),
@@ -306,7 +307,7 @@ mod tests {
 
     /// The dense codec packs twice as dense, and takes 4 us longer, 6 both ways.
     fn density(budget_bytes: usize) -> CodecChoice {
-        let density = CodecChoice::new(budget_bytes, 13);
+        let density = CodecChoice::new(budget_bytes, 13, true);
         let (fast, dense) = (Sample { bytes: 1024, ns: 4000 }, Sample { bytes: 512, ns: 8000 });
         (0..LEAST_PROBES).for_each(|_| density.note_tried(Packer::Lz4, fast, dense));
         density
@@ -362,10 +363,11 @@ mod tests {
 
     #[test]
     fn with_little_memory_or_nothing_tried_lz4_packs() {
-        for density in [density(BUDGET / 4), CodecChoice::new(BUDGET, 13)] {
+        for density in [density(BUDGET / 4), CodecChoice::new(BUDGET, 13, true)] {
             assert_eq!(looks_until(&density, DENSE, LOOK_PAGES), None);
         }
-        let (small, large) = (CodecChoice::new(BUDGET / 4, 13), CodecChoice::new(BUDGET, 13));
+        let (small, large) =
+            (CodecChoice::new(BUDGET / 4, 13, true), CodecChoice::new(BUDGET, 13, true));
         small.found_on_disk(0);
         assert!((0..1000).all(|_| small.to_try(Packer::Lz4).is_none() && large.to_try(Packer::Lz4).is_none()));
         large.found_on_disk(u64::MAX);

@@ -1,6 +1,7 @@
 //! Decisions: eviction (a clock, refault distances), admission to the pool, how large
 //! the pool is, the codec, readahead. Nothing here knows a store.
 
+pub mod mechanism;
 pub(crate) mod grace;
 pub mod refault;
 pub mod clock;

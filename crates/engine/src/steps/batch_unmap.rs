@@ -13,9 +13,10 @@
 //! while the program has nothing by which memory is pinned for longer than a system call.
 
 use crate::base::page::{Claim, PageNo, Place};
-use crate::core::Memory;
+use crate::core::{Core, Memory};
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
+use crate::policy::mechanism::Mechanism;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Writes;
 
@@ -32,10 +33,13 @@ const SHOOTDOWNS_PER_SPAN: usize = 3;
 pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 
 /// Whether a batch had better be unmapped here than moved: it costs fewer shootdowns.
-pub(crate) fn is_better(memory: &Memory, victims: &[Victim<'_>]) -> bool {
+pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
+    let memory = &core.memory;
     // Without MOVE each page would be copied and dropped as well.
     !memory.window.uses_move()
-        || (memory.pinners.is_safe_now() && takes_fewer_shootdowns(memory, victims))
+        || (core.policies.has(Mechanism::BatchUnmap)
+            && memory.pinners.is_safe_now()
+            && takes_fewer_shootdowns(memory, victims))
 }
 
 /// Whether this takes fewer TLB shootdowns than moving each run of victims.

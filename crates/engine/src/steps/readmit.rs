@@ -16,6 +16,7 @@ use crate::codec::packed_slot;
 use crate::codec::{Codec, MAX_PACKED_BYTES};
 use crate::core::Core;
 use crate::memory::context::Context;
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::steps::relocate::GROUP_PAGES;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,6 +59,7 @@ pub(crate) fn neighbours(
 fn may_be(core: &Core, context: &Context) -> bool {
     // In a fork memory stays as it is.
     context.may_reclaim
+        && core.policies.has(Mechanism::Readmit)
         && core.stores.may_write()
         && !core.policies.pool_shrinks.load(Relaxed)
         && !core.policies.partition.gives_way()

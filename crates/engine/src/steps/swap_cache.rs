@@ -23,6 +23,7 @@ use crate::base::likelihood::likelihood;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::{Counter, Stats};
 use crate::core::{Core, Stores};
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::policy::stored_copies::{Stays, TOO_LIKELY, TOO_LIKELY_WITHOUT};
 use crate::store::pool::Handle;
@@ -61,7 +62,10 @@ pub(crate) fn stays(
         // pool costs it nothing.
         return Stays::Copy;
     }
+    let has = |mechanism| core.policies.has(mechanism);
     let is_room = match place {
+        Place::Slot { .. } | Place::Packed { .. } if !has(Mechanism::SwapCache) => false,
+        Place::Pool { .. } if !has(Mechanism::PoolCopies) => false,
         Place::Slot { slot } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,
@@ -73,7 +77,13 @@ pub(crate) fn stays(
         |soon| is_promising(soon, TOO_LIKELY) && (is_touched || is_promising(!soon, TOO_LIKELY));
     match is_room {
         true if is_worth_a_copy(comes_soon) => Stays::Copy,
-        false if is_touched && is_promising(comes_soon, TOO_LIKELY_WITHOUT) => Stays::Protection,
+        false
+            if is_touched
+                && has(Mechanism::Protection)
+                && is_promising(comes_soon, TOO_LIKELY_WITHOUT) =>
+        {
+            Stays::Protection
+        }
         _ => Stays::Nothing,
     }
 }

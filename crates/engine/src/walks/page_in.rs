@@ -12,6 +12,7 @@ use crate::core::errors::FaultError;
 use crate::core::{Core, Memory};
 use crate::memory::context::{Context, Contexts};
 use crate::policy::clock::HOT;
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Stopwatch;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
 use crate::steps::decompress;
@@ -160,13 +161,15 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
 /// come and left.
 fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch)) -> (Wanted, u8) {
     core.note_return(page, place);
+    let has = |mechanism| core.policies.has(mechanism);
     let (most, may_read_offsets) = match touch {
         // What follows is on its way.
         _ if touch.is_asked_for() => (1, false),
         // Nothing comes along from elsewhere, and looking costs what it costs.
         _ if place.in_slot().is_none() => (1, false),
+        _ if !has(Mechanism::FaultReadahead) => (1, has(Mechanism::OffsetPrefetch)),
         _ => match readahead::neighbours(&core.memory.pages, page, || core.resident_of_all()) {
-            1 => (1, true),
+            1 => (1, has(Mechanism::OffsetPrefetch)),
             most => (most, false),
         },
     };
@@ -252,7 +255,9 @@ fn publish(
 /// would be touched next, and brought in where touches go on.
 fn look_ahead(core: &Core, page: PageNo, tier: Tier, (access, touch): (Access, Touch)) {
     match tier {
-        Tier::Zero if access == Access::Write => fault_around::run_ahead(core, page),
+        Tier::Zero if access == Access::Write && core.policies.has(Mechanism::FaultAround) => {
+            fault_around::run_ahead(core, page);
+        }
         Tier::Standby | Tier::Pool | Tier::Disk => {
             let lost = core.policies.readahead.expect(page, touch, &ahead(&core.memory));
             if lost > 0 {

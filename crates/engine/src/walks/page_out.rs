@@ -1,5 +1,6 @@
 //! Walk 1, a page goes out: victim -> unmap -> fill | pool | bounce -> slot -> extent ->
-//! write -> publish. [`page_out`] and [`store`] are the walk, in ten steps.
+//! write -> publish. [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10)
+//! are the walk.
 //!
 //! Clean victims are dropped where they are ([`clean_reclaim`]); those with a copy leave
 //! for that. Others leave in a batch, where that takes fewer TLB shootdowns
@@ -15,6 +16,7 @@ use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
 use crate::policy::grace::Grace;
+use crate::policy::mechanism::Mechanism;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress;
@@ -64,7 +66,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let found = claim_victims(core, &mut victims);
     // 2. Those that nobody has written since they came in are set apart.
     let (clean, dirty) = clean_first(&mut victims[..found]);
-    // 3. Clean pages are dropped where they lie. Those with a copy have left then.
+    // 3. Clean pages are dropped where they lie: those that are stored already have left then.
     let has_buffer = reclaim_clean(core, context, (clean, dirty), &mut outcome);
     // 4. Pages that lie apart are unmapped in a batch, where that takes fewer shootdowns.
     if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
@@ -87,7 +89,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
 
 fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
     let (policies, memory) = (&core.policies, &core.memory);
-    let times = policies.grace.times();
+    let times = if policies.has(Mechanism::PassingOver) { policies.grace.times() } else { 1 };
     policies.clock.claim_victims(&memory.pages, &memory.space, times, victims)
 }
 
@@ -163,7 +165,7 @@ fn unmap_batch(
     victims: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) -> bool {
-    if !batch_unmap::is_better(&core.memory, victims) {
+    if !batch_unmap::is_better(core, victims) {
         return false;
     }
     let buffer = core.stores.bounce.take(current_cpu(), victims.len());
@@ -225,7 +227,7 @@ fn store_unmapped(
     (for_disk, waiting)
 }
 
-/// Where a page can go without being written: into DRAM, or back to its copy.
+/// Where a page can go without being written: into DRAM (steps 6 and 7), or back to its copy.
 fn place_without_write(
     core: &Core,
     context: &mut Context,
@@ -279,7 +281,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
             publish_in_dram(held, place, outcome);
             continue;
         }
-        // 8. The rest is copied to a bounce buffer.
+        // 8. The rest is copied to a bounce buffer, and gets slots (`write_staged`).
         if buffer.is_none() {
             buffer = core.buffer(staged.count());
         }
@@ -320,6 +322,7 @@ fn write_staged(
     outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
+        // 8. Slots of one cluster, as far as it has them.
         let slots = match allocate(stores, pages.len() - done) {
             Ok(slots) => slots,
             Err(full) => {

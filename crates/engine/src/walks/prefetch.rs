@@ -12,6 +12,7 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
+use crate::policy::mechanism::Mechanism;
 use crate::policy::prefetch::readahead;
 use crate::policy::prefetch::window::{Pages, REQUEST_PAGES, ReadRequest};
 use crate::steps::decompress;
@@ -62,7 +63,8 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let Range { start, end } = request.range();
     let end = end.min(core.memory.window.pages() as PageNo);
     let marker = request.marker();
-    let (mut page, mut to_cache) = (start, marker);
+    let is_cached = core.policies.has(Mechanism::MarkerCache);
+    let (mut page, mut to_cache) = (start, marker.filter(|_| is_cached));
     while page < end {
         let pages = request.pages(page..end);
         let Some(next) = from_disk(core, context, pages, end, (marker, to_cache.take())) else {

@@ -11,6 +11,7 @@ use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::core::errors::{Exhausted, NoSlot};
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
+use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
 use crate::walks::page_out;
@@ -206,6 +207,7 @@ pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
         || core.policies.write_load.spares_the_disk() && !core.policies.partition.disk_dominates();
     let other = core.other_bytes();
     if core.memory.budget.is_comfortable(other)
+        || !core.policies.has(Mechanism::KeepRoom)
         || !(are_many() && is_spared())
         || is_pool_high(core)
     {
@@ -259,7 +261,8 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
         core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(core, contexts);
         core.memory.pinners.look();
-        let condensed = core.policies.codec_choice.take_wish()
+        let condensed = core.policies.has(Mechanism::Condense)
+            && core.policies.codec_choice.take_wish()
             && pool_upkeep::condense(core, &mut contexts.claim_background()) > 0;
         if core.memory.budget.is_comfortable(core.other_bytes()) {
             let nap_ns = at_ease.step(core, contexts);

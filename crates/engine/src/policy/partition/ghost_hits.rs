@@ -19,6 +19,8 @@ pub(super) struct GhostHits {
     /// Faults from the pool on pages that had been resident with so many steps more for
     /// resident pages, and one.
     resident: Counts,
+    /// The same of faults from the disk on pages that do not pack: no pool had held them.
+    unpacked: Counts,
     /// Of all others, those on pages that had been on the disk by then: from so many
     /// steps on, and until so many, when they would be resident.
     lost_from: Counts,
@@ -33,6 +35,8 @@ pub(super) struct GhostHits {
 pub(super) struct Seen {
     /// With so many more for resident pages, faults from the pool that had been none.
     pub(super) resident: [u32; STEPS + 1],
+    /// Faults from the disk, on pages that do not pack, that had been none.
+    pub(super) unpacked: [u32; STEPS + 1],
     /// And those that had been from the disk.
     pub(super) lost: [u32; STEPS + 1],
     /// With so many more for the pool, faults from the disk that had been from there.
@@ -58,6 +62,15 @@ impl GhostHits {
     /// A touched page was in the pool, and of that nothing is known.
     pub(super) fn note_unknown(&self) {
         self.settles();
+    }
+
+    /// A touched page was on the disk, and does not pack. It had been resident with more than
+    /// `until_resident` steps more for resident pages.
+    pub(super) fn note_unpacked(&self, until_resident: usize) {
+        if !self.settles() && until_resident < STEPS {
+            self.events.fetch_add(1, Relaxed);
+            add(&self.unpacked, until_resident);
+        }
     }
 
     /// A touched page was on the disk. It had been in the pool with more than
@@ -103,7 +116,12 @@ impl GhostHits {
         let (from, until) = (sums(&self.lost_from), sums(&self.lost_until));
         // Noted one after the other: the second of two may be missing yet.
         let lost = std::array::from_fn(|steps| from[steps].saturating_sub(until[steps]));
-        Seen { resident: sums(&self.resident), lost, pooled: sums(&self.pooled) }
+        Seen {
+            resident: sums(&self.resident),
+            unpacked: sums(&self.unpacked),
+            lost,
+            pooled: sums(&self.pooled),
+        }
     }
 }
 

@@ -231,6 +231,15 @@ impl Partition {
         self.ghost_hits.note_pooled(until_resident, until_lost);
     }
 
+    /// A touched page was on the disk because it does not pack, and so many had left since it
+    /// did.
+    pub(crate) fn found_unpacked(&self, distance: u64) {
+        if self.is_on() {
+            let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
+            self.ghost_hits.note_unpacked(bytes / self.step_bytes);
+        }
+    }
+
     /// A touched page was on the disk, packed, and the pool would have had to hold so
     /// many more for it.
     pub(crate) fn found_on_disk(&self, more: u64, pool: PoolView) {
@@ -331,19 +340,23 @@ impl Look<'_> {
         let bytes = self.bytes(towards, steps)?;
         let (pool_ns, disk_ns) = self.prices_ns;
         let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
-        let pool_ns = pool_ns as f64;
+        let (pool_ns, disk_ns) = (pool_ns as f64, disk_ns as f64);
         // Pages that have to be packed, and touched ones that are unpacked again.
         let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
                 // What resident pages lose is not seen, but how much they would gain.
-                let lost_ns = steepest(&self.seen.resident) * self.steps(bytes) * pool_ns;
+                let slope_ns = steepest(&self.seen.resident) * pool_ns
+                    + steepest(&self.seen.unpacked) * disk_ns;
+                let lost_ns = slope_ns * self.steps(bytes);
                 Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, reading_ns: 0.0 }
             }
             Towards::Resident => {
                 let freed_bytes = self.freed_bytes(bytes);
-                let gained_ns = within(&self.seen.resident, self.steps(freed_bytes)) * pool_ns;
+                let freed = self.steps(freed_bytes);
+                let gained_ns = within(&self.seen.resident, freed) * pool_ns
+                    + within(&self.seen.unpacked, freed) * disk_ns;
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
                 let writing_ns = (passed_on * self.partition.costs.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;

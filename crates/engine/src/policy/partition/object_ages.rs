@@ -53,8 +53,8 @@ impl Samples {
     }
 }
 
-/// ObjectAges that so many sixteenths of the objects have not come to, in pages that left since;
-/// more than any while nothing is known.
+/// The ages that 0, 1, 2 ... sixteenths of the objects are below, in pages that left memory since
+/// (a refault distance); `u64::MAX` while nothing is known.
 #[derive(Debug)]
 pub(super) struct ObjectAges([AtomicU64; STEPS]);
 

@@ -38,6 +38,11 @@ impl Accuracy {
         }
     }
 
+    /// How many pages a window may have at best.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// How many pages a window may have.
     pub(crate) fn longest(&self) -> usize {
         self.longest.load(Relaxed)

@@ -24,6 +24,7 @@
 //! marker is that of Linux's readahead, there a flag of a cached page.)
 
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
+use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::prefetch::accuracy::Accuracy;
 use crate::policy::prefetch::strides::Strides;
 use crate::policy::prefetch::window::{
@@ -105,6 +106,7 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
 /// The streams that are followed, and what is asked for on their behalf.
 #[derive(Debug)]
 pub(crate) struct Readahead {
+    without: Without,
     markers: [AtomicU64; MARKERS],
     /// Requests made for and not yet begun, in turn.
     queue: ArrayQueue<u64>,
@@ -130,8 +132,9 @@ pub(crate) struct Readahead {
 impl Readahead {
     /// For a budget of so many pages.
     #[must_use]
-    pub(crate) fn new(budget_pages: usize) -> Readahead {
+    pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
         Readahead {
+            without,
             markers: [const { AtomicU64::new(0) }; MARKERS],
             queue: ArrayQueue::new(
                 (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS),
@@ -153,7 +156,8 @@ impl Readahead {
 
     /// Says whether somebody brings in what is asked for: only then is it.
     pub(crate) fn serve(&self, on: bool) {
-        self.is_served.store(on, Ordering::Relaxed);
+        let is_on = on && !self.without.has(Mechanism::Readahead);
+        self.is_served.store(is_on, Ordering::Relaxed);
     }
 
     /// Whether the touched page is a marker; it is none from then on.
@@ -220,9 +224,17 @@ impl Readahead {
         let (others, lost) = self.others();
         // Many streams side by side share what may be there ahead of touches, or they
         // push each other's pages out.
-        let longest = (self.all / (others + 1)).clamp(FIRST_WINDOW, self.accuracy.longest());
+        let longest = (self.all / (others + 1)).clamp(FIRST_WINDOW, self.longest());
         let next = window.next(longest).and_then(|next| ahead.first_missing(next));
         Some(lost + next.map_or(0, |next| u64::from(self.ask(next))))
+    }
+
+    fn longest(&self) -> usize {
+        if self.without.has(Mechanism::Accuracy) {
+            self.accuracy.most()
+        } else {
+            self.accuracy.longest()
+        }
     }
 
     /// How many streams are followed, and how many windows have not been reached in
@@ -266,7 +278,10 @@ impl Readahead {
             }
             Touch::Alone => {
                 // Its touches so far make it as good as known.
-                let strided = self.strides.note(page);
+                let strided = match self.without.has(Mechanism::Strides) {
+                    true => None,
+                    false => self.strides.note(page),
+                };
                 let lost = strided.map_or(0, |it| self.lead_on(page, it, STREAM_FAULTS - 1, ahead));
                 lost + self.lead_on(page, UP, 1, ahead) + self.lead_on(page, DOWN, 1, ahead)
             }

@@ -14,7 +14,7 @@ const RESIDENT: Place = Place::resident(1);
 const END: PageNo = 1000;
 
 fn served() -> Readahead {
-    let streams = Readahead::new(1 << 20);
+    let streams = Readahead::new(1 << 20, Without::default());
     streams.serve(true);
     streams
 }
@@ -213,7 +213,7 @@ fn a_stream_ends_with_the_first_page_or_the_last() {
 
 #[test]
 fn a_window_is_never_longer_than_the_budget_allows() {
-    let streams = Readahead::new(20 * BUDGET_SHARE);
+    let streams = Readahead::new(20 * BUDGET_SHARE, Without::default());
     streams.serve(true);
     let mut touched = window(50, 8, UP);
     let mut lengths = Vec::new();
@@ -229,7 +229,7 @@ fn a_window_is_never_longer_than_the_budget_allows() {
 
 #[test]
 fn streams_side_by_side_have_shorter_windows() {
-    let streams = Readahead::new(64 * ALL_SHARE);
+    let streams = Readahead::new(64 * ALL_SHARE, Without::default());
     streams.serve(true);
     let mut longest = |index: u64| {
         streams.go_on(Touch::Marker(window(index * 100, 64, UP)), &NOTHING_THERE_FAR);
@@ -285,7 +285,7 @@ fn no_page_comes_along_that_is_a_marker_yet_to_be_reached() {
 #[test]
 fn a_full_queue_asks_for_no_more_and_what_is_in_it_comes_in_turn() {
     // Room for four requests.
-    let streams = Readahead::new(4 * REQUEST_PAGES * QUEUE_SHARE);
+    let streams = Readahead::new(4 * REQUEST_PAGES * QUEUE_SHARE, Without::default());
     streams.serve(true);
     let at = |index: u64| window(index * 8, 8, UP);
     for index in 0..9 {

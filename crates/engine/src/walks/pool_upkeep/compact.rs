@@ -5,12 +5,16 @@ use crate::base::page::PageNo;
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::Context;
+use crate::policy::mechanism::Mechanism;
 use crate::steps::swap_cache;
 use crate::store::pool::Handle;
 
 /// Empties the sparsest slab into the gaps of others, where that is worth while.
 /// Returns how many pages moved.
 pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
+    if !core.policies.has(Mechanism::Compaction) {
+        return 0;
+    }
     let Some(slab) = core.stores.pool.sparsest() else { return 0 };
     let mut moved = 0;
     core.stores.pool.each_object(slab, |page, handle| {
