@@ -4,8 +4,6 @@
 mod common;
 use common::{Content, Setup, World, assert_holds, page_of, read_in_threads};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::codec::{Choice, Packer};
-use softswap_engine::door::live_settings;
 use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
 use softswap_engine::store::io::sim::Fault;
@@ -68,15 +66,6 @@ fn one_read_brings_all_of_a_slot_where_the_pool_has_room() {
 }
 
 #[test]
-fn a_pool_that_sends_pages_on_takes_none_back() {
-    let (world, memory, contents) = world_with_packed(&Setup::default());
-    world.engine.set_pool_limit(PoolLimit::Percent(LARGE));
-    live_settings::set(&world.engine, "pool.shrink", "on").unwrap();
-    touch_all(&world, memory, &contents);
-    assert_eq!(world.count(Counter::PagesRegained), 0);
-}
-
-#[test]
 fn slots_whose_pages_are_back_are_free_and_what_is_discarded_is_gone() {
     // Room for what one round leaves on the disk, and for what the pool refuses while its
     // own pages are on their way there. Two rounds have no room.
@@ -129,29 +118,4 @@ fn nothing_is_taken_from_a_slot_that_cannot_be_read_or_trusted() {
         assert_holds(memory, &contents);
         assert!(world.count(Counter::PagesRegained) > 0);
     }
-}
-
-#[test]
-fn what_another_codec_packed_is_packed_anew_and_stays_what_it_is() {
-    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    const PAGES: u64 = 8_000;
-    let contents: Vec<_> = (0..PAGES).map(Content::Text).collect();
-    let memory = world.map_with(&contents);
-    world.evict(memory);
-    let stored_bytes = || {
-        world.engine.note_peaks();
-        world.count(Counter::PoolStoredBytes)
-    };
-    let before = stored_bytes();
-    world.engine.condense_now();
-    assert_eq!((world.count(Counter::PagesRecompressed), stored_bytes()), (0, before));
-    world.engine.codec().set(Choice::Fixed(Some(Packer::Zstd { level: 1 })));
-    world.engine.condense_now();
-    let (condensed, after) = (world.count(Counter::PagesRecompressed), stored_bytes());
-    assert!(condensed > PAGES * 9 / 10, "{condensed}");
-    assert!(after < before * 3 / 4, "{before} and {after} bytes");
-    assert_holds(memory, &contents);
-    live_settings::set(&world.engine, "codec", "lz4").unwrap();
-    world.assert_survives(memory, &contents);
-    world.assert_within_budget();
 }

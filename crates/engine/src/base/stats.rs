@@ -160,12 +160,10 @@ counters! {
     PagesRegained,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
-    /// Of the pages that went on to the swap area, those sent by the shrinker.
-    PagesShrunk,
-    /// Pages of the pool packed again by the dense codec.
-    PagesRecompressed,
+    /// Old pages of the pool packed anew by the dense codec.
+    PagesRepacked,
     /// Bytes that this saved.
-    RecompressedSavedBytes,
+    RepackSavedBytes,
     /// Objects in the pool when last looked at.
     PoolObjects,
     /// Their bytes.

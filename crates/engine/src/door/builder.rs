@@ -212,17 +212,13 @@ fn assemble(
     let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
-    let policies = Policies {
-        pool_shrinks: AtomicBool::new(config.shrink_pool),
-        recompresses: AtomicBool::new(config.recompress),
-        ..Policies::new(
-            window.pages(),
-            memory,
-            contexts.count(),
-            (partition, config.codec),
-            config.without,
-        )?
-    };
+    let policies = Policies::new(
+        window.pages(),
+        memory,
+        contexts.count(),
+        (partition, config.codec),
+        config.without,
+    )?;
     let stores = Stores {
         pool,
         areas,

@@ -20,7 +20,6 @@ use crate::store::pool::Handle;
 use crate::store::swap::Backing;
 use crate::walks::mapping;
 use crate::walks::page_in;
-use crate::walks::pool_upkeep::{self, Recompressor};
 use crate::walks::prefetch;
 use crate::walks::reclaim;
 use softswap_sys::PAGE_SIZE;
@@ -129,18 +128,6 @@ impl Engine {
             true => PoolLimit::Auto,
             false => PoolLimit::Bytes(self.core.stores.pool.limit_bytes() as u64),
         }
-    }
-
-    /// Whether pages of the pool go to the swap area before it is full.
-    #[must_use]
-    pub(crate) fn pool_shrinks(&self) -> &AtomicBool {
-        &self.core.policies.pool_shrinks
-    }
-
-    /// Whether idle pages of the pool are packed again.
-    #[must_use]
-    pub(crate) fn recompresses(&self) -> &AtomicBool {
-        &self.core.policies.recompresses
     }
 
     /// Whether threads are moved to where they wait least for pages; may be changed
@@ -472,28 +459,6 @@ impl Engine {
             self.core.stores.pool.damage(Handle::from_bits(handle), bit);
         }
         matches!(place, Place::Pool { .. })
-    }
-
-    /// Packs what is idle in the pool again, however busy processors are; for
-    /// tests and benches. Ends when a whole round finds nothing to do.
-    pub fn recompress_now(&self) {
-        let mut recompressor = Recompressor::default();
-        while !recompressor.has_settled(&self.core) {
-            recompressor.advance(&self.core, &self.contexts);
-        }
-    }
-
-    /// Packs all of the pool anew that the codec of now has not; for tests.
-    pub fn condense_now(&self) {
-        let objects = self.core.stores.pool.objects();
-        let mut seen = 0;
-        while seen < objects {
-            let mut context = self.contexts.claim_background();
-            match pool_upkeep::condense(&self.core, &mut context) {
-                0 => return,
-                count => seen += count,
-            }
-        }
     }
 
     /// Waits until no other thread has anything under way, and keeps it so.

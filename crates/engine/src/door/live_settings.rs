@@ -39,7 +39,7 @@ macro_rules! switch {
 }
 
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 8] = [
+pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "bounce.peak",
         values: "0, to let it begin again",
@@ -99,16 +99,6 @@ pub const SETTINGS: [Setting; 8] = [
             Ok(())
         },
     },
-    switch!(
-        "pool.recompress",
-        recompresses,
-        "pack idle compressed pages again, denser, when processors are idle"
-    ),
-    switch!(
-        "pool.shrink",
-        pool_shrinks,
-        "send compressed pages to the swap area before the pool is full"
-    ),
 ];
 
 fn show_switch(switch: &AtomicBool) -> String {

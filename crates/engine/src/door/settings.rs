@@ -249,12 +249,6 @@ settings! {
     RESERVE reserve_bytes: u64 = 512 << 20;
     /// What compressed pages may take of the budget; may be changed later.
     POOL pool: PoolLimit = PoolLimit::Auto;
-    /// Send pages of the pool to the swap area before it is full; may be
-    /// changed later.
-    SHRINK_POOL shrink_pool: bool = false;
-    /// Pack idle pages of the pool again, by a denser codec; may be changed
-    /// later.
-    RECOMPRESS recompress: bool = false;
     /// Encrypt what is written to the swap areas.
     ENCRYPT encrypt: bool = true;
     /// What packs pages before they leave DRAM; may be changed later.

@@ -45,10 +45,8 @@ mechanisms! {
     Admission = "admission";
     /// Without it the pool's limit stays as it is at first.
     Partition = "partition";
-    /// Without it LZ4 packs where no codec was asked for.
-    CodecChoice = "codec_choice";
-    /// Without it what LZ4 has packed stays so when zstd packs.
-    Condense = "condense";
+    /// Without it LZ4 alone packs where no codec was asked for.
+    DenseTier = "dense_tier";
     /// Without it pages that share a slot with a touched one stay there.
     Readmit = "readmit";
     /// Without it nothing is kept of what has just left for a slot.

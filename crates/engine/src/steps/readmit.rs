@@ -6,8 +6,7 @@
 //! whoever touches these pages does not wait for the disk. They are looked for beside the
 //! touched one: what goes on together mostly lies together.
 //!
-//! Not while the balance gives the pool's memory to resident pages, or the shrinker sends
-//! pages on: what the pool takes back then would have to be written again. And not in a
+//! Not while the partition gives the pool's memory to resident pages: what the pool takes back then would have to be written again. And not in a
 //! forked child, which may not write: what it has in its parent's slots costs it nothing.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy};
@@ -19,7 +18,6 @@ use crate::memory::context::Context;
 use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
 use crate::steps::relocate::GROUP_PAGES;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Stores in the pool what a slot, of which `copy` is the content, holds of pages beside
 /// `page`. That page's own claim keeps the slot as it is meanwhile.
@@ -43,7 +41,6 @@ pub(crate) fn neighbours(
             continue;
         }
         if !has_room(core) {
-            want_room(core);
             break;
         }
         let Some(claim) = core.memory.pages.try_claim(near, seen) else { continue };
@@ -61,16 +58,7 @@ fn may_be(core: &Core, context: &Context) -> bool {
     context.may_reclaim
         && core.policies.has(Mechanism::Readmit)
         && core.stores.may_write()
-        && !core.policies.pool_shrinks.load(Relaxed)
         && !core.policies.partition.gives_way()
-}
-
-/// Has some of the pool packed anew, if it can be denser.
-fn want_room(core: &Core) {
-    if core.policies.chooses_codec() && core.policies.codec_choice.want_room() {
-        // Background reclaim may be asleep at the high watermark.
-        core.background.wake();
-    }
 }
 
 /// Stores one page in the pool, of which a slot's content has that part. False where the

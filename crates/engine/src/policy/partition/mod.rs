@@ -201,13 +201,13 @@ impl Partition {
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
-    /// What is spared with a page that stays in the pool and is touched there: reading
-    /// it, and that it is written back, with those beside it that are not touched.
+    /// What a page of the pool costs that goes on to the disk: writing it, and reading it
+    /// where it is touched again.
     #[must_use]
-    pub(crate) fn spared_ns(&self) -> f64 {
+    pub(crate) fn passed_on_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let gone_ns = self.costs.pass_on_ns() as f64 / self.share_back();
-        disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
+        let reading_ns = disk_ns.saturating_sub(pool_ns) as f64 * self.write_back_rate.share_back();
+        self.costs.pass_on_ns() as f64 + reading_ns
     }
 
     /// How likely a page that is written back is taken to come back.
