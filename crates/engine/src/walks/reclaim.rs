@@ -254,6 +254,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
     let mut cpu_ns = thread_cpu_ns();
     core.background.set_running(true);
+    core.stats.add(Counter::EngineThreads, 1);
     while go_on() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
