@@ -79,8 +79,8 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// With the budget that these programs have.
-const REST_AS_IT_IS: &str = "io.steer = on\npool.limit = auto\n";
-const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, io.steer and pool.limit";
+const REST_AS_IT_IS: &str = "pool.limit = auto\n";
+const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep and pool.limit";
 
 /// All settings but the first, a peak that has some value.
 fn settings_after_the_peak(pid: &str) -> String {
@@ -208,7 +208,6 @@ fn unknown_keys_and_bad_values_change_nothing() {
         (vec!["set", "io.poll", "auto\nset io.poll auto"], vec!["no value", "ctl --help"]),
         (vec!["set", "io.poll", &long], vec!["no value", "256 bytes"]),
         (vec!["set", "pool.limit", "81%"], vec!["pool.limit: \"81%\"", "from 0% to 80%"]),
-        (vec!["set", "io.steer", "yes"], vec!["io.steer: \"yes\"", "on nor off"]),
         (vec!["set", "io.poll"], vec!["VALUE"]),
         (vec!["drop"], vec!["drop"]),
     ] {

@@ -114,8 +114,6 @@ pub(crate) struct PoolFigures {
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
-    /// Pages that are back in the pool with another one that was touched.
-    pub(super) regained_pages: u64,
     /// Of those written back, compressed ones, several to a slot.
     pub(super) packed_pages: u64,
     pub(super) packed_slots: u64,
@@ -147,7 +145,6 @@ impl PoolFigures {
             refused_pages: get(C::PoolRefusals),
             passed_pages: get(C::PoolPassed),
             written_back_pages: get(C::PagesWrittenBack),
-            regained_pages: get(C::PagesRegained),
             packed_pages: get(C::PagesPacked),
             packed_slots: get(C::SlotsPacked),
             compacted_pages: get(C::PagesCompacted),
@@ -268,8 +265,6 @@ pub(crate) struct PollingFigures {
     pub(super) overslept: u64,
     /// CPU time spent on all of them, estimated from one in 16.
     pub(super) wait_cpu_ns: u64,
-    /// Threads moved to where such reads take less.
-    pub(super) steered: u64,
 }
 
 impl PollingFigures {
@@ -284,7 +279,6 @@ impl PollingFigures {
             slept: get(C::IoSlept),
             overslept: get(C::IoOverslept),
             wait_cpu_ns: get(C::IoWaitCpuNs),
-            steered: get(C::IoSteered),
         }
     }
 }

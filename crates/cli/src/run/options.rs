@@ -102,14 +102,6 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "MODE")]
     pub(super) poll: Option<String>,
 
-    /// Leave threads on the processor that they are on, though pages from the disk may
-    /// arrive sooner on another
-    ///
-    /// Without it, a thread that does little but wait for pages is moved to the processor
-    /// where they arrive soonest, if it may run on all of them and no others wait.
-    #[arg(long)]
-    pub(super) no_steer: bool,
-
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]
     pub(super) no_move: bool,

@@ -133,8 +133,6 @@ counters! {
     IoWaitCpuNs,
     /// Threads that the engine has started.
     EngineThreads,
-    /// Threads moved to where single-page reads take less.
-    IoSteered,
     /// Slots out of service because writing to them failed.
     SlotsRetired,
     /// Swap areas that are not written to any more.
@@ -158,8 +156,6 @@ counters! {
     PoolPassed,
     /// Pages of the pool that went on to the swap area.
     PagesWrittenBack,
-    /// Of these, those that were stored in the pool again with one that was touched.
-    PagesRegained,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
     /// Old pages of the pool packed anew by the dense codec.

@@ -5,7 +5,6 @@ use crate::core::background::Background;
 use crate::core::errors::die;
 use crate::core::memory::Memory;
 use crate::core::policies::Policies;
-use crate::core::steering::Steering;
 use crate::core::stores::Stores;
 
 /// What an engine is made of, except who runs it. Its fields do not know each other.
@@ -18,8 +17,6 @@ pub(crate) struct Core {
     pub(crate) policies: Policies,
     /// The background thread that reclaims pages.
     pub(crate) background: Background,
-    /// What moves threads to where they wait least.
-    pub(crate) steering: Steering,
     /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }

@@ -4,7 +4,7 @@
 
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
-use crate::base::stats::{Stats, Tier};
+use crate::base::stats::Stats;
 use crate::codec::Selector;
 use crate::core::Core;
 use crate::core::errors::FaultError;
@@ -27,7 +27,6 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -130,13 +129,6 @@ impl Engine {
         }
     }
 
-    /// Whether threads are moved to where they wait least for pages; may be changed
-    /// at any time.
-    #[must_use]
-    pub fn steers(&self) -> &AtomicBool {
-        self.core.steering.processor_waits.switch()
-    }
-
     /// The bounce buffers.
     #[must_use]
     pub fn buffers(&self) -> &Pools {
@@ -235,11 +227,6 @@ impl Engine {
         let from = page_in::page_in(&self.core, &self.contexts, page, (access, open))?;
         if from.is_some() {
             reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
-        }
-        // Only here, with signals blocked and nothing held: no handler of the program's
-        // sees the thread bound to a processor.
-        if from == Some(Tier::Disk) {
-            self.core.steering.steer(self.core.stats);
         }
         Ok(())
     }

@@ -261,9 +261,6 @@ settings! {
     AVOID_IO_URING avoid_io_uring: bool = false;
     /// How a thread waits for a single page from the disk; may be changed later.
     POLL poll: Mode = Mode::Auto;
-    /// Move a thread to the processor where it waits least for pages; may be
-    /// changed later.
-    STEER steer: bool = true;
     /// Mechanisms that are switched off; for developers.
     WITHOUT without: Without = Without::default();
 }
@@ -381,7 +378,6 @@ mod tests {
             avoid_move: true,
             codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
-            steer: false,
             stats_fd: Some(9),
             place: Some(Bases::choose()),
             ..Config::default()

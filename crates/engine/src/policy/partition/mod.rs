@@ -85,8 +85,6 @@ pub(crate) struct Partition {
     ages: ObjectAges,
     costs: FaultCosts,
     write_back_rate: WriteBackRate,
-    /// Whether the limit was made smaller the last time.
-    gives_way: AtomicBool,
     cusum: Mutex<(Cusum, Samples)>,
 }
 
@@ -109,7 +107,6 @@ impl Partition {
             ages: ObjectAges::default(),
             costs: FaultCosts::new(processors),
             write_back_rate: WriteBackRate::default(),
-            gives_way: AtomicBool::new(false),
             cusum: Mutex::default(),
         }
     }
@@ -134,16 +131,8 @@ impl Partition {
         self.ghost_hits.forget();
         self.ages.forget();
         self.write_back_rate.forget();
-        self.gives_way.store(false, Relaxed);
         self.is_on.store(on, Relaxed);
         set_limit();
-    }
-
-    /// Whether the pool's limit was made smaller the last time that it moved: what it has
-    /// to spare is for resident pages.
-    #[must_use]
-    pub(crate) fn gives_way(&self) -> bool {
-        self.gives_way.load(Relaxed)
     }
 
     /// What the pool may take at first where so much was asked for: as it is, or
@@ -296,7 +285,6 @@ impl Partition {
         };
         let (towards, steps) = cusum.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
-        self.gives_way.store(towards == Towards::Resident, Relaxed);
         Some(match towards {
             Towards::Pool => {
                 self.ghost_hits.settle(0);
