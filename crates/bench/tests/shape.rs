@@ -8,7 +8,27 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 12] = [
+const SMALLEST: [(&str, &[&str], bool); 14] = [
+    (
+        "ablation",
+        &[
+            "--mechanisms",
+            "standby",
+            "--patterns",
+            "hot_set",
+            "--working-set",
+            "64M",
+            "--seconds",
+            "0.02",
+            "--programs",
+            "hash_join",
+            "--program-size",
+            "64M",
+            "--rounds",
+            "1",
+        ],
+        true,
+    ),
     ("bounce", &["--rounds", "1", "--ms", "2"], true),
     ("extents", &["--tasks", "1", "--seconds", "0.001", "--rounds", "1", "--pieces", "100"], true),
     ("faults", &["--pages", "64"], true),
@@ -34,6 +54,21 @@ const SMALLEST: [(&str, &[&str], bool); 12] = [
             "sqlite",
             "--program-size",
             "32M",
+        ],
+        true,
+    ),
+    (
+        "swap",
+        &[
+            "--sweep",
+            "--quick",
+            "--no-patterns",
+            "--programs",
+            "hash_join",
+            "--program-size",
+            "32M",
+            "--threads",
+            "1",
         ],
         true,
     ),

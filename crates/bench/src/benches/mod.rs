@@ -17,6 +17,7 @@ use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
 use softswap_cli::refusal::Refusal;
 use std::process::ExitCode;
+use swap::setups::ablation;
 
 /// Measure what softswap costs on this machine.
 #[derive(Args)]
@@ -27,6 +28,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Subcommand)]
 enum Bench {
+    Ablation(Box<ablation::AblationArgs>),
     Bounce(bounce::BounceArgs),
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
@@ -48,6 +50,7 @@ enum Bench {
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
+        Bench::Ablation(args) => ablation::run(args),
         Bench::Bounce(args) => bounce::run(args),
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),

@@ -61,7 +61,17 @@ PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
 PROGRAM_softswap_same_dram_vs_SIDE are softswap's time over the other's (_50, _75 likewise), ..._vs_best_kernel over
 that of the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and
 PROGRAM_cpu_SIDE_vs_in_memory over the program's own as it is, with _100 under softswap with everything
-fitting, softswap_same_dram_as_SIDE with the DRAM of that side.")]
+fitting, softswap_same_dram_as_SIDE with the DRAM of that side.
+
+--sweep: every pattern, on all three contents, and every program with 75, 50 and 25 % of its memory. In each
+round every cell runs once in every setting, beginning with another one, with the same budget. The best
+fixed setting is the one with the lowest median, so luck is on its side. Ratios:
+WORK_default_vs_best_fixed are medians over the rounds of what softswap as it comes took over what that
+one took (_50, _75, _tN likewise), with PATTERN_CONTENT for WORK in patterns; a cell above 1.05 is lost.
+Without a codec nothing goes to the pool: that setting runs with one size. GNU sort runs with every number
+of threads, other programs with one. JSON: \"cells\", \"lost_cells\", \"rows\": [{\"work\", \"share_percent\",
+\"threads\", \"best_fixed\", \"lost\", \"settings\": [{\"setting\", \"seconds\", \"cov\", \"count\"}]}], seconds of a
+program or of one touch.")]
 pub(crate) struct SwapArgs {
     /// Who swaps; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
@@ -71,16 +81,16 @@ pub(crate) struct SwapArgs {
     /// How memory is accessed
     #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_enum,
           default_values_t = Pattern::ALL)]
-    pub(super) patterns: Vec<Pattern>,
+    patterns: Vec<Pattern>,
 
     /// Leave the patterns out
     #[arg(long, conflicts_with = "patterns")]
-    pub(super) no_patterns: bool,
+    no_patterns: bool,
 
-    /// Numbers of threads to try
-    #[arg(long, value_name = "N,...", default_value = "1,4", value_delimiter = ',',
+    /// Numbers of threads to try [default: 1,4, with --sweep 1,2]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_THREADS)))]
-    pub(super) threads: Vec<u32>,
+    threads: Vec<u32>,
 
     /// What the pattern program works on [default: 128M, with --quick 64M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -93,11 +103,11 @@ pub(crate) struct SwapArgs {
     /// Whole programs
     #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',', value_enum,
           default_values_t = Program::ALL)]
-    pub(super) programs: Vec<Program>,
+    programs: Vec<Program>,
 
     /// Leave the programs out
     #[arg(long, conflicts_with = "programs")]
-    pub(super) no_programs: bool,
+    no_programs: bool,
 
     /// What the programs take, about [default: 512M, with --quick 96M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -106,6 +116,11 @@ pub(crate) struct SwapArgs {
     /// Rounds [default: 5, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) rounds: Option<u32>,
+
+    /// Compare softswap as it comes with every fixed setting instead: no codec, lz4 or zstd, and
+    /// 10, 25, 50 or 80 % of the budget for the pool
+    #[arg(long, conflicts_with_all = ["sides", "softswap", "html", "plots", "damage"])]
+    pub(super) sweep: bool,
 
     /// Less of everything, to see that it works
     #[arg(long)]
@@ -137,7 +152,7 @@ pub(crate) struct SwapArgs {
     pub(super) damage: bool,
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(seconds),
         _ => Err("give between 0.01 and 60 seconds".into()),
@@ -163,6 +178,23 @@ impl SwapArgs {
 
     fn pick<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
         asked.unwrap_or(if self.quick { quick } else { usual })
+    }
+
+    /// None where they are to be left out.
+    pub(super) fn patterns(&self) -> &[Pattern] {
+        if self.no_patterns { &[] } else { &self.patterns }
+    }
+
+    pub(super) fn programs(&self) -> &[Program] {
+        if self.no_programs { &[] } else { &self.programs }
+    }
+
+    pub(super) fn threads(&self) -> &[u32] {
+        match self.threads.as_slice() {
+            [] if self.sweep => &[1, 2],
+            [] => &[1, 4],
+            asked => asked,
+        }
     }
 
     pub(super) fn rounds(&self) -> u32 {

@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 const USUAL_SHARE: u32 = 25;
 const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
-fn of_share(share_percent: u32) -> String {
+pub(super) fn of_share(share_percent: u32) -> String {
     if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }
 }
 
-fn of_threads(threads: u32) -> String {
+pub(super) fn of_threads(threads: u32) -> String {
     if threads == 1 { String::new() } else { format!("_t{threads}") }
 }
 

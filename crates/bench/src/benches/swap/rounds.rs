@@ -23,7 +23,7 @@ const MOST_WARM: f64 = 4.0;
 /// [`LEAST_HOT_OF_LIMIT`] of what fits.
 const HOT_SHARE: f64 = 0.1;
 const LEAST_HOT_OF_LIMIT: f64 = 0.3;
-const KILLED: &str = "the kernel killed it for outgrowing its control group";
+pub(super) const KILLED: &str = "the kernel killed it for outgrowing its control group";
 
 /// A pattern with so many threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +69,9 @@ pub(super) struct ProgramCell {
 pub(super) fn workloads(args: &SwapArgs) -> Vec<Workload> {
     let with = |pattern: &Pattern| {
         let pattern = *pattern;
-        args.threads.iter().map(move |threads| Workload { pattern, threads: *threads })
+        args.threads().iter().map(move |threads| Workload { pattern, threads: *threads })
     };
-    args.patterns.iter().flat_map(with).collect()
+    args.patterns().iter().flat_map(with).collect()
 }
 
 /// What every run is made with.
@@ -92,7 +92,8 @@ pub(super) fn patterns(
 ) -> Result<Vec<Cell>, Refusal> {
     let counts_zswap = testbed.counts_zswap();
     let mut bench = Bench { args, testbed, context, workloads: workloads(args) };
-    let sets = if args.no_patterns { Vec::new() } else { Case::sets(sides, counts_zswap) };
+    let sets =
+        if args.patterns().is_empty() { Vec::new() } else { Case::sets(sides, counts_zswap) };
     let cell = |case: Case| Cell { case, runs: Vec::new(), kills: 0 };
     let mut sets: Vec<Vec<Cell>> =
         sets.into_iter().map(|set| set.into_iter().map(cell).collect()).collect();
@@ -125,13 +126,13 @@ pub(super) fn patterns(
 fn limits_of(args: &SwapArgs, set: &[Cell], case: Case, round: usize) -> Option<Vec<u64>> {
     let Some(beside) = case.beside else {
         let limit_bytes = args.working_set() * u64::from(case.share_percent) / 100;
-        return Some(vec![limit_bytes; args.patterns.len()]);
+        return Some(vec![limit_bytes; args.patterns().len()]);
     };
     let rival = set.iter().find(|cell| cell.case.side == beside)?.runs.get(round)?;
     Some(rival.memory_uses.iter().map(|room| whole_pages(room.in_all_bytes())).collect())
 }
 
-fn whole_pages(bytes: u64) -> u64 {
+pub(super) fn whole_pages(bytes: u64) -> u64 {
     bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
@@ -159,11 +160,12 @@ impl Bench<'_, '_> {
         round: usize,
     ) -> Result<Option<PatternRun>, Refusal> {
         let (args, case) = (self.args, cell.case);
-        let threads = args.threads.len();
+        let threads = args.threads().len();
         let workloads = &self.workloads[pattern * threads..][..threads];
         let order: Vec<usize> = rotated(threads, round).collect();
+        let seconds = args.seconds();
         let phase =
-            |at: &usize| phase(args, workloads[*at], case.share_percent, limit_bytes, round);
+            |at: &usize| phase(seconds, workloads[*at], case.share_percent, limit_bytes, round);
         let phases: Vec<Phase> = order.iter().map(phase).collect();
         let memory_uses = cell.runs.iter().map(|ran| ran.memory_uses[pattern]);
         let before = memory_uses.map(|room| (room.limits, room.bounds.peak_bytes));
@@ -201,7 +203,7 @@ fn in_order<T>(mut numbered: Vec<(usize, T)>) -> impl Iterator<Item = T> {
 
 /// What a run is held to, time and again if it is killed: softswap as at first once
 /// it was, for too much had been learnt then.
-fn attempts(
+pub(super) fn attempts(
     side: Side,
     limit_bytes: u64,
     kills: u64,
@@ -223,14 +225,13 @@ fn of(what: &str, refusal: &Refusal) -> Refusal {
     Refusal::new(refusal.status, format!("{what}: {refusal}"))
 }
 
-fn phase(
-    args: &SwapArgs,
+pub(super) fn phase(
+    seconds: f64,
     workload: Workload,
     share_percent: u32,
     limit_bytes: u64,
     round: usize,
 ) -> Phase {
-    let seconds = args.seconds();
     Phase {
         pattern: workload.pattern,
         threads: workload.threads as usize,
@@ -356,7 +357,7 @@ fn run(
     Ok(ran)
 }
 
-fn limited_run(
+pub(super) fn limited_run(
     ready: &Ready,
     context: &RunContext<'_>,
     testbed: &mut Testbed,

@@ -30,6 +30,7 @@ pub(super) enum Program {
 }
 
 /// A program that can be started.
+#[derive(Clone)]
 pub(super) struct Ready {
     pub(super) program: Program,
     pub(super) path: PathBuf,
@@ -97,6 +98,18 @@ impl Program {
     }
 }
 
+impl Ready {
+    /// The same on so many threads, if it can be told.
+    pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
+        let asked =
+            |argument: &OsString| argument.to_str().is_some_and(|a| a.starts_with(PARALLEL));
+        let at = self.arguments.iter().position(asked)?;
+        let mut ready = self.clone();
+        ready.arguments[at] = format!("{PARALLEL}{threads}").into();
+        Some(ready)
+    }
+}
+
 /// The interpreter itself: what lies on PATH may be a script that looks for it.
 fn python() -> Result<PathBuf, String> {
     const WAY_OUT: &str = "install it (`apt install python3`)";
@@ -149,13 +162,15 @@ fn write_text(path: &Path, bytes: u64) -> std::io::Result<()> {
     file.flush()
 }
 
+const PARALLEL: &str = "--parallel=";
+
 /// With a buffer that holds everything, so that it needs no files of its own.
 fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     let buffer = bytes * 2;
     let dir = input.parent().unwrap_or(Path::new("/"));
     vec![
         format!("--buffer-size={buffer}b").into(),
-        "--parallel=2".into(),
+        format!("{PARALLEL}2").into(),
         "--temporary-directory".into(),
         dir.into(),
         input.into(),
@@ -189,6 +204,21 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.lines().count(), 1000);
         assert!(text.lines().all(|line| line.len() as u64 + 1 == LINE_BYTES), "{}", &text[..80]);
+    }
+
+    #[test]
+    fn sort_alone_can_be_told_how_many_threads_to_have() {
+        let ready = |arguments| Ready {
+            program: Program::GnuSort,
+            path: "x".into(),
+            arguments,
+            input: None,
+        };
+        let sort = ready(sort_arguments(Path::new("/dir/lines"), 1000));
+        let arguments = sort.on_threads(7).unwrap().arguments;
+        assert_eq!(arguments.len(), sort.arguments.len());
+        assert!(arguments.contains(&"--parallel=7".into()), "{arguments:?}");
+        assert!(ready(vec!["1000".into()]).on_threads(7).is_none());
     }
 
     #[test]
