@@ -5,6 +5,7 @@ use crate::core::background::Background;
 use crate::core::errors::die;
 use crate::core::memory::Memory;
 use crate::core::policies::Policies;
+use crate::core::recorder::Recorder;
 use crate::core::steering::Steering;
 use crate::core::stores::Stores;
 
@@ -20,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) background: Background,
     /// What moves threads to where they wait least.
     pub(crate) steering: Steering,
+    /// What writes down which pages are touched, where that was asked for.
+    pub(crate) recorder: Option<Recorder>,
     /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }

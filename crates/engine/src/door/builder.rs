@@ -3,6 +3,7 @@
 
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
+use crate::core::recorder::Recorder;
 use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
@@ -26,6 +27,7 @@ use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -84,6 +86,9 @@ pub enum StartError {
     /// Nothing to encrypt with.
     #[error(transparent)]
     Key(#[from] NoKey),
+    /// No file for what is touched.
+    #[error("cannot write down what is touched ({0}); choose another file")]
+    Recording(#[source] io::Error),
     /// No memory for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
@@ -235,7 +240,12 @@ fn assemble(
         stats,
     };
     let memory = Memory::new(window, Budget::new(memory, fixed))?;
-    Ok(Core { memory, stores, policies, background: Background::default(), steering, stats })
+    let recorder = match config.record.as_str() {
+        "" => None,
+        path => Some(Recorder::create(Path::new(path)).map_err(StartError::Recording)?),
+    };
+    let background = Background::default();
+    Ok(Core { memory, stores, policies, background, steering, recorder, stats })
 }
 
 fn publish_facts(core: &Core) {

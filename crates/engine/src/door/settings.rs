@@ -272,6 +272,8 @@ settings! {
     STEER steer: bool = true;
     /// Mechanisms that are switched off; for developers.
     WITHOUT without: Without = Without::default();
+    /// A new file for what the first process touches; none where it is empty.
+    RECORD record: String = String::new();
 }
 
 /// Prefix of the variables that carry a [`Config`] to the runtime.

@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The dense one: most of what zstd gains, for little more than LZ4 takes.
-const DENSE: Packer = Packer::Zstd { level: -1 };
+pub(crate) const DENSE: Packer = Packer::Zstd { level: -1 };
 /// What zstd takes, at this level, in each context that packs and unpacks with it.
 const CONTEXT_BYTES: usize = 176 << 10;
 /// All contexts together may take one in so many bytes of the budget for that.
