@@ -79,10 +79,8 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// With the budget that these programs have.
-const REST_AS_IT_IS: &str =
-    "io.steer = on\npool.limit = auto\npool.recompress = off\npool.shrink = off\n";
-const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, io.steer, pool.limit, pool.recompress and \
-     pool.shrink";
+const REST_AS_IT_IS: &str = "pool.limit = auto\n";
+const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep and pool.limit";
 
 /// All settings but the first, a peak that has some value.
 fn settings_after_the_peak(pid: &str) -> String {
@@ -112,12 +110,10 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
 }
 
 #[test]
-fn the_pool_can_be_made_smaller_and_told_to_shrink() {
-    let mut program = Program::under_pressure(&["--codec", "zstd", "--recompress"]);
+fn the_pool_can_be_made_smaller() {
+    let mut program = Program::under_pressure(&["--codec", "zstd"]);
     let pid = program.pid();
-    assert_eq!(told(&["ctl", &pid, "get", "pool.recompress"]), "on\n");
     assert_eq!(told(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
-    assert_eq!(told(&["ctl", &pid, "set", "pool.shrink", "on"]), "pool.shrink = on\n");
     wait_for("a smaller pool", || {
         let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
         assert_eq!(stat["pool"]["limit_bytes"], 1 << 20);
@@ -212,7 +208,6 @@ fn unknown_keys_and_bad_values_change_nothing() {
         (vec!["set", "io.poll", "auto\nset io.poll auto"], vec!["no value", "ctl --help"]),
         (vec!["set", "io.poll", &long], vec!["no value", "256 bytes"]),
         (vec!["set", "pool.limit", "81%"], vec!["pool.limit: \"81%\"", "from 0% to 80%"]),
-        (vec!["set", "pool.shrink", "yes"], vec!["pool.shrink: \"yes\"", "on nor off"]),
         (vec!["set", "io.poll"], vec!["VALUE"]),
         (vec!["drop"], vec!["drop"]),
     ] {

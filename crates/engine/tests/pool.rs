@@ -227,8 +227,6 @@ fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
         let error = world.engine.fault(memory.address(), Access::Read).unwrap_err();
         assert!(error.to_string().contains("not what was stored (checksum mismatch)"), "{error}");
         assert_eq!(error.stop_reason(), Some(StopReason::PoolDamaged));
-        // Also while what is in the pool moves about.
-        world.engine.recompress_now();
         for (page, content) in contents.iter().enumerate() {
             match page_of(memory, page) {
                 Some(bytes) => assert!(bytes == content.bytes(), "page {page}"),
@@ -271,44 +269,33 @@ fn every_kind_of_page_survives_threads_and_a_small_pool() {
 }
 
 #[test]
-fn the_shrinker_sends_on_what_nobody_misses_and_only_when_it_is_on() {
-    for shrinks in [false, true] {
-        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        live_settings::set(&world.engine, "pool.shrink", if shrinks { "on" } else { "off" })
-            .unwrap();
-        // In the pool for the most part, and not too much for it.
-        let contents = sparse(PAGES);
-        let memory = world.map_with(&contents);
-        world.evict(memory);
-        let more = world.map(PAGES as usize);
-        let mut page = 0;
-        until(&world, || {
-            // Memory is wanted, so background reclaim works.
-            for _ in 0..200 {
-                assert!(more.write_bytes(page % more.pages() * PAGE_SIZE, &[page as u8; 64]));
-                page += 1;
-            }
-            world.count(Counter::PagesShrunk) > 500 || (!shrinks && page > 40_000)
-        });
-        assert_eq!(world.count(Counter::PagesShrunk) > 0, shrinks);
-        assert_holds(memory, &contents);
-    }
+fn what_grows_old_in_the_pool_is_packed_anew_denser_before_it_goes_on() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    live_settings::set(&world.engine, "codec", "auto").unwrap();
+    let contents: Vec<_> = (0..3 * PAGES).map(Content::Text).collect();
+    let memory = world.map_with(&contents);
+    world.engine.set_pool_limit(PoolLimit::Percent(20));
+    // Text comes back from the disk: that is worth the time.
+    world.assert_survives(memory, &contents);
+    world.assert_survives(memory, &contents);
+    let repacked = world.count(Counter::PagesRepacked);
+    assert!(repacked > PAGES / 4, "{repacked}");
+    assert!(world.count(Counter::RepackSavedBytes) > repacked * 200);
+    world.assert_within_budget();
 }
 
 #[test]
-fn idle_pages_are_packed_again_denser() {
-    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-    let contents: Vec<_> = (0..2_000).map(Content::Text).collect();
-    let memory = world.map_with(&contents);
-    world.evict(memory);
-    world.engine.note_peaks();
-    let stored_bytes = world.count(Counter::PoolStoredBytes);
-    world.engine.recompress_now();
-    assert!(world.count(Counter::PagesRecompressed) > 1_900);
-    world.engine.note_peaks();
-    let saved_bytes = world.count(Counter::RecompressedSavedBytes);
-    assert_eq!(world.count(Counter::PoolStoredBytes), stored_bytes - saved_bytes);
-    assert_holds(memory, &contents);
+fn what_lz4_cannot_pack_is_packed_by_zstd_unless_lz4_was_asked_for() {
+    for (codec, is_packed) in [("auto", true), ("lz4", false)] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        live_settings::set(&world.engine, "codec", codec).unwrap();
+        let contents: Vec<_> = (0..PAGES).map(Content::Digits).collect();
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let pooled = world.count(Counter::PagesPooled);
+        assert_eq!(pooled > PAGES * 9 / 10, is_packed, "{codec}: {pooled}");
+        assert_holds(memory, &contents);
+    }
 }
 
 #[test]

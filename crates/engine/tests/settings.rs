@@ -16,8 +16,8 @@ fn ask(world: &World, request: &str) -> Answer {
 }
 
 /// With the budget that a world has.
-const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nio.steer on\npool.limit 6684672B\n\
-                        pool.recompress off\npool.shrink off\n";
+const AS_IT_IS: &str =
+    "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\npool.limit 6684672B\n";
 
 fn ok(body: &str) -> Answer {
     Answer::Ok(body.to_string())
@@ -36,8 +36,6 @@ fn what_is_set_is_what_is_got_and_what_holds() {
         assert_eq!(ask(&world, &format!("set codec {asked}")), ok(&format!("codec {shown}\n")));
         assert_eq!(world.engine.codec().get().to_string(), shown);
     }
-    assert_eq!(ask(&world, "set io.steer off"), ok("io.steer off\n"));
-    assert_eq!(ask(&world, "set io.steer on"), ok("io.steer on\n"));
     assert_eq!(ask(&world, "set io.poll_sleep auto"), ok("io.poll_sleep auto\n"));
     assert_eq!(knobs.sleep(), Sleep::Adaptive);
 }
@@ -46,8 +44,8 @@ fn what_is_set_is_what_is_got_and_what_holds() {
 fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
     let world = World::new(&Setup::default());
     for (request, parts) in [
-        ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, io.steer, pool.limit"]),
-        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, io.steer, pool.limit"]),
+        ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep and pool.limit"]),
+        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll, io.poll_sleep and pool.limit"]),
         ("set codec snappy", ["codec: \"snappy\"", "lz4, zstd, zstd:LEVEL"]),
         ("set codec zstd:99", ["codec: \"zstd:99\"", "from -5 to 9"]),
         ("set codec", ["codec: \"\"", "lz4, zstd, zstd:LEVEL"]),
@@ -56,7 +54,6 @@ fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
         ("set io.poll", ["io.poll: \"\"", "interrupt, poll, hybrid or auto"]),
         ("set io.poll_sleep 2s", ["io.poll_sleep: \"2s\"", "at most 100ms"]),
         ("set io.poll_sleep -1us", ["io.poll_sleep: \"-1us\"", "at most 100ms"]),
-        ("set io.steer yes", ["io.steer: \"yes\"", "neither on nor off"]),
     ] {
         let Answer::Error(why) = ask(&world, request) else { panic!("{request} was accepted") };
         for part in parts {

@@ -40,7 +40,6 @@
 //! |              | [`exclusive_file`]    | a named file or device of one's own            |
 //! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
 //! | `process`    | [`load`]              | how many threads want to run                   |
-//! |              | [`affinity`]          | on which processor a thread runs               |
 //! |              | [`threads`]           | interrupting a thread, waiting for its end     |
 //! |              | [`child`]             | standing in for a child process                |
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
@@ -71,7 +70,7 @@ pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, inline, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
-pub use process::{affinity, child, code, control_socket, linked, load, pinners, threads};
+pub use process::{child, code, control_socket, linked, load, pinners, threads};
 pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};
 
 pub use page::{PAGE_SIZE, Page};

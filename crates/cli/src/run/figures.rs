@@ -114,17 +114,14 @@ pub(crate) struct PoolFigures {
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
-    /// Of those, sent by the shrinker.
-    pub(super) shrunk_pages: u64,
-    /// Pages that are back in the pool with another one that was touched.
-    pub(super) regained_pages: u64,
     /// Of those written back, compressed ones, several to a slot.
     pub(super) packed_pages: u64,
     pub(super) packed_slots: u64,
     /// Pages moved from sparse slabs into gaps.
     pub(super) compacted_pages: u64,
-    pub(super) recompressed_pages: u64,
-    pub(super) recompressed_saved_bytes: u64,
+    /// Old pages packed anew, denser, and what that saved.
+    pub(super) repacked_pages: u64,
+    pub(super) repack_saved_bytes: u64,
     /// Pages that left memory unchanged: the pool still had them.
     pub(super) unchanged_pages: u64,
     /// Pages whose copy stayed in the pool when they came in.
@@ -148,13 +145,11 @@ impl PoolFigures {
             refused_pages: get(C::PoolRefusals),
             passed_pages: get(C::PoolPassed),
             written_back_pages: get(C::PagesWrittenBack),
-            shrunk_pages: get(C::PagesShrunk),
-            regained_pages: get(C::PagesRegained),
             packed_pages: get(C::PagesPacked),
             packed_slots: get(C::SlotsPacked),
             compacted_pages: get(C::PagesCompacted),
-            recompressed_pages: get(C::PagesRecompressed),
-            recompressed_saved_bytes: get(C::RecompressedSavedBytes),
+            repacked_pages: get(C::PagesRepacked),
+            repack_saved_bytes: get(C::RepackSavedBytes),
             unchanged_pages: get(C::PoolPagesUnchanged),
             copies_kept: get(C::PoolCopiesKept),
             copies_written: get(C::PoolCopiesWritten),
@@ -270,8 +265,6 @@ pub(crate) struct PollingFigures {
     pub(super) overslept: u64,
     /// CPU time spent on all of them, estimated from one in 16.
     pub(super) wait_cpu_ns: u64,
-    /// Threads moved to where such reads take less.
-    pub(super) steered: u64,
 }
 
 impl PollingFigures {
@@ -286,7 +279,6 @@ impl PollingFigures {
             slept: get(C::IoSlept),
             overslept: get(C::IoOverslept),
             wait_cpu_ns: get(C::IoWaitCpuNs),
-            steered: get(C::IoSteered),
         }
     }
 }

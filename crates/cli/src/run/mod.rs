@@ -7,6 +7,7 @@ pub(crate) mod settle;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
+mod thrashing;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
@@ -54,13 +55,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let started = Instant::now();
     let stats = Stats::new(words);
     let mut space = release::Space::of(&config.areas);
-    let finished = match supervise::run(command, (stats_fd.as_fd(), stats), &mut space) {
-        Ok(finished) => finished,
-        Err(refusal) => {
-            report.into_iter().for_each(report::Report::abandon);
-            return Err(refusal);
-        }
-    };
+    let finished =
+        match supervise::run(command, (stats_fd.as_fd(), stats), &mut space, settled.quiet) {
+            Ok(finished) => finished,
+            Err(refusal) => {
+                report.into_iter().for_each(report::Report::abandon);
+                return Err(refusal);
+            }
+        };
     let wall = started.elapsed();
     control_client::sweep();
     space.wait_until_free(&stats);

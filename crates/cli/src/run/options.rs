@@ -46,8 +46,8 @@ pub(crate) struct RunArgs {
 
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
-    /// With `auto` LZ4 packs them, or zstd while that spares more reads from the disk
-    /// than it costs. LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
+    /// With `auto` LZ4 packs them, and zstd those that LZ4 cannot pack, and old ones where
+    /// that spares more reads from the disk than it costs. LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
     /// pages go straight to the disk. `softswap ctl PID set codec` changes it
     /// while the program runs.
     #[arg(long, value_name = "CODEC")]
@@ -61,16 +61,6 @@ pub(crate) struct RunArgs {
     /// pages are unpacked that had better stayed as they were.
     #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]
     pub(super) pool: Option<String>,
-
-    /// Send compressed pages on to the disk before the pool is full, as long as
-    /// few come back from there
-    #[arg(long)]
-    pub(super) shrink_pool: bool,
-
-    /// Pack compressed pages that nobody touches again, by zstd, when
-    /// processors are idle
-    #[arg(long)]
-    pub(super) recompress: bool,
 
     /// Write pages to the disk as they are: whoever can read the swap file or
     /// device can read them
@@ -111,14 +101,6 @@ pub(crate) struct RunArgs {
     /// elsewhere. `softswap ctl PID set io.poll` changes it while the program runs.
     #[arg(long, value_name = "MODE")]
     pub(super) poll: Option<String>,
-
-    /// Leave threads on the processor that they are on, though pages from the disk may
-    /// arrive sooner on another
-    ///
-    /// Without it, a thread that does little but wait for pages is moved to the processor
-    /// where they arrive soonest, if it may run on all of them and no others wait.
-    #[arg(long)]
-    pub(super) no_steer: bool,
 
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]

@@ -129,7 +129,7 @@ pub(super) fn settle(
     })
 }
 
-/// Sets what the engine's table has by the option's name. `--no-steer` turns `steer` off,
+/// Sets what the engine's table has by the option's name. `--no-encrypt` turns `encrypt` off,
 /// `--no-move` turns `avoid_move` on.
 fn settle_one<E: Fn(&str) -> Option<String>>(
     option: &clap::Arg,
@@ -298,8 +298,7 @@ mod tests {
         let path = dir.path().join("softswap.toml");
         std::fs::write(
             &path,
-            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n\
-             no_steer = true\n",
+            "memory = \"100M\"\npool = 10\ncodec = \"none\"\nno_move = true\npoll = \"hybrid\"\n",
         )
         .unwrap();
         let path = path.to_str().unwrap();
@@ -312,7 +311,6 @@ mod tests {
         assert_eq!(settled.config.codec, Choice::NONE);
         assert!(settled.config.avoid_move);
         assert_eq!(settled.config.poll, Mode::Hybrid);
-        assert!(!settled.config.steer);
         assert!(settled.config.manage_children && settled.config.encrypt);
         assert_eq!(settled.config.reserve_bytes, 0);
     }

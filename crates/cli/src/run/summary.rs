@@ -219,14 +219,11 @@ fn write_pool(out: &mut String, pool: &PoolFigures) -> std::fmt::Result {
         let share = pool.packed_pages as f64 / pool.packed_slots as f64;
         parts.push(format!("{share:.1} of them to a slot"));
     }
-    if pool.regained_pages > 0 {
-        parts.push(format!("{} came back with another one", count(pool.regained_pages)));
-    }
     if pool.unchanged_pages > 0 {
         parts.push(format!("{} left unchanged, not packed again", count(pool.unchanged_pages)));
     }
-    if pool.recompressed_pages > 0 {
-        parts.push(format!("{} packed again, denser", count(pool.recompressed_pages)));
+    if pool.repacked_pages > 0 {
+        parts.push(format!("{} packed again, denser", count(pool.repacked_pages)));
     }
     if parts.is_empty() {
         return Ok(());
@@ -296,9 +293,6 @@ fn write_waits(out: &mut String, polling: &PollingFigures) -> std::fmt::Result {
         write!(out, "; {} slept on, {} overslept", count(slept), count(overslept))?;
     }
     write!(out, "; {} of CPU time", nanoseconds(polling.wait_cpu_ns))?;
-    if polling.steered > 0 {
-        write!(out, "; moved {} times to where they take less", count(polling.steered))?;
-    }
     writeln!(out)
 }
 

@@ -6,10 +6,12 @@
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::release::Space;
+use super::thrashing::Thrashing;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -49,11 +51,12 @@ pub(super) struct Finished {
 }
 
 /// Starts the program and stays until it ends; looks at it, and at the space that its
-/// swap file takes, now and then.
+/// swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
     space: &mut Space,
+    is_quiet: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
@@ -65,8 +68,13 @@ pub(super) fn run(
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
+    let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet);
     let mut look = || {
         watch.look();
+        if let Some(advice) = thrashing.look() {
+            // As a note of the program's start: a reader that has gone away is no trouble.
+            let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
+        }
         space.look(&stats);
         watch.pause()
     };

@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 11;
+pub(crate) const STATS_VERSION: u64 = 12;
 
 /// Where a page was when it was touched.
 ///
@@ -131,8 +131,8 @@ counters! {
     IoOverslept,
     /// CPU time spent on reads that a thread waits for, in ns; estimated from one in 16.
     IoWaitCpuNs,
-    /// Threads moved to where single-page reads take less.
-    IoSteered,
+    /// Threads that the engine has started.
+    EngineThreads,
     /// Slots out of service because writing to them failed.
     SlotsRetired,
     /// Swap areas that are not written to any more.
@@ -156,16 +156,12 @@ counters! {
     PoolPassed,
     /// Pages of the pool that went on to the swap area.
     PagesWrittenBack,
-    /// Of these, those that were stored in the pool again with one that was touched.
-    PagesRegained,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
-    /// Of the pages that went on to the swap area, those sent by the shrinker.
-    PagesShrunk,
-    /// Pages of the pool packed again by the dense codec.
-    PagesRecompressed,
+    /// Old pages of the pool packed anew by the dense codec.
+    PagesRepacked,
     /// Bytes that this saved.
-    RecompressedSavedBytes,
+    RepackSavedBytes,
     /// Objects in the pool when last looked at.
     PoolObjects,
     /// Their bytes.
@@ -371,6 +367,14 @@ impl Stats {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }
 
+    /// How long threads have waited for faults served from `tier`, in ns: by the middle of
+    /// each bucket.
+    #[must_use]
+    pub fn waited_ns(&self, tier: Tier) -> u64 {
+        let buckets = self.histogram(tier as usize).iter().enumerate();
+        buckets.map(|(bucket, count)| count.load(Relaxed).saturating_mul(middle_of(bucket))).sum()
+    }
+
     /// The latency below which a share `quantile` (0..=1) of the tier's faults
     /// lies, in ns (the middle of its bucket); `None` without faults.
     #[must_use]
@@ -418,7 +422,7 @@ fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
     for (index, word) in histogram.iter().enumerate() {
         seen += word.load(Relaxed);
         if seen >= rank {
-            return Some((bucket_floor(index) + bucket_floor(index + 1)) / 2);
+            return Some(middle_of(index));
         }
     }
     None
@@ -441,6 +445,11 @@ pub fn bucket_floor(index: usize) -> u64 {
         return octave as u64;
     }
     (4 + quarter) << (octave - 2)
+}
+
+/// The middle of a bucket, in ns.
+fn middle_of(index: usize) -> u64 {
+    (bucket_floor(index) + bucket_floor(index + 1)) / 2
 }
 
 #[cfg(test)]

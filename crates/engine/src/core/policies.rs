@@ -3,7 +3,7 @@
 use crate::codec::{Choice, Packer, Selector};
 use crate::policy::admission::Admission;
 use crate::policy::clock::Clock;
-use crate::policy::codec_choice::CodecChoice;
+use crate::policy::compression_tier::CompressionTier;
 use crate::policy::grace::Grace;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::Partition;
@@ -13,7 +13,6 @@ use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
-use std::sync::atomic::AtomicBool;
 
 /// What is decided, and by what.
 pub(crate) struct Policies {
@@ -37,12 +36,8 @@ pub(crate) struct Policies {
     pub(crate) stored_copies: StoredCopies,
     /// What packs pages; may be changed at any time.
     pub(crate) codec: Selector,
-    /// Which codec that is, where none was asked for.
-    pub(crate) codec_choice: CodecChoice,
-    /// Whether pages of the pool go to the swap area before it is full.
-    pub(crate) pool_shrinks: AtomicBool,
-    /// Whether idle pages of the pool are packed again.
-    pub(crate) recompresses: AtomicBool,
+    /// How dense, where nothing was asked for.
+    pub(crate) tier: CompressionTier,
 }
 
 impl Policies {
@@ -69,13 +64,7 @@ impl Policies {
             offset_prefetch: OffsetPrefetch::new(window_pages)?,
             stored_copies: StoredCopies::new(window_pages)?,
             codec: Selector::new(codec),
-            codec_choice: CodecChoice::new(
-                budget_bytes,
-                contexts,
-                !without.has(Mechanism::CodecChoice),
-            ),
-            pool_shrinks: AtomicBool::new(false),
-            recompresses: AtomicBool::new(false),
+            tier: CompressionTier::new(budget_bytes, contexts, !without.has(Mechanism::DenseTier)),
         })
     }
 
@@ -94,14 +83,21 @@ impl Policies {
     #[must_use]
     pub(crate) fn packer(&self) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(self.codec_choice.packer()),
+            Choice::Auto => Some(Packer::Lz4),
             Choice::Fixed(packer) => packer,
         }
     }
 
-    /// What is to pack the next page beside `packer`, to see what it gains.
+    /// What is to pack a page that [`Policies::packer`] could not, if anything is.
     #[must_use]
-    pub(crate) fn packer_to_try(&self, packer: Packer) -> Option<Packer> {
-        if self.chooses_codec() { self.codec_choice.to_try(packer) } else { None }
+    pub(crate) fn second_packer(&self) -> Option<Packer> {
+        if self.chooses_codec() { self.tier.second_try() } else { None }
+    }
+
+    /// What is to pack an old object of the pool anew, before it goes on to the disk, if
+    /// anything is.
+    #[must_use]
+    pub(crate) fn repacker(&self) -> Option<Packer> {
+        self.chooses_codec().then(|| self.tier.repacker(self.partition.passed_on_ns())).flatten()
     }
 }

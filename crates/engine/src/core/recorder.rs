@@ -51,7 +51,7 @@ pub enum Event {
         page: PageNo,
         /// By LZ4.
         lz4_bytes: u64,
-        /// By zstd at level -1.
+        /// By zstd, as a page is packed that LZ4 cannot pack.
         zstd_bytes: u64,
     },
     /// It leaves, and its words are all the same.

@@ -28,17 +28,11 @@ impl Core {
                 let pool = &self.stores.pool;
                 let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());
                 self.policies.partition.found_in_pool(distance, limit_bytes, used_bytes);
-                if self.policies.chooses_codec() {
-                    self.policies.codec_choice.found_in_pool(distance);
-                }
             }
             Place::Packed { .. } => {
                 let more = self.policies.partition.write_back_rate().note_found(distance);
                 let view = self.pool_view();
                 self.policies.partition.found_on_disk(more, view);
-                if self.policies.chooses_codec() && view.is_full() {
-                    self.policies.codec_choice.found_on_disk(more);
-                }
             }
             _ => {}
         }
@@ -129,8 +123,5 @@ impl Core {
             (owner < memory.window.pages() as u64).then(|| policies.clock.distance(owner))?
         };
         partition.step(|| self.pool_view(), distance, set_limit);
-        if policies.chooses_codec() {
-            policies.codec_choice.step(|| self.pool_view(), || partition.spared_ns());
-        }
     }
 }

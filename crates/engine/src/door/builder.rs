@@ -3,8 +3,12 @@
 
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
+<<<<<<< HEAD
 use crate::core::recorder::Recorder;
 use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
+=======
+use crate::core::{Background, Core, Memory, Policies, Stores};
+>>>>>>> main
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
@@ -14,13 +18,11 @@ use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::poll::processor_waits::ProcessorWaits;
 use crate::store::pool::{Pool, SLAB_BYTES};
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::{Area, AreaError, Areas, Backing};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::affinity::Processors;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
@@ -110,15 +112,15 @@ pub(crate) fn build(
     let cpus = usable_processors();
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
-    let steering = steering(config, cpus);
-    let areas = open_areas(config, storage, (cpus, &steering), stats)?;
+    let pressure = Pressure::shared(cpus, Load::open());
+    let areas = open_areas(config, storage, (cpus, &pressure), stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
     let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let core = assemble(config, stats, (window, areas, bounce), &contexts, steering)?;
+    let core = assemble(config, stats, (window, areas, bounce), &contexts)?;
     let needed = core.used_bytes() + LEAST_PAGES_BYTES;
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
@@ -156,23 +158,11 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
     }
 }
 
-/// What moves threads to where they wait least.
-fn steering(config: &Config, cpus: usize) -> Steering {
-    let processors = Processors::open();
-    let most = processors.as_ref().map_or(1, Processors::most);
-    let steers = config.steer && !config.without.has(Mechanism::Steering);
-    Steering {
-        pressure: Pressure::shared(cpus, Load::open()),
-        processor_waits: Arc::new(ProcessorWaits::new(steers, most)),
-        processors,
-    }
-}
-
 /// Opens the swap areas, each with its way of waiting for the disk.
 fn open_areas(
     config: &Config,
     storage: Vec<Backing>,
-    (cpus, steering): (usize, &Steering),
+    (cpus, pressure): (usize, &Arc<Pressure>),
     stats: Stats,
 ) -> Result<Areas, AreaError> {
     let measured = OnceCell::new();
@@ -185,9 +175,8 @@ fn open_areas(
             Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
             _ => ASSUMED_OVERSHOOT_NS,
         };
-        let pressure = Arc::clone(&steering.pressure);
-        let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
-        polling.telling(Arc::clone(&steering.processor_waits))
+        let pressure = Arc::clone(pressure);
+        Polling::new(mode, cpus, pressure, overshoot_ns, stats)
     };
     Areas::new(storage, cpus, polling)
 }
@@ -197,7 +186,6 @@ fn assemble(
     stats: Stats,
     (window, areas, bounce): (Window, Areas, Pools),
     contexts: &Contexts,
-    steering: Steering,
 ) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
@@ -217,17 +205,13 @@ fn assemble(
     let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
     pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
-    let policies = Policies {
-        pool_shrinks: AtomicBool::new(config.shrink_pool),
-        recompresses: AtomicBool::new(config.recompress),
-        ..Policies::new(
-            window.pages(),
-            memory,
-            contexts.count(),
-            (partition, config.codec),
-            config.without,
-        )?
-    };
+    let policies = Policies::new(
+        window.pages(),
+        memory,
+        contexts.count(),
+        (partition, config.codec),
+        config.without,
+    )?;
     let stores = Stores {
         pool,
         areas,
@@ -240,12 +224,16 @@ fn assemble(
         stats,
     };
     let memory = Memory::new(window, Budget::new(memory, fixed))?;
+<<<<<<< HEAD
     let recorder = match config.record.as_str() {
         "" => None,
         path => Some(Recorder::create(Path::new(path)).map_err(StartError::Recording)?),
     };
     let background = Background::default();
     Ok(Core { memory, stores, policies, background, steering, recorder, stats })
+=======
+    Ok(Core { memory, stores, policies, background: Background::default(), stats })
+>>>>>>> main
 }
 
 fn publish_facts(core: &Core) {

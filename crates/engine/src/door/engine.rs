@@ -4,7 +4,7 @@
 
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
-use crate::base::stats::{Stats, Tier};
+use crate::base::stats::Stats;
 use crate::codec::Selector;
 use crate::core::Core;
 use crate::core::errors::FaultError;
@@ -21,7 +21,6 @@ use crate::store::pool::Handle;
 use crate::store::swap::Backing;
 use crate::walks::mapping;
 use crate::walks::page_in;
-use crate::walks::pool_upkeep::{self, Recompressor};
 use crate::walks::prefetch;
 use crate::walks::reclaim;
 use softswap_sys::PAGE_SIZE;
@@ -29,7 +28,6 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Protection;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -132,25 +130,6 @@ impl Engine {
         }
     }
 
-    /// Whether pages of the pool go to the swap area before it is full.
-    #[must_use]
-    pub(crate) fn pool_shrinks(&self) -> &AtomicBool {
-        &self.core.policies.pool_shrinks
-    }
-
-    /// Whether idle pages of the pool are packed again.
-    #[must_use]
-    pub(crate) fn recompresses(&self) -> &AtomicBool {
-        &self.core.policies.recompresses
-    }
-
-    /// Whether threads are moved to where they wait least for pages; may be changed
-    /// at any time.
-    #[must_use]
-    pub fn steers(&self) -> &AtomicBool {
-        self.core.steering.processor_waits.switch()
-    }
-
     /// The bounce buffers.
     #[must_use]
     pub fn buffers(&self) -> &Pools {
@@ -249,11 +228,6 @@ impl Engine {
         let from = page_in::page_in(&self.core, &self.contexts, page, (access, open))?;
         if from.is_some() {
             reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
-        }
-        // Only here, with signals blocked and nothing held: no handler of the program's
-        // sees the thread bound to a processor.
-        if from == Some(Tier::Disk) {
-            self.core.steering.steer(self.core.stats);
         }
         Ok(())
     }
@@ -473,28 +447,6 @@ impl Engine {
             self.core.stores.pool.damage(Handle::from_bits(handle), bit);
         }
         matches!(place, Place::Pool { .. })
-    }
-
-    /// Packs what is idle in the pool again, however busy processors are; for
-    /// tests and benches. Ends when a whole round finds nothing to do.
-    pub fn recompress_now(&self) {
-        let mut recompressor = Recompressor::default();
-        while !recompressor.has_settled(&self.core) {
-            recompressor.advance(&self.core, &self.contexts);
-        }
-    }
-
-    /// Packs all of the pool anew that the codec of now has not; for tests.
-    pub fn condense_now(&self) {
-        let objects = self.core.stores.pool.objects();
-        let mut seen = 0;
-        while seen < objects {
-            let mut context = self.contexts.claim_background();
-            match pool_upkeep::condense(&self.core, &mut context) {
-                0 => return,
-                count => seen += count,
-            }
-        }
     }
 
     /// Waits until no other thread has anything under way, and keeps it so.

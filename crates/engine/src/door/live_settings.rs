@@ -4,7 +4,6 @@ use crate::codec::BadChoice;
 use crate::door::engine::Engine;
 use crate::door::settings::BadPoolLimit;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One key of the table.
 ///
@@ -25,21 +24,8 @@ pub struct Setting {
     set: fn(&Engine, &str) -> Result<(), String>,
 }
 
-/// A setting that is on or off.
-macro_rules! switch {
-    ($key:literal, $of:ident, $meaning:literal) => {
-        Setting {
-            key: $key,
-            values: "on or off",
-            meaning: $meaning,
-            get: |engine| show_switch(engine.$of()),
-            set: |engine, text| turn(engine.$of(), text),
-        }
-    };
-}
-
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 8] = [
+pub const SETTINGS: [Setting; 5] = [
     Setting {
         key: "bounce.peak",
         values: "0, to let it begin again",
@@ -87,7 +73,6 @@ pub const SETTINGS: [Setting; 8] = [
             Ok(())
         },
     },
-    switch!("io.steer", steers, "move a thread to the processor where it waits least for pages"),
     Setting {
         key: "pool.limit",
         values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
@@ -99,31 +84,7 @@ pub const SETTINGS: [Setting; 8] = [
             Ok(())
         },
     },
-    switch!(
-        "pool.recompress",
-        recompresses,
-        "pack idle compressed pages again, denser, when processors are idle"
-    ),
-    switch!(
-        "pool.shrink",
-        pool_shrinks,
-        "send compressed pages to the swap area before the pool is full"
-    ),
 ];
-
-fn show_switch(switch: &AtomicBool) -> String {
-    if switch.load(Relaxed) { "on" } else { "off" }.to_string()
-}
-
-fn turn(switch: &AtomicBool, text: &str) -> Result<(), String> {
-    let on = match text {
-        "on" => true,
-        "off" => false,
-        _ => return Err(format!("{text:?} is neither on nor off")),
-    };
-    switch.store(on, Relaxed);
-    Ok(())
-}
 
 /// A setting's value; what is wrong where there is no such setting.
 pub fn get(engine: &Engine, key: &str) -> Result<String, String> {

@@ -249,12 +249,6 @@ settings! {
     RESERVE reserve_bytes: u64 = 512 << 20;
     /// What compressed pages may take of the budget; may be changed later.
     POOL pool: PoolLimit = PoolLimit::Auto;
-    /// Send pages of the pool to the swap area before it is full; may be
-    /// changed later.
-    SHRINK_POOL shrink_pool: bool = false;
-    /// Pack idle pages of the pool again, by a denser codec; may be changed
-    /// later.
-    RECOMPRESS recompress: bool = false;
     /// Encrypt what is written to the swap areas.
     ENCRYPT encrypt: bool = true;
     /// What packs pages before they leave DRAM; may be changed later.
@@ -267,9 +261,6 @@ settings! {
     AVOID_IO_URING avoid_io_uring: bool = false;
     /// How a thread waits for a single page from the disk; may be changed later.
     POLL poll: Mode = Mode::Auto;
-    /// Move a thread to the processor where it waits least for pages; may be
-    /// changed later.
-    STEER steer: bool = true;
     /// Mechanisms that are switched off; for developers.
     WITHOUT without: Without = Without::default();
     /// A new file for what the first process touches; none where it is empty.
@@ -389,7 +380,6 @@ mod tests {
             avoid_move: true,
             codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
-            steer: false,
             stats_fd: Some(9),
             place: Some(Bases::choose()),
             ..Config::default()

@@ -7,7 +7,7 @@ pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;
 pub(crate) mod partition;
-pub(crate) mod codec_choice;
+pub(crate) mod compression_tier;
 pub(crate) mod admission;
 pub(crate) mod stored_copies;
 pub(crate) mod write_load;

@@ -4,11 +4,11 @@
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Stats};
 use crate::codec::same_filled;
-use crate::codec::{self, Packer};
+use crate::codec::{self, Packer, Scratch};
 use crate::core::Core;
 use crate::core::recorder::Recorder;
 use crate::memory::context::Context;
-use crate::policy::codec_choice::{DENSE, Sample};
+use crate::policy::compression_tier::DENSE;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
@@ -54,65 +54,48 @@ fn into_pool(
         core.stats.add(Counter::PoolPassed, 1);
         return None;
     }
-    let to_pack = |packer| core.room_for_pool(context.scratch.bytes_to_pack(packer));
+    let room_to_pack =
+        |scratch: &Scratch, packer| core.room_for_pool(scratch.bytes_to_pack(packer));
     // Before the work: what the pool does not take need not be packed.
-    let room = if core.stores.pool.accepts() { to_pack(packer) } else { None };
+    let room =
+        if core.stores.pool.accepts() { room_to_pack(&context.scratch, packer) } else { None };
     let Some(_room) = room else {
         core.stats.add(Counter::PoolRefusals, 1);
         return None;
     };
-    // The first time here only if there is room for what it works in, too.
-    let try_room = |other| match context.scratch.bytes_to_pack(other) {
-        0 => Some(None),
-        bytes => Some(Some(core.room_for_pool(bytes)?)),
-    };
-    let other =
-        core.policies.packer_to_try(packer).and_then(|other| Some((other, try_room(other)?)));
-    let packers = (packer, other.as_ref().map(|(other, _)| *other));
-    let Some(packed) = pack(core, context, packers, content) else {
+    let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
+    if packed.is_none()
+        && let Some(second) = core.policies.second_packer()
+        && let Some(_room) = room_to_pack(&context.scratch, second)
+    {
+        packed = pack(core, context, second, content).map(|len| (second, len));
+        core.policies.tier.note_second_try(packed.is_some());
+    }
+    let Some((packer, len)) = packed else {
         core.stats.add(Counter::PagesIncompressible, 1);
         return None;
     };
-    let len = packed.len();
     core.stores.workspaces.note_stored(packer.codec());
+    let packed = &context.packed.0[..len];
     let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
         core.stats.add(Counter::PoolLimitHits, 1);
         return None;
     };
-    core.policies.codec_choice.note_pooled();
     core.stats.add(Counter::PagesPooled, 1);
     core.stats.add(Counter::PooledBytes, len as u64);
     Some(Place::Pool { handle: handle.to_bits() })
 }
 
-/// Packs a page, if it can be, into the context's buffer; by the `other` codec before, if
-/// there is one, to see what that comes to.
-fn pack<'c>(
+/// Packs a page into the context's buffer. To how many bytes, if it packs.
+fn pack(
     core: &Core,
-    context: &'c mut Context,
-    (packer, other): (Packer, Option<Packer>),
+    context: &mut Context,
+    packer: Packer,
     content: &[u8; PAGE_SIZE],
-) -> Option<&'c [u8]> {
+) -> Option<usize> {
     let Context { packed, scratch, .. } = context;
-    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
-    core.policies.codec_choice.note_packed();
-    let mut timed = |packer| {
-        let start = now_ns();
-        let len = codec::compress(packer, content, room, scratch);
-        (len, now_ns() - start)
-    };
-    let Some(other) = other else {
-        let (len, ns) = timed(packer);
-        core.policies.admission.packed(len, ns);
-        return len.map(|len| &room[..len]);
-    };
-    // Twice: what it works in is not at hand the first time.
-    timed(other);
-    let by_other = timed(other);
-    let by_packer = timed(packer);
-    let sample = |(len, ns): (Option<usize>, u64)| len.map(|len| Sample { bytes: len as u64, ns });
-    if let (Some(this), Some(other)) = (sample(by_packer), sample(by_other)) {
-        core.policies.codec_choice.note_tried(packer, this, other);
-    }
-    by_packer.0.map(|len| &room[..len])
+    let start_ns = now_ns();
+    let len = codec::compress(packer, content, &mut packed.0[..codec::MAX_PACKED_BYTES], scratch);
+    core.policies.admission.packed(len, now_ns() - start_ns);
+    len
 }

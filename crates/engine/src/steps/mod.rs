@@ -11,5 +11,4 @@ pub(crate) mod batch_unmap;
 pub(crate) mod clean_reclaim;
 pub(crate) mod relocate;
 pub(crate) mod fault_around;
-pub(crate) mod readmit;
 pub(crate) mod swap_in_batch;

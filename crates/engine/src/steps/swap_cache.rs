@@ -94,8 +94,10 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
     let most = (core.memory.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
     // What another codec packed is to be packed by that of now, which suits a full pool.
-    let is_of_now =
-        || core.policies.packer().is_some_and(|packer| packer.codec().tag() == handle.tag());
+    let is_of_now = || {
+        core.policies.chooses_codec()
+            || core.policies.packer().is_some_and(|packer| packer.codec().tag() == handle.tag())
+    };
     // Beyond, only those that outweigh what goes on.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
     bytes <= most && (is_room || (outweigh(core) && is_of_now()))
@@ -201,9 +203,6 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
 pub(crate) fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
     core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
-    if copy.in_slot().is_none() {
-        core.policies.codec_choice.note_pooled();
-    }
     match part_from(core, copy) {
         Some(place) => place,
         None => core.die("the pool has lost the copy of a page that has left"),

@@ -17,7 +17,6 @@ use crate::policy::stored_copies::Stays;
 use crate::steps::decompress;
 use crate::steps::install;
 use crate::steps::read_slots;
-use crate::steps::readmit;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
@@ -362,7 +361,6 @@ fn bring_alone(
         read_slots::read_alone(&core.stores, context, slot, &mut buffer)?;
     }
     put(core, context, (wanted.page, wanted.stays), stored, &buffer)?;
-    readmit::neighbours(core, context, wanted.page, stored, &buffer);
     Ok(())
 }
 

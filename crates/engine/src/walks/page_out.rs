@@ -116,7 +116,6 @@ fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     core.stats.add(Counter::PagesOut, left);
     policies.grace.note_left(left, outcome.unpacked as u64);
     policies.partition.write_back_rate().note_left(left);
-    policies.codec_choice.note_left(left);
     policies.partition.costs().left(left, thread_cpu_ns() - start_ns);
 }
 

@@ -45,6 +45,7 @@ impl Drop for Charge<'_> {
 /// The work of one of the threads; returns when `go_on` says no.
 pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
     core.policies.readahead.serve(true);
+    core.stats.add(Counter::EngineThreads, 1);
     while go_on() {
         let seen = core.policies.readahead.kick();
         match core.policies.readahead.take() {

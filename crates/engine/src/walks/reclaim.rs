@@ -15,7 +15,7 @@ use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
 use crate::walks::page_out;
-use crate::walks::pool_upkeep::{self, Recompressor, Shrinker};
+use crate::walks::pool_upkeep;
 use crate::walks::upkeep::Upkeep;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use softswap_sys::signals::{self, Mask};
@@ -252,29 +252,23 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
 /// The background thread's work; returns when `go_on` says no.
 pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
-    let mut shrinker = Shrinker::default();
     let mut cpu_ns = thread_cpu_ns();
     core.background.set_running(true);
+    core.stats.add(Counter::EngineThreads, 1);
     while go_on() {
         let seen = core.background.seen();
         let before_ns = std::mem::replace(&mut cpu_ns, thread_cpu_ns());
         core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(core, contexts);
         core.memory.pinners.look();
-        let condensed = core.policies.has(Mechanism::Condense)
-            && core.policies.codec_choice.take_wish()
-            && pool_upkeep::condense(core, &mut contexts.claim_background()) > 0;
         if core.memory.budget.is_comfortable(core.other_bytes()) {
             let nap_ns = at_ease.step(core, contexts);
-            if !condensed {
-                sleep_until_low(core, seen, nap_ns);
-            }
+            sleep_until_low(core, seen, nap_ns);
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.
         let mut context = contexts.claim_background();
         let stuck = matches!(round_for_room(core, &mut context), Round::Stuck(_));
-        shrinker.step(core, &mut context);
         drop(context);
         core.report();
         if stuck {
@@ -289,7 +283,6 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
 #[derive(Default)]
 struct AtEase {
     upkeep: Upkeep,
-    recompressor: Recompressor,
     /// Whether there may be more to do, and no step before then.
     has_more: bool,
     next_ns: u64,
@@ -300,8 +293,7 @@ impl AtEase {
     fn step(&mut self, core: &Core, contexts: &Contexts) -> u64 {
         let now = now_ns();
         if now >= self.next_ns {
-            let upkeep = self.upkeep.step(core, contexts);
-            self.has_more = self.recompressor.step(core, contexts) || upkeep;
+            self.has_more = self.upkeep.step(core, contexts);
             self.next_ns = now + PACE_NS;
         }
         if self.has_more { self.next_ns.saturating_sub(now) } else { NAP_NS }

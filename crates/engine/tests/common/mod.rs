@@ -189,6 +189,8 @@ pub(crate) enum Content {
     Text(u64),
     /// Compressible to less than a quarter.
     Sparse(u64),
+    /// Sixteen kinds of letters in no order: LZ4 finds nothing, an entropy coder half.
+    Digits(u64),
     /// Incompressible.
     Random(u64),
 }
@@ -209,6 +211,11 @@ impl Content {
             }
             Content::Sparse(seed) => {
                 each_word(&mut page, |at| if at % 8 == 0 { scramble(seed ^ at << 40) } else { 7 });
+            }
+            Content::Digits(seed) => {
+                let digits = |at| format!("{:016x}", scramble(seed << 9 | at));
+                let text: String = (0..PAGE_SIZE as u64 / 16).map(digits).collect();
+                page.copy_from_slice(text.as_bytes());
             }
             Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
         }

@@ -158,8 +158,6 @@ const RULES: &[Rule] = &[
     // Whether a thread is there.
     (libc::SYS_tgkill, &[(2, In(&[0]))]),
     (libc::SYS_get_robust_list, &[(0, In(&[0]))]),
-    (libc::SYS_sched_getaffinity, &[(0, In(&[0]))]),
-    (libc::SYS_sched_setaffinity, &[(0, In(&[0]))]),
     (libc::SYS_sched_yield, &[]),
     (libc::SYS_clock_gettime, &[]),
     (libc::SYS_nanosleep, &[]),

@@ -1,7 +1,6 @@
 //! This process, others, and the machine they run on.
 
 pub mod load;
-pub mod affinity;
 pub mod threads;
 pub mod child;
 pub mod pinners;

@@ -3,9 +3,13 @@
 use super::plan::{self, Pattern, Side};
 use super::programs::Program;
 use clap::Args;
+use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
+use softswap_engine::door::settings::Config;
 use std::path::PathBuf;
 
+/// What can be asked of softswap's side: the rest is the bench's own.
+const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
 /// More would only take turns.
 const MOST_THREADS: u32 = 64;
 /// The kernel's areas are so many times as large as what is to go there, at most.
@@ -123,6 +127,11 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) plots: Option<PathBuf>,
 
+    /// A setting of softswap's side, such as codec=lz4, pool=10% or without=standby; may be
+    /// repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) softswap: Vec<String>,
+
     /// Damage a page, which must be noticed; for tests
     #[arg(long, hide = true)]
     pub(super) damage: bool,
@@ -136,6 +145,22 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 impl SwapArgs {
+    /// How softswap is set up.
+    pub(super) fn softswap_config(&self) -> Result<Config, Refusal> {
+        let mut config = Config::default();
+        for given in &self.softswap {
+            let refuse = |why: String| Refusal::usage(format!("--softswap {given}: {why}"));
+            let (name, value) = given
+                .split_once('=')
+                .ok_or_else(|| refuse("give a name and a value, such as codec=lz4".into()))?;
+            if !SETTINGS.contains(&name) {
+                return Err(refuse(format!("there are {}", SETTINGS.join(", "))));
+            }
+            config.set(name, value).map_err(refuse)?;
+        }
+        Ok(config)
+    }
+
     fn pick<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
         asked.unwrap_or(if self.quick { quick } else { usual })
     }
@@ -179,5 +204,42 @@ impl SwapArgs {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let file_bytes = if self.sides.iter().any(has_file) { self.area_bytes() } else { 0 };
         file_bytes.saturating_add(self.most_bytes().saturating_mul(4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        swap: SwapArgs,
+    }
+
+    fn config(settings: &[&str]) -> Result<Config, Refusal> {
+        let line = settings.iter().flat_map(|setting| ["--softswap", setting]);
+        Line::parse_from(std::iter::once("swap").chain(line)).swap.softswap_config()
+    }
+
+    #[test]
+    fn settings_of_softswaps_side_are_taken_or_refused_by_name() {
+        assert_eq!(config(&[]).unwrap(), Config::default());
+        let asked = config(&["codec=none", "pool=10%", "without=standby,strides"]).unwrap();
+        assert_eq!(
+            (asked.codec.to_string(), asked.pool.to_string()),
+            ("none".into(), "10%".into())
+        );
+        assert_eq!(asked.without.to_string(), "standby,strides");
+        for (bad, part) in [
+            ("codec", "give a name and a value"),
+            ("memory_bytes=1", "there are codec, pool"),
+            ("pool=90%", "from 0% to 80%"),
+            ("without=steam", "there are refault_distance"),
+        ] {
+            let text = config(&[bad]).unwrap_err().to_string();
+            assert!(text.contains(bad) && text.contains(part), "{text}");
+        }
     }
 }

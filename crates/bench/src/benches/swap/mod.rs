@@ -55,6 +55,7 @@ const SAMPLE_OF_PAGES: usize = 4096;
 
 pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     check(args)?;
+    args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let library = library::find()?;
     let output = Output::open(args.json.as_deref())?;
@@ -118,7 +119,13 @@ fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Ref
     write_sample(&sample, &mut notes)?;
     // So that the first side to load it does not have to account for it.
     fs::read(&library).map_err(|e| Refusal::own(format!("{}: {e}", library.display())))?;
-    let context = RunContext { signals: &signals, library, sample, damage: args.damage };
+    let context = RunContext {
+        signals: &signals,
+        library,
+        sample,
+        softswap: args.softswap_config()?,
+        damage: args.damage,
+    };
     let ready = if args.no_programs { Vec::new() } else { ready(args, &testbed.dir, &mut notes) };
 
     let progress = progress(args, &sides, testbed.counts_zswap(), ready.len());

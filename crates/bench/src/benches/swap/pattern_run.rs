@@ -22,6 +22,8 @@ pub(super) struct RunContext<'a> {
     pub(super) signals: &'a SignalQueue,
     pub(super) library: PathBuf,
     pub(super) sample: PathBuf,
+    /// What was asked of its side.
+    pub(super) softswap: Config,
     pub(super) damage: bool,
 }
 
@@ -76,9 +78,10 @@ impl PatternRun {
     }
 }
 
-/// How softswap is set up: by default, as users have it, but for the reserve.
-pub(super) fn config(memory_bytes: u64, dir: &std::path::Path) -> Config {
-    Config { memory_bytes, areas: vec![AreaSpec::new(dir)], reserve_bytes: 0, ..Config::default() }
+/// How softswap is set up: as users have it, but for the reserve and what was asked for.
+pub(super) fn config(context: &RunContext<'_>, memory_bytes: u64, dir: &std::path::Path) -> Config {
+    let areas = vec![AreaSpec::new(dir)];
+    Config { memory_bytes, areas, reserve_bytes: 0, ..context.softswap.clone() }
 }
 
 /// How a run outgrew its limit.
@@ -100,7 +103,8 @@ pub(super) fn run(
     phases: &[Phase],
 ) -> Result<Result<PatternRun, Outgrown>, Refusal> {
     let held = testbed.enter(case.side, limits.limit_bytes)?;
-    let config = (case.side == Side::Softswap).then(|| config(limits.memory_bytes, &testbed.dir));
+    let config =
+        (case.side == Side::Softswap).then(|| config(context, limits.memory_bytes, &testbed.dir));
     let arguments = arguments(case, working_set_bytes, context);
     let said = in_turns(&held, context, config.as_ref(), &arguments, phases);
     let bounds = testbed.leave(held)?;

@@ -54,7 +54,7 @@ pub(super) fn roomy_run(
     /// For what the engine itself needs.
     const MORE_BYTES: u64 = 64 << 20;
     let counters = Counters::new().map_err(|error| error.to_string())?;
-    let config = config(peak_bytes + peak_bytes / 4 + MORE_BYTES, &testbed.dir);
+    let config = config(context, peak_bytes + peak_bytes / 4 + MORE_BYTES, &testbed.dir);
     let mut command = Command::new(&ready.path);
     without_settings(&mut command);
     command.envs(counters.environment(&config, &context.library));
@@ -94,7 +94,7 @@ pub(super) fn limited_run(
     let counters = Counters::new()?;
     let environment = match side {
         Side::Softswap => {
-            counters.environment(&config(memory_bytes, &testbed.dir), &context.library)
+            counters.environment(&config(context, memory_bytes, &testbed.dir), &context.library)
         }
         _ => Vec::new(),
     };

@@ -85,8 +85,6 @@ pub(crate) struct Partition {
     ages: ObjectAges,
     costs: FaultCosts,
     write_back_rate: WriteBackRate,
-    /// Whether the limit was made smaller the last time.
-    gives_way: AtomicBool,
     cusum: Mutex<(Cusum, Samples)>,
 }
 
@@ -109,7 +107,6 @@ impl Partition {
             ages: ObjectAges::default(),
             costs: FaultCosts::new(processors),
             write_back_rate: WriteBackRate::default(),
-            gives_way: AtomicBool::new(false),
             cusum: Mutex::default(),
         }
     }
@@ -134,16 +131,8 @@ impl Partition {
         self.ghost_hits.forget();
         self.ages.forget();
         self.write_back_rate.forget();
-        self.gives_way.store(false, Relaxed);
         self.is_on.store(on, Relaxed);
         set_limit();
-    }
-
-    /// Whether the pool's limit was made smaller the last time that it moved: what it has
-    /// to spare is for resident pages.
-    #[must_use]
-    pub(crate) fn gives_way(&self) -> bool {
-        self.gives_way.load(Relaxed)
     }
 
     /// What the pool may take at first where so much was asked for: as it is, or
@@ -201,13 +190,13 @@ impl Partition {
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
-    /// What is spared with a page that stays in the pool and is touched there: reading
-    /// it, and that it is written back, with those beside it that are not touched.
+    /// What a page of the pool costs that goes on to the disk: writing it, and reading it
+    /// where it is touched again.
     #[must_use]
-    pub(crate) fn spared_ns(&self) -> f64 {
+    pub(crate) fn passed_on_ns(&self) -> f64 {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let gone_ns = self.costs.pass_on_ns() as f64 / self.share_back();
-        disk_ns.saturating_sub(pool_ns) as f64 + gone_ns
+        let reading_ns = disk_ns.saturating_sub(pool_ns) as f64 * self.write_back_rate.share_back();
+        self.costs.pass_on_ns() as f64 + reading_ns
     }
 
     /// How likely a page that is written back is taken to come back.
@@ -296,7 +285,6 @@ impl Partition {
         };
         let (towards, steps) = cusum.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
-        self.gives_way.store(towards == Towards::Resident, Relaxed);
         Some(match towards {
             Towards::Pool => {
                 self.ghost_hits.settle(0);

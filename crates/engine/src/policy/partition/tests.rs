@@ -101,20 +101,6 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
 }
 
 #[test]
-fn a_pool_that_was_made_smaller_gives_way_until_it_grows_or_is_set() {
-    let balance = balance();
-    assert!(!balance.gives_way());
-    let (_, next) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
-    assert!(next < MOST && balance.gives_way());
-    balance.set(true, || ());
-    assert!(!balance.gives_way());
-    let balance = self::balance();
-    until_moved(&balance, full(MOST), &[100], &[]).unwrap();
-    until_moved(&balance, full(LEAST), &[], &[AGE + 1000]).unwrap();
-    assert!(!balance.gives_way());
-}
-
-#[test]
 fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
     let used = |percent| PoolView { used_bytes: MOST / 100 * percent, ..full(MOST) };
     let (roomy, nearly_full) = (used(NEARLY_FULL_PERCENT - 1), used(NEARLY_FULL_PERCENT));

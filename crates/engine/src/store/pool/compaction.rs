@@ -14,17 +14,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// beside the slabs that each class may have begun.
 const LOOSE_PERCENT: usize = 2;
 
-/// What [`Pool::idle_slab`] found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct IdleSearch {
-    /// An idle slab.
-    pub(crate) slab: Option<u32>,
-    /// Slabs were passed over that had been used: they may be idle next time.
-    pub(crate) passed_used: bool,
-    /// The search has come round to the first slab.
-    pub(crate) wrapped: bool,
-}
-
 impl Pool {
     /// A slab to be emptied into the gaps of others, if that is worth while: its
     /// class has whole slabs' worth of gaps, and gaps are a good share of the
@@ -108,50 +97,12 @@ impl Pool {
         Ok(self.put(slab, guard, packed, owner, tag))
     }
 
-    /// A slab in which nothing was stored or asked for since the last time it was
-    /// looked at, searched for among the next few from `next` on.
-    pub(crate) fn idle_slab(&self, next: &mut u32) -> IdleSearch {
-        const LOOKS: usize = 64;
-        let mut search = IdleSearch::default();
-        for _ in 0..LOOKS {
-            let slab = *next;
-            let Some(locked) = self.slabs.get(slab as usize) else {
-                *next = 0;
-                search.wrapped = true;
-                break;
-            };
-            *next += 1;
-            let mut guard = locked.lock();
-            if guard.class().is_none() || guard.closed {
-                continue;
-            }
-            if std::mem::replace(&mut guard.idle, true) {
-                guard.listed_to = 0;
-                search.slab = Some(slab);
-                break;
-            }
-            search.passed_used = true;
-        }
-        search
-    }
-
     /// Ends what [`Pool::sparsest`] began. A slab in which something is left
     /// takes objects again.
     pub fn reopen(&self, slab: u32) {
-        self.reopen_if(slab, true);
-    }
-
-    /// Ends what [`Pool::oldest`] began, as [`Pool::reopen`] does, once that has gone through
-    /// the whole slab.
-    pub(crate) fn reopen_if_gone_through(&self, slab: u32) {
-        self.reopen_if(slab, false);
-    }
-
-    fn reopen_if(&self, slab: u32, is_anyhow: bool) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
-        let is_done = is_anyhow || guard.listed_to == 0;
-        if is_done && guard.class().is_some() && !guard.is_empty() {
+        if guard.class().is_some() && !guard.is_empty() {
             guard.closed = false;
             directory.list(slab, &mut guard);
         }

@@ -35,8 +35,6 @@ pub(super) struct Slab {
     pub(super) closed: bool,
     /// Something was stored in it or asked for since write-back came by.
     pub(super) referenced: bool,
-    /// Nothing was since it was looked at for being idle.
-    pub(super) idle: bool,
     /// The group in whose list of slabs with room it is. Changes only with both
     /// the directory's and the slab's lock held, so either is enough to read it.
     pub(super) listed: Option<u8>,
@@ -90,7 +88,6 @@ impl Slab {
             stamp: 0,
             closed: false,
             referenced: false,
-            idle: false,
             listed: None,
             listed_to: 0,
         }
@@ -146,7 +143,6 @@ impl Slab {
     /// Somebody stored here or asked for something.
     pub(super) fn note_use(&mut self) {
         self.referenced = true;
-        self.idle = false;
     }
 
     /// Stores an object; the slab must have room and its slots the size.

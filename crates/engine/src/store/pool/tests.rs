@@ -185,27 +185,6 @@ fn a_slab_being_written_back_is_not_refilled() {
 }
 
 #[test]
-fn a_slab_that_was_gone_through_takes_objects_again_and_not_before() {
-    let pool = Pool::new(3 * SLAB_BYTES).unwrap();
-    let per_slab = CLASS[class_for(1000)].slots;
-    let stored: Vec<_> = (0..per_slab as u64)
-        .map(|owner| (owner, pool.store(&content(owner, 1000), owner, 0).unwrap()))
-        .collect();
-    let slab = stored[0].1.slab();
-    assert_eq!(candidates(&pool, per_slab / 2), stored[..per_slab / 2]);
-    pool.free(stored[0].1);
-    pool.reopen_if_gone_through(slab);
-    let elsewhere = pool.store(&content(100, 1000), 100, 0).unwrap();
-    assert_ne!(elsewhere.slab(), slab, "in the middle");
-    assert_eq!(candidates(&pool, per_slab), stored[per_slab / 2..]);
-    pool.reopen_if_gone_through(slab);
-    for owner in 200..200 + per_slab as u64 {
-        pool.store(&content(owner, 1000), owner, 0).unwrap();
-    }
-    assert_eq!(pool.used_bytes(), 2 * SLAB_BYTES, "the gap is filled");
-}
-
-#[test]
 fn a_slab_in_use_gets_a_second_chance() {
     let pool = Pool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
@@ -421,23 +400,6 @@ fn little_of_a_slab_is_wasted_on_realistic_sizes() {
 fn tables_are_a_fraction_of_a_percent() {
     let pool = Pool::new(64 << 20).unwrap();
     assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
-}
-
-#[test]
-fn a_slab_is_idle_when_it_was_left_alone_from_one_look_to_the_next() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
-    let handle = pool.store(&content(1, 1000), 1, 0).unwrap();
-    let look = || {
-        let mut next = 0;
-        let search = pool.idle_slab(&mut next);
-        (search.slab, search.passed_used)
-    };
-    assert_eq!(look(), (None, true), "it is new");
-    assert_eq!(look(), (Some(0), false));
-    assert!(pool.peek(handle, <[u8]>::len) == Ok(1000) && look() == (Some(0), false));
-    assert!(pool.load(handle, <[u8]>::len) == Ok(1000) && look() == (None, true));
-    pool.free(handle);
-    assert_eq!(look(), (None, false), "there is no slab in use");
 }
 
 #[test]

@@ -9,12 +9,11 @@
 //!
 //! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
 //! [`pressure`] whether others want the processor, [`plan`] the decision, and
-//! [`Polling::wait`] carries it out. [`processor_waits`] is where waiting takes least.
+//! [`Polling::wait`] carries it out.
 
 pub mod mode;
 pub(crate) mod samples;
 pub(crate) mod plan;
-pub(crate) mod processor_waits;
 pub mod pressure;
 
 use crate::base::stats::{Counter, Stats};
@@ -22,9 +21,7 @@ use crate::base::transfer_size;
 use mode::{Knobs, Mode, Sleep};
 use plan::{HALF, Plan, View};
 use pressure::{Pressure, Waiting};
-use processor_waits::ProcessorWaits;
 use samples::Samples;
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -65,7 +62,6 @@ pub struct Polling {
     knobs: Knobs,
     samples: Samples,
     pressure: Arc<Pressure>,
-    processor_waits: Option<Arc<ProcessorWaits>>,
     overshoot_ns: AtomicU64,
     sleep_share: AtomicU32,
     waits: AtomicU32,
@@ -87,19 +83,11 @@ impl Polling {
             knobs: Knobs::new(mode),
             samples: Samples::new(cpus),
             pressure,
-            processor_waits: None,
             overshoot_ns: AtomicU64::new(overshoot_ns),
             sleep_share: AtomicU32::new(HALF),
             waits: AtomicU32::new(0),
             stats,
         }
-    }
-
-    /// The same, and `processor_waits` is told where waits take how long. Areas share it: a
-    /// thread can be in one place only.
-    #[must_use]
-    pub(crate) fn telling(self, processor_waits: Arc<ProcessorWaits>) -> Polling {
-        Polling { processor_waits: Some(processor_waits), ..self }
     }
 
     /// What can be changed.
@@ -122,7 +110,6 @@ impl Polling {
     /// Those of `read`, which then counts for nothing.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
-        let began = current_cpu();
         let _waiting = self.enter(start);
         let is_sampled = self.waits.fetch_add(1, Relaxed).is_multiple_of(SAMPLED);
         if is_sampled && self.knobs.mode() == Mode::Auto {
@@ -134,24 +121,14 @@ impl Polling {
             let used_ns = thread_cpu_ns() - before_ns;
             self.stats.add(Counter::IoWaitCpuNs, used_ns * u64::from(SAMPLED));
         }
-        let (ended, ns) = self.note(false, bytes, start);
-        if let Some(processor_waits) = &self.processor_waits {
-            // Of one size, so that processor_waits can be compared.
-            match bytes {
-                PAGE_SIZE => processor_waits.record((began, ended), ns),
-                _ => processor_waits.count(),
-            }
-        }
+        self.note(false, bytes, start);
         Ok(())
     }
 
-    /// Records a transfer that began at `start_ns` and has just completed: on which
-    /// processor, and what it took, in ns.
-    pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) -> (usize, u64) {
-        let (now, cpu) = (now_ns(), current_cpu());
-        let ns = now - start_ns;
-        self.record(cpu, is_write, bytes, ns, now);
-        (cpu, ns)
+    /// Records a transfer that began at `start_ns` and has just completed.
+    pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
+        let now = now_ns();
+        self.record(current_cpu(), is_write, bytes, now - start_ns, now);
     }
 
     fn enter(&self, now_ns: u64) -> Waiting<'_> {

@@ -44,8 +44,6 @@ pub struct Pressure {
     /// Threads that may look at the same time without being in each other's way.
     room: u32,
     waiting: AtomicU32,
-    /// When one last began to wait while another did.
-    together_ns: AtomicU64,
     contended_until_ns: AtomicU64,
     backoff_ns: AtomicU64,
     looked_ns: AtomicU64,
@@ -71,7 +69,6 @@ impl Pressure {
             // reclaim's and the kernel's.
             room: (cpus as u32 / 2).max(1),
             waiting: AtomicU32::new(0),
-            together_ns: AtomicU64::new(0),
             contended_until_ns: AtomicU64::new(0),
             backoff_ns: AtomicU64::new(FIRST_BACKOFF_NS),
             looked_ns: AtomicU64::new(0),
@@ -91,29 +88,10 @@ impl Pressure {
     /// The calling thread begins to wait for a page.
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
-        if others > 0 {
-            self.together_ns.store(now_ns, Relaxed);
-        }
         if others >= self.room {
             self.contended_until_ns.fetch_max(now_ns + CROWD_NS, Relaxed);
         }
         Waiting { pressure: self }
-    }
-
-    /// Whether it is some time since two threads waited at once.
-    #[must_use]
-    pub(crate) fn is_alone(&self, now_ns: u64) -> bool {
-        let together_ns = self.together_ns.load(Relaxed);
-        together_ns == 0 || now_ns >= together_ns + CROWD_NS
-    }
-
-    /// Whether there is a processor that nobody wants to run on, of all programs;
-    /// the calling thread has one. No, where that cannot be known. It is a system
-    /// call.
-    #[must_use]
-    pub(crate) fn has_idle_processor(&self) -> bool {
-        let idle = |load: &Load| Some(load.runnable()? < load.processors());
-        self.load.as_ref().and_then(idle) == Some(true)
     }
 
     /// Whether the processors were wanted a moment ago.
@@ -187,18 +165,6 @@ mod tests {
         drop(first);
         drop(pressure.enter(2 * CROWD_NS));
         assert!(!pressure.is_contended(2 * CROWD_NS), "one after the other is no crowd");
-    }
-
-    #[test]
-    fn a_thread_is_alone_some_time_after_another_waited_too() {
-        let pressure = Pressure::new(8, None);
-        assert!(pressure.is_alone(0) && !pressure.has_idle_processor());
-        let first = pressure.enter(100);
-        assert!(pressure.is_alone(100));
-        drop(pressure.enter(200));
-        assert!(!pressure.is_alone(200) && !pressure.is_alone(200 + CROWD_NS - 1));
-        assert!(pressure.is_alone(200 + CROWD_NS));
-        drop(first);
     }
 
     #[test]

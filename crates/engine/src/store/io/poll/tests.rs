@@ -5,6 +5,7 @@ use super::mode::Sleep;
 use super::*;
 use crate::base::stats::STATS_WORDS;
 use proptest::prelude::*;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 

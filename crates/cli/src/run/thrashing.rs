@@ -1,0 +1,187 @@
+//! A program that does hardly anything but wait for pages is told so, once, while it runs.
+
+use crate::units::bytes;
+use procfs::process::Process;
+use softswap_engine::base::stats::{Counter, Stats, Tier};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long it must have gone on.
+const WINDOW: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const STEP: Duration = Duration::from_secs(1);
+/// Above this share of the time, in percent, a program thrashes.
+const THRASHES_PERCENT: f64 = 80.0;
+/// What the faults of either tier must have of all that was waited to be named.
+const MOSTLY: f64 = 0.5;
+
+/// What a process had done by some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    at: Duration,
+    /// Waited for pages of the disk and of the pool, all threads together.
+    disk: Duration,
+    pool: Duration,
+    /// Of a processor, all threads together, without waits that were polled through.
+    cpu: Duration,
+    /// Of the program.
+    threads: u32,
+}
+
+impl Sample {
+    /// What has happened since `before`.
+    fn since(self, before: Sample) -> Sample {
+        Sample {
+            at: self.at.saturating_sub(before.at),
+            disk: self.disk.saturating_sub(before.disk),
+            pool: self.pool.saturating_sub(before.pool),
+            cpu: self.cpu.saturating_sub(before.cpu),
+            threads: self.threads,
+        }
+    }
+
+    /// The share of its threads' time for which they waited, in percent. Threads that sleep
+    /// of their own accord do not count: there are as many as have run or waited.
+    fn waited_percent(self) -> f64 {
+        let waited = (self.disk + self.pool).as_secs_f64();
+        let wall = self.at.as_secs_f64();
+        if wall == 0.0 {
+            return 0.0;
+        }
+        let busy_threads = (waited + self.cpu.as_secs_f64()) / wall;
+        let threads = busy_threads.clamp(1.0, f64::from(self.threads.max(1)));
+        (waited / (wall * threads) * 100.0).min(100.0)
+    }
+}
+
+/// Looks whether a process thrashes.
+#[derive(Debug)]
+pub(super) struct Thrashing {
+    pid: u32,
+    stats: Stats,
+    started: Instant,
+    /// The last of each step, as far back as the window goes; none once it has been told.
+    samples: Option<VecDeque<Sample>>,
+}
+
+impl Thrashing {
+    /// Of a process that has just been started; never where nobody `is_told`.
+    pub(super) fn new(pid: u32, stats: Stats, is_told: bool) -> Thrashing {
+        Thrashing { pid, stats, started: Instant::now(), samples: is_told.then(VecDeque::new) }
+    }
+
+    /// What is to be said now, if anything is.
+    pub(super) fn look(&mut self) -> Option<String> {
+        let at = self.started.elapsed();
+        let samples = self.samples.as_mut()?;
+        if samples.back().is_some_and(|last| at < last.at + STEP) {
+            return None;
+        }
+        let now = sample(self.pid, &self.stats, at)?;
+        let seen = over_window(samples, now)?;
+        if seen.waited_percent() <= THRASHES_PERCENT {
+            return None;
+        }
+        self.samples = None;
+        let memory_bytes = self.stats.get(Counter::MappedPeakBytes);
+        Some(advice(seen, self.stats.get(Counter::BudgetBytes), memory_bytes))
+    }
+}
+
+/// Adds a sample. What has happened in the window that ends with it, once there is one.
+fn over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
+    while samples.get(1).is_some_and(|second| second.at + WINDOW <= now.at) {
+        samples.pop_front();
+    }
+    samples.push_back(now);
+    let first = samples.front().filter(|first| first.at + WINDOW <= now.at)?;
+    Some(now.since(*first))
+}
+
+fn sample(pid: u32, stats: &Stats, at: Duration) -> Option<Sample> {
+    let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    let ticks = stat.utime + stat.stime;
+    let cpu = Duration::from_secs_f64(ticks as f64 / procfs::ticks_per_second() as f64);
+    let polled = Duration::from_nanos(stats.get(Counter::IoWaitCpuNs));
+    let threads = u64::try_from(stat.num_threads).unwrap_or(1);
+    Some(Sample {
+        at,
+        disk: Duration::from_nanos(stats.waited_ns(Tier::Disk)),
+        pool: Duration::from_nanos(stats.waited_ns(Tier::Pool)),
+        cpu: cpu.saturating_sub(polled),
+        threads: threads.saturating_sub(stats.get(Counter::EngineThreads)) as u32,
+    })
+}
+
+fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
+    let percent = seen.waited_percent();
+    let seconds = seen.at.as_secs();
+    let disk_share = seen.disk.as_secs_f64() / (seen.disk + seen.pool).as_secs_f64();
+    let (what, beside) = if disk_share >= MOSTLY {
+        ("from the disk", ", or a faster disk by --swap")
+    } else {
+        ("compressed in memory", "")
+    };
+    format!(
+        "in the last {seconds} s the program has waited for pages {percent:.0}% of the time, mostly \
+         {what}: what it uses at a time does not fit in {} (it has {} in all); a larger --memory \
+         would help{beside}",
+        bytes(budget_bytes),
+        bytes(memory_bytes),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64, disk_s: f64, cpu_s: f64, threads: u32) -> Sample {
+        Sample {
+            at: Duration::from_secs(second),
+            disk: Duration::from_secs_f64(disk_s),
+            pool: Duration::ZERO,
+            cpu: Duration::from_secs_f64(cpu_s),
+            threads,
+        }
+    }
+
+    #[test]
+    fn the_share_is_of_the_threads_that_run_or_wait() {
+        let percent = |disk_s, cpu_s, threads| at(10, disk_s, cpu_s, threads).waited_percent();
+        assert_eq!(percent(9.0, 1.0, 1), 90.0);
+        // It polls for its pages: that is no work of its own.
+        assert_eq!(percent(9.0, 9.5, 1), 90.0);
+        // Four threads at work, each of which waits a fifth of its time.
+        assert!(percent(8.0, 20.0, 4) < 35.0);
+        // One of many that waits, the others asleep.
+        assert!(percent(9.5, 0.5, 64) > 90.0);
+        assert_eq!(percent(40.0, 1.0, 4), 100.0);
+        assert_eq!(Sample::default().waited_percent(), 0.0);
+    }
+
+    #[test]
+    fn nothing_is_said_before_ten_seconds_and_only_the_last_ones_count() {
+        let mut samples = VecDeque::new();
+        for second in 0..10 {
+            assert!(over_window(&mut samples, at(second, second as f64, 0.0, 1)).is_none());
+        }
+        let first = over_window(&mut samples, at(10, 10.0, 0.0, 1)).unwrap();
+        assert_eq!((first.at.as_secs(), first.waited_percent()), (10, 100.0));
+        // From then on it works.
+        let later = (11..=20).map(|second| over_window(&mut samples, at(second, 10.0, 1.0, 1)));
+        let later: Vec<_> = later.map(|seen| seen.unwrap().waited_percent().round()).collect();
+        assert_eq!(later, [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0]);
+        assert!(samples.len() <= 12, "{}", samples.len());
+    }
+
+    #[test]
+    fn it_says_how_much_and_what_would_help() {
+        let text = advice(at(10, 9.5, 0.5, 1), 64 << 20, 1 << 30);
+        assert!(text.contains("95% of the time, mostly from the disk"), "{text}");
+        assert!(text.contains("64.0 MiB (it has 1.0 GiB in all)"), "{text}");
+        assert!(text.contains("--memory") && text.contains("--swap"), "{text}");
+        let pool = Sample { pool: Duration::from_secs(9), ..at(10, 0.0, 10.0, 1) };
+        let text = advice(pool, 64 << 20, 1 << 30);
+        assert!(text.contains("mostly compressed in memory") && !text.contains("--swap"), "{text}");
+    }
+}
