@@ -3,12 +3,8 @@
 
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
-<<<<<<< HEAD
 use crate::core::recorder::Recorder;
-use crate::core::{Background, Core, Memory, Policies, Steering, Stores};
-=======
 use crate::core::{Background, Core, Memory, Policies, Stores};
->>>>>>> main
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
@@ -224,16 +220,11 @@ fn assemble(
         stats,
     };
     let memory = Memory::new(window, Budget::new(memory, fixed))?;
-<<<<<<< HEAD
     let recorder = match config.record.as_str() {
         "" => None,
         path => Some(Recorder::create(Path::new(path)).map_err(StartError::Recording)?),
     };
-    let background = Background::default();
-    Ok(Core { memory, stores, policies, background, steering, recorder, stats })
-=======
-    Ok(Core { memory, stores, policies, background: Background::default(), stats })
->>>>>>> main
+    Ok(Core { memory, stores, policies, background: Background::default(), recorder, stats })
 }
 
 fn publish_facts(core: &Core) {
