@@ -23,7 +23,20 @@ const SMALLEST: [(&str, &[&str], bool); 12] = [
     ("seal", &["--pages", "32", "--rounds", "1"], false),
     ("slots", &["--runs", "1000", "--rounds", "1"], false),
     ("swap", &["--quick", "--sides", "softswap", "--no-programs", "--threads", "1"], true),
-    ("swap", &["--quick", "--sides", "softswap", "--no-patterns", "--programs", "sqlite"], true),
+    (
+        "swap",
+        &[
+            "--quick",
+            "--sides",
+            "softswap",
+            "--no-patterns",
+            "--programs",
+            "sqlite",
+            "--program-size",
+            "32M",
+        ],
+        true,
+    ),
     ("swap-in", &["--memory", "16M", "--touches", "100", "--threads", "1", "--rounds", "1"], true),
 ];
 

@@ -99,7 +99,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, conflicts_with = "programs")]
     pub(super) no_programs: bool,
 
-    /// What the programs take, about [default: 96M, with --quick 32M]
+    /// What the programs take, about [default: 512M, with --quick 96M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) program_size: Option<u64>,
 
@@ -175,7 +175,7 @@ impl SwapArgs {
 
     pub(super) fn program_size(&self) -> u64 {
         // Less would compare how programs start and end.
-        self.pick(self.program_size, 96 << 20, 32 << 20)
+        self.pick(self.program_size, 512 << 20, 96 << 20)
     }
 
     pub(super) fn seconds(&self) -> f64 {

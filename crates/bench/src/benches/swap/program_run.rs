@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How often the peak of a program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// What takes longer is no result.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST: Duration = Duration::from_secs(900);
 /// Of a tick of /proc.
 const TICKS_PER_S: f64 = 100.0;
 

@@ -19,8 +19,10 @@ pub(super) enum Program {
     NumericSort,
     /// An analysis of an SQLite database in memory
     Sqlite,
-    /// GNU sort, in memory
+    /// GNU sort of long lines that have words in common, in memory
     GnuSort,
+    /// GNU sort of random text, in memory
+    TextSort,
     /// A hash join, in C
     HashJoin,
     /// A random walk over a graph, in C
@@ -37,10 +39,11 @@ pub(super) struct Ready {
 }
 
 impl Program {
-    pub(super) const ALL: [Program; 5] = [
+    pub(super) const ALL: [Program; 6] = [
         Program::NumericSort,
         Program::Sqlite,
         Program::GnuSort,
+        Program::TextSort,
         Program::HashJoin,
         Program::GraphWalk,
     ];
@@ -50,6 +53,7 @@ impl Program {
             Program::NumericSort => "numeric_sort",
             Program::Sqlite => "sqlite",
             Program::GnuSort => "gnu_sort",
+            Program::TextSort => "text_sort",
             Program::HashJoin => "hash_join",
             Program::GraphWalk => "graph_walk",
         }
@@ -72,6 +76,11 @@ impl Program {
             Program::GnuSort => {
                 let input = dir.join("lines");
                 write_lines(&input, bytes).map_err(|error| plain(&error))?;
+                ready(gnu_sort()?, sort_arguments(&input, bytes), Some(input))
+            }
+            Program::TextSort => {
+                let input = dir.join("text");
+                write_text(&input, bytes).map_err(|error| plain(&error))?;
                 ready(gnu_sort()?, sort_arguments(&input, bytes), Some(input))
             }
             Program::HashJoin => {
@@ -124,6 +133,22 @@ fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     file.flush()
 }
 
+/// What sort takes for a line of random text, measured: the line, and 60 bytes to find it by.
+const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
+const TEXT_LINE_BYTES: u64 = 41;
+
+/// Random hexadecimal digits and the line's number: half of each byte is noise, which zstd
+/// packs and LZ4 does not.
+fn write_text(path: &Path, bytes: u64) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create_new(path)?);
+    let mut digits = noise(12);
+    for number in 0..bytes / BYTES_PER_TEXT_LINE {
+        let [upper, lower] = [(); 2].map(|()| digits.next().unwrap_or(number));
+        writeln!(file, "{upper:016x}{lower:016x} {number}")?;
+    }
+    file.flush()
+}
+
 /// With a buffer that holds everything, so that it needs no files of its own.
 fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     let buffer = bytes * 2;
@@ -154,6 +179,7 @@ fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use softswap_engine::codec::{self, Packer, Scratch};
 
     #[test]
     fn every_line_is_as_long_as_counted() {
@@ -163,6 +189,20 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.lines().count(), 1000);
         assert!(text.lines().all(|line| line.len() as u64 + 1 == LINE_BYTES), "{}", &text[..80]);
+    }
+
+    #[test]
+    fn random_text_is_packed_by_zstd_and_not_by_lz4() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        write_text(&path, 1000 * BYTES_PER_TEXT_LINE).unwrap();
+        let text = std::fs::read(path).unwrap();
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 1000);
+        let page = text.first_chunk().unwrap();
+        let mut room = vec![0; codec::MAX_PACKED_BYTES];
+        let mut scratch = Scratch::new(Default::default()).unwrap();
+        let mut packs = |packer| codec::compress(packer, page, &mut room, &mut scratch).is_some();
+        assert!(packs(Packer::Zstd { level: 1 }) && !packs(Packer::Lz4));
     }
 
     #[test]
