@@ -4,6 +4,8 @@
 mod trace;
 mod other_policies;
 pub(crate) mod lackey;
+mod recorded;
+pub(crate) mod record;
 mod engine_policy;
 mod outcome;
 mod programs;
@@ -13,7 +15,10 @@ use clap::Args;
 use engine_policy::{Found, Grants};
 use outcome::{Cell, PolicyOutcome};
 use softswap_cli::refusal::{Refusal, plain};
-use std::path::PathBuf;
+use recorded::Recorded;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::Trace;
 
@@ -39,7 +44,8 @@ scan_and_hot_set, phases (six hot sets of 15 %, one after the other), loop (all 
 that is touched several times in a row counts once.
 
 --trace takes what valgrind prints: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`. Loads
-and stores count; code does not, as softswap does not manage it.
+and stores count; code does not, as softswap does not manage it. Or what softswap itself recorded, as in
+crates/bench/traces, where a page that was given up and touched again is the same.
 
 With --json: {\"schema\": 2, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
 \"touches\"}], \"rows\": [{\"trace\", \"memory_percent\", \"memory_pages\", \"variant\", \"sees_hits\", \"misses\",
@@ -62,7 +68,8 @@ pub(crate) struct PolicyArgs {
           value_parser = clap::value_parser!(u32))]
     seed: u32,
 
-    /// Also a trace of a real program, recorded by valgrind's lackey; may be repeated
+    /// Also a trace of a real program, recorded by valgrind's lackey or by softswap; may be
+    /// repeated
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 
@@ -85,7 +92,7 @@ fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
     // Read first: what cannot be read should cost no time.
     let mut given: Vec<Trace> = Vec::new();
     for path in &args.trace {
-        let trace = lackey::read(path)?;
+        let trace = read(path)?;
         let is_taken = given.iter().any(|other| other.name == trace.name);
         if is_taken || programs::has(&trace.name) {
             return Err(Refusal::usage(format!(
@@ -105,6 +112,21 @@ fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
     }
     outcome.finish();
     Ok(outcome)
+}
+
+/// A trace from a file of either kind.
+fn read(path: &Path) -> Result<Trace, Refusal> {
+    let bad = |why| Refusal::usage(format!("--trace {}: {}", path.display(), plain(&why)));
+    let mut magic = Vec::new();
+    let begin = File::open(path).and_then(|file| file.take(8).read_to_end(&mut magic));
+    if begin.is_err() || !Recorded::is_one(&magic) {
+        // Which says what it is not.
+        return lackey::read(path);
+    }
+    let bytes = std::fs::read(path).map_err(bad)?;
+    let recorded = Recorded::from_bytes(&bytes).map_err(bad)?;
+    let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+    Ok(Trace::new(&name, recorded.touches()))
 }
 
 /// How many of a trace's pages fit.
