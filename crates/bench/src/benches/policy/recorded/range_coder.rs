@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_repeats_takes_hardly_any_room() {
-        assert!(coded(&[1; 10_000]).len() < 400);
+        assert!(coded(&vec![1; 10_000]).len() < 400);
     }
 
     #[test]
