@@ -182,7 +182,7 @@ fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch
     if is_stream || touch == Touch::Early || touch.is_asked_for() {
         core.note_streamed(page, place);
     } else {
-        core.note_waited_for(page, place);
+        core.policies.note_waited_for(page, place);
     }
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     // In this order: whether a copy stays is asked of a page that has its grace.

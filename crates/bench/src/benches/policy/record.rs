@@ -14,7 +14,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 /// Mechanisms by which touches would stay unseen, or some longer than others.
 const OFF: [Mechanism; 7] = [
@@ -26,6 +27,9 @@ const OFF: [Mechanism; 7] = [
     Mechanism::FaultAround,
     Mechanism::Standby,
 ];
+
+/// How often it is looked whether there are enough touches.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Record which pages a program touches.
 ///
@@ -45,7 +49,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
 
-    /// Touches that the trace has at most
+    /// Touches that the trace has at most; then the program is ended
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     most: usize,
 
@@ -98,13 +102,15 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let signals = SignalQueue::hold(&[])
         .map_err(|error| Refusal::own(format!("cannot wait for signals: {}", plain(&error))))?;
     signals.prepare(&mut command, counters.fd());
-    let status = command.status().map_err(|error| {
+    let mut child = command.spawn().map_err(|error| {
         let name = args.program[0].to_string_lossy();
         Refusal::usage(format!("{name}: it cannot be run: {}", plain(&error)))
     })?;
+    let status = wait_for(&mut child, (recording, args.skip.saturating_add(args.most)))
+        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
     counters.expect_engine()?;
-    if !status.success() {
-        return Err(Refusal::own(format!("the program ended with {status}: nothing is kept")));
+    if status.is_some_and(|status| !status.success()) {
+        return Err(Refusal::own("the program has failed: nothing is kept"));
     }
     let words = File::open(recording).map(words);
     let trace =
@@ -112,8 +118,28 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
 }
 
+/// Waits until the program ends, or so many touches are there: then it is ended, and `None`.
+fn wait_for(
+    child: &mut Child,
+    (recording, touches): (&Path, usize),
+) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
+        // Of each touch another event may tell what its page held.
+        if count / 2 > touches as u64 {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 fn words(file: File) -> impl Iterator<Item = u64> {
-    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut reader = BufReader::new(file);
     std::iter::from_fn(move || {
         let mut word = [0; 8];
         let read: io::Result<()> = reader.read_exact(&mut word);
