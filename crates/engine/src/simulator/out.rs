@@ -84,7 +84,7 @@ impl Simulation {
         if content.lz4_bytes == 0 {
             return Place::Filled { code: 0 };
         }
-        if let Some(place) = self.into_pool(page) {
+        if let Some(place) = self.pack_into_pool(page) {
             return place;
         }
         batch.for_disk += 1;
@@ -103,7 +103,7 @@ impl Simulation {
         slot
     }
 
-    fn into_pool(&mut self, page: PageNo) -> Option<Place> {
+    fn pack_into_pool(&mut self, page: PageNo) -> Option<Place> {
         let (content, costs) = (self.contents[page as usize], self.setup.costs);
         let admission = &self.policies.admission;
         if self.policies.bypasses_pool(page) && !admission.is_due(page) {
