@@ -3,7 +3,7 @@ let seed = 1;
 const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
 const cache = new Map();
 let sum = 0;
-for (let at = 0; at < 500000; at++) {
+for (let at = 0; at < 1500000; at++) {
   const key = Math.floor(70000 * random() * random());
   let found = cache.get(key);
   if (found) {

@@ -35,15 +35,15 @@ awk 'BEGIN { srand(1); for (i = 0; i < 550000; i++) { for (j = 0; j < 4; j++) pr
 
 record sqlite 300000 170000 sqlite3 ":memory:" ".read $work/sql"
 record sort 400000 170000 sort -S 80M --parallel=1 -o "$work/sorted" "$work/lines"
-record hash_join 150000 130000 "$python" "$here/programs.py" hash_join
+record join 150000 130000 "$python" "$here/programs.py" hash_join
 record page_rank 200000 130000 "$python" "$here/programs.py" page_rank
 record bfs 200000 130000 "$python" "$here/programs.py" bfs
 record table 20000 170000 "$python" "$here/programs.py" table
 cp "$here/Heap.java" "$work" && (cd "$work" && javac Heap.java 2>/dev/null) || true
 record java 20000 170000 java -XX:+UseSerialGC -Xmx80m -Xint -Xshare:off -cp "$work" Heap
-record node 20000 170000 node --max-old-space-size=80 "$here/heap.js"
-record compiler 0 170000 "$(gcc -print-prog-name=cc1plus)" -quiet -O2 -std=c++17 -o "$work/large.s" "$here/large.cc"
+record node 0 170000 node --max-old-space-size=80 "$here/heap.js"
+record compiler 0 170000 "$(gcc -print-prog-name=cc1plus)" -quiet -imultiarch x86_64-linux-gnu -O2 -std=c++17 -o "$work/large.s" "$here/large.cc"
 port=$((20000 + RANDOM % 20000))
-is_wanted redis && "$python" "$here/programs.py" key_value_load $port &
+is_wanted redis && "$python" "$here/programs.py" key_value_load $port 2>/dev/null &
 record redis 40000 130000 redis-server --port $port --save "" --appendonly no --dir "$work" --daemonize no
 wait
