@@ -338,7 +338,9 @@ impl Simulation {
             Place::Filled { .. } => {
                 (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
             }
-            Place::Pool { .. } => {
+            Place::Pool { handle } => {
+                // Its slab is used, and has another chance.
+                let _ = self.pool.load(Handle::from_bits(handle), |_| ());
                 (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
             }
             Place::Slot { .. } | Place::Packed { .. } => {

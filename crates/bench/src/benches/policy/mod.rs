@@ -81,6 +81,10 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 
+    /// Simulate recorded traces with so many pages of memory, instead of shares; may be repeated
+    #[arg(long, value_name = "N", requires = "trace")]
+    memory_pages: Vec<usize>,
+
     /// What faults cost in simulations: a file of `softswap bench faults --json`
     #[arg(long, value_name = "FILE", requires = "trace")]
     costs: Option<PathBuf>,
@@ -131,9 +135,9 @@ fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
     }
     for (name, recording) in &recordings {
         let rows = |without| {
-            simulated::rows(name, recording, (costs, without)).map_err(|error| {
-                Refusal::own(format!("no memory for the trace {name}: {}", plain(&error)))
-            })
+            simulated::rows(name, recording, &args.memory_pages, (costs, without)).map_err(
+                |error| Refusal::own(format!("no memory for the trace {name}: {}", plain(&error))),
+            )
         };
         let with = rows(Without::default())?;
         let mut without = Vec::new();

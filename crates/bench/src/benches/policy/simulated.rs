@@ -11,6 +11,9 @@ use std::io;
 /// Shares of a trace's pages that there is memory for.
 pub(super) const PERCENTS: [usize; 3] = [75, 50, 25];
 
+/// No memory is smaller.
+const LEAST_PAGES: usize = 64;
+
 /// What happened with so much memory.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SimulatedRow {
@@ -95,15 +98,15 @@ pub(super) fn touched_pages(recorded: &Recorded) -> usize {
     touches.len()
 }
 
-/// One row for each share of memory.
+/// One row for each share of memory, or for so many pages of it.
 pub(super) fn rows(
     name: &str,
     recorded: &Recorded,
+    memory: &[usize],
     (costs, without): (Costs, Without),
 ) -> io::Result<Vec<SimulatedRow>> {
     let all = touched_pages(recorded);
-    let row = |percent: usize| {
-        let memory_pages = (all * percent / 100).max(64);
+    let row = |percent: usize, memory_pages: usize| {
         let figures = simulate(recorded, memory_pages, (costs, without))?;
         Ok(SimulatedRow {
             trace: name.into(),
@@ -121,7 +124,11 @@ pub(super) fn rows(
             pool_bytes: figures.pool_bytes,
         })
     };
-    PERCENTS.into_iter().map(row).collect()
+    if memory.is_empty() {
+        let share = |percent: usize| row(percent, (all * percent / 100).max(LEAST_PAGES));
+        return PERCENTS.into_iter().map(share).collect();
+    }
+    memory.iter().map(|pages| row(pages * 100 / all.max(1), (*pages).max(LEAST_PAGES))).collect()
 }
 
 #[cfg(test)]
@@ -138,11 +145,13 @@ mod tests {
 
     #[test]
     fn less_memory_costs_more_and_what_was_before_is_not_counted() {
-        let rows = rows("some", &trace(), Default::default()).unwrap();
+        let rows = rows("some", &trace(), &[], Default::default()).unwrap();
         let stalls: Vec<_> = rows.iter().map(|row| row.stalled_ms).collect();
         assert!(stalls.is_sorted() && stalls[0] > 0.0, "{stalls:?}");
         assert!(rows.iter().all(|row| row.zero_faults == 0 && row.disk_faults > 0));
         assert_eq!(rows[1].memory_pages, 1000);
+        let given = super::rows("some", &trace(), &[1000], Default::default()).unwrap();
+        assert_eq!((given.len(), given[0].disk_faults), (1, rows[1].disk_faults));
     }
 
     #[test]
