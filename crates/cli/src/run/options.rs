@@ -114,7 +114,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", hide = true)]
     pub(super) without: Option<String>,
 
-    /// A new file for what the program touches; for `softswap bench policy record`
+    /// A new file for what the program touches; for `softswap bench record`
     #[arg(long, value_name = "FILE", hide = true)]
     pub(super) record: Option<String>,
 

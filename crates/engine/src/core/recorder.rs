@@ -1,4 +1,4 @@
-//! What a program touches, written down for `softswap bench policy record`: each fault, what
+//! What a program touches, written down for `softswap bench record`: each fault, what
 //! pages hold as they leave, and which are given up. With a small budget, few touches stay
 //! unseen: those of pages that are resident.
 //!

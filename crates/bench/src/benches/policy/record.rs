@@ -6,6 +6,7 @@ use crate::measure::managed_program::{Counters, without_settings};
 use clap::Args;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::{library, units};
+use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::Choice;
 use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::policy::mechanism::{Mechanism, Without};
@@ -18,12 +19,13 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 /// Mechanisms by which touches would stay unseen, or some longer than others.
-const OFF: [Mechanism; 7] = [
+const OFF: [Mechanism; 8] = [
     Mechanism::RefaultDistance,
     Mechanism::CostWeight,
     Mechanism::PassingOver,
     Mechanism::Readahead,
     Mechanism::FaultReadahead,
+    Mechanism::OffsetPrefetch,
     Mechanism::FaultAround,
     Mechanism::Standby,
 ];
@@ -109,6 +111,10 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let status = wait_for(&mut child, (recording, args.skip.saturating_add(args.most)))
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
     counters.expect_engine()?;
+    // Nobody sees whether such a page is touched: the trace would lack it.
+    if counters.stats().get(Counter::PagesReadAhead) != 0 {
+        return Err(Refusal::own("pages came in that were not touched: nothing is kept"));
+    }
     if status.is_some_and(|status| !status.success()) {
         return Err(Refusal::own("the program has failed: nothing is kept"));
     }
