@@ -37,6 +37,8 @@ enum Bench {
     Restorer(restorer::RestorerArgs),
     Policy(policy::PolicyArgs),
     Pool(pool::PoolArgs),
+    #[command(hide = true)]
+    Record(policy::record::RecordArgs),
     Samefill(samefill::SamefillArgs),
     Seal(seal::SealArgs),
     Slots(slots::SlotsArgs),
@@ -57,6 +59,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Io(args) => io::run(args),
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
+        Bench::Record(args) => policy::record::run(args),
         Bench::Restorer(args) => restorer::restore(args),
         Bench::Samefill(args) => samefill::run(args),
         Bench::Seal(args) => seal::run(args),

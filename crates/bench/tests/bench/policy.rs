@@ -85,6 +85,57 @@ fn a_recorded_trace_is_counted_too() {
 }
 
 #[test]
+fn all_policies_are_simulated_over_what_softswap_recorded() {
+    let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/sqlite.touches");
+    let options = ["--only-traces", "--trace", recorded, "--without", "swap_cache,pool_copies"];
+    let found = json_of(&mut policy(&options));
+    let rows = found["simulated"].as_array().unwrap();
+    let stalls = |without: &str| {
+        let rows = rows.iter().filter(|row| row["without"] == without);
+        rows.map(|row| row["stalled_ms"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let (with, without) = (stalls(""), stalls("swap_cache,pool_copies"));
+    assert!(with.len() == 3 && with.is_sorted(), "less memory costs more: {with:?}");
+    let ratio = found["ratios"]["stalled_without_vs_with_sqlite_25"].as_f64().unwrap();
+    assert!((ratio - without[2] / with[2]).abs() < 1e-9);
+    assert_eq!(json_of(&mut policy(&options))["simulated"], found["simulated"]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let costs = dir.path().join("faults.json");
+    let row = |variant: &str| serde_json::json!({"variant": variant, "p50_us": 1000.0});
+    let names = ["fault_zero_write", "fault_same_filled", "fault_pool", "fault_disk"];
+    let text = serde_json::json!({"rows": names.map(row)}).to_string();
+    std::fs::write(&costs, text).unwrap();
+    let options = [&options[..3], &["--costs", costs.to_str().unwrap()]].concat();
+    let dear = json_of(&mut policy(&options));
+    assert!(dear["simulated"][0]["stalled_ms"].as_f64() > Some(10.0 * with[0]));
+}
+
+#[test]
+fn a_program_is_recorded_and_what_it_touched_simulated() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (lines, trace) = (dir.path().join("lines"), dir.path().join("sort.touches"));
+    let text: String = (0..300_000_u64).map(|at| format!("{}\n", at * 7919 % 1_000_003)).collect();
+    std::fs::write(&lines, text).unwrap();
+    let mut command = softswap();
+    command.args(["bench", "record", "--swap"]).arg(dir.path()).arg("--out").arg(&trace);
+    command.args(["--", "sort", "-S", "64M", "--parallel=1", "-o", "/dev/null"]).arg(&lines);
+    command.assert().success();
+    let found = json_of(&mut policy(&["--only-traces", "--trace", trace.to_str().unwrap()]));
+    assert!(found["traces"][0]["pages"].as_u64() > Some(1000), "{}", found["traces"]);
+    assert_eq!(found["simulated"].as_array().unwrap().len(), 3);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "the recording is gone");
+
+    std::fs::write(&trace, b"touches1 and so on").unwrap();
+    let options = ["--only-traces", "--trace", trace.to_str().unwrap()];
+    assert_refused(&mut policy(&options), &["sort.touches", "cut off"]);
+    let mut failing = softswap();
+    failing.args(["bench", "record", "--swap"]).arg(dir.path()).arg("--out").arg(&trace);
+    assert_refused(failing.args(["--", "/no/such/program"]), &["/no/such/program"]);
+}
+
+#[test]
 fn what_is_no_trace_is_refused_and_the_way_out_named() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("bad.trace");

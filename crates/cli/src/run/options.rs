@@ -114,6 +114,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", hide = true)]
     pub(super) without: Option<String>,
 
+    /// A new file for what the program touches; for `softswap bench record`
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(super) record: Option<String>,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub(super) program: Vec<OsString>,

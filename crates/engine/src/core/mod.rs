@@ -5,6 +5,7 @@
 //! [`Core`], which holds them side by side and knows no walk.
 
 pub mod errors;
+pub mod recorder;
 pub(crate) mod memory;
 pub(crate) mod stores;
 pub(crate) mod policies;

@@ -1,18 +1,33 @@
 //! The policies, and the switches that are set while a program runs.
 
+use crate::base::page::{PageNo, Place};
 use crate::codec::{Choice, Packer, Selector};
 use crate::policy::admission::Admission;
-use crate::policy::clock::Clock;
+use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::compression_tier::CompressionTier;
 use crate::policy::grace::Grace;
 use crate::policy::mechanism::{Mechanism, Without};
-use crate::policy::partition::Partition;
+use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
+use crate::policy::refault::Weight;
 use crate::policy::stored_copies::StoredCopies;
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
+
+/// What a batch of pages that leave came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Batch {
+    /// How many left.
+    pub(crate) left: u64,
+    /// How many of them have a slot of their own.
+    pub(crate) unpacked: u64,
+    /// How many were to go to the swap area.
+    pub(crate) for_disk: usize,
+    /// Processor time.
+    pub(crate) cpu_ns: u64,
+}
 
 /// What is decided, and by what.
 pub(crate) struct Policies {
@@ -72,6 +87,90 @@ impl Policies {
     #[must_use]
     pub(crate) fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
+    }
+
+    /// Notes how soon a touched page is back from where it was, with the pool as it is.
+    /// Whoever notes it has claimed it, and it has not been welcomed back yet.
+    pub(crate) fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
+        let Some(distance) = self.clock.distance(page) else { return };
+        match place {
+            Place::Slot { .. } if !self.admission.comes_in_streams(page) => {
+                self.partition.found_unpacked(distance);
+            }
+            Place::Pool { .. } => {
+                let PoolView { limit_bytes, used_bytes, .. } = pool();
+                self.partition.found_in_pool(distance, limit_bytes, used_bytes);
+            }
+            Place::Packed { .. } => {
+                let more = self.partition.write_back_rate().note_found(distance);
+                self.partition.found_on_disk(more, pool());
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a page has come back in a stream, while the pool may take so much. Before
+    /// its grace is decided.
+    pub(crate) fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
+        let was_held = match (place, self.clock.distance(page)) {
+            (Place::Pool { .. }, _) => true,
+            (Place::Packed { .. }, _) => false,
+            (Place::Slot { .. }, Some(left)) => self.admission.would_hold(left, limit_bytes),
+            _ => return,
+        };
+        self.admission.streamed(page, was_held);
+    }
+
+    /// Notes that a page that is stored has been waited for.
+    pub(crate) fn note_waited_for(&self, page: PageNo, place: Place) {
+        if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
+            self.admission.waited_for(page);
+        }
+    }
+
+    /// Whether a page that leaves goes to the disk, if that can be written, without being
+    /// offered to the pool.
+    pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
+        self.has(Mechanism::Admission) && self.admission.passes(page)
+    }
+
+    /// Heat of a page that was touched and is to come in from `place`, by what that
+    /// costs, while so many are resident: if it `is_shared` with others, which come in the
+    /// same stream, as the average.
+    #[must_use]
+    pub(crate) fn grace(
+        &self,
+        page: PageNo,
+        place: Place,
+        (is_shared, resident): (bool, usize),
+    ) -> u8 {
+        if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
+            return self.clock.heat_of_new(page);
+        }
+        let is_even = is_shared || !self.has(Mechanism::CostWeight);
+        let weight = if is_even { Weight::EVEN } else { self.partition.weight(place) };
+        self.clock.heat_of_refault(page, resident, weight)
+    }
+
+    /// Heat of a page that has come in with another one. In a stream it will be
+    /// touched, and then passed; elsewhere it is the first to go again: nobody tells
+    /// whether it is touched.
+    #[must_use]
+    pub(crate) fn grace_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
+        if !is_stream {
+            return PREFETCHED;
+        }
+        self.clock.heat_of_refault(page, resident, Weight::EVEN)
+    }
+
+    /// Notes a batch: of `found` victims so many pages left, in so much processor time, of
+    /// these `unpacked` for slots of their own, and `for_disk` were to be written.
+    pub(crate) fn note_batch(&self, found: usize, batch: Batch) {
+        let Batch { left, unpacked, for_disk, cpu_ns } = batch;
+        self.write_load.note(found, for_disk);
+        self.grace.note_left(left, unpacked);
+        self.partition.write_back_rate().note_left(left);
+        self.partition.costs().left(left, cpu_ns);
     }
 
     /// Whether nobody asked for a codec.

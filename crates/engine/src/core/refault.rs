@@ -3,93 +3,42 @@
 
 use crate::base::page::{PageNo, Place};
 use crate::core::state::Core;
-use crate::policy::clock::PREFETCHED;
-use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::PoolView;
-use crate::policy::refault::Weight;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
 
 impl Core {
     /// Notes how soon a touched page is back from where it was. Whoever notes it
     /// has claimed it, and it has not been welcomed back yet.
     pub(crate) fn note_return(&self, page: PageNo, place: Place) {
-        let Some(distance) = self.policies.clock.distance(page) else { return };
-        match place {
-            Place::Slot { .. } => {
-                // What is not kept is not had from there, however soon it is back.
-                let is_in_stream = self.policies.admission.comes_in_streams(page);
-                let left = if is_in_stream { u64::MAX } else { distance };
-                self.stores.standby.note_return(left, self.slots_of_others());
-                if !is_in_stream {
-                    self.policies.partition.found_unpacked(distance);
-                }
-            }
-            Place::Pool { .. } => {
-                let pool = &self.stores.pool;
-                let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());
-                self.policies.partition.found_in_pool(distance, limit_bytes, used_bytes);
-            }
-            Place::Packed { .. } => {
-                let more = self.policies.partition.write_back_rate().note_found(distance);
-                let view = self.pool_view();
-                self.policies.partition.found_on_disk(more, view);
-            }
-            _ => {}
+        if let (Place::Slot { .. }, Some(distance)) = (place, self.policies.clock.distance(page)) {
+            // What is not kept is not had from there, however soon it is back.
+            let is_in_stream = self.policies.admission.comes_in_streams(page);
+            let left = if is_in_stream { u64::MAX } else { distance };
+            self.stores.standby.note_return(left, self.slots_of_others());
         }
+        self.policies.note_return(page, place, || self.pool_view());
     }
 
-    /// Notes that a page has come back in a stream. Before its grace is decided.
+    /// As [`Policies::note_streamed`](crate::core::Policies::note_streamed).
     pub(crate) fn note_streamed(&self, page: PageNo, place: Place) {
-        let was_held = match (place, self.policies.clock.distance(page)) {
-            (Place::Pool { .. }, _) => true,
-            (Place::Packed { .. }, _) => false,
-            (Place::Slot { .. }, Some(left)) => {
-                self.policies.admission.would_hold(left, self.stores.pool.limit_bytes())
-            }
-            _ => return,
-        };
-        self.policies.admission.streamed(page, was_held);
-    }
-
-    /// Notes that a page that is stored has been waited for.
-    pub(crate) fn note_waited_for(&self, page: PageNo, place: Place) {
-        if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
-            self.policies.admission.waited_for(page);
-        }
+        self.policies.note_streamed(page, place, self.stores.pool.limit_bytes());
     }
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        self.stores.may_write()
-            && self.policies.has(Mechanism::Admission)
-            && self.policies.admission.passes(page)
+        self.stores.may_write() && self.policies.bypasses_pool(page)
     }
 
-    /// Heat of a page that was touched and is to come in from `place`, by what that
-    /// costs: if it `is_shared` with others, which come in the same stream, as the average.
+    /// As [`Policies::grace`](crate::core::Policies::grace), as things are.
     #[must_use]
     pub(crate) fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
-        let Self { policies, memory, .. } = self;
-        if place == Place::Vacant {
-            return policies.clock.heat_of_new(page);
-        }
-        if !policies.has(Mechanism::RefaultDistance) {
-            return policies.clock.heat_of_new(page);
-        }
-        let is_even = is_shared || !policies.has(Mechanism::CostWeight);
-        let weight = if is_even { Weight::EVEN } else { policies.partition.weight(place) };
-        policies.clock.heat_of_refault(page, memory.budget.pages(), weight)
+        self.policies.grace(page, place, (is_shared, self.memory.budget.pages()))
     }
 
-    /// Heat of a page that has come in with another one. In a stream it will be
-    /// touched, and then passed; elsewhere it is the first to go again: nobody tells
-    /// whether it is touched.
+    /// As [`Policies::grace_ahead`](crate::core::Policies::grace_ahead), as things are.
     #[must_use]
     pub(crate) fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
-        if !is_stream {
-            return PREFETCHED;
-        }
-        self.policies.clock.heat_of_refault(page, self.memory.budget.pages(), Weight::EVEN)
+        self.policies.grace_ahead(page, is_stream, self.memory.budget.pages())
     }
 
     fn pool_view(&self) -> PoolView {

@@ -5,6 +5,7 @@ use crate::core::background::Background;
 use crate::core::errors::die;
 use crate::core::memory::Memory;
 use crate::core::policies::Policies;
+use crate::core::recorder::Recorder;
 use crate::core::stores::Stores;
 
 /// What an engine is made of, except who runs it. Its fields do not know each other.
@@ -17,6 +18,8 @@ pub(crate) struct Core {
     pub(crate) policies: Policies,
     /// The background thread that reclaims pages.
     pub(crate) background: Background,
+    /// What writes down which pages are touched, where that was asked for.
+    pub(crate) recorder: Option<Recorder>,
     /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }

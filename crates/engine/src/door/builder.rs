@@ -3,6 +3,7 @@
 
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
+use crate::core::recorder::Recorder;
 use crate::core::{Background, Core, Memory, Policies, Stores};
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
@@ -24,6 +25,7 @@ use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -82,6 +84,9 @@ pub enum StartError {
     /// Nothing to encrypt with.
     #[error(transparent)]
     Key(#[from] NoKey),
+    /// No file for what is touched.
+    #[error("cannot write down what is touched ({0}); choose another file")]
+    Recording(#[source] io::Error),
     /// No memory for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
@@ -215,7 +220,11 @@ fn assemble(
         stats,
     };
     let memory = Memory::new(window, Budget::new(memory, fixed))?;
-    Ok(Core { memory, stores, policies, background: Background::default(), stats })
+    let recorder = match config.record.as_str() {
+        "" => None,
+        path => Some(Recorder::create(Path::new(path)).map_err(StartError::Recording)?),
+    };
+    Ok(Core { memory, stores, policies, background: Background::default(), recorder, stats })
 }
 
 fn publish_facts(core: &Core) {

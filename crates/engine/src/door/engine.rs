@@ -8,6 +8,7 @@ use crate::base::stats::Stats;
 use crate::codec::Selector;
 use crate::core::Core;
 use crate::core::errors::FaultError;
+use crate::core::recorder::Recorder;
 use crate::door::builder;
 pub(crate) use crate::door::builder::StartError;
 use crate::door::settings::{Config, PoolLimit};
@@ -536,6 +537,7 @@ impl Engine {
         self.core.memory.pinners.stop();
         self.core.policies.readahead.serve(false);
         self.core.background.stop();
+        self.core.recorder.iter().for_each(Recorder::stop);
         Ok(())
     }
 

@@ -6,7 +6,9 @@ use crate::base::stats::{Counter, Stats};
 use crate::codec::same_filled;
 use crate::codec::{self, Packer, Scratch};
 use crate::core::Core;
+use crate::core::recorder::Recorder;
 use crate::memory::context::Context;
+use crate::policy::compression_tier::DENSE;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
@@ -17,7 +19,19 @@ pub(crate) fn in_dram(
     page: PageNo,
     content: &[u8; PAGE_SIZE],
 ) -> Option<Place> {
+    core.recorder.iter().for_each(|recorder| record(recorder, context, page, content));
     fill(core.stats, content).or_else(|| into_pool(core, context, page, content))
+}
+
+/// Writes down what a page holds, by what it packs to.
+fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u8; PAGE_SIZE]) {
+    if same_filled::same_filled_word(content).is_some() {
+        return recorder.filled(page);
+    }
+    let Context { packed, scratch, .. } = context;
+    let room = &mut packed.0[..codec::MAX_PACKED_BYTES];
+    let packed = [Packer::Lz4, DENSE].map(|packer| codec::compress(packer, content, room, scratch));
+    recorder.left(page, packed, PAGE_SIZE);
 }
 
 /// A page of equal words, if it is one: that word, if it can be kept so.

@@ -57,9 +57,9 @@ pub(crate) fn stays(
         return Stays::Nothing;
     }
     let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
-    if is_stored && !core.stores.may_write() {
+    if is_stored && (!core.stores.may_write() || core.recorder.is_some()) {
         // A forked child could not store it in a slot again, and what it inherited in the
-        // pool costs it nothing.
+        // pool costs it nothing. A recorder is told of writes so.
         return Stays::Copy;
     }
     let has = |mechanism| core.policies.has(mechanism);

@@ -331,6 +331,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
         }
     }
     leaving.publish(Place::Vacant);
+    core.recorder.iter().for_each(|recorder| recorder.moved(source, target));
     arriving.publish(place);
     Ok(true)
 }
@@ -353,6 +354,7 @@ fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
 /// dropped in one call, while all of them are claimed.
 fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
+    core.recorder.iter().for_each(|recorder| recorder.gone(&range));
     let mut run: [Option<crate::base::page::Claim<'_>>; RUN] = [const { None }; RUN];
     let (mut first, mut len) = (range.start, 0);
     let mut page = core.memory.space.next_touched(range.clone());

@@ -9,6 +9,7 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::{Counter, Tier};
 use crate::codec::same_filled;
 use crate::core::errors::FaultError;
+use crate::core::recorder::Recorder;
 use crate::core::{Core, Memory};
 use crate::memory::context::{Context, Contexts};
 use crate::policy::clock::HOT;
@@ -48,10 +49,12 @@ pub(crate) fn page_in(
     // 3. The entry: from here on nobody else moves the page.
     let Some(claim) = claim_missing(&core.memory, page, access)? else { return Ok(None) };
     let place = claim.before().place();
+    core.recorder.iter().for_each(|recorder| recorder.touched(page, access));
     let tier = match place {
         // 4. The first write to a clean page.
         Place::Resident { .. } => {
             swap_cache::make_writable(core, page, claim).map_err(FaultError::Install)?;
+            core.recorder.iter().for_each(Recorder::goes_on);
             return Ok(None);
         }
         // 5. A page that has not left its staging frame yet.
@@ -75,6 +78,7 @@ pub(crate) fn page_in(
     core.report_peaks();
     let ns = core.policies.partition.costs().took(tier, &watch);
     core.stats.record_fault(tier, ns);
+    core.recorder.iter().for_each(Recorder::goes_on);
     Ok(Some(tier))
 }
 
@@ -178,7 +182,7 @@ fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch
     if is_stream || touch == Touch::Early || touch.is_asked_for() {
         core.note_streamed(page, place);
     } else {
-        core.note_waited_for(page, place);
+        core.policies.note_waited_for(page, place);
     }
     let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     // In this order: whether a copy stays is asked of a page that has its grace.

@@ -13,6 +13,7 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::core::errors::NoSlot;
+use crate::core::policies::Batch;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
 use crate::policy::grace::Grace;
@@ -109,14 +110,12 @@ fn clean_first<'v, 't>(
 
 /// Notes what a batch of `found` victims came to.
 fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
-    let policies = &core.policies;
-    policies.write_load.note(found, outcome.for_disk);
     let left = outcome.pages_out as u64;
     // Not what was taken out and had to be put back.
     core.stats.add(Counter::PagesOut, left);
-    policies.grace.note_left(left, outcome.unpacked as u64);
-    policies.partition.write_back_rate().note_left(left);
-    policies.partition.costs().left(left, thread_cpu_ns() - start_ns);
+    let (unpacked, for_disk) = (outcome.unpacked as u64, outcome.for_disk);
+    let cpu_ns = thread_cpu_ns() - start_ns;
+    core.policies.note_batch(found, Batch { left, unpacked, for_disk, cpu_ns });
 }
 
 /// Drops clean victims where they are, and stores those that have no copy. Where that

@@ -50,6 +50,26 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
+/// Makes a file of `words` words of zero and maps it, for the life of the process: what is
+/// stored there stays in the file, however the process ends.
+///
+/// Nobody else must shorten the file meanwhile: the process would end.
+pub fn map_new_file(path: &std::path::Path, words: usize) -> io::Result<&'static [AtomicU64]> {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+    let len = words * 8;
+    file.set_len(len as u64)?;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)?
+    };
+    // SAFETY: the mapping is page-aligned, `len` bytes long and never unmapped; the words
+    // are only ever used as atomics. A file that somebody cuts off under it raises a signal,
+    // and hands out nothing else.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
+}
+
 /// Memory for [`make_private`] where the kernel maps no more: more than the limit on address
 /// space (RLIMIT_AS) allows is mapped then, but what is there may be moved. 0: none.
 static SPARE: AtomicUsize = AtomicUsize::new(0);

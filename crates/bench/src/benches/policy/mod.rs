@@ -4,6 +4,9 @@
 mod trace;
 mod other_policies;
 pub(crate) mod lackey;
+mod recorded;
+mod simulated;
+pub(crate) mod record;
 mod engine_policy;
 mod outcome;
 mod programs;
@@ -12,8 +15,13 @@ use crate::measure::report::Output;
 use clap::Args;
 use engine_policy::{Found, Grants};
 use outcome::{Cell, PolicyOutcome};
+use recorded::Recorded;
 use softswap_cli::refusal::{Refusal, plain};
-use std::path::PathBuf;
+use softswap_engine::policy::mechanism::Without;
+use softswap_engine::simulator::Costs;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::Trace;
 
@@ -39,11 +47,17 @@ scan_and_hot_set, phases (six hot sets of 15 %, one after the other), loop (all 
 that is touched several times in a row counts once.
 
 --trace takes what valgrind prints: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`. Loads
-and stores count; code does not, as softswap does not manage it.
+and stores count; code does not, as softswap does not manage it. Or what softswap itself recorded, as in
+crates/bench/traces, where a page that was given up and touched again is the same. Over such a trace all
+policies together are simulated too, in memory for 75, 50 and 25 % of its pages: with the pool, copies, streams,
+and what faults cost as told, so that no clock is read.
 
 With --json: {\"schema\": 2, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"traces\": [{\"trace\", \"pages\",
 \"touches\"}], \"rows\": [{\"trace\", \"memory_percent\", \"memory_pages\", \"variant\", \"sees_hits\", \"misses\",
-\"pages_in\"}], \"ratios\": {...}}. Misses are counted from the first touch on. pages_in counts pages read ahead,
+\"pages_in\"}], \"simulated\":
+[{\"trace\", \"memory_percent\", \"memory_pages\", \"without\", \"zero_faults\", \"filled_faults\", \"pool_faults\",
+\"disk_faults\", \"write_faults\", \"pages_ahead\", \"pages_written\", \"stalled_ms\", \"pool_bytes\"}], \"ratios\": {...}}.
+Misses are counted from the first touch on. pages_in counts pages read ahead,
 too. Ratios: misses_softswap_vs_POLICY_TRACE_PERCENT are misses of one over those of the other, with 12
 for 12.5 %; misses_softswap_vs_POLICY is the geometric mean of all; pages_in_softswap_ahead_vs_clock_ahead
 that of the pages brought in.")]
@@ -62,9 +76,22 @@ pub(crate) struct PolicyArgs {
           value_parser = clap::value_parser!(u32))]
     seed: u32,
 
-    /// Also a trace of a real program, recorded by valgrind's lackey; may be repeated
+    /// Also a trace of a real program, recorded by valgrind's lackey or by softswap; may be
+    /// repeated
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
+
+    /// Simulate recorded traces with so many pages of memory, instead of shares; may be repeated
+    #[arg(long, value_name = "N", requires = "trace")]
+    memory_pages: Vec<usize>,
+
+    /// What faults cost in simulations: a file of `softswap bench faults --json`
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    costs: Option<PathBuf>,
+
+    /// Simulate recorded traces also without these mechanisms, with commas between
+    #[arg(long, value_name = "NAME,...", requires = "trace", default_value_t = Without::default())]
+    without: Without,
 
     /// Only these traces
     #[arg(long, requires = "trace")]
@@ -83,9 +110,11 @@ pub(super) fn run(args: &PolicyArgs) -> Result<ExitCode, Refusal> {
 fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
     let mut outcome = PolicyOutcome::new(args.seed);
     // Read first: what cannot be read should cost no time.
+    let costs = args.costs.as_deref().map_or(Ok(Costs::default()), costs)?;
     let mut given: Vec<Trace> = Vec::new();
+    let mut recordings = Vec::new();
     for path in &args.trace {
-        let trace = lackey::read(path)?;
+        let (trace, recording) = read(path)?;
         let is_taken = given.iter().any(|other| other.name == trace.name);
         if is_taken || programs::has(&trace.name) {
             return Err(Refusal::usage(format!(
@@ -94,6 +123,7 @@ fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
                 trace.name
             )));
         }
+        recordings.extend(recording.map(|recording| (trace.name.clone(), recording)));
         given.push(trace);
     }
     let pages = if args.quick { QUICK_PAGES } else { args.pages } as usize;
@@ -103,8 +133,45 @@ fn measure(args: &PolicyArgs) -> Result<PolicyOutcome, Refusal> {
             outcome.add(&trace, cells(&trace, memory)?);
         }
     }
+    for (name, recording) in &recordings {
+        let rows = |without| {
+            simulated::rows(name, recording, &args.memory_pages, (costs, without)).map_err(
+                |error| Refusal::own(format!("no memory for the trace {name}: {}", plain(&error))),
+            )
+        };
+        let with = rows(Without::default())?;
+        let mut without = Vec::new();
+        if args.without != Without::default() {
+            without = rows(args.without)?;
+            outcome.add_stall_ratio((&without, &with));
+        }
+        outcome.add_simulated(with);
+        outcome.add_simulated(without);
+    }
     outcome.finish();
     Ok(outcome)
+}
+
+/// What faults cost, from a file.
+fn costs(path: &Path) -> Result<Costs, Refusal> {
+    let refuse = |why: String| Refusal::usage(format!("--costs {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(plain(&error).to_string()))?;
+    simulated::costs(&text).map_err(refuse)
+}
+
+/// A trace from a file of either kind.
+fn read(path: &Path) -> Result<(Trace, Option<Recorded>), Refusal> {
+    let bad = |why| Refusal::usage(format!("--trace {}: {}", path.display(), plain(&why)));
+    let mut magic = Vec::new();
+    let begin = File::open(path).and_then(|file| file.take(8).read_to_end(&mut magic));
+    if begin.is_err() || !Recorded::is_one(&magic) {
+        // Which says what it is not.
+        return lackey::read(path).map(|trace| (trace, None));
+    }
+    let bytes = std::fs::read(path).map_err(bad)?;
+    let recorded = Recorded::from_bytes(&bytes).map_err(bad)?;
+    let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+    Ok((Trace::new(&name, recorded.touches()), Some(recorded)))
 }
 
 /// How many of a trace's pages fit.

@@ -1,6 +1,7 @@
 //! What the policies' benchmark found, as a table and as JSON.
 
 use super::engine_policy::Found;
+use super::simulated::SimulatedRow;
 use super::trace::Trace;
 use crate::measure::machine::Machine;
 use crate::measure::report::{Report, SCHEMA, ratios_text};
@@ -54,6 +55,7 @@ pub(super) struct PolicyOutcome {
     seed: u32,
     traces: Vec<TraceRow>,
     rows: Vec<Row>,
+    simulated: Vec<SimulatedRow>,
     ratios: Map<String, Value>,
     /// What the ratios' means are made of: softswap's misses over a rival's.
     #[serde(skip)]
@@ -73,6 +75,7 @@ impl PolicyOutcome {
             seed,
             traces: Vec::new(),
             rows: Vec::new(),
+            simulated: Vec::new(),
             ratios: Map::new(),
             logarithms: Default::default(),
             ahead_logarithms: Vec::new(),
@@ -110,6 +113,57 @@ impl PolicyOutcome {
             misses: cell.found.misses,
             pages_in: cell.found.pages_in,
         }));
+    }
+
+    /// Adds what all policies together came to over a recorded trace.
+    pub(super) fn add_simulated(&mut self, rows: Vec<SimulatedRow>) {
+        self.simulated.extend(rows);
+    }
+
+    /// Adds, for each memory, what the same trace stalls for with all mechanisms on.
+    pub(super) fn add_stall_ratio(&mut self, (without, with): (&[SimulatedRow], &[SimulatedRow])) {
+        for (without, with) in without.iter().zip(with) {
+            let SimulatedRow { trace, memory_percent, .. } = without;
+            let name = format!("stalled_without_vs_with_{trace}_{memory_percent}");
+            let ratio = without.stalled_ms / with.stalled_ms;
+            self.ratios.insert(name, Value::from(ratio));
+        }
+    }
+
+    fn simulated_table(&self) -> String {
+        if self.simulated.is_empty() {
+            return String::new();
+        }
+        let mut text = format!(
+            "\n{:<17}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>12}{:>10}  {}\n",
+            "all policies",
+            "memory",
+            "zero",
+            "filled",
+            "pool",
+            "disk",
+            "writes",
+            "ahead",
+            "written",
+            "stalled ms",
+            "pool KiB",
+            "without"
+        );
+        for row in &self.simulated {
+            let counts = [row.zero_faults, row.filled_faults, row.pool_faults, row.disk_faults];
+            let others = [row.write_faults, row.pages_ahead, row.pages_written];
+            text += &format!("{:<17}{:>6} %", row.trace, row.memory_percent);
+            for count in counts.into_iter().chain(others) {
+                text += &format!("{:>10}", units::count(count));
+            }
+            text += &format!(
+                "{:>12.0}{:>10}  {}\n",
+                row.stalled_ms,
+                units::count(row.pool_bytes >> 10),
+                row.without
+            );
+        }
+        text
     }
 
     /// Adds the means over all traces.
@@ -162,6 +216,7 @@ impl Report for PolicyOutcome {
         }
         text += &format!("{:>10}{:>11}{:>10}{:>11}\n", "reads", "pages", "reads", "pages");
         text += &self.lines.concat();
+        text += &self.simulated_table();
         // The means; all the others are in the JSON.
         let is_mean = |name: &str| {
             let rivals = RIVALS.iter().map(|(_, short)| format!("misses_softswap_vs_{short}"));

@@ -106,7 +106,7 @@ impl FaultCosts {
     }
 
     /// As [`FaultCosts::took`], with the times.
-    pub(super) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
+    pub(crate) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
             Tier::Disk => (&self.disk_cpu_ns, WHOLE),

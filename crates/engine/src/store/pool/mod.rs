@@ -109,6 +109,11 @@ impl Pool {
         Pool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
     }
 
+    /// As on one processor, wherever it is: what it does depends on what it is told alone.
+    pub(crate) fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
+        Pool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
+    }
+
     fn with_current(capacity_bytes: usize, current: Current) -> io::Result<Pool> {
         let count = (capacity_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
         let memory: &'static mut [u8] =

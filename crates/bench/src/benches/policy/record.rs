@@ -1,0 +1,154 @@
+//! `softswap bench record`: a program's touches, as traces for `bench policy`.
+
+use super::recorded::convert::{Part, convert};
+use super::recorded::{Event, Recorded};
+use crate::measure::managed_program::{Counters, without_settings};
+use clap::Args;
+use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::{library, units};
+use softswap_engine::base::stats::Counter;
+use softswap_engine::codec::Choice;
+use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
+use softswap_engine::policy::mechanism::{Mechanism, Without};
+use softswap_sys::child::SignalQueue;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+/// Mechanisms by which touches would stay unseen, or some longer than others.
+const OFF: [Mechanism; 8] = [
+    Mechanism::RefaultDistance,
+    Mechanism::CostWeight,
+    Mechanism::PassingOver,
+    Mechanism::Readahead,
+    Mechanism::FaultReadahead,
+    Mechanism::OffsetPrefetch,
+    Mechanism::FaultAround,
+    Mechanism::Standby,
+];
+
+/// How often it is looked whether there are enough touches.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Record which pages a program touches.
+///
+/// For developers. The program runs with so little memory that few of its touches stay
+/// unseen: those of pages among the last few MiB. Programs that it starts are not recorded.
+#[derive(Args)]
+pub(crate) struct RecordArgs {
+    /// Where the trace goes
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// A directory on a disk for the program's pages and the recording
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    swap: PathBuf,
+
+    /// Touches to pass over; the trace begins with what there is after them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
+
+    /// Touches that the trace has at most; then the program is ended
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    most: usize,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// The engine's settings while it records.
+fn config(swap: &Path, recording: &Path) -> Config {
+    Config {
+        memory_bytes: MIN_MEMORY_BYTES,
+        areas: vec![AreaSpec::new(swap)],
+        pool: PoolLimit::Percent(0),
+        codec: Choice::Fixed(None),
+        encrypt: false,
+        manage_children: false,
+        without: OFF.into_iter().fold(Without::default(), Without::and),
+        record: recording.to_string_lossy().into_owned(),
+        ..Config::default()
+    }
+}
+
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
+    let recording = args.swap.join(format!("softswap-recording-{}", std::process::id()));
+    let found = record(args, &recording);
+    let _ = std::fs::remove_file(&recording);
+    let trace = found?;
+    let bytes = trace.to_bytes();
+    std::fs::write(&args.out, &bytes).map_err(|error| {
+        Refusal::usage(format!("{}: it cannot be written: {}", args.out.display(), plain(&error)))
+    })?;
+    let touches = trace.events.iter().filter(|event| matches!(event, Event::Touch { .. })).count();
+    println!(
+        "{}: {} touches of {} pages, {} bytes",
+        args.out.display(),
+        units::count(touches as u64),
+        units::count(trace.pages.into()),
+        units::count(bytes.len() as u64)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
+    let counters = Counters::new()?;
+    let mut command = Command::new(&args.program[0]);
+    without_settings(&mut command);
+    let environment = counters.environment(&config(&args.swap, recording), &library::find()?);
+    command.args(&args.program[1..]).envs(environment);
+    let signals = SignalQueue::hold(&[])
+        .map_err(|error| Refusal::own(format!("cannot wait for signals: {}", plain(&error))))?;
+    signals.prepare(&mut command, counters.fd());
+    let mut child = command.spawn().map_err(|error| {
+        let name = args.program[0].to_string_lossy();
+        Refusal::usage(format!("{name}: it cannot be run: {}", plain(&error)))
+    })?;
+    let status = wait_for(&mut child, (recording, args.skip.saturating_add(args.most)))
+        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    counters.expect_engine()?;
+    // Nobody sees whether such a page is touched: the trace would lack it.
+    if counters.stats().get(Counter::PagesReadAhead) != 0 {
+        return Err(Refusal::own("pages came in that were not touched: nothing is kept"));
+    }
+    if status.is_some_and(|status| !status.success()) {
+        return Err(Refusal::own("the program has failed: nothing is kept"));
+    }
+    let words = File::open(recording).map(words);
+    let trace =
+        words.ok().and_then(|words| convert(words, Part { skip: args.skip, most: args.most }));
+    trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
+}
+
+/// Waits until the program ends, or so many touches are there: then it is ended, and `None`.
+fn wait_for(
+    child: &mut Child,
+    (recording, touches): (&Path, usize),
+) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
+        // Of each touch another event may tell what its page held.
+        if count / 2 > touches as u64 {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn words(file: File) -> impl Iterator<Item = u64> {
+    let mut reader = BufReader::new(file);
+    std::iter::from_fn(move || {
+        let mut word = [0; 8];
+        let read: io::Result<()> = reader.read_exact(&mut word);
+        read.ok().map(|()| u64::from_le_bytes(word))
+    })
+}

@@ -1,0 +1,253 @@
+//! From what the engine writes down to a trace.
+
+use super::{Content, Event, Recorded, UNIT_BYTES, WHOLE};
+use softswap_engine::base::access::Access;
+use softswap_engine::core::recorder::{Event as Noted, HEADER_WORDS, MAGIC};
+use softswap_sys::PAGE_SIZE;
+use std::collections::BTreeMap;
+
+/// Pages between others that were never touched: of each gap, so many are kept at most.
+const MOST_GAP_PAGES: u64 = 16;
+
+/// Which part of a recording becomes the trace, and how much of it at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// Touches that are passed over; what there is after them is told.
+    pub(crate) skip: usize,
+    /// Touches after these.
+    pub(crate) most: usize,
+}
+
+/// Makes a trace of the words of a recording. `None` where it is none.
+pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Recorded> {
+    let mut words = words;
+    let header = [words.next()?, words.next()?];
+    const { assert!(HEADER_WORDS == 2) };
+    if header[0] != MAGIC {
+        return None;
+    }
+    let mut script = Script::default();
+    words.take(header[1] as usize).filter_map(Noted::from_word).for_each(|it| script.add(it));
+    Some(script.finish(part))
+}
+
+/// All events, with the numbers that contents of pages have, whatever page they are on.
+#[derive(Default)]
+struct Script {
+    /// Which content each page of the window has: moved pages keep theirs.
+    owners: BTreeMap<u64, u64>,
+    /// Where its last touch is, and what it holds.
+    last: BTreeMap<u64, (usize, Content)>,
+    events: Vec<(u64, Event)>,
+    cpu_ns: Vec<(usize, u64)>,
+    /// Numbers for contents whose page's own number another one took along.
+    next: u64,
+}
+
+fn units(bytes: u64) -> u8 {
+    (bytes.min(PAGE_SIZE as u64) as usize).div_ceil(UNIT_BYTES) as u8
+}
+
+impl Script {
+    fn number(&self, page: u64) -> u64 {
+        self.owners.get(&page).copied().unwrap_or(page)
+    }
+
+    fn add(&mut self, noted: Noted) {
+        match noted {
+            Noted::Touch { page, access, cpu_ns } => {
+                let number = self.number(page);
+                let at = self.events.len();
+                self.last.entry(number).or_insert((at, Content { lz4: u8::MAX, zstd: 0 })).0 = at;
+                let is_write = access == Access::Write;
+                self.events.push((number, Event::Touch { page: 0, is_write, content: None }));
+                self.cpu_ns.push((at, cpu_ns));
+            }
+            Noted::Left { page, lz4_bytes, zstd_bytes } => {
+                self.holds(page, Content { lz4: units(lz4_bytes), zstd: units(zstd_bytes) });
+            }
+            Noted::Filled { page } => self.holds(page, Content::default()),
+            Noted::Gone { page, pages } => {
+                // Only what was there.
+                let range = page..page.saturating_add(pages);
+                let moved: Vec<_> = self.owners.range(range.clone()).map(|(at, _)| *at).collect();
+                let numbers: Vec<_> =
+                    moved.iter().filter_map(|at| self.owners.remove(at)).collect();
+                let there: Vec<_> = self.last.range(range).map(|(at, _)| *at).collect();
+                for number in there.into_iter().chain(numbers) {
+                    self.last.remove(&number);
+                    self.events.push((number, Event::Gone { page: 0, pages: 1 }));
+                }
+            }
+            Noted::Moved { page, to } => {
+                let number = self.number(page);
+                self.owners.insert(to, number);
+                self.next += 1;
+                // What comes to lie on the page it left is another content.
+                self.owners.insert(page, (1 << 40) + self.next);
+            }
+        }
+    }
+
+    fn holds(&mut self, page: u64, content: Content) {
+        let number = self.number(page);
+        let Some((at, before)) = self.last.get_mut(&number) else { return };
+        if *before != content {
+            *before = content;
+            if let (_, Event::Touch { content: of_touch, .. }) = &mut self.events[*at] {
+                *of_touch = Some(content);
+            }
+        }
+    }
+
+    fn finish(self, part: Part) -> Recorded {
+        let Part { skip, most } = part;
+        let is_touch = |event: &(u64, Event)| matches!(event.1, Event::Touch { .. });
+        let touches: Vec<_> =
+            self.events.iter().enumerate().filter(|(_, event)| is_touch(event)).collect();
+        let from = touches.get(skip).map_or(self.events.len(), |(at, _)| *at);
+        let to = touches.get(skip + most).map_or(self.events.len(), |(at, _)| *at);
+        let mut events = at_beginning(&self.events[..from]);
+        let before = events.len() as u32;
+        events.extend(&self.events[from..to]);
+        let is_in = |at: &usize| (from..to).contains(at);
+        let cpu_ns: u64 = self.cpu_ns.iter().filter(|it| is_in(&it.0)).map(|it| it.1).sum();
+        let (numbers, pages) = without_gaps(events.iter().map(|(number, _)| *number));
+        let events = events.into_iter().map(|(number, event)| {
+            let at = numbers[&number];
+            match event {
+                Event::Touch { is_write, content, .. } => {
+                    Event::Touch { page: at, is_write, content }
+                }
+                Event::Gone { pages, .. } => Event::Gone { page: at, pages },
+            }
+        });
+        let events = joined(events);
+        Recorded { pages, before, cpu_us: (cpu_ns / 1000) as u32, events }
+    }
+}
+
+/// What there is after these events: each page that is, in the order of their last touches.
+fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
+    let mut there: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
+    for (at, (number, event)) in events.iter().enumerate() {
+        match event {
+            Event::Gone { .. } => drop(there.remove(number)),
+            Event::Touch { content, .. } => {
+                let page = there.entry(*number).or_default();
+                *page = (at, content.unwrap_or(page.1));
+            }
+        }
+    }
+    let mut in_order: Vec<_> = there.into_iter().collect();
+    in_order.sort_unstable_by_key(|(_, (at, _))| *at);
+    let touch = |content| Event::Touch { page: 0, is_write: true, content: Some(content) };
+    in_order.into_iter().map(|(number, (_, content))| (number, touch(content))).collect()
+}
+
+/// New numbers in the same order, with short gaps only; and how many there are.
+fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32) {
+    let mut all: BTreeMap<u64, u32> = numbers.map(|number| (number, 0)).collect();
+    let (mut next, mut last) = (0, None);
+    for (number, new) in &mut all {
+        let gap = last.map_or(0, |last: u64| (number - last - 1).min(MOST_GAP_PAGES));
+        *new = next + gap as u32;
+        (next, last) = (*new + 1, Some(*number));
+    }
+    (all, next)
+}
+
+/// Neighbours that go one after the other go together.
+fn joined(events: impl Iterator<Item = Event>) -> Vec<Event> {
+    let mut all: Vec<Event> = Vec::new();
+    for event in events {
+        if let (Some(Event::Gone { page: first, pages }), Event::Gone { page, .. }) =
+            (all.last_mut(), event)
+            && *first + *pages == page
+        {
+            *pages += 1;
+            continue;
+        }
+        all.push(event);
+    }
+    all
+}
+
+const _: () = assert!(UNIT_BYTES * WHOLE as usize == PAGE_SIZE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Part = Part { skip: 0, most: usize::MAX - 1 };
+
+    fn of(events: &[Noted], part: Part) -> Recorded {
+        let words = events.iter().map(|event| event.to_word());
+        let header = [MAGIC, events.len() as u64];
+        convert(header.into_iter().chain(words), part).unwrap()
+    }
+
+    fn touch(page: u64) -> Noted {
+        Noted::Touch { page, access: Access::Write, cpu_ns: 1000 }
+    }
+
+    fn touched(page: u32, content: Option<(u8, u8)>) -> Event {
+        let content = content.map(|(lz4, zstd)| Content { lz4, zstd });
+        Event::Touch { page, is_write: true, content }
+    }
+
+    #[test]
+    fn a_touch_is_told_what_its_page_holds_when_it_leaves() {
+        let left = Noted::Left { page: 900, lz4_bytes: 100, zstd_bytes: 4096 };
+        let found = of(&[touch(900), touch(7), left, touch(900), left], ALL);
+        let expected = [touched(17, Some((2, 64))), touched(0, None), touched(17, None)];
+        assert_eq!((&found.events[..], found.pages, found.cpu_us), (&expected[..], 18, 3));
+    }
+
+    #[test]
+    fn what_is_given_up_is_another_page_afterwards() {
+        let gone = Noted::Gone { page: 0, pages: 1000 };
+        let filled = Noted::Filled { page: 7 };
+        let found = of(&[touch(7), touch(8), filled, gone, gone, touch(7)], ALL);
+        let expected = [
+            touched(0, Some((0, 0))),
+            touched(1, None),
+            Event::Gone { page: 0, pages: 2 },
+            touched(0, None),
+        ];
+        assert_eq!(found.events, expected);
+    }
+
+    #[test]
+    fn what_moves_is_the_same_page_and_what_comes_in_its_place_another() {
+        let moved = Noted::Moved { page: 7, to: 20 };
+        let found = of(&[touch(7), touch(8), moved, touch(20), touch(7)], ALL);
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| match found.events[at] {
+            Event::Touch { page, .. } => page,
+            Event::Gone { .. } => u32::MAX,
+        });
+        assert_eq!((a, b, c), (0, 1, 0));
+        assert!(d > 1);
+    }
+
+    #[test]
+    fn a_part_begins_with_what_there_is() {
+        let events = [touch(3), touch(4), touch(5), touch(3), touch(9), touch(4), touch(3)];
+        let found = of(&events, Part { skip: 4, most: 2 });
+        let none = Some((0, 0));
+        let expected = [
+            touched(1, none),
+            touched(2, none),
+            touched(0, none),
+            touched(6, None),
+            touched(1, None),
+        ];
+        assert_eq!((found.before, &found.events[..]), (3, &expected[..]));
+    }
+
+    #[test]
+    fn what_is_no_recording_is_none() {
+        assert_eq!(convert([1, 2, 3].into_iter(), ALL), None);
+        assert_eq!(convert([MAGIC].into_iter(), ALL), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! What a program touches, written down for `softswap bench record`: each fault, what
+//! pages hold as they leave, and which are given up. With a small budget, few touches stay
+//! unseen: those of pages that are resident.
+//!
+//! The events lie in a file that the process maps, so that they are there however it ends.
+
+use crate::base::access::Access;
+use crate::base::page::PageNo;
+use softswap_sys::raw::process_cpu_ns;
+use softswap_sys::shared;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What the first word of a recording is.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec1");
+/// Words before the first event: [`MAGIC`], and how many events there were.
+pub const HEADER_WORDS: usize = 2;
+/// Words of a file: 128 Mi events. Only what is written takes memory.
+const WORDS: usize = 1 << 27;
+
+/// A word has the event's kind, the page, and what more there is to say.
+const KIND_BITS: u32 = 3;
+const PAGE_BITS: u32 = 28;
+const CPU_BITS: u32 = 32;
+const SIZE_BITS: u32 = 13;
+
+/// Something that happened to a page.
+///
+/// ```
+/// use softswap_engine::base::access::Access;
+/// use softswap_engine::core::recorder::Event;
+/// let event = Event::Touch { page: 7, access: Access::Write, cpu_ns: 1200 };
+/// assert_eq!(Event::from_word(event.to_word()), Some(event));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It was touched, after the program has used so much processor time since the last one.
+    Touch {
+        /// The page.
+        page: PageNo,
+        /// What for.
+        access: Access,
+        /// Processor time in ns.
+        cpu_ns: u64,
+    },
+    /// It leaves, and its content packs to so many bytes: those of a page where it does not.
+    Left {
+        /// The page.
+        page: PageNo,
+        /// By LZ4.
+        lz4_bytes: u64,
+        /// By zstd, as a page is packed that LZ4 cannot pack.
+        zstd_bytes: u64,
+    },
+    /// It leaves, and its words are all the same.
+    Filled {
+        /// The page.
+        page: PageNo,
+    },
+    /// These pages are given up.
+    Gone {
+        /// The first of them.
+        page: PageNo,
+        /// How many.
+        pages: u64,
+    },
+    /// Its content is another page's from now on.
+    Moved {
+        /// The page.
+        page: PageNo,
+        /// The other one.
+        to: PageNo,
+    },
+}
+
+impl Event {
+    /// As it lies in a recording.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        let (kind, page, rest) = match self {
+            Event::Touch { page, access, cpu_ns } => {
+                let is_write = u64::from(access == Access::Write);
+                (1, page, is_write << CPU_BITS | cpu_ns.min((1 << CPU_BITS) - 1))
+            }
+            Event::Left { page, lz4_bytes, zstd_bytes } => {
+                (2, page, lz4_bytes << SIZE_BITS | zstd_bytes)
+            }
+            Event::Filled { page } => (3, page, 0),
+            Event::Gone { page, pages } => (4, page, pages),
+            Event::Moved { page, to } => (5, page, to),
+        };
+        kind | page << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
+    }
+
+    /// The event of a word; `None` for one that is not written, or was never to be.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Event> {
+        let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
+        let page = low(word >> KIND_BITS, PAGE_BITS);
+        let rest = word >> (KIND_BITS + PAGE_BITS);
+        Some(match low(word, KIND_BITS) {
+            1 => {
+                let access = if rest >> CPU_BITS == 1 { Access::Write } else { Access::Read };
+                Event::Touch { page, access, cpu_ns: low(rest, CPU_BITS) }
+            }
+            2 => {
+                let (lz4_bytes, zstd_bytes) = (rest >> SIZE_BITS, low(rest, SIZE_BITS));
+                Event::Left { page, lz4_bytes, zstd_bytes }
+            }
+            3 => Event::Filled { page },
+            4 => Event::Gone { page, pages: rest },
+            5 => Event::Moved { page, to: rest },
+            _ => return None,
+        })
+    }
+}
+
+/// Writes events down.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    words: &'static [AtomicU64],
+    /// A forked child, which has the same file, writes nothing.
+    is_on: AtomicBool,
+    /// Processor time of the process at the end of the last fault.
+    cpu_ns: AtomicU64,
+}
+
+impl Recorder {
+    /// Into a new file.
+    ///
+    /// # Errors
+    /// When it cannot be made or mapped.
+    pub(crate) fn create(path: &Path) -> io::Result<Recorder> {
+        let words = shared::map_new_file(path, WORDS)?;
+        words[0].store(MAGIC, Relaxed);
+        Ok(Recorder { words, is_on: AtomicBool::new(true), cpu_ns: AtomicU64::new(0) })
+    }
+
+    fn note(&self, event: Event) {
+        if !self.is_on.load(Relaxed) {
+            return;
+        }
+        let at = self.words[1].fetch_add(1, Relaxed) as usize;
+        if let Some(word) = self.words.get(HEADER_WORDS + at) {
+            word.store(event.to_word(), Relaxed);
+        }
+    }
+
+    /// A page has been touched, and the program waits.
+    pub(crate) fn touched(&self, page: PageNo, access: Access) {
+        let cpu_ns = process_cpu_ns().saturating_sub(self.cpu_ns.load(Relaxed));
+        self.note(Event::Touch { page, access, cpu_ns });
+    }
+
+    /// The program goes on.
+    pub(crate) fn goes_on(&self) {
+        self.cpu_ns.store(process_cpu_ns(), Relaxed);
+    }
+
+    /// A page leaves that packs to so many bytes by LZ4 and by zstd, or not.
+    pub(crate) fn left(&self, page: PageNo, packed: [Option<usize>; 2], page_bytes: usize) {
+        let [lz4_bytes, zstd_bytes] = packed.map(|bytes| bytes.unwrap_or(page_bytes) as u64);
+        self.note(Event::Left { page, lz4_bytes, zstd_bytes });
+    }
+
+    /// A page leaves whose words are all the same.
+    pub(crate) fn filled(&self, page: PageNo) {
+        self.note(Event::Filled { page });
+    }
+
+    /// Pages are given up.
+    pub(crate) fn gone(&self, range: &Range<PageNo>) {
+        if range.start < range.end {
+            self.note(Event::Gone { page: range.start, pages: range.end - range.start });
+        }
+    }
+
+    /// What a page holds is another one's.
+    pub(crate) fn moved(&self, page: PageNo, to: PageNo) {
+        self.note(Event::Moved { page, to });
+    }
+
+    /// Writes nothing from now on.
+    pub(crate) fn stop(&self) {
+        self.is_on.store(false, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_as_they_were_written() {
+        let page = (1 << PAGE_BITS) - 1;
+        for event in [
+            Event::Touch { page, access: Access::Read, cpu_ns: 0 },
+            Event::Touch { page, access: Access::Write, cpu_ns: (1 << CPU_BITS) - 1 },
+            Event::Left { page: 3, lz4_bytes: 4096, zstd_bytes: 17 },
+            Event::Filled { page: 0 },
+            Event::Gone { page: 5, pages: 1 << PAGE_BITS },
+            Event::Moved { page, to: page },
+        ] {
+            assert_eq!(Event::from_word(event.to_word()), Some(event));
+        }
+        assert_eq!((Event::from_word(0), Event::from_word(7)), (None, None));
+    }
+
+    #[test]
+    fn what_is_recorded_lies_in_the_file_until_it_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("some.rec");
+        let recorder = Recorder::create(&path).unwrap();
+        recorder.touched(3, Access::Write);
+        recorder.left(3, [Some(100), None], 4096);
+        recorder.gone(&(5..5));
+        recorder.stop();
+        recorder.filled(4);
+        let bytes = std::fs::read(&path).unwrap();
+        let (words, _) = bytes.as_chunks::<8>();
+        let words: Vec<_> = words.iter().take(5).map(|word| u64::from_le_bytes(*word)).collect();
+        assert_eq!((words[0], words[1], words[4]), (MAGIC, 2, 0));
+        assert!(matches!(Event::from_word(words[2]), Some(Event::Touch { page: 3, .. })));
+        let left = Event::Left { page: 3, lz4_bytes: 100, zstd_bytes: 4096 };
+        assert_eq!(Event::from_word(words[3]), Some(left));
+        assert!(Recorder::create(Path::new("/no/such/dir/x")).is_err());
+    }
+}

@@ -1,0 +1,523 @@
+//! The policies without a program: told which pages are touched and how these pack, they
+//! decide as in an engine, over a pool that holds nothing but sizes and a swap area without
+//! end. What faults cost is told as well, and no clock is read: the same touches come to the
+//! same figures on any machine.
+//!
+//! Pages leave in batches, the oldest of the pool go on in shared slots, streams are followed.
+//! Simpler than in an engine: one thread; what is asked for ahead of touches is there at
+//! once; nothing is kept on standby, read along by offsets, put back into the pool beside a
+//! touched page, or packed anew when it is old; there is no staging, and no fault-around.
+
+mod out;
+
+use crate::base::access::Access;
+use crate::base::page::{Claim, PageNo, PageTable, Place, StoredCopy};
+use crate::base::stats::Tier;
+use crate::codec::Choice;
+use crate::core::policies::Policies;
+use crate::memory::address_space::AddressSpace;
+use crate::policy::mechanism::{Mechanism, Without};
+use crate::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
+use crate::policy::prefetch::readahead::{self, Ahead, Touch};
+use crate::policy::stored_copies::{Stays, TOO_LIKELY, TOO_LIKELY_WITHOUT};
+use crate::store::pool::{Handle, Pool, SLAB_BYTES};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::reserve_u64;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+
+/// What faults and pages that leave cost, in ns.
+///
+/// ```
+/// use softswap_engine::simulator::Costs;
+/// let slow_disk = Costs { disk_ns: 5_000_000, ..Costs::default() };
+/// assert!(slow_disk.disk_ns > Costs::default().disk_ns);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// A fault on a fresh page.
+    pub zero_ns: u64,
+    /// On one of equal words.
+    pub filled_ns: u64,
+    /// On one in the pool.
+    pub pool_ns: u64,
+    /// On one in the swap area, and how much of that is a processor's time.
+    pub disk_ns: u64,
+    /// Of that, a processor's time.
+    pub disk_cpu_ns: u64,
+    /// For each page that comes along.
+    pub along_ns: u64,
+    /// The first write to a clean page.
+    pub write_fault_ns: u64,
+    /// Packing a page by LZ4, and by zstd.
+    pub lz4_ns: u64,
+    /// As [`Costs::lz4_ns`], by zstd.
+    pub zstd_ns: u64,
+    /// For each page written, a processor's time.
+    pub write_ns: u64,
+    /// For each page that leaves, beside packing and writing.
+    pub leave_ns: u64,
+}
+
+impl Default for Costs {
+    /// As docs/benchmarks.md has them.
+    fn default() -> Costs {
+        Costs {
+            zero_ns: 7_700,
+            filled_ns: 6_900,
+            pool_ns: 9_100,
+            disk_ns: 73_000,
+            disk_cpu_ns: 20_000,
+            along_ns: 3_000,
+            write_fault_ns: 3_500,
+            lz4_ns: 3_000,
+            zstd_ns: 9_000,
+            write_ns: 2_000,
+            leave_ns: 3_000,
+        }
+    }
+}
+
+/// What is simulated.
+///
+/// ```
+/// use softswap_engine::policy::mechanism::Without;
+/// use softswap_engine::simulator::{Costs, Setup};
+/// let setup = Setup { window_pages: 4096, memory_bytes: 8 << 20, costs: Costs::default(), without: Without::default() };
+/// assert_eq!(setup.memory_bytes / 4096, 2048);
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// Pages have numbers below this.
+    pub window_pages: u64,
+    /// For resident pages and the pool together.
+    pub memory_bytes: usize,
+    /// What faults cost.
+    pub costs: Costs,
+    /// What is switched off.
+    pub without: Without,
+}
+
+/// How a page packs, in bytes; equal words to none, and [`PAGE_SIZE`] is not at all.
+///
+/// ```
+/// use softswap_engine::simulator::Content;
+/// assert_eq!(Content::default(), Content { lz4_bytes: 0, zstd_bytes: 0 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Content {
+    /// By LZ4.
+    pub lz4_bytes: u16,
+    /// By zstd.
+    pub zstd_bytes: u16,
+}
+
+/// What happened.
+///
+/// ```
+/// use softswap_engine::simulator::Figures;
+/// assert_eq!(Figures::default().disk_faults, 0);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Faults by where pages were.
+    pub zero_faults: u64,
+    /// On pages of equal words.
+    pub filled_faults: u64,
+    /// In the pool.
+    pub pool_faults: u64,
+    /// In the swap area.
+    pub disk_faults: u64,
+    /// First writes to clean pages.
+    pub write_faults: u64,
+    /// Pages that came along, or ahead of touches.
+    pub pages_ahead: u64,
+    /// Pages of the swap area that were written.
+    pub pages_written: u64,
+    /// Pages that left memory.
+    pub pages_out: u64,
+    /// For how long the program stood still.
+    pub stalled_ns: u64,
+    /// What the pool takes at the end.
+    pub pool_bytes: u64,
+}
+
+/// A program's memory under an engine's policies, without its contents. Its tables stay
+/// until the process ends, as an engine's do.
+///
+/// ```
+/// use softswap_engine::policy::mechanism::Without;
+/// use softswap_engine::simulator::{Content, Costs, Setup, Simulation};
+/// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default() };
+/// let mut simulation = Simulation::new(setup).unwrap();
+/// for round in 0..2 {
+///     (0..512).for_each(|page| simulation.touch(page, round == 0, Some(Content { lz4_bytes: 4096, zstd_bytes: 4096 })));
+/// }
+/// let figures = simulation.figures();
+/// assert_eq!(figures.zero_faults, 512);
+/// assert!(figures.disk_faults > 0);
+/// ```
+pub struct Simulation {
+    pages: PageTable<'static>,
+    space: AddressSpace,
+    policies: Policies,
+    pool: Pool,
+    setup: Setup,
+    contents: Vec<Content>,
+    resident: usize,
+    /// Slots that are used, with how many parts each has left.
+    slots: HashMap<u64, u32>,
+    next_slot: u64,
+    faults: u64,
+    now_ns: u64,
+    cpu_ns: u64,
+    figures: Figures,
+}
+
+/// Faults between looks at what the pool is worth.
+const BALANCE_FAULTS: u64 = 32;
+/// Copies in the pool take at most one in so many bytes of the budget, and one in so many
+/// of the pool's limit.
+const COPIES_SHARE: usize = 8;
+const LIMIT_SHARE: usize = 2;
+
+impl Simulation {
+    /// Nothing has been touched yet.
+    ///
+    /// # Errors
+    /// When there is no address space for the tables.
+    pub fn new(setup: Setup) -> io::Result<Simulation> {
+        let Setup { window_pages, memory_bytes, without, .. } = setup;
+        let space = AddressSpace::new(window_pages)?;
+        space.add(&mut space.lock(), 0..window_pages);
+        let whole = |percent: usize| memory_bytes / 100 * percent / SLAB_BYTES * SLAB_BYTES;
+        let (least, most) = (whole(10), whole(80));
+        let is_on = !without.has(Mechanism::Partition);
+        let partition = Partition::new(is_on, (least, most), memory_bytes, 1);
+        // As if zstd's memory were paid for by the fixed part.
+        let contexts = 0;
+        let size = window_pages as usize;
+        let choice = (partition, Choice::Auto);
+        let policies = Policies::new(size, memory_bytes, contexts, choice, without)?;
+        policies.readahead.serve(true);
+        Ok(Simulation {
+            pages: PageTable::new(reserve_u64(size)?),
+            space,
+            policies,
+            pool: Pool::for_one_thread(most)?,
+            setup,
+            contents: vec![Content::default(); size],
+            resident: 0,
+            slots: HashMap::new(),
+            next_slot: 1,
+            faults: 0,
+            now_ns: 1,
+            cpu_ns: 0,
+            figures: Figures::default(),
+        })
+    }
+
+    /// What has happened since [`Simulation::forget_figures`].
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        Figures { pool_bytes: self.pool.used_bytes() as u64, ..self.figures }
+    }
+
+    /// Counts from now on.
+    pub fn forget_figures(&mut self) {
+        self.figures = Figures::default();
+    }
+
+    /// The program works for so long without a fault.
+    pub fn work(&mut self, cpu_ns: u64) {
+        self.now_ns += cpu_ns;
+        self.cpu_ns += cpu_ns;
+    }
+
+    /// A page is touched; from then on it packs so, if that is another than before.
+    ///
+    /// # Panics
+    /// When its number is too large.
+    pub fn touch(&mut self, page: PageNo, is_write: bool, content: Option<Content>) {
+        let access = if is_write || content.is_some() { Access::Write } else { Access::Read };
+        let seen = self.pages.load(page);
+        if seen.is_resident() {
+            if access == Access::Write && seen.is_protected() {
+                self.make_writable(page);
+            }
+        } else {
+            self.page_in(page, access);
+        }
+        content.into_iter().for_each(|content| self.contents[page as usize] = content);
+    }
+
+    /// Pages are given up.
+    pub fn gone(&mut self, range: Range<PageNo>) {
+        for page in range {
+            let claim = self.pages.claim(page);
+            let place = claim.before().place();
+            if let Place::Resident { copy, .. } = place {
+                self.space.sub_resident(page);
+                self.resident -= 1;
+                let copy = copy.and_then(|copy| self.part_from(copy));
+                copy.into_iter().for_each(|copy| self.free(copy));
+            }
+            self.free(place);
+            claim.publish(Place::Vacant);
+        }
+    }
+
+    fn stall(&mut self, ns: u64, cpu_ns: u64) {
+        self.figures.stalled_ns += ns;
+        self.now_ns += ns;
+        self.cpu_ns += cpu_ns;
+    }
+
+    fn make_writable(&mut self, page: PageNo) {
+        let claim = self.pages.claim(page);
+        let Place::Resident { heat, copy: Some(copy) } = claim.before().place() else { return };
+        claim.publish(Place::resident(heat));
+        self.part_from(copy).into_iter().for_each(|place| self.free(place));
+        self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), true);
+        self.figures.write_faults += 1;
+        let ns = self.setup.costs.write_fault_ns;
+        self.stall(ns, ns);
+    }
+
+    fn ahead(&self) -> Ahead<impl Fn(PageNo) -> bool> {
+        let pages = &self.pages;
+        Ahead { end: self.setup.window_pages, is_there: |page| pages.load(page).is_resident() }
+    }
+
+    /// As the walk of that name.
+    fn page_in(&mut self, page: PageNo, access: Access) {
+        let touch = self.policies.readahead.reach(page);
+        self.policies.readahead.go_on(touch, &self.ahead());
+        self.make_room();
+        let place = self.pages.load(page).place();
+        self.policies.note_return(page, place, || self.pool_view());
+        let most = match touch {
+            _ if touch.is_asked_for() || place.in_slot().is_none() => 1,
+            _ if !self.policies.has(Mechanism::FaultReadahead) => 1,
+            _ => readahead::neighbours(&self.pages, page, || self.resident_of_all()),
+        };
+        let window = self.policies.readahead.up_to_marker(page, most);
+        let is_stream = readahead::is_stream(most);
+        if is_stream || touch == Touch::Early || touch.is_asked_for() {
+            self.policies.note_streamed(page, place, self.pool.limit_bytes());
+        } else {
+            self.policies.note_waited_for(page, place);
+        }
+        let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
+        let heat = self.policies.grace(page, place, (is_shared, self.resident));
+        let stays = self.stays(page, (place, access), true);
+        let tier = self.fetch(place);
+        let prices_ns = self.policies.partition.costs().faults_ns();
+        self.policies.grace.note_back(place, tier, prices_ns);
+        let claim = self.pages.claim(page);
+        self.arrive(page, claim, (heat, stays));
+        if tier == Tier::Disk {
+            (page + 1..page + window as u64).for_each(|next| self.bring_along(next, is_stream));
+        }
+        if matches!(tier, Tier::Pool | Tier::Disk) {
+            self.policies.readahead.expect(page, touch, &self.ahead());
+        }
+        self.serve();
+        self.faults += 1;
+        if self.faults.is_multiple_of(BALANCE_FAULTS) {
+            self.balance();
+        }
+    }
+
+    /// Counts a fault, and has it cost what it does.
+    fn fetch(&mut self, place: Place) -> Tier {
+        let costs = self.setup.costs;
+        let figures = &mut self.figures;
+        let (tier, count, ns, cpu_ns) = match place {
+            Place::Filled { .. } => {
+                (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
+            }
+            Place::Pool { handle } => {
+                // Its slab is used, and has another chance.
+                let _ = self.pool.load(Handle::from_bits(handle), |_| ());
+                (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
+            }
+            Place::Slot { .. } | Place::Packed { .. } => {
+                (Tier::Disk, &mut figures.disk_faults, costs.disk_ns, costs.disk_cpu_ns)
+            }
+            _ => (Tier::Zero, &mut figures.zero_faults, costs.zero_ns, costs.zero_ns),
+        };
+        *count += 1;
+        self.stall(ns, cpu_ns);
+        self.policies.partition.costs().note(tier, ns, Some(cpu_ns));
+        tier
+    }
+
+    /// A page of the swap area comes with another one.
+    fn bring_along(&mut self, page: PageNo, is_stream: bool) {
+        let place = if page < self.setup.window_pages {
+            self.pages.load(page).place()
+        } else {
+            Place::Vacant
+        };
+        if place.in_slot().is_none() {
+            return;
+        }
+        self.make_room();
+        if is_stream {
+            self.policies.note_streamed(page, place, self.pool.limit_bytes());
+        }
+        let heat = self.policies.grace_ahead(page, is_stream, self.resident);
+        let stays = self.stays(page, (place, Access::Read), false);
+        let claim = self.pages.claim(page);
+        self.arrive(page, claim, (heat, stays));
+        self.figures.pages_ahead += 1;
+        let ns = self.setup.costs.along_ns;
+        self.stall(if is_stream { 0 } else { ns }, ns);
+    }
+
+    /// Brings in what streams have asked for; their markers stay out.
+    fn serve(&mut self) {
+        while let Some(request) = self.policies.readahead.take() {
+            let marker = request.marker();
+            for page in request.pages(0..self.setup.window_pages) {
+                if Some(page) != marker {
+                    self.bring_along(page, true);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, page: PageNo, claim: Claim<'_>, (heat, stays): (u8, Stays)) {
+        let place = claim.before().place();
+        let copy = match stays {
+            Stays::Nothing => None,
+            Stays::Protection => Some(StoredCopy::Nowhere),
+            Stays::Copy => place.to_copy(),
+        };
+        let copies = &mut self.policies.stored_copies;
+        match copy {
+            None => self.free(place),
+            Some(StoredCopy::Nowhere) => {
+                *copies.without.get_mut() += 1;
+                self.free(place);
+            }
+            Some(StoredCopy::Pool { .. }) => {
+                *copies.pooled.get_mut() += 1;
+                if let Place::Pool { handle } = place {
+                    *copies.pooled_bytes.get_mut() += Handle::from_bits(handle).packed_bytes();
+                }
+            }
+            Some(StoredCopy::Slot(_)) => *copies.count.get_mut() += 1,
+        }
+        self.space.touch(page);
+        self.space.add_resident(page, 1);
+        claim.publish(Place::Resident { heat, copy });
+        self.resident += 1;
+    }
+
+    /// What is to stay of what is stored of a page, as `swap_cache::stays` has it.
+    fn stays(&self, page: PageNo, (place, access): (Place, Access), is_touched: bool) -> Stays {
+        if access == Access::Write {
+            return Stays::Nothing;
+        }
+        let is_room = match place {
+            Place::Slot { .. } | Place::Packed { .. } => self.policies.has(Mechanism::SwapCache),
+            Place::Pool { handle } => {
+                self.policies.has(Mechanism::PoolCopies) && self.may_stay(Handle::from_bits(handle))
+            }
+            _ => return Stays::Nothing,
+        };
+        let soon = self.policies.clock.comes_soon(page);
+        let copies = &self.policies.stored_copies;
+        let is_promising = |soon, too_likely| copies.is_promising(page, soon, too_likely);
+        let is_worth_a_copy = is_room
+            && is_promising(soon, TOO_LIKELY)
+            && (is_touched || is_promising(!soon, TOO_LIKELY));
+        let may_protect = !is_room && is_touched && self.policies.has(Mechanism::Protection);
+        match may_protect {
+            _ if is_worth_a_copy => Stays::Copy,
+            true if is_promising(soon, TOO_LIKELY_WITHOUT) => Stays::Protection,
+            _ => Stays::Nothing,
+        }
+    }
+
+    fn may_stay(&self, handle: Handle) -> bool {
+        let copied =
+            self.policies.stored_copies.pooled_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
+        let most = (self.setup.memory_bytes / COPIES_SHARE).min(limit / LIMIT_SHARE);
+        copied + handle.packed_bytes() <= most && used * 100 <= limit * NEARLY_FULL_PERCENT
+    }
+
+    /// A resident page has its copy no more; where that is.
+    fn part_from(&mut self, copy: StoredCopy) -> Option<Place> {
+        let copies = &mut self.policies.stored_copies;
+        match copy {
+            StoredCopy::Slot(copy) => {
+                *copies.count.get_mut() -= 1;
+                Some(copy.place())
+            }
+            StoredCopy::Pool { object } => {
+                *copies.pooled.get_mut() -= 1;
+                let handle = self.pool.handle_of(object)?;
+                *copies.pooled_bytes.get_mut() -= handle.packed_bytes();
+                Some(Place::Pool { handle: handle.to_bits() })
+            }
+            StoredCopy::Nowhere => {
+                *copies.without.get_mut() -= 1;
+                None
+            }
+        }
+    }
+
+    /// What is stored there is needed no more.
+    fn free(&mut self, place: Place) {
+        match place {
+            Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
+            Place::Slot { slot } | Place::Packed { slot, .. } => {
+                let parts = self.slots.get_mut(&slot);
+                let is_last = parts.is_none_or(|parts| {
+                    *parts -= 1;
+                    *parts == 0
+                });
+                if is_last {
+                    self.slots.remove(&slot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn pool_view(&self) -> PoolView {
+        PoolView {
+            limit_bytes: self.pool.limit_bytes(),
+            used_bytes: self.pool.used_bytes(),
+            objects: self.pool.objects(),
+        }
+    }
+
+    fn resident_of_all(&self) -> (usize, usize) {
+        let out = self.slots.len().saturating_sub(self.policies.stored_copies.count());
+        let pooled = self.pool.objects().saturating_sub(self.policies.stored_copies.pooled());
+        (self.resident, self.resident + out + pooled)
+    }
+
+    /// Moves the pool's limit to where most is gained.
+    fn balance(&mut self) {
+        let partition = &self.policies.partition;
+        let cpu_ns = self.cpu_ns;
+        partition.costs().look(self.now_ns, || cpu_ns);
+        let distance = |random| self.policies.clock.distance(self.pool.owner_at_random(random)?);
+        let set_limit = |limit_bytes| self.pool.set_limit_bytes(limit_bytes);
+        partition.step(|| self.pool_view(), distance, set_limit);
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.resident * PAGE_SIZE + self.pool.used_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

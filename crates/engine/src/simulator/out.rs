@@ -1,0 +1,188 @@
+//! How simulated pages leave.
+
+use super::Simulation;
+use crate::base::page::{PageNo, Place, StoredCopy};
+use crate::codec::{Codec, MAX_PACKED_BYTES};
+use crate::core::policies::Batch;
+use crate::memory::context::BATCH_PAGES;
+use crate::policy::grace::Grace;
+use crate::policy::mechanism::Mechanism;
+use crate::policy::partition::WRITE_BACK_PERCENT;
+use crate::store::pool::{Handle, SLAB_BYTES};
+use softswap_sys::PAGE_SIZE;
+
+/// What lies in the pool for a page: its size is all that matters.
+static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
+/// Objects that go on together, at most, and the slots that they take.
+const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+/// What each part takes in a shared slot beside its bytes, and what a slot has for them.
+const PART_BYTES: usize = 2;
+const SLOT_BYTES: usize = PAGE_SIZE - 2;
+const MOST_PARTS: u8 = 15;
+/// Pages beside each other go on together.
+const GROUP_PAGES: usize = 16;
+
+impl Simulation {
+    /// Room for one page more.
+    pub(super) fn make_room(&mut self) {
+        while self.used_bytes() + PAGE_SIZE > self.setup.memory_bytes {
+            if !self.round() {
+                return;
+            }
+        }
+    }
+
+    /// As `reclaim::round`. Whether anything left.
+    fn round(&mut self) -> bool {
+        let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
+        let from_pool = match used * 100 > limit * WRITE_BACK_PERCENT {
+            true => self.write_back(),
+            false => 0,
+        };
+        if from_pool > 0 && self.pool.used_bytes() < used && self.pool.used_bytes() > limit {
+            return true;
+        }
+        let left = self.page_out();
+        left + from_pool > 0 || self.write_back() > 0
+    }
+
+    /// Takes a batch of cold pages out. How many.
+    fn page_out(&mut self) -> usize {
+        let times = match self.policies.has(Mechanism::PassingOver) {
+            true => self.policies.grace.times(),
+            false => 1,
+        };
+        let mut victims = [const { None }; BATCH_PAGES];
+        let pages = self.pages;
+        let found = self.policies.clock.claim_victims(&pages, &self.space, times, &mut victims);
+        let cpu_ns = self.cpu_ns;
+        let mut batch = Batch { left: found as u64, ..Batch::default() };
+        for (page, claim) in victims.into_iter().flatten() {
+            self.policies.clock.note_eviction(page);
+            self.space.sub_resident(page);
+            self.resident -= 1;
+            let place = self.leave(page, claim.before().place().copy(), &mut batch);
+            batch.unpacked += u64::from(Grace::is_unpacked(place));
+            claim.publish(place);
+        }
+        self.cpu_ns += found as u64 * self.setup.costs.leave_ns;
+        batch.cpu_ns = self.cpu_ns - cpu_ns;
+        self.policies.note_batch(found, batch);
+        self.figures.pages_out += found as u64;
+        found
+    }
+
+    /// Finds a page a place: its copy's, or another.
+    fn leave(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
+        if let Some(copy) = copy {
+            self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), false);
+            if let Some(place) = self.part_from(copy) {
+                return place;
+            }
+        }
+        let content = self.contents[page as usize];
+        if content.lz4_bytes == 0 {
+            return Place::Filled { code: 0 };
+        }
+        if let Some(place) = self.pack_into_pool(page) {
+            return place;
+        }
+        batch.for_disk += 1;
+        self.figures.pages_written += 1;
+        let ns = self.setup.costs.write_ns;
+        self.cpu_ns += ns;
+        self.policies.admission.wrote(1, ns);
+        Place::Slot { slot: self.slot(1) }
+    }
+
+    /// A slot with so many parts.
+    fn slot(&mut self, parts: u32) -> u64 {
+        let slot = self.next_slot;
+        self.next_slot += 1;
+        self.slots.insert(slot, parts);
+        slot
+    }
+
+    fn pack_into_pool(&mut self, page: PageNo) -> Option<Place> {
+        let (content, costs) = (self.contents[page as usize], self.setup.costs);
+        let admission = &self.policies.admission;
+        if self.policies.bypasses_pool(page) && !admission.is_due(page) {
+            admission.note_passed();
+            return None;
+        }
+        // A page that has left is room in any case.
+        let has_room = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
+        if !self.pool.accepts() || !has_room && self.pool.used_bytes() == 0 {
+            return None;
+        }
+        let packs = |bytes: u16| Some(usize::from(bytes)).filter(|it| *it <= MAX_PACKED_BYTES);
+        let by_lz4 = packs(content.lz4_bytes);
+        self.policies.admission.packed(by_lz4, costs.lz4_ns);
+        self.cpu_ns += costs.lz4_ns;
+        let packed = by_lz4.map(|bytes| (Codec::Lz4, bytes)).or_else(|| {
+            self.policies.second_packer()?;
+            self.cpu_ns += costs.zstd_ns;
+            let by_zstd = packs(content.zstd_bytes);
+            self.policies.admission.packed(by_zstd, costs.zstd_ns);
+            self.policies.tier.note_second_try(by_zstd.is_some());
+            by_zstd.map(|bytes| (Codec::Zstd, bytes))
+        });
+        let (codec, bytes) = packed?;
+        let handle = self.pool.store(&ANYTHING[..bytes], page, codec.tag()).ok()?;
+        Some(Place::Pool { handle: handle.to_bits() })
+    }
+
+    /// The oldest of the pool go on to the swap area, or what copies there are. How many.
+    fn write_back(&mut self) -> usize {
+        let (mut gone, mut slots) = (0, 0);
+        let mut open: Option<(u64, usize, u8)> = None;
+        let cpu_ns = self.cpu_ns;
+        while gone < WRITE_BACK_PAGES && slots < BATCH_PAGES {
+            let mut oldest = [(0, Handle::default())];
+            if self.pool.oldest(&mut oldest) == 0 {
+                break;
+            }
+            let (owner, handle) = oldest[0];
+            self.shed(owner, handle);
+            let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
+            for page in first..(first + GROUP_PAGES as u64).min(self.setup.window_pages) {
+                let Place::Pool { handle } = self.pages.load(page).place() else { continue };
+                let bytes = Handle::from_bits(handle).packed_bytes() + PART_BYTES;
+                let fits = |(_, used, parts): (u64, usize, u8)| {
+                    used + bytes <= SLOT_BYTES && parts < MOST_PARTS
+                };
+                let (slot, used, part) = open.filter(|slot| fits(*slot)).unwrap_or_else(|| {
+                    slots += 1;
+                    (self.slot(0), 0, 0)
+                });
+                self.slots.entry(slot).and_modify(|parts| *parts += 1);
+                open = Some((slot, used + bytes, part + 1));
+                let age = self.policies.clock.distance(page);
+                let rate = self.policies.partition.write_back_rate();
+                age.into_iter().for_each(|age| rate.note_age(age));
+                self.pages.claim(page).publish(Place::Packed { slot, part });
+                self.pool.free(Handle::from_bits(handle));
+                gone += 1;
+            }
+        }
+        self.figures.pages_written += slots as u64;
+        self.cpu_ns += slots as u64 * self.setup.costs.write_ns;
+        let partition = &self.policies.partition;
+        partition.write_back_rate().note_gone(gone as u64);
+        partition.costs().passed_on(gone as u64, self.cpu_ns - cpu_ns);
+        gone
+    }
+
+    /// Gives up the copy of a resident page that is this object.
+    fn shed(&mut self, page: PageNo, handle: Handle) {
+        let copy = StoredCopy::pooled(handle.to_bits());
+        let claim = self.pages.claim(page);
+        match claim.before().place() {
+            Place::Resident { heat, copy: Some(has) } if has == copy => {
+                claim.publish(Place::resident(heat));
+                self.part_from(copy).into_iter().for_each(|place| self.free(place));
+            }
+            _ => drop(claim),
+        }
+    }
+}

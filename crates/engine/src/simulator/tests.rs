@@ -1,0 +1,91 @@
+use super::*;
+
+const WHOLE: Content = Content { lz4_bytes: 4096, zstd_bytes: 4096 };
+const HALF: Content = Content { lz4_bytes: 2000, zstd_bytes: 1500 };
+
+fn simulation(memory_pages: usize, without: &str) -> Simulation {
+    Simulation::new(Setup {
+        window_pages: 1 << 14,
+        memory_bytes: memory_pages * PAGE_SIZE,
+        costs: Costs::default(),
+        without: without.parse().unwrap(),
+    })
+    .unwrap()
+}
+
+/// Touches so many pages, again and again, in an order of no order.
+fn skip_about(simulation: &mut Simulation, pages: u64, touches: u64, content: Content) -> Figures {
+    (0..pages).for_each(|page| simulation.touch(page, true, Some(content)));
+    let mut at = 1_u64;
+    for _ in 0..touches {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        simulation.touch((at >> 33) % pages, false, None);
+    }
+    simulation.figures()
+}
+
+#[test]
+fn what_fits_is_touched_for_the_first_time_only() {
+    let figures = skip_about(&mut simulation(2000, ""), 1000, 10_000, WHOLE);
+    let expected = Figures { zero_faults: 1000, stalled_ns: 7_700_000, ..Figures::default() };
+    assert_eq!(figures, expected);
+}
+
+#[test]
+fn the_same_touches_come_to_the_same_figures() {
+    let run = || skip_about(&mut simulation(2000, ""), 5000, 50_000, HALF);
+    let figures = run();
+    assert_eq!(figures, run());
+    assert!(figures.pool_faults > 1000 && figures.disk_faults > 1000, "{figures:?}");
+}
+
+#[test]
+fn what_packs_is_spared_the_disk_and_what_does_not_is_written() {
+    let packed = skip_about(&mut simulation(4000, ""), 5000, 50_000, HALF);
+    // A few, as the partition finds out how small the pool may be.
+    assert!(packed.disk_faults < 100 && packed.pages_written < 100, "{packed:?}");
+    let whole = skip_about(&mut simulation(4000, ""), 5000, 50_000, WHOLE);
+    assert!(whole.pool_faults == 0 && whole.disk_faults > 5000, "{whole:?}");
+    assert!(whole.stalled_ns > 2 * packed.stalled_ns);
+}
+
+#[test]
+fn each_mechanism_can_be_left_out() {
+    for mechanism in Mechanism::ALL {
+        let mut simulation = simulation(2000, mechanism.name());
+        let figures = skip_about(&mut simulation, 5000, 5000, HALF);
+        assert!(figures.zero_faults == 5000 && figures.pages_out > 0, "{mechanism:?}");
+    }
+    let with = skip_about(&mut simulation(2000, ""), 5000, 50_000, HALF);
+    let without = skip_about(&mut simulation(2000, "swap_cache,pool_copies"), 5000, 50_000, HALF);
+    assert!(without.pages_written > with.pages_written, "{with:?} {without:?}");
+}
+
+#[test]
+fn pages_given_up_are_nowhere() {
+    let mut simulation = simulation(2000, "");
+    skip_about(&mut simulation, 5000, 20_000, HALF);
+    simulation.gone(0..5000);
+    assert_eq!((simulation.resident, simulation.slots.len(), simulation.pool.objects()), (0, 0, 0));
+    let copies = &simulation.policies.stored_copies;
+    assert_eq!((copies.count(), copies.pooled(), copies.without()), (0, 0, 0));
+    simulation.forget_figures();
+    assert_eq!(skip_about(&mut simulation, 1000, 0, HALF).zero_faults, 1000);
+}
+
+#[test]
+fn a_stream_is_read_ahead() {
+    let round = |simulation: &mut Simulation| {
+        (0..5000).for_each(|page| simulation.touch(page, false, None));
+    };
+    let mut figures = ["", "readahead,fault_readahead"].map(|without| {
+        let mut simulation = simulation(1000, without);
+        (0..5000).for_each(|page| simulation.touch(page, true, Some(WHOLE)));
+        simulation.forget_figures();
+        round(&mut simulation);
+        simulation.figures()
+    });
+    let [with, without] = &mut figures;
+    assert!(with.disk_faults * 5 < without.disk_faults, "{with:?} {without:?}");
+    assert!(with.pages_ahead > 2000 && without.pages_ahead == 0);
+}
