@@ -68,6 +68,7 @@ round every cell runs once in every setting, beginning with another one, with th
 fixed setting is the one with the lowest median, so luck is on its side. Ratios:
 WORK_default_vs_best_fixed are medians over the rounds of what softswap as it comes took over what that
 one took (_50, _75, _tN likewise), with PATTERN_CONTENT for WORK in patterns; a cell above 1.05 is lost.
+default_vs_best_fixed is the geometric mean of all cells.
 Without a codec nothing goes to the pool: that setting runs with one size. GNU sort runs with every number
 of threads, other programs with one. JSON: \"cells\", \"lost_cells\", \"rows\": [{\"work\", \"share_percent\",
 \"threads\", \"best_fixed\", \"lost\", \"settings\": [{\"setting\", \"seconds\", \"cov\", \"count\"}]}], seconds of a

@@ -2,6 +2,6 @@
 //! mechanism. No side of the kernel's takes part.
 
 mod trials;
-pub(super) mod sweep;
 mod bootstrap;
+pub(super) mod sweep;
 pub(crate) mod ablation;

@@ -3,6 +3,7 @@
 use super::super::args::SwapArgs;
 use super::super::plan::{Data, Side};
 use super::super::prepare;
+use super::bootstrap::geometric_mean;
 use super::trials::{Amount, Cell, Timed, Trials};
 use crate::measure::machine::{Disturbance, Machine, Usage};
 use crate::measure::report::{Report, SCHEMA, lines};
@@ -111,7 +112,37 @@ pub(crate) struct SweepOutcome {
     lost_cells: usize,
     ratios: Map<String, Value>,
     rows: Vec<Row>,
+    /// Among the ratios in JSON.
+    #[serde(skip)]
+    mean: f64,
     notes: Vec<String>,
+}
+
+/// Geometric mean over the cells in which a comparison could be made.
+fn mean_over_best(rows: &[Row]) -> f64 {
+    let compared: Vec<f64> =
+        rows.iter().map(|row| row.over_best).filter(|over| over.is_finite()).collect();
+    geometric_mean(compared.into_iter())
+}
+
+/// What every setting took: one line for each cell.
+fn times_table(rows: &[Row]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let line = |cell: &str, share: &str, threads: &str, times: Vec<String>| {
+        let times: String = times.iter().map(|time| format!("{time:>12}")).collect();
+        format!("{cell:<32}{share:>6}{threads:>4}{times}\n")
+    };
+    let names = first.settings.iter().map(|one| one.setting.replace(", pool", ""));
+    let mut text = line("work", "fits", "t", names.collect());
+    for row in rows {
+        let (share, threads) = (format!("{} %", row.share_percent), row.threads.to_string());
+        let times = row.settings.iter().map(|one| match one.count {
+            0 => "-".into(),
+            _ => units::nanoseconds((one.seconds * 1e9) as u64),
+        });
+        text += &line(&row.work, &share, &threads, times.collect());
+    }
+    text
 }
 
 pub(crate) fn measure(
@@ -146,6 +177,9 @@ pub(crate) fn measure(
         let key = format!("{}_default_vs_best_fixed{}", row.work, cell.suffix());
         (key, Value::from(row.over_best))
     };
+    let mean = mean_over_best(&rows);
+    let mut ratios: Map<String, Value> = rows.iter().zip(&cells).map(ratio).collect();
+    ratios.insert("default_vs_best_fixed".into(), mean.into());
     Ok(SweepOutcome {
         schema: SCHEMA,
         bench: "swap",
@@ -157,8 +191,9 @@ pub(crate) fn measure(
         disturbance: usage.since(),
         cells: rows.len(),
         lost_cells: rows.iter().filter(|row| row.lost).count(),
-        ratios: rows.iter().zip(&cells).map(ratio).collect(),
+        ratios,
         rows,
+        mean,
         notes,
     })
 }
@@ -189,7 +224,11 @@ impl Report for SweepOutcome {
                 if row.lost { " lost" } else { "" }
             );
         }
-        text += &format!("\n{} of {} cells are lost\n", self.lost_cells, self.cells);
+        text += &format!("\n{}", times_table(&self.rows));
+        text += &format!(
+            "\n{} of {} cells are lost; geometric mean of all {:.3}\n",
+            self.lost_cells, self.cells, self.mean
+        );
         text + &format!("{}\n{}", self.disturbance, lines(&self.notes))
     }
 }
@@ -219,6 +258,39 @@ mod tests {
         assert_eq!(best_fixed(&seconds, 2).unwrap().0, 2);
         assert_eq!(best_fixed(&seconds[..2], 2), None);
         assert_eq!(best_fixed(&[vec![1.0], whole], 2), None);
+    }
+
+    fn row(over_best: f64, seconds: &[f64]) -> Row {
+        let setting = |(at, seconds): (usize, &f64)| SettingRow {
+            setting: if at == 0 { DEFAULT.into() } else { "lz4, pool 10 %".into() },
+            seconds: *seconds,
+            cov: 0.0,
+            count: usize::from(seconds.is_finite()),
+        };
+        Row {
+            work: "sqlite".into(),
+            share_percent: 50,
+            threads: 1,
+            best_fixed: None,
+            lost: false,
+            settings: seconds.iter().enumerate().map(setting).collect(),
+            over_best,
+        }
+    }
+
+    #[test]
+    fn the_mean_is_geometric_and_leaves_out_what_was_not_compared() {
+        let rows = [row(2.0, &[]), row(0.5, &[]), row(f64::NAN, &[])];
+        assert!((mean_over_best(&rows) - 1.0).abs() < 1e-12);
+        assert!(mean_over_best(&rows[2..]).is_nan());
+    }
+
+    #[test]
+    fn every_setting_has_its_time_in_the_table() {
+        let text = times_table(&[row(1.0, &[2.5, f64::NAN])]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with("     default    lz4 10 %"), "{text}");
+        assert!(lines[1].ends_with("      2.50 s           -"), "{text}");
     }
 
     #[test]
