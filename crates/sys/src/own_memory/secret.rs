@@ -104,6 +104,7 @@ impl<T> Secret<T> {
         let made = make_at(pages.start.cast(), make);
         wipe_stack();
         wipe_registers();
+        wipe_upper_registers();
         made.map(|()| Secret { pages, is_locked, value: PhantomData })
     }
 
@@ -155,7 +156,7 @@ fn wipe_stack() {
     black_box(&mut bytes);
 }
 
-/// Overwrites the vector registers, in which ciphers keep their keys: a signal
+/// Overwrites the vector registers in which ciphers keep their keys: a signal
 /// frame or a core dump has what is in them.
 pub fn wipe_registers() {
     if is_x86_feature_detected!("avx") {
@@ -187,6 +188,32 @@ pub fn wipe_registers() {
             out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
             options(nomem, nostack, preserves_flags)
         );
+    }
+}
+
+/// The registers that only AVX-512 has. Ciphers leave them alone, but the C library's `memcpy`
+/// uses them there, and a secret is copied to its place.
+fn wipe_upper_registers() {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor and the kernel have these registers, and all that changes is
+        // declared.
+        unsafe {
+            std::arch::asm!(
+                "vpxord zmm16, zmm16, zmm16", "vpxord zmm17, zmm17, zmm17",
+                "vpxord zmm18, zmm18, zmm18", "vpxord zmm19, zmm19, zmm19",
+                "vpxord zmm20, zmm20, zmm20", "vpxord zmm21, zmm21, zmm21",
+                "vpxord zmm22, zmm22, zmm22", "vpxord zmm23, zmm23, zmm23",
+                "vpxord zmm24, zmm24, zmm24", "vpxord zmm25, zmm25, zmm25",
+                "vpxord zmm26, zmm26, zmm26", "vpxord zmm27, zmm27, zmm27",
+                "vpxord zmm28, zmm28, zmm28", "vpxord zmm29, zmm29, zmm29",
+                "vpxord zmm30, zmm30, zmm30", "vpxord zmm31, zmm31, zmm31",
+                out("xmm16") _, out("xmm17") _, out("xmm18") _, out("xmm19") _,
+                out("xmm20") _, out("xmm21") _, out("xmm22") _, out("xmm23") _,
+                out("xmm24") _, out("xmm25") _, out("xmm26") _, out("xmm27") _,
+                out("xmm28") _, out("xmm29") _, out("xmm30") _, out("xmm31") _,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
     }
 }
 
