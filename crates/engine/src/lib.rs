@@ -11,9 +11,9 @@
 //! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
 //! | [`policy`] | eviction, admission to the pool, how large the pool is, readahead           |
 //! | [`core`]   | the engine's state                                                         |
-//! | [`simulator`] | the policies without a program: for `bench policy`                     |
 //! | [`steps`]  | one act each: compress, install, read slots, write out, reclaim clean pages |
 //! | [`walks`]  | a page out, a page in, reclaim, upkeep, mappings                            |
+//! | [`simulator`] | the policies without a program: for `bench policy`                     |
 //! | [`door`]   | how an engine is built, asked and set                                      |
 //!
 //! [`door::engine::Engine`] is the way in. It takes addresses; everything below knows
@@ -39,10 +39,10 @@ pub mod policy;
 #[cfg(not(loom))]
 pub mod core;
 #[cfg(not(loom))]
-pub mod simulator;
-#[cfg(not(loom))]
 mod steps;
 #[cfg(not(loom))]
 mod walks;
+#[cfg(not(loom))]
+pub mod simulator;
 #[cfg(not(loom))]
 pub mod door;

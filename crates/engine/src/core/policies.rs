@@ -11,7 +11,7 @@ use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::refault::Weight;
-use crate::policy::stored_copies::StoredCopies;
+use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY, TOO_LIKELY_WITHOUT};
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
@@ -161,6 +161,45 @@ impl Policies {
             return PREFETCHED;
         }
         self.clock.heat_of_refault(page, resident, Weight::EVEN)
+    }
+
+    /// How often pages known not to pack are met before they grow colder ([`Grace::times`]).
+    #[must_use]
+    pub(crate) fn times_passed_over(&self) -> u64 {
+        if self.has(Mechanism::PassingOver) { self.grace.times() } else { 1 }
+    }
+
+    /// What is to stay of what is stored of a page that comes in from `place` to be read,
+    /// where that may stay if there `is_room`. One that `is_touched` has been given its grace,
+    /// which tells of which kind it is.
+    #[must_use]
+    pub(crate) fn stays(
+        &self,
+        page: PageNo,
+        place: Place,
+        (is_room, is_touched): (bool, bool),
+    ) -> Stays {
+        let mechanism = match place {
+            Place::Pool { .. } => Mechanism::PoolCopies,
+            _ => Mechanism::SwapCache,
+        };
+        let comes_soon = self.clock.comes_soon(page);
+        let is_promising =
+            |soon, too_likely| self.stored_copies.is_promising(page, soon, too_likely);
+        let is_worth_a_copy = || {
+            is_promising(comes_soon, TOO_LIKELY)
+                && (is_touched || is_promising(!comes_soon, TOO_LIKELY))
+        };
+        let is_worth_protection = || {
+            is_touched
+                && self.has(Mechanism::Protection)
+                && is_promising(comes_soon, TOO_LIKELY_WITHOUT)
+        };
+        match is_room && self.has(mechanism) {
+            true if is_worth_a_copy() => Stays::Copy,
+            false if is_worth_protection() => Stays::Protection,
+            _ => Stays::Nothing,
+        }
     }
 
     /// Notes a batch: of `found` victims so many pages left, in so much processor time, of

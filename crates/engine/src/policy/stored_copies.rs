@@ -2,7 +2,7 @@
 //! they are worth keeping.
 
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
-use crate::base::page::PageNo;
+use crate::base::page::{PageNo, Place, StoredCopy};
 use crate::memory::address_space::CHUNK_PAGES;
 use softswap_sys::memory::reserve_u32;
 use softswap_sys::window::Writes;
@@ -19,6 +19,11 @@ pub(crate) const TOO_LIKELY_WITHOUT: u32 = CERTAIN / 4;
 const PROBE_EVERY: u32 = 16;
 /// Below this, unchanged pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
+/// Copies in the pool take at most one in so many bytes of the budget: it is
+/// taken from resident pages.
+const BUDGET_SHARE: usize = 8;
+/// And one in so many of what the pool may take.
+const LIMIT_SHARE: usize = 2;
 /// What is known about copies of resident pages.
 pub(crate) struct StoredCopies {
     /// Per chunk: how likely its pages are to be written, above that a count of
@@ -74,6 +79,18 @@ impl StoredCopies {
         self.without.load(Relaxed)
     }
 
+    /// Whether the pool may keep a copy of so many bytes more, by what all of them take of a
+    /// budget and of the pool's limit.
+    #[must_use]
+    pub(crate) fn has_share(
+        &self,
+        packed_bytes: usize,
+        (budget_bytes, limit_bytes): (usize, usize),
+    ) -> bool {
+        let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
+        self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
+    }
+
     pub(crate) fn chunk(&self, page: PageNo, comes_soon: bool) -> &AtomicU32 {
         &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(comes_soon)]
     }
@@ -116,6 +133,16 @@ pub(crate) enum Stays {
 }
 
 impl Stays {
+    /// The copy that a page has from then on which comes in from `place`.
+    #[must_use]
+    pub(crate) fn copy_of(self, place: Place) -> Option<StoredCopy> {
+        match self {
+            Stays::Nothing => None,
+            Stays::Protection => Some(StoredCopy::Nowhere),
+            Stays::Copy => place.to_copy(),
+        }
+    }
+
     /// What happens to writes.
     #[must_use]
     pub(crate) fn writes(self) -> Writes {

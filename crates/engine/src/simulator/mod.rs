@@ -5,8 +5,8 @@
 //!
 //! Pages leave in batches, the oldest of the pool go on in shared slots, streams are followed.
 //! Simpler than in an engine: one thread; what is asked for ahead of touches is there at
-//! once; nothing is kept on standby, read along by offsets, put back into the pool beside a
-//! touched page, or packed anew when it is old; there is no staging, and no fault-around.
+//! once; nothing is kept on standby, read along by offsets, or packed anew when it is old;
+//! there is no staging, and no fault-around.
 
 mod out;
 
@@ -19,7 +19,7 @@ use crate::memory::address_space::AddressSpace;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
-use crate::policy::stored_copies::{Stays, TOO_LIKELY, TOO_LIKELY_WITHOUT};
+use crate::policy::stored_copies::Stays;
 use crate::store::pool::{Handle, Pool, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
@@ -177,10 +177,6 @@ pub struct Simulation {
 
 /// Faults between looks at what the pool is worth.
 const BALANCE_FAULTS: u64 = 32;
-/// Copies in the pool take at most one in so many bytes of the budget, and one in so many
-/// of the pool's limit.
-const COPIES_SHARE: usize = 8;
-const LIMIT_SHARE: usize = 2;
 
 impl Simulation {
     /// Nothing has been touched yet.
@@ -391,11 +387,7 @@ impl Simulation {
 
     fn arrive(&mut self, page: PageNo, claim: Claim<'_>, (heat, stays): (u8, Stays)) {
         let place = claim.before().place();
-        let copy = match stays {
-            Stays::Nothing => None,
-            Stays::Protection => Some(StoredCopy::Nowhere),
-            Stays::Copy => place.to_copy(),
-        };
+        let copy = stays.copy_of(place);
         let copies = &mut self.policies.stored_copies;
         match copy {
             None => self.free(place),
@@ -423,32 +415,19 @@ impl Simulation {
             return Stays::Nothing;
         }
         let is_room = match place {
-            Place::Slot { .. } | Place::Packed { .. } => self.policies.has(Mechanism::SwapCache),
-            Place::Pool { handle } => {
-                self.policies.has(Mechanism::PoolCopies) && self.may_stay(Handle::from_bits(handle))
-            }
+            Place::Slot { .. } | Place::Packed { .. } => true,
+            Place::Pool { handle } => self.may_stay(Handle::from_bits(handle)),
             _ => return Stays::Nothing,
         };
-        let soon = self.policies.clock.comes_soon(page);
-        let copies = &self.policies.stored_copies;
-        let is_promising = |soon, too_likely| copies.is_promising(page, soon, too_likely);
-        let is_worth_a_copy = is_room
-            && is_promising(soon, TOO_LIKELY)
-            && (is_touched || is_promising(!soon, TOO_LIKELY));
-        let may_protect = !is_room && is_touched && self.policies.has(Mechanism::Protection);
-        match may_protect {
-            _ if is_worth_a_copy => Stays::Copy,
-            true if is_promising(soon, TOO_LIKELY_WITHOUT) => Stays::Protection,
-            _ => Stays::Nothing,
-        }
+        self.policies.stays(page, place, (is_room, is_touched))
     }
 
     fn may_stay(&self, handle: Handle) -> bool {
-        let copied =
-            self.policies.stored_copies.pooled_bytes.load(std::sync::atomic::Ordering::Relaxed);
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
-        let most = (self.setup.memory_bytes / COPIES_SHARE).min(limit / LIMIT_SHARE);
-        copied + handle.packed_bytes() <= most && used * 100 <= limit * NEARLY_FULL_PERCENT
+        let budget_bytes = self.setup.memory_bytes;
+        let copies = &self.policies.stored_copies;
+        copies.has_share(handle.packed_bytes(), (budget_bytes, limit))
+            && used * 100 <= limit * NEARLY_FULL_PERCENT
     }
 
     /// A resident page has its copy no more; where that is.

@@ -2,25 +2,19 @@
 
 use super::Simulation;
 use crate::base::page::{PageNo, Place, StoredCopy};
+use crate::codec::packed_slot::SlotPacker;
 use crate::codec::{Codec, MAX_PACKED_BYTES};
 use crate::core::policies::Batch;
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::grace::Grace;
-use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::WRITE_BACK_PERCENT;
+use crate::steps::relocate::GROUP_PAGES;
 use crate::store::pool::{Handle, SLAB_BYTES};
+use crate::walks::pool_upkeep::WRITE_BACK_PAGES;
 use softswap_sys::PAGE_SIZE;
 
 /// What lies in the pool for a page: its size is all that matters.
 static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
-/// Objects that go on together, at most, and the slots that they take.
-const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
-/// What each part takes in a shared slot beside its bytes, and what a slot has for them.
-const PART_BYTES: usize = 2;
-const SLOT_BYTES: usize = PAGE_SIZE - 2;
-const MOST_PARTS: u8 = 15;
-/// Pages beside each other go on together.
-const GROUP_PAGES: usize = 16;
 
 impl Simulation {
     /// Room for one page more.
@@ -48,10 +42,7 @@ impl Simulation {
 
     /// Takes a batch of cold pages out. How many.
     fn page_out(&mut self) -> usize {
-        let times = match self.policies.has(Mechanism::PassingOver) {
-            true => self.policies.grace.times(),
-            false => 1,
-        };
+        let times = self.policies.times_passed_over();
         let mut victims = [const { None }; BATCH_PAGES];
         let pages = self.pages;
         let found = self.policies.clock.claim_victims(&pages, &self.space, times, &mut victims);
@@ -135,7 +126,7 @@ impl Simulation {
     /// The oldest of the pool go on to the swap area, or what copies there are. How many.
     fn write_back(&mut self) -> usize {
         let (mut gone, mut slots) = (0, 0);
-        let mut open: Option<(u64, usize, u8)> = None;
+        let (mut slot, mut packer, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);
         let cpu_ns = self.cpu_ns;
         while gone < WRITE_BACK_PAGES && slots < BATCH_PAGES {
             let mut oldest = [(0, Handle::default())];
@@ -147,16 +138,13 @@ impl Simulation {
             let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
             for page in first..(first + GROUP_PAGES as u64).min(self.setup.window_pages) {
                 let Place::Pool { handle } = self.pages.load(page).place() else { continue };
-                let bytes = Handle::from_bits(handle).packed_bytes() + PART_BYTES;
-                let fits = |(_, used, parts): (u64, usize, u8)| {
-                    used + bytes <= SLOT_BYTES && parts < MOST_PARTS
-                };
-                let (slot, used, part) = open.filter(|slot| fits(*slot)).unwrap_or_else(|| {
+                let bytes = &ANYTHING[..Handle::from_bits(handle).packed_bytes()];
+                if !packer.fits(bytes.len()) {
                     slots += 1;
-                    (self.slot(0), 0, 0)
-                });
+                    (slot, packer) = (self.slot(0), SlotPacker::default());
+                }
+                let Some(part) = packer.add(&mut content, 0, bytes) else { continue };
                 self.slots.entry(slot).and_modify(|parts| *parts += 1);
-                open = Some((slot, used + bytes, part + 1));
                 let age = self.policies.clock.distance(page);
                 let rate = self.policies.partition.write_back_rate();
                 age.into_iter().for_each(|age| rate.note_age(age));

@@ -23,20 +23,14 @@ use crate::base::likelihood::likelihood;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::{Counter, Stats};
 use crate::core::{Core, Stores};
-use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::NEARLY_FULL_PERCENT;
-use crate::policy::stored_copies::{Stays, TOO_LIKELY, TOO_LIKELY_WITHOUT};
+use crate::policy::stored_copies::{Stays, TOO_LIKELY_WITHOUT};
 use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Pages looked at, at most, to give copies up.
 const SHED_SPAN: u64 = 1 << 16;
-/// Copies in the pool take at most one in so many bytes of the budget: it is
-/// taken from resident pages.
-const BUDGET_SHARE: usize = 8;
-/// And one in so many of what the pool may take.
-const LIMIT_SHARE: usize = 2;
 /// Reading a page takes about so many times as long as packing it does.
 const READ_COSTS_TIMES: u64 = 4;
 
@@ -62,37 +56,21 @@ pub(crate) fn stays(
         // pool costs it nothing. A recorder is told of writes so.
         return Stays::Copy;
     }
-    let has = |mechanism| core.policies.has(mechanism);
     let is_room = match place {
-        Place::Slot { .. } | Place::Packed { .. } if !has(Mechanism::SwapCache) => false,
-        Place::Pool { .. } if !has(Mechanism::PoolCopies) => false,
         Place::Slot { slot } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,
     };
-    let comes_soon = core.policies.clock.comes_soon(page);
-    let is_promising =
-        |soon, too_likely| core.policies.stored_copies.is_promising(page, soon, too_likely);
-    let is_worth_a_copy =
-        |soon| is_promising(soon, TOO_LIKELY) && (is_touched || is_promising(!soon, TOO_LIKELY));
-    match is_room {
-        true if is_worth_a_copy(comes_soon) => Stays::Copy,
-        false
-            if is_touched
-                && has(Mechanism::Protection)
-                && is_promising(comes_soon, TOO_LIKELY_WITHOUT) =>
-        {
-            Stays::Protection
-        }
-        _ => Stays::Nothing,
-    }
+    core.policies.stays(page, place, (is_room, is_touched))
 }
 
 /// Whether DRAM can be spared for a copy in the pool.
 fn may_stay(core: &Core, handle: Handle) -> bool {
-    let bytes = core.policies.stored_copies.pooled_bytes.load(Relaxed) + handle.packed_bytes();
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
-    let most = (core.memory.budget.limit_bytes() / BUDGET_SHARE).min(limit / LIMIT_SHARE);
+    let has_share = core
+        .policies
+        .stored_copies
+        .has_share(handle.packed_bytes(), (core.memory.budget.limit_bytes(), limit));
     // What another codec packed is to be packed by that of now, which suits a full pool.
     let is_of_now = || {
         core.policies.chooses_codec()
@@ -100,7 +78,7 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
     };
     // Beyond, only those that outweigh what goes on.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
-    bytes <= most && (is_room || (outweigh(core) && is_of_now()))
+    has_share && (is_room || (outweigh(core) && is_of_now()))
 }
 
 /// Whether a copy in a pool that is full is worth more than what goes on to the disk for
@@ -118,11 +96,7 @@ pub(crate) fn outweigh(core: &Core) -> bool {
 /// What an arriving page keeps of `place`; what is stored there is freed if that is
 /// not to stay.
 pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
-    let copy = match stays {
-        Stays::Nothing => None,
-        Stays::Protection => Some(StoredCopy::Nowhere),
-        Stays::Copy => place.to_copy(),
-    };
+    let copy = stays.copy_of(place);
     match (copy, place) {
         (Some(StoredCopy::Nowhere), _) => {
             core.policies.stored_copies.without.fetch_add(1, Relaxed);

@@ -17,7 +17,6 @@ use crate::core::policies::Batch;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
 use crate::policy::grace::Grace;
-use crate::policy::mechanism::Mechanism;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress;
@@ -90,7 +89,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
 
 fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
     let (policies, memory) = (&core.policies, &core.memory);
-    let times = if policies.has(Mechanism::PassingOver) { policies.grace.times() } else { 1 };
+    let times = policies.times_passed_over();
     policies.clock.claim_victims(&memory.pages, &memory.space, times, victims)
 }
 

@@ -5,6 +5,7 @@ use super::simulated::SimulatedRow;
 use super::trace::Trace;
 use crate::measure::machine::Machine;
 use crate::measure::report::{Report, SCHEMA, ratios_text};
+use crate::measure::sample::geometric_mean;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::units;
@@ -59,9 +60,9 @@ pub(super) struct PolicyOutcome {
     ratios: Map<String, Value>,
     /// What the ratios' means are made of: softswap's misses over a rival's.
     #[serde(skip)]
-    logarithms: [Vec<f64>; RIVALS.len()],
+    over_rivals: [Vec<f64>; RIVALS.len()],
     #[serde(skip)]
-    ahead_logarithms: Vec<f64>,
+    ahead_over_clock: Vec<f64>,
     #[serde(skip)]
     lines: Vec<String>,
 }
@@ -77,8 +78,8 @@ impl PolicyOutcome {
             rows: Vec::new(),
             simulated: Vec::new(),
             ratios: Map::new(),
-            logarithms: Default::default(),
-            ahead_logarithms: Vec::new(),
+            over_rivals: Default::default(),
+            ahead_over_clock: Vec::new(),
             lines: Vec::new(),
         }
     }
@@ -91,17 +92,17 @@ impl PolicyOutcome {
         }
         let of = |variant: &str| cells.iter().find(|cell| cell.variant == variant);
         let (Some(own), Some(first)) = (of("softswap"), cells.first()) else { return };
-        for ((rival, short), logarithms) in RIVALS.into_iter().zip(&mut self.logarithms) {
+        for ((rival, short), over) in RIVALS.into_iter().zip(&mut self.over_rivals) {
             let Some(rival) = of(rival) else { continue };
             let ratio = own.found.misses as f64 / rival.found.misses as f64;
             let percent = first.memory_percent as u32;
             let name = format!("misses_softswap_vs_{short}_{}_{percent}", trace.name);
             self.ratios.insert(name, ratio.into());
-            logarithms.push(ratio.ln());
+            over.push(ratio);
         }
         if let (Some(own), Some(clock)) = (of("softswap_ahead"), of("clock_ahead")) {
             let ratio = own.found.pages_in as f64 / clock.found.pages_in as f64;
-            self.ahead_logarithms.push(ratio.ln());
+            self.ahead_over_clock.push(ratio);
         }
         self.lines.push(line(trace, &cells));
         self.rows.extend(cells.into_iter().map(|cell| Row {
@@ -168,17 +169,16 @@ impl PolicyOutcome {
 
     /// Adds the means over all traces.
     pub(super) fn finish(&mut self) {
-        for ((_, short), logarithms) in RIVALS.into_iter().zip(&self.logarithms) {
-            self.ratios.insert(format!("misses_softswap_vs_{short}"), mean(logarithms).into());
+        for ((_, short), over) in RIVALS.into_iter().zip(&self.over_rivals) {
+            self.ratios.insert(
+                format!("misses_softswap_vs_{short}"),
+                geometric_mean(over.iter().copied()).into(),
+            );
         }
         let name = "pages_in_softswap_ahead_vs_clock_ahead";
-        self.ratios.insert(name.into(), mean(&self.ahead_logarithms).into());
+        self.ratios
+            .insert(name.into(), geometric_mean(self.ahead_over_clock.iter().copied()).into());
     }
-}
-
-/// The geometric mean; NaN of none.
-fn mean(logarithms: &[f64]) -> f64 {
-    (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp()
 }
 
 fn line(trace: &Trace, cells: &[Cell]) -> String {

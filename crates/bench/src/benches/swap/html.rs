@@ -57,13 +57,14 @@ impl HtmlFile {
 
 fn text(outcome: &SwapOutcome, plots: &[Plot]) -> String {
     let mut body = String::from("<h1>softswap beside the kernel's swap</h1>\n");
-    body += &format!("<p>{}</p>\n", escaped(&outcome.machine.line()));
+    body += &format!("<p>{}</p>\n", escaped(&outcome.conditions.machine.line()));
     let settings: Vec<_> = outcome
         .settings
         .iter()
         .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
         .collect();
-    body += &format!("<p>{}; {}</p>\n", escaped(&settings.join(", ")), outcome.disturbance);
+    body +=
+        &format!("<p>{}; {}</p>\n", escaped(&settings.join(", ")), outcome.conditions.disturbance);
     body += "<p>Every side is held to the same limit by a memory control group. The kernel does \
              not count zram's packed pages in it, nor in version 1 zswap's; <em>outside</em> is \
              what these took beyond the limit. <em>softswap_same_dram</em> is softswap with that much more.</p>\n";

@@ -17,6 +17,7 @@ mod pattern_run;
 mod programs;
 mod program_run;
 mod args;
+mod conditions;
 mod rounds;
 mod ratios;
 mod prepare;
@@ -39,30 +40,31 @@ use setups::sweep;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir::SwapDir;
 use softswap_cli::{library, swapdir};
+use softswap_engine::door::settings::Config;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     check(args)?;
-    args.softswap_config()?;
+    let softswap = args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
     let library = library::find()?;
     let output = Output::open(args.json.as_deref())?;
     if args.sweep {
         return output.finish(sweep::measure(args, &dir, library));
     }
-    output.finish(measured_and_drawn(args, &dir, library))
+    output.finish(measured_and_drawn(args, &dir, (library, softswap)))
 }
 
 /// Measures, and draws what was found where that is asked for.
 fn measured_and_drawn(
     args: &SwapArgs,
     dir: &SwapDir,
-    library: PathBuf,
+    (library, softswap): (PathBuf, Config),
 ) -> Result<SwapOutcome, Refusal> {
     let page = HtmlFile::open(args.html.as_deref())?;
     let plot_dir = PlotDir::open(args.plots.as_deref())?;
-    let found = measure(args, &dir.path, library)?;
+    let found = measure(args, &dir.path, (library, softswap))?;
     let machine = Machine::with_device(&dir.path, dir.file_system);
     let outcome = SwapOutcome::new(found, args, machine);
     let plots = plots::all(&outcome)
@@ -78,12 +80,15 @@ fn check(args: &SwapArgs) -> Result<(), Refusal> {
     prepare::check_size("--program-size", args.program_size(), args.program_shares())
 }
 
-fn measure(args: &SwapArgs, under: &Path, library: PathBuf) -> Result<Found, Refusal> {
+fn measure(
+    args: &SwapArgs,
+    under: &Path,
+    (library, softswap): (PathBuf, Config),
+) -> Result<Found, Refusal> {
     let usage = Usage::now();
     let signals = prepare::signals()?;
     let (mut sides, mut notes) = (args.sides.clone(), Vec::new());
     let place = (under, args.area_bytes());
-    let softswap = args.softswap_config()?;
     let (mut testbed, mut context) =
         prepare::prepare(place, &mut sides, library, softswap, &signals, &mut notes)?;
     context.damage = args.damage;

@@ -1,6 +1,7 @@
 //! The result of `bench swap`.
 
 use super::args::SwapArgs;
+use super::conditions::Conditions;
 use super::latency::Latencies;
 use super::pattern_run::{MemoryUse, PatternRun};
 use super::plan::{Case, Side, who};
@@ -9,7 +10,7 @@ use super::ratios;
 use super::rounds::{Cell, How, ProgramCell, Workload, workloads};
 use super::task::Took;
 use crate::measure::machine::{Disturbance, Machine};
-use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
+use crate::measure::report::{Report, lines, ratios_text};
 use crate::measure::sample::{median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -32,16 +33,9 @@ pub(super) struct Found {
 
 #[derive(Debug, Serialize)]
 pub(super) struct SwapOutcome {
-    schema: u32,
-    bench: &'static str,
-    pub(super) machine: Machine,
-    pub(super) settings: Map<String, Value>,
-    pub(super) working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    pub(super) rounds: u32,
     #[serde(flatten)]
-    pub(super) disturbance: Disturbance,
+    pub(super) conditions: Conditions,
+    pub(super) settings: Map<String, Value>,
     /// Of softswap, with a budget that was learnt; with the first one there is no result.
     oom_kills: u64,
     /// Of the kernel's sides, in runs that were repeated or left out.
@@ -168,15 +162,8 @@ impl SwapOutcome {
         let notes = notes.into_iter().chain(short_warm_ups(&cells, &workloads)).collect();
         let within = |peak: Option<u64>, limit: u64| peak.is_none_or(|peak| peak <= limit);
         SwapOutcome {
-            schema: SCHEMA,
-            bench: "swap",
-            machine,
+            conditions: Conditions::of(args, machine, disturbance),
             settings,
-            working_set_bytes: args.working_set(),
-            program_bytes: args.program_size(),
-            seconds: args.seconds(),
-            rounds: args.rounds(),
-            disturbance,
             oom_kills,
             kernel_oom_kills,
             within_limits: sessions.iter().all(|row| within(row.peak_bytes, row.limit_bytes))
@@ -330,16 +317,10 @@ fn touches_of(cell: &Cell, workloads: &[Workload]) -> Option<Distribution> {
 
 impl Report for SwapOutcome {
     fn table(&self) -> String {
-        let mut text = format!(
-            "{}\n{} for the patterns, {} for the programs, {} rounds\n",
-            self.machine.line(),
-            units::bytes(self.working_set_bytes),
-            units::bytes(self.program_bytes),
-            self.rounds
-        );
+        let mut text = self.conditions.heading("rounds");
         text += &(pattern_table(&self.rows) + &session_table(&self.sessions));
         text += &program_table(&self.programs);
-        text += &format!("\n{}\n", self.disturbance);
+        text += &format!("\n{}\n", self.conditions.disturbance);
         text += &format!(
             "killed for outgrowing a control group: softswap {} times, the kernel's sides {} times\n\n",
             self.oom_kills, self.kernel_oom_kills

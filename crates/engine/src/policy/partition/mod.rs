@@ -398,7 +398,7 @@ impl PoolView {
     }
 
     /// Of a page in it.
-    pub(crate) fn average_bytes(self) -> usize {
+    fn average_bytes(self) -> usize {
         (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
     }
 }

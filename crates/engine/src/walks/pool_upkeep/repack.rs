@@ -14,19 +14,10 @@ use softswap_sys::raw::thread_cpu_ns;
 /// What must be gained, as a share: else the time to unpack is not worth it.
 const GAIN_SHARE: usize = 8;
 
-/// Packs one page anew, by `packer`. False where its codec has packed it, that gains too
+/// Packs one page anew, by `packer`. `None` where its codec has packed it, that gains too
 /// little, somebody has the page, it is damaged, or the pool or the budget is full: for a
 /// moment both copies are there.
 pub(super) fn repack(
-    core: &Core,
-    context: &mut Context,
-    (page, handle): (PageNo, Handle),
-    packer: Packer,
-) -> bool {
-    repacked(core, context, (page, handle), packer).is_some()
-}
-
-fn repacked(
     core: &Core,
     context: &mut Context,
     (page, handle): (PageNo, Handle),

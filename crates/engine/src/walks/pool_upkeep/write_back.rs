@@ -18,7 +18,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
 
 /// Pages that go on to the swap area together. Their copies share pages.
-const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+pub(crate) const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 
@@ -64,7 +64,7 @@ fn fill_batch(
         let (owner, handle) = oldest[0];
         // Else its slab, which takes nothing more, would stay for it.
         swap_cache::shed_one(core, owner, handle);
-        if repacker.is_some_and(|packer| repack(core, context, oldest[0], packer)) {
+        if repacker.and_then(|packer| repack(core, context, oldest[0], packer)).is_some() {
             repacked += 1;
             if repacked == BATCH_PAGES {
                 break;

@@ -14,15 +14,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         | libc::SYS_write
         | libc::SYS_pwrite64
         | libc::SYS_sendto => vectors::answer_buffer(engine, number, arguments),
-        libc::SYS_readv
-        | libc::SYS_writev
-        | libc::SYS_preadv
-        | libc::SYS_pwritev
-        | libc::SYS_preadv2
-        | libc::SYS_pwritev2
-        | libc::SYS_vmsplice
-        | libc::SYS_process_vm_readv
-        | libc::SYS_process_vm_writev => vectors::answer_vectors(engine, number, arguments),
+        _ if vectors::has_vectors(number) => vectors::answer_vectors(engine, number, arguments),
         libc::SYS_sendmsg => messages::send(engine, arguments),
         libc::SYS_recvmsg => messages::receive(engine, arguments),
         libc::SYS_sendmmsg => messages::send_all(engine, arguments),

@@ -6,6 +6,7 @@
 
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
+use super::vectors;
 use crate::base::errno::c_result;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::real;
@@ -52,15 +53,7 @@ fn call_hides(number: i64, arguments: Arguments) -> bool {
     match number {
         libc::SYS_sendmsg | libc::SYS_recvmsg => message_hides(second),
         libc::SYS_sendmmsg | libc::SYS_recvmmsg => any_hides(second, third as u32 as usize),
-        libc::SYS_readv
-        | libc::SYS_writev
-        | libc::SYS_preadv
-        | libc::SYS_pwritev
-        | libc::SYS_preadv2
-        | libc::SYS_pwritev2
-        | libc::SYS_vmsplice
-        | libc::SYS_process_vm_readv
-        | libc::SYS_process_vm_writev => hides(second, third),
+        _ if vectors::has_vectors(number) => hides(second, third),
         _ => {
             debug_assert!(false, "call {number} has a handler and no arm here");
             false

@@ -48,6 +48,22 @@ pub(super) fn answer_buffer(engine: &Engine, number: i64, arguments: Arguments) 
     move_data(engine, &call, &mut original)
 }
 
+/// Whether a call has its buffers in an array of `iovec`, its second and third argument.
+pub(super) fn has_vectors(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+            | libc::SYS_vmsplice
+            | libc::SYS_process_vm_readv
+            | libc::SYS_process_vm_writev
+    )
+}
+
 pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments) -> isize {
     let [_, address, count, ..] = arguments;
     let mut pins = Pins::<MOST_RANGES>::new(engine);

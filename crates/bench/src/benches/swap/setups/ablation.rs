@@ -1,21 +1,22 @@
 //! `bench ablation`: what each mechanism is worth. Pairs of runs, with it and without it.
 
 use super::super::args::parse_seconds;
+use super::super::conditions::Conditions;
 use super::super::plan::{Data, Pattern, Side};
 use super::super::prepare;
 use super::super::programs::Program;
 use super::bootstrap::{interval, mean_of_medians};
 use super::trials::{Amount, Cell, Timed, Trials};
-use crate::measure::machine::{Disturbance, Machine, Usage};
+use crate::measure::machine::{Machine, Usage};
 use crate::measure::report::{Output, Report, SCHEMA, lines};
 use crate::measure::sample::median;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir::{self, SwapDir};
 use softswap_cli::units::parse_size;
-use softswap_cli::{library, units};
 use softswap_engine::door::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use std::path::PathBuf;
@@ -189,15 +190,8 @@ fn cell_row(timed: &Timed<'_>) -> CellRow {
 
 #[derive(Debug, Serialize)]
 struct AblationOutcome {
-    schema: u32,
-    bench: &'static str,
-    machine: Machine,
-    working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    rounds: u32,
     #[serde(flatten)]
-    disturbance: Disturbance,
+    conditions: Conditions,
     ratios: Map<String, Value>,
     rows: Vec<Row>,
     notes: Vec<String>,
@@ -253,14 +247,16 @@ fn measure(
         ratios.extend(more);
     }
     Ok(AblationOutcome {
-        schema: SCHEMA,
-        bench: "ablation",
-        machine: Machine::with_device(&dir.path, dir.file_system),
-        working_set_bytes: args.working_set,
-        program_bytes: args.program_size,
-        seconds: args.seconds,
-        rounds: args.rounds,
-        disturbance: usage.since(),
+        conditions: Conditions {
+            schema: SCHEMA,
+            bench: "ablation",
+            machine: Machine::with_device(&dir.path, dir.file_system),
+            working_set_bytes: args.working_set,
+            program_bytes: args.program_size,
+            seconds: args.seconds,
+            rounds: args.rounds,
+            disturbance: usage.since(),
+        },
         ratios,
         rows,
         notes,
@@ -269,15 +265,9 @@ fn measure(
 
 impl Report for AblationOutcome {
     fn table(&self) -> String {
-        let mut text = format!(
-            "{}\n{} for the patterns, {} for the programs, {} pairs of each cell\n\n",
-            self.machine.line(),
-            units::bytes(self.working_set_bytes),
-            units::bytes(self.program_bytes),
-            self.rounds
-        );
+        let mut text = self.conditions.heading("pairs of each cell");
         text += &format!(
-            "{:<18}{:>13}{:>16}  {:<46}{}\n",
+            "\n{:<18}{:>13}{:>16}  {:<46}{}\n",
             "mechanism", "without/with", "95 % interval", "gains most", "loses most"
         );
         for row in &self.rows {
@@ -289,7 +279,7 @@ impl Report for AblationOutcome {
                 "{mechanism:<18}{all:>13.3}{interval:>16}  {gains_most:<46}{loses:.2} {loses_most}\n"
             );
         }
-        text + &format!("\n{}\n{}", self.disturbance, lines(&self.notes))
+        text + &format!("\n{}\n{}", self.conditions.disturbance, lines(&self.notes))
     }
 }
 

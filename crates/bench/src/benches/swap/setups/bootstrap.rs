@@ -1,7 +1,7 @@
 //! What many cells say together, and how sure that is.
 
 use crate::measure::noise::{below, noise};
-use crate::measure::sample::median;
+use crate::measure::sample::{geometric_mean, median};
 
 /// Of so many drawings the interval is taken.
 const DRAWINGS: usize = 2000;
@@ -9,11 +9,6 @@ const DRAWINGS: usize = 2000;
 const TAIL: f64 = 0.025;
 /// The same figures have the same interval.
 const SEED: u64 = 17;
-
-pub(super) fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = values.len() as f64;
-    (values.map(f64::ln).sum::<f64>() / count).exp()
-}
 
 /// Geometric mean, over the cells, of the medians of each one's pairs.
 pub(super) fn mean_of_medians(cells: &[Vec<f64>]) -> f64 {

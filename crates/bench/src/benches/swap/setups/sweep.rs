@@ -1,13 +1,13 @@
 //! `bench swap --sweep`: softswap as it comes against every fixed setting.
 
 use super::super::args::SwapArgs;
+use super::super::conditions::Conditions;
 use super::super::plan::{Data, Side};
 use super::super::prepare;
-use super::bootstrap::geometric_mean;
 use super::trials::{Amount, Cell, Timed, Trials};
-use crate::measure::machine::{Disturbance, Machine, Usage};
-use crate::measure::report::{Report, SCHEMA, lines};
-use crate::measure::sample::{median, variation};
+use crate::measure::machine::{Machine, Usage};
+use crate::measure::report::{Report, lines};
+use crate::measure::sample::{geometric_mean, median, variation};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
@@ -99,15 +99,8 @@ impl Row {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct SweepOutcome {
-    schema: u32,
-    bench: &'static str,
-    machine: Machine,
-    working_set_bytes: u64,
-    program_bytes: u64,
-    seconds: f64,
-    rounds: u32,
     #[serde(flatten)]
-    disturbance: Disturbance,
+    conditions: Conditions,
     cells: usize,
     lost_cells: usize,
     ratios: Map<String, Value>,
@@ -181,14 +174,11 @@ pub(crate) fn measure(
     let mut ratios: Map<String, Value> = rows.iter().zip(&cells).map(ratio).collect();
     ratios.insert("default_vs_best_fixed".into(), mean.into());
     Ok(SweepOutcome {
-        schema: SCHEMA,
-        bench: "swap",
-        machine: Machine::with_device(&dir.path, dir.file_system),
-        working_set_bytes: args.working_set(),
-        program_bytes: args.program_size(),
-        seconds: args.seconds(),
-        rounds: args.rounds(),
-        disturbance: usage.since(),
+        conditions: Conditions::of(
+            args,
+            Machine::with_device(&dir.path, dir.file_system),
+            usage.since(),
+        ),
         cells: rows.len(),
         lost_cells: rows.iter().filter(|row| row.lost).count(),
         ratios,
@@ -200,15 +190,9 @@ pub(crate) fn measure(
 
 impl Report for SweepOutcome {
     fn table(&self) -> String {
-        let mut text = format!(
-            "{}\n{} for the patterns, {} for the programs, {} rounds\n\n",
-            self.machine.line(),
-            units::bytes(self.working_set_bytes),
-            units::bytes(self.program_bytes),
-            self.rounds
-        );
+        let mut text = self.conditions.heading("rounds");
         text += &format!(
-            "{:<32}{:>6}{:>4}{:>15}{:>9}  {:<16}\n",
+            "\n{:<32}{:>6}{:>4}{:>15}{:>9}  {:<16}\n",
             "work", "fits", "t", "default", "over", "best fixed"
         );
         for row in &self.rows {
@@ -229,7 +213,7 @@ impl Report for SweepOutcome {
             "\n{} of {} cells are lost; geometric mean of all {:.3}\n",
             self.lost_cells, self.cells, self.mean
         );
-        text + &format!("{}\n{}", self.disturbance, lines(&self.notes))
+        text + &format!("{}\n{}", self.conditions.disturbance, lines(&self.notes))
     }
 }
 
