@@ -95,14 +95,17 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
     let given = signals::block_all();
-    signals::set_mask(given & !unblocked);
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
-    // By its maker, or by its attributes.
+    // Before the mask opens: what was sent to the process comes to any thread that opens it,
+    // and one of the engine's must not run the program's handler. What is blocked is so by
+    // the thread's maker, or by its attributes.
     virtual_mask::inherit(blocked | given);
     if is_own {
         lifecycle::be_engines();
-    } else if let Some(stack) = stack {
+    }
+    signals::set_mask(given & !unblocked);
+    if let Some(stack) = stack.filter(|_| !is_own) {
         lifecycle::enter(stack);
     }
     // SAFETY: it came from the engine's heap and is not used again.
