@@ -13,6 +13,7 @@ use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::refault::Weight;
 use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY, TOO_LIKELY_WITHOUT};
 use crate::policy::write_load::WriteLoad;
+use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use std::io;
 
@@ -97,7 +98,9 @@ impl Policies {
             Place::Slot { .. } if !self.admission.comes_in_streams(page) => {
                 self.partition.found_unpacked(distance);
             }
-            Place::Pool { .. } => {
+            Place::Pool { handle } => {
+                self.tier.note_found(Handle::from_bits(handle).tag());
+                self.partition.write_back_rate().note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.found_in_pool(distance, limit_bytes, used_bytes);
             }
@@ -129,9 +132,23 @@ impl Policies {
     }
 
     /// Whether a page that leaves goes to the disk, if that can be written, without being
-    /// offered to the pool.
-    pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        self.has(Mechanism::Admission) && self.admission.passes(page)
+    /// offered to the pool as it is: because its chunk comes in streams, or because it would
+    /// only make another one go on that is as likely to be touched.
+    pub(crate) fn bypasses_pool(&self, page: PageNo, pool: impl FnOnce() -> PoolView) -> bool {
+        self.has(Mechanism::Admission)
+            && (self.admission.passes(page)
+                || self.admission.may_pass() && pool().is_nearly_full() && !self.is_held_for_long())
+    }
+
+    /// Whether pages stay in the pool until they are touched often enough to pay for those that
+    /// were packed in vain.
+    fn is_held_for_long(&self) -> bool {
+        let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
+        let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
+        let share_held = self.partition.write_back_rate().share_held();
+        share_held * spared_ns
+            >= self.admission.pack_ns() as f64
+                + (1.0 - share_held) * self.partition.costs().pass_on_ns() as f64
     }
 
     /// Heat of a page that was touched and is to come in from `place`, by what that
@@ -221,7 +238,7 @@ impl Policies {
     #[must_use]
     pub(crate) fn packer(&self) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(Packer::Lz4),
+            Choice::Auto => Some(self.tier.first_try()),
             Choice::Fixed(packer) => packer,
         }
     }

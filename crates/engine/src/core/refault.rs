@@ -26,7 +26,7 @@ impl Core {
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        self.stores.may_write() && self.policies.bypasses_pool(page)
+        self.stores.may_write() && self.policies.bypasses_pool(page, || self.pool_view())
     }
 
     /// As [`Policies::grace`](crate::core::Policies::grace), as things are.

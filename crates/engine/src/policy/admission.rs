@@ -127,8 +127,18 @@ impl Admission {
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (_, outgrown) = self.chunk(page);
         self.comes_in_streams(page)
-            && self.refused.load(Relaxed) == 0
+            && self.may_pass()
             && self.pays(likelihood::likelihood(outgrown) >= CERTAIN / 2)
+    }
+
+    /// Whether pages may pass: the disk has taken those that did.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.refused.load(Relaxed) == 0
+    }
+
+    /// What packing a page that packs takes, with those before it that did not; 0: not known.
+    pub(crate) fn pack_ns(&self) -> u64 {
+        self.pack_ns.load(Relaxed)
     }
 
     /// Whether one that passes is to be offered to the pool all the same.

@@ -29,6 +29,8 @@ pub(crate) struct WriteBackRate {
     left: AtomicU64,
     written_back: AtomicU64,
     came_back: AtomicU64,
+    /// Touched pages that were found in the pool.
+    held: AtomicU64,
 }
 
 impl WriteBackRate {
@@ -41,7 +43,7 @@ impl WriteBackRate {
     }
 
     fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
-        [&self.left, &self.written_back, &self.came_back].into_iter()
+        [&self.left, &self.written_back, &self.came_back, &self.held].into_iter()
     }
 
     /// Forgets all of it.
@@ -67,6 +69,19 @@ impl WriteBackRate {
     /// So many pages were written back, packed.
     pub(crate) fn note_gone(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
+    }
+
+    /// A touched page was found in the pool.
+    pub(crate) fn note_held(&self) {
+        self.held.fetch_add(1, Relaxed);
+    }
+
+    /// Of the pages that end their stay in the pool, the share that is touched there, from 0
+    /// to 1; the others are written back.
+    #[must_use]
+    pub(crate) fn share_held(&self) -> f64 {
+        let (held, written_back) = (self.held.load(Relaxed), self.written_back.load(Relaxed));
+        (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
     }
 
     /// A touched page was found on the disk, packed, and so many have left memory since

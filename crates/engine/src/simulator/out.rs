@@ -1,11 +1,12 @@
 //! How simulated pages leave.
 
-use super::Simulation;
+use super::{Content, Simulation};
 use crate::base::page::{PageNo, Place, StoredCopy};
 use crate::codec::packed_slot::SlotPacker;
-use crate::codec::{Codec, MAX_PACKED_BYTES};
+use crate::codec::{Codec, MAX_PACKED_BYTES, Packer};
 use crate::core::policies::Batch;
 use crate::memory::context::BATCH_PAGES;
+use crate::policy::compression_tier::SECOND;
 use crate::policy::grace::Grace;
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::relocate::GROUP_PAGES;
@@ -95,9 +96,9 @@ impl Simulation {
     }
 
     fn pack_into_pool(&mut self, page: PageNo) -> Option<Place> {
-        let (content, costs) = (self.contents[page as usize], self.setup.costs);
+        let content = self.contents[page as usize];
         let admission = &self.policies.admission;
-        if self.policies.bypasses_pool(page) && !admission.is_due(page) {
+        if self.policies.bypasses_pool(page, || self.pool_view()) && !admission.is_due(page) {
             admission.note_passed();
             return None;
         }
@@ -106,21 +107,29 @@ impl Simulation {
         if !self.pool.accepts() || !has_room && self.pool.used_bytes() == 0 {
             return None;
         }
-        let packs = |bytes: u16| Some(usize::from(bytes)).filter(|it| *it <= MAX_PACKED_BYTES);
-        let by_lz4 = packs(content.lz4_bytes);
-        self.policies.admission.packed(by_lz4, costs.lz4_ns);
-        self.cpu_ns += costs.lz4_ns;
-        let packed = by_lz4.map(|bytes| (Codec::Lz4, bytes)).or_else(|| {
-            self.policies.second_packer()?;
-            self.cpu_ns += costs.zstd_ns;
-            let by_zstd = packs(content.zstd_bytes);
-            self.policies.admission.packed(by_zstd, costs.zstd_ns);
-            self.policies.tier.note_second_try(by_zstd.is_some());
-            by_zstd.map(|bytes| (Codec::Zstd, bytes))
+        let first = self.policies.packer()?;
+        let packed = self.pack(first, content).or_else(|| {
+            let second = self.policies.second_packer().filter(|_| first == Packer::Lz4)?;
+            self.pack(second, content)
         });
         let (codec, bytes) = packed?;
         let handle = self.pool.store(&ANYTHING[..bytes], page, codec.tag()).ok()?;
         Some(Place::Pool { handle: handle.to_bits() })
+    }
+
+    /// Packs a page: how, and to how many bytes, if it packs.
+    fn pack(&mut self, packer: Packer, content: Content) -> Option<(Codec, usize)> {
+        let costs = self.setup.costs;
+        let (bytes, ns) = match packer {
+            Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
+            SECOND => (content.zstd_bytes, costs.lz4_ns),
+            Packer::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
+        };
+        let bytes = Some(usize::from(bytes)).filter(|it| *it <= MAX_PACKED_BYTES);
+        self.cpu_ns += ns;
+        self.policies.admission.packed(bytes, ns);
+        self.policies.tier.note_tried(packer, bytes.is_some());
+        bytes.map(|bytes| (packer.codec(), bytes))
     }
 
     /// The oldest of the pool go on to the swap area, or what copies there are. How many.

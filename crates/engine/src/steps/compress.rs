@@ -65,11 +65,11 @@ fn into_pool(
     };
     let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
     if packed.is_none()
+        && packer == Packer::Lz4
         && let Some(second) = core.policies.second_packer()
         && let Some(_room) = room_to_pack(&context.scratch, second)
     {
         packed = pack(core, context, second, content).map(|len| (second, len));
-        core.policies.tier.note_second_try(packed.is_some());
     }
     let Some((packer, len)) = packed else {
         core.stats.add(Counter::PagesIncompressible, 1);
@@ -97,5 +97,6 @@ fn pack(
     let start_ns = now_ns();
     let len = codec::compress(packer, content, &mut packed.0[..codec::MAX_PACKED_BYTES], scratch);
     core.policies.admission.packed(len, now_ns() - start_ns);
+    core.policies.tier.note_tried(packer, len.is_some());
     len
 }

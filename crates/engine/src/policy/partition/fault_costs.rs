@@ -188,7 +188,7 @@ impl FaultCosts {
     }
 
     /// Processor time for each page that is written back from the pool.
-    pub(super) fn pass_on_ns(&self) -> u64 {
+    pub(crate) fn pass_on_ns(&self) -> u64 {
         self.pass_on_ns.load(Relaxed)
     }
 

@@ -392,8 +392,8 @@ impl PoolView {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
     }
 
-    /// Whether it has nothing to spare.
-    fn is_nearly_full(self) -> bool {
+    /// Whether it has nothing to spare: each page that comes makes another one go on.
+    pub(crate) fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }
 

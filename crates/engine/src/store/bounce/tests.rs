@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use softswap_sys::PAGE_SIZE;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const SHAPE: Shape = Shape { areas: 4, slots_per_area: 96, reserve_slots: 3, extra_bytes: 0 };
 
@@ -195,8 +196,11 @@ fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
     let shape =
         Shape { areas: 2, slots_per_area: 20, reserve_slots: THREADS, extra_bytes: 1 << 20 };
     let pools = pools(shape);
+    let (is_over, came_and_went) = (AtomicBool::new(false), AtomicBool::new(false));
     let work = |thread: usize| {
-        for round in 0..10_000_usize {
+        // On a busy machine the one that tends may come late.
+        let go_on = |round: &usize| *round < 10_000 || !came_and_went.load(Relaxed);
+        for round in (0..10_000_000_usize).take_while(go_on) {
             let pages = [1, 3, 17, 8][round % 4];
             let taken = match pages {
                 1 => Some(pools.take_for_read(thread).unwrap()),
@@ -214,21 +218,23 @@ fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
             assert_eq!(buffer[last..], (!mark).to_le_bytes());
         }
     };
-    let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let work = &work;
         let workers: Vec<_> =
             (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         let tending = scope.spawn(|| {
             let mut now = 0;
-            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            while !is_over.load(Relaxed) {
                 pools.grow(usize::MAX, now);
                 now += 20_000_000_000;
                 pools.release_idle(now);
+                let usage = pools.usage();
+                came_and_went.store(usage.grown > 0 && usage.released > 0, Relaxed);
                 std::thread::yield_now();
             }
         });
         workers.into_iter().for_each(|worker| worker.join().unwrap());
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Relaxed);
         tending.join().unwrap();
     });
     let usage = pools.usage();
