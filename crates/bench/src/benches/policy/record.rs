@@ -80,8 +80,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let found = record(args, &recording);
     let _ = std::fs::remove_file(&recording);
     let trace = found?;
-    let bytes = trace.to_bytes();
-    std::fs::write(&args.out, &bytes).map_err(|error| {
+    let written = trace.to_bytes().and_then(|bytes| {
+        std::fs::write(&args.out, &bytes)?;
+        Ok(bytes.len())
+    });
+    let bytes = written.map_err(|error| {
         Refusal::usage(format!("{}: it cannot be written: {}", args.out.display(), plain(&error)))
     })?;
     let touches = trace.events.iter().filter(|event| matches!(event, Event::Touch { .. })).count();
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         args.out.display(),
         units::count(touches as u64),
         units::count(trace.pages.into()),
-        units::count(bytes.len() as u64)
+        units::count(bytes as u64)
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,21 +1,26 @@
 //! Recorded traces: which pages a real program touched, what for, and how these pages pack.
 //! The format is described in `crates/bench/traces/README.md`.
 
-mod range_coder;
 pub(crate) mod convert;
 
-use range_coder::{Chance, Coder, Decoder, Encoder, Number};
+use serde::{Deserialize, Serialize};
 use std::io;
 
 /// How a file of this kind begins.
-const MAGIC: &[u8; 8] = b"touches1";
+const MAGIC: &[u8; 8] = b"touches2";
 /// Sizes are noted in so many bytes.
 pub(crate) const UNIT_BYTES: usize = 64;
 /// What a page takes that does not pack, in units.
 pub(crate) const WHOLE: u8 = 64;
-/// More than any trace has.
-const MOST_EVENTS: u32 = 1 << 26;
+/// More than any trace takes.
+const MOST_BYTES: usize = 1 << 30;
 const MOST_PAGES: u32 = 1 << 24;
+/// Small files count for more than the time that it takes to make them.
+const ZSTD_LEVEL: i32 = 22;
+/// Of what an event is: a touch that writes, one that tells a new content, pages given up.
+const WRITES: u8 = 1;
+const TELLS: u8 = 2;
+const GONE: u8 = 4;
 
 /// How a page packs, in units of [`UNIT_BYTES`]: nothing where all its words are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,16 +52,14 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// As it lies in a file.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub(crate) fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let columns = postcard::to_stdvec(&Columns::from(self)).map_err(io::Error::other)?;
         let mut bytes = MAGIC.to_vec();
-        let header = [self.pages, self.before, self.cpu_us, self.events.len() as u32];
-        header.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        let (mut encoder, mut model) = (Encoder::default(), Model::new(self.pages));
-        self.events.iter().for_each(|event| {
-            model.code(&mut encoder, *event);
-        });
-        bytes.extend(encoder.finish());
-        bytes
+        bytes.extend(zstd::bulk::compress(&columns, ZSTD_LEVEL)?);
+        Ok(bytes)
     }
 
     /// The pages that were touched.
@@ -74,128 +77,96 @@ impl Recorded {
     }
 
     /// Reads what [`Recorded::to_bytes`] made.
+    ///
+    /// # Errors
+    /// When the file is none, damaged, or larger than any trace.
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is no recorded trace"))?;
-        let (header, rest) = rest.split_at_checked(16).ok_or_else(|| bad("it is cut off"))?;
-        let word = |at: usize| {
-            let word = &header[4 * at..4 * at + 4];
-            u32::from_le_bytes([word[0], word[1], word[2], word[3]])
-        };
-        let (pages, before, cpu_us, count) = (word(0), word(1), word(2), word(3));
-        if pages > MOST_PAGES || count > MOST_EVENTS || before > count {
-            return Err(bad("its header is damaged"));
-        }
-        let (mut decoder, mut model) = (Decoder::new(rest), Model::new(pages));
-        let any = Event::Gone { page: 0, pages: 0 };
-        let events = (0..count).map(|_| model.code(&mut decoder, any)).collect::<Vec<_>>();
-        let is_known = |event: &Event| match *event {
-            Event::Touch { page, .. } => page < pages,
-            Event::Gone { page, pages: count } => {
-                u64::from(page) + u64::from(count) <= pages.into()
-            }
-        };
-        if decoder.is_damaged() || !events.iter().all(is_known) {
-            return Err(bad("its events are damaged"));
-        }
-        Ok(Recorded { pages, before, cpu_us, events })
+        let columns = zstd::bulk::decompress(rest, MOST_BYTES)?;
+        let columns: Columns =
+            postcard::from_bytes(&columns).map_err(|_| bad("its columns are damaged"))?;
+        columns.to_recorded().ok_or_else(|| bad("its events are damaged"))
     }
 }
 
-/// What is known of the next event by those before it.
-struct Model {
-    last: u32,
-    /// Whether the last two touches went one page on.
-    onward: usize,
-    was_write: usize,
-    contents: Vec<Content>,
-    touch: [Chance; 2],
-    next: [Chance; 4],
-    back: [Chance; 4],
-    distance: Number,
-    write: [Chance; 8],
-    changed: [Chance; 4],
-    lz4: Vec<[Chance; 128]>,
-    zstd: Vec<[Chance; 128]>,
-    gone: Number,
+/// A trace in columns, which pack better than rows: one entry for each event, but for what
+/// only some have.
+#[derive(Serialize, Deserialize)]
+struct Columns {
+    pages: u32,
+    before: u32,
+    cpu_us: u32,
+    kinds: Vec<u8>,
+    /// Page numbers, less the one before.
+    steps: Vec<i64>,
+    lz4: Vec<u8>,
+    zstd: Vec<u8>,
+    gone: Vec<u32>,
 }
 
-impl Model {
-    fn new(pages: u32) -> Model {
-        let by_size = || vec![[Chance::default(); 128]; 18];
-        Model {
-            last: 0,
-            onward: 0,
-            was_write: 0,
-            contents: vec![Content::default(); pages as usize],
-            touch: Default::default(),
-            next: Default::default(),
-            back: Default::default(),
-            distance: Number::default(),
-            write: Default::default(),
-            changed: Default::default(),
-            lz4: by_size(),
-            zstd: by_size(),
-            gone: Number::default(),
-        }
-    }
-
-    /// Codes an event, or decodes one and returns it.
-    fn code(&mut self, coder: &mut impl Coder, event: Event) -> Event {
-        let is_gone = matches!(event, Event::Gone { .. });
-        let is_gone = coder.bit(&mut self.touch[0], is_gone);
-        let (page, is_write, content, pages) = match event {
-            Event::Touch { page, is_write, content } => (page, is_write, content, 0),
-            Event::Gone { page, pages } => (page, false, None, pages),
+impl From<&Recorded> for Columns {
+    fn from(recorded: &Recorded) -> Columns {
+        let Recorded { pages, before, cpu_us, ref events } = *recorded;
+        let mut columns = Columns {
+            pages,
+            before,
+            cpu_us,
+            kinds: Vec::new(),
+            steps: Vec::new(),
+            lz4: Vec::new(),
+            zstd: Vec::new(),
+            gone: Vec::new(),
         };
-        let page = self.page(coder, page);
-        if is_gone {
-            return Event::Gone { page, pages: self.gone.code(coder, pages) };
+        let mut last = 0;
+        for event in events {
+            let (kind, page) = match *event {
+                Event::Touch { page, is_write, content } => {
+                    columns.lz4.extend(content.map(|content| content.lz4));
+                    columns.zstd.extend(content.map(|content| content.zstd));
+                    ((u8::from(is_write) * WRITES) | (u8::from(content.is_some()) * TELLS), page)
+                }
+                Event::Gone { page, pages } => {
+                    columns.gone.push(pages);
+                    (GONE, page)
+                }
+            };
+            columns.kinds.push(kind);
+            columns.steps.push(i64::from(page) - i64::from(last));
+            last = page;
         }
-        let context = self.onward | self.was_write << 2;
-        let is_write = coder.bit(&mut self.write[context], is_write);
-        self.was_write = usize::from(is_write);
-        Event::Touch { page, is_write, content: self.content(coder, (page, is_write), content) }
+        columns
     }
+}
 
-    fn page(&mut self, coder: &mut impl Coder, page: u32) -> u32 {
-        let next = self.last.wrapping_add(1);
-        let is_next = coder.bit(&mut self.next[self.onward], page == next);
-        self.onward = (self.onward << 1 | usize::from(is_next)) & 3;
-        self.last = if is_next {
-            next
-        } else {
-            let is_back = coder.bit(&mut self.back[self.onward], page < self.last);
-            let distance = self.distance.code(coder, page.abs_diff(self.last));
-            match is_back {
-                true => self.last.wrapping_sub(distance),
-                false => self.last.wrapping_add(distance),
-            }
-        };
-        self.last
-    }
-
-    fn content(
-        &mut self,
-        coder: &mut impl Coder,
-        (page, is_write): (u32, bool),
-        content: Option<Content>,
-    ) -> Option<Content> {
-        // A damaged file may name any page.
-        let before = self.contents.get(page as usize).copied().unwrap_or_default();
-        let context = usize::from(is_write) << 1 | usize::from(before == Content::default());
-        let is_changed = coder.bit(&mut self.changed[context], content.is_some());
-        if !is_changed {
+impl Columns {
+    /// `None` where the columns do not fit together, or name what there cannot be.
+    fn to_recorded(&self) -> Option<Recorded> {
+        let Columns { pages, before, cpu_us, .. } = *self;
+        let count = self.kinds.len();
+        if pages > MOST_PAGES || before as usize > count || self.steps.len() != count {
             return None;
         }
-        let Content { lz4, zstd } = content.unwrap_or_default();
-        let by = usize::from(before.lz4 / 4).min(17);
-        let lz4 = coder.tree(&mut self.lz4[by], 7, lz4.into()) as u8;
-        let by = usize::from(lz4 / 4).min(17);
-        let zstd = coder.tree(&mut self.zstd[by], 7, zstd.into()) as u8;
-        let now = Content { lz4, zstd };
-        self.contents.get_mut(page as usize).into_iter().for_each(|of_page| *of_page = now);
-        Some(now)
+        let (mut lz4, mut zstd, mut gone) =
+            (self.lz4.iter(), self.zstd.iter(), self.gone.iter().copied());
+        let mut last = 0_i64;
+        let mut event = |kind: u8, step: i64| {
+            last = last.checked_add(step)?;
+            let page = u32::try_from(last).ok().filter(|page| *page < pages)?;
+            if kind & GONE != 0 {
+                let pages_gone = gone.next()?;
+                let end = page.checked_add(pages_gone)?;
+                return (end <= pages).then_some(Event::Gone { page, pages: pages_gone });
+            }
+            let content = match kind & TELLS {
+                0 => None,
+                _ => Some(Content { lz4: *lz4.next()?, zstd: *zstd.next()? }),
+            };
+            Some(Event::Touch { page, is_write: kind & WRITES != 0, content })
+        };
+        let rows = self.kinds.iter().zip(&self.steps);
+        let events = rows.map(|(kind, step)| event(*kind, *step)).collect::<Option<Vec<_>>>()?;
+        Some(Recorded { pages, before, cpu_us, events })
     }
 }
 
@@ -217,7 +188,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(events in events(), cpu_us: u32) {
             let recorded = Recorded { pages: 1000, before: 0, cpu_us, events };
-            prop_assert_eq!(Recorded::from_bytes(&recorded.to_bytes()).unwrap(), recorded);
+            prop_assert_eq!(Recorded::from_bytes(&recorded.to_bytes().unwrap()).unwrap(), recorded);
         }
 
         #[test]
@@ -225,7 +196,7 @@ mod tests {
             events in events(), at: prop::sample::Index, byte: u8
         ) {
             let recorded = Recorded { pages: 1000, before: 0, cpu_us: 0, events };
-            let mut bytes = recorded.to_bytes();
+            let mut bytes = recorded.to_bytes().unwrap();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             if let Ok(other) = Recorded::from_bytes(&bytes) {
@@ -245,6 +216,6 @@ mod tests {
         let touch = |page| Event::Touch { page, is_write: false, content: None };
         let events: Vec<_> = (0..100_000).map(|at| touch(at % 1000)).collect();
         let recorded = Recorded { pages: 1000, before: 0, cpu_us: 0, events };
-        assert!(recorded.to_bytes().len() < 3000);
+        assert!(recorded.to_bytes().unwrap().len() < 3000);
     }
 }
