@@ -214,7 +214,7 @@ static void spawn_in_a_way(bool search_path) {
     expect_output(file, prepared.expected);
     CALL(close(file));
     CALL(unlink(path));
-    EXPECT(ENOENT, posix_spawn(child, "/nonexistent/program", actions, attributes, prepared.argv,
+    EXPECT(ENOENT, posix_spawn(child, "/proc/nonexistent/program", actions, attributes, prepared.argv,
                                environ));
     unlink(path);
     EXPECT(0, posix_spawn_file_actions_destroy(actions));
@@ -343,7 +343,7 @@ static void search_after_setenv(void) {
     for (int i = 0; i < 5; i++) {
         push_out(environ, sizeof *environ);
         push_out(getenv("PATH"), strlen(path));
-        if (inject_now()) CALL(setenv("PATH", "/nonexistent", 1));
+        if (inject_now()) CALL(setenv("PATH", "/proc/nonexistent", 1));
         pid_t child;
         push_out(getenv("PATH"), strlen(path));
         EXPECT(0, posix_spawnp(&child, "true", NULL, NULL, argv, none));
