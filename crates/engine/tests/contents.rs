@@ -81,7 +81,7 @@ fn four_times_the_budget_fits_and_stays_within_it() {
 #[test]
 fn a_full_pool_passes_its_oldest_pages_on_to_the_disk() {
     with_and_without_move(|setup| {
-        let world = World::new(&setup);
+        let world = World::new(&setup.all_offered());
         let contents: Vec<_> = (0..12_000).map(Content::Text).collect();
         let memory = world.map(contents.len());
         write_all(memory, &contents);

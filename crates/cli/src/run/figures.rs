@@ -120,8 +120,6 @@ pub(crate) struct PoolFigures {
     /// Pages moved from sparse slabs into gaps.
     pub(super) compacted_pages: u64,
     /// Old pages packed anew, denser, and what that saved.
-    pub(super) repacked_pages: u64,
-    pub(super) repack_saved_bytes: u64,
     /// Pages that left memory unchanged: the pool still had them.
     pub(super) unchanged_pages: u64,
     /// Pages whose copy stayed in the pool when they came in.
@@ -148,8 +146,6 @@ impl PoolFigures {
             packed_pages: get(C::PagesPacked),
             packed_slots: get(C::SlotsPacked),
             compacted_pages: get(C::PagesCompacted),
-            repacked_pages: get(C::PagesRepacked),
-            repack_saved_bytes: get(C::RepackSavedBytes),
             unchanged_pages: get(C::PoolPagesUnchanged),
             copies_kept: get(C::PoolCopiesKept),
             copies_written: get(C::PoolCopiesWritten),

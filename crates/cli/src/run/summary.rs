@@ -222,9 +222,6 @@ fn write_pool(out: &mut String, pool: &PoolFigures) -> std::fmt::Result {
     if pool.unchanged_pages > 0 {
         parts.push(format!("{} left unchanged, not packed again", count(pool.unchanged_pages)));
     }
-    if pool.repacked_pages > 0 {
-        parts.push(format!("{} packed again, denser", count(pool.repacked_pages)));
-    }
     if parts.is_empty() {
         return Ok(());
     }

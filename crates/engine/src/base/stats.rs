@@ -158,10 +158,6 @@ counters! {
     PagesWrittenBack,
     /// Pages moved from sparse slabs of the pool into gaps.
     PagesCompacted,
-    /// Old pages of the pool packed anew by the dense codec.
-    PagesRepacked,
-    /// Bytes that this saved.
-    RepackSavedBytes,
     /// Objects in the pool when last looked at.
     PoolObjects,
     /// Their bytes.

@@ -13,7 +13,6 @@ use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::refault::Weight;
 use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY, TOO_LIKELY_WITHOUT};
 use crate::policy::write_load::WriteLoad;
-use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use std::io;
 
@@ -98,8 +97,7 @@ impl Policies {
             Place::Slot { .. } if !self.admission.comes_in_streams(page) => {
                 self.partition.found_unpacked(distance);
             }
-            Place::Pool { handle } => {
-                self.tier.note_found(Handle::from_bits(handle).tag());
+            Place::Pool { .. } => {
                 self.partition.write_back_rate().note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.found_in_pool(distance, limit_bytes, used_bytes);
@@ -133,11 +131,21 @@ impl Policies {
 
     /// Whether a page that leaves goes to the disk, if that can be written, without being
     /// offered to the pool as it is: because its chunk comes in streams, or because it would
-    /// only make another one go on that is as likely to be touched.
-    pub(crate) fn bypasses_pool(&self, page: PageNo, pool: impl FnOnce() -> PoolView) -> bool {
-        self.has(Mechanism::Admission)
-            && (self.admission.passes(page)
-                || self.admission.may_pass() && pool().is_nearly_full() && !self.is_held_for_long())
+    /// only make another one go on that is as likely to be touched. For that slots must be
+    /// plenty: as it is, it takes a whole one.
+    pub(crate) fn bypasses_pool(
+        &self,
+        page: PageNo,
+        slots_are_plenty: bool,
+        pool: impl FnOnce() -> PoolView,
+    ) -> bool {
+        let gains_too_little = || {
+            slots_are_plenty
+                && self.admission.may_pass()
+                && pool().is_nearly_full()
+                && !self.is_held_for_long()
+        };
+        self.has(Mechanism::Admission) && (self.admission.passes(page) || gains_too_little())
     }
 
     /// Whether pages stay in the pool until they are touched often enough to pay for those that
@@ -234,11 +242,11 @@ impl Policies {
         self.codec.get() == Choice::Auto
     }
 
-    /// What packs the next page, if anything does.
+    /// What packs the next page for the pool as it is, if anything does.
     #[must_use]
-    pub(crate) fn packer(&self) -> Option<Packer> {
+    pub(crate) fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(self.tier.first_try()),
+            Choice::Auto => Some(self.tier.first_try(|| pool().is_nearly_full())),
             Choice::Fixed(packer) => packer,
         }
     }
@@ -247,12 +255,5 @@ impl Policies {
     #[must_use]
     pub(crate) fn second_packer(&self) -> Option<Packer> {
         if self.chooses_codec() { self.tier.second_try() } else { None }
-    }
-
-    /// What is to pack an old object of the pool anew, before it goes on to the disk, if
-    /// anything is.
-    #[must_use]
-    pub(crate) fn repacker(&self) -> Option<Packer> {
-        self.chooses_codec().then(|| self.tier.repacker(self.partition.passed_on_ns())).flatten()
     }
 }

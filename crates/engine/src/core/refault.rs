@@ -26,7 +26,10 @@ impl Core {
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        self.stores.may_write() && self.policies.bypasses_pool(page, || self.pool_view())
+        self.stores.may_write()
+            && self
+                .policies
+                .bypasses_pool(page, self.stores.areas.have_spare(), || self.pool_view())
     }
 
     /// As [`Policies::grace`](crate::core::Policies::grace), as things are.
@@ -41,7 +44,9 @@ impl Core {
         self.policies.grace_ahead(page, is_stream, self.memory.budget.pages())
     }
 
-    fn pool_view(&self) -> PoolView {
+    /// The pool as it is.
+    #[must_use]
+    pub(crate) fn pool_view(&self) -> PoolView {
         let pool = &self.stores.pool;
         let (limit_bytes, used_bytes) = (pool.limit_bytes(), pool.used_bytes());
         PoolView { limit_bytes, used_bytes, objects: pool.objects() }

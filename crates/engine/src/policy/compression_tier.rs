@@ -1,22 +1,18 @@
-//! Which codec packs a page, where none was asked for: LZ4 on entry, zstd for what LZ4 cannot
-//! pack and for what grows old.
+//! Which codec packs a page, where none was asked for: LZ4 while the pool has room, zstd once
+//! it is full.
 //!
-//! Two generations: a page enters the pool by LZ4, which takes little time. What is oldest
-//! there, and would go on to the disk, is packed anew by zstd first, once, where the room
-//! that this makes is worth more than the time that it takes: as much less goes on, and a part
-//! of that would have been read again. Where nearly all that LZ4 packs comes to that, zstd
-//! packs at once. What LZ4 cannot pack, such as text of few kinds of letters in no order,
-//! Huffman's code may: it is tried as long as that succeeds now and then, and alone where LZ4
-//! never does.
+//! A page enters the pool by LZ4, which takes little time. Once each page that comes makes
+//! another one go on to the disk, zstd packs what comes: as much less goes on, and a part of
+//! that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
+//! in no order, Huffman's code may: it is tried as long as that succeeds now and then, and
+//! alone where LZ4 never does.
 //!
-//! (Fast on entry and dense with age, as zram's recompression does it in Linux; by cost, as
-//! in GreedyDual, N. E. Young, 1994.)
+//! (Fast first, and dense where room is short, as zram's recompression has it in Linux.)
 
-use crate::base::average::follow;
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
-use crate::codec::{Codec, Packer};
+use crate::codec::Packer;
 use softswap_sys::zstd::LITERALS_ONLY;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
 
 /// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
@@ -30,13 +26,6 @@ const BUDGET_SHARE: usize = 8;
 /// Below this likelihood zstd is tried on one page in [`PROBE_EVERY`] that LZ4 cannot pack.
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
-/// From this on, what LZ4 packs is mostly packed anew: it pays to save that.
-const MOSTLY: u32 = CERTAIN * 3 / 4;
-/// What packing an object anew is taken to need, and to leave of a KiB, until some were.
-const REPACK_NS: u64 = 12_000;
-const LEFT_OF_KIB: u64 = 700;
-/// How much one such object tells.
-const TELLS: u64 = 16;
 
 /// How dense pages are packed, and when.
 #[derive(Debug)]
@@ -45,13 +34,6 @@ pub(crate) struct CompressionTier {
     /// How likely LZ4 packs a page, and how likely the other one what LZ4 cannot.
     by_lz4: AtomicU32,
     rescued: AtomicU32,
-    /// How likely what LZ4 has packed is packed anew before it is touched.
-    grows_old: AtomicU32,
-    /// Old objects that it was not worth to pack anew: one in a while is, all the same.
-    not_worth: AtomicU32,
-    /// What packing an old object anew takes, and what is left of it.
-    repack_ns: AtomicU64,
-    left_of_kib: AtomicU64,
 }
 
 impl CompressionTier {
@@ -63,26 +45,20 @@ impl CompressionTier {
             may_be_dense: on && contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             by_lz4: AtomicU32::new(CERTAIN),
             rescued: AtomicU32::new(CERTAIN),
-            grows_old: AtomicU32::new(0),
-            not_worth: AtomicU32::new(0),
-            repack_ns: AtomicU64::new(REPACK_NS),
-            left_of_kib: AtomicU64::new(LEFT_OF_KIB),
         }
     }
 
-    /// What is to pack a page.
+    /// What is to pack a page, while each page that comes makes another one go on, or not.
     #[must_use]
-    pub(crate) fn first_try(&self) -> Packer {
+    pub(crate) fn first_try(&self, is_full: impl FnOnce() -> bool) -> Packer {
         let (lz4, rescued) = (likelihood(&self.by_lz4), likelihood(&self.rescued));
         if !self.may_be_dense {
-            Packer::Lz4
-        } else if lz4 < WORTH_TRYING && rescued >= WORTH_TRYING {
-            if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
-        } else if likelihood(&self.grows_old) >= MOSTLY {
-            if is_probe(&self.grows_old, PROBE_EVERY) { Packer::Lz4 } else { DENSE }
-        } else {
-            Packer::Lz4
+            return Packer::Lz4;
         }
+        if lz4 < WORTH_TRYING && rescued >= WORTH_TRYING && !is_probe(&self.by_lz4, PROBE_EVERY) {
+            return SECOND;
+        }
+        if is_full() { DENSE } else { Packer::Lz4 }
     }
 
     /// What is to pack a page that LZ4 could not pack, if anything is.
@@ -101,36 +77,6 @@ impl CompressionTier {
             Packer::Zstd { .. } => {}
         }
     }
-
-    /// Notes that a touched page was found in the pool, as this codec packed it.
-    pub(crate) fn note_found(&self, codec: u8) {
-        if codec == Codec::Lz4.tag() {
-            likelihood::note(&self.grows_old, false);
-        }
-    }
-
-    /// What is to pack an old object of the pool anew, before it would go on to the disk, if
-    /// anything is: `spared_ns` is spared with a page of its size that does not go on.
-    #[must_use]
-    pub(crate) fn repacker(&self, spared_ns: f64) -> Option<Packer> {
-        let gained = 1.0 - self.left_of_kib.load(Relaxed) as f64 / 1024.0;
-        let is_worth = || self.repack_ns.load(Relaxed) as f64 <= gained * spared_ns;
-        (self.may_be_dense && (is_worth() || is_probe(&self.not_worth, PROBE_EVERY)))
-            .then_some(DENSE)
-    }
-
-    /// An old object was packed anew, and has so many bytes now.
-    pub(crate) fn note_repacked(&self, old_bytes: usize, new_bytes: usize, ns: u64) {
-        likelihood::note(&self.grows_old, true);
-        // A thread that was interrupted tells nothing of the codec.
-        let ns = ns.min(4 * self.repack_ns.load(Relaxed));
-        follow(&self.repack_ns, ns, TELLS);
-        follow(
-            &self.left_of_kib,
-            (new_bytes.min(old_bytes) << 10).div_ceil(old_bytes.max(1)) as u64,
-            TELLS,
-        );
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -144,9 +90,9 @@ mod tests {
     #[test]
     fn a_small_budget_has_no_room_for_the_dense_codec() {
         let tier = CompressionTier::new(8 << 20, 13, true);
-        assert_eq!((tier.second_try(), tier.repacker(1e9)), (None, None));
+        assert_eq!(tier.second_try(), None);
         let off = CompressionTier::new(256 << 20, 13, false);
-        assert_eq!((off.second_try(), off.repacker(1e9)), (None, None));
+        assert_eq!(off.second_try(), None);
     }
 
     #[test]
@@ -163,40 +109,19 @@ mod tests {
     #[test]
     fn where_lz4_never_packs_the_other_one_is_tried_alone() {
         let tier = tier();
-        assert_eq!(tier.first_try(), Packer::Lz4);
+        assert_eq!(tier.first_try(|| false), Packer::Lz4);
         (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
-        let by_lz4 = (0..320).filter(|_| tier.first_try() == Packer::Lz4).count();
+        let by_lz4 = (0..320).filter(|_| tier.first_try(|| false) == Packer::Lz4).count();
         assert_eq!(by_lz4, 320 / PROBE_EVERY as usize);
         // Neither: then LZ4 finds out sooner.
         (0..200).for_each(|_| tier.note_tried(SECOND, false));
-        assert_eq!(tier.first_try(), Packer::Lz4);
+        assert_eq!(tier.first_try(|| false), Packer::Lz4);
     }
 
     #[test]
-    fn what_would_be_packed_anew_is_packed_densely_at_once() {
-        let tier = tier();
-        (0..200).for_each(|_| tier.note_repacked(2000, 1000, 6_000));
-        let by_lz4 = (0..320).filter(|_| tier.first_try() == Packer::Lz4).count();
-        assert_eq!(by_lz4, 320 / PROBE_EVERY as usize);
-        // Some are touched while they are young.
-        (0..20).for_each(|_| tier.note_found(Codec::Zstd.tag()));
-        assert_eq!(tier.first_try(), DENSE);
-        (0..20).for_each(|_| tier.note_found(Codec::Lz4.tag()));
-        assert_eq!(tier.first_try(), Packer::Lz4);
-    }
-
-    #[test]
-    fn old_objects_are_packed_anew_where_that_spares_more_than_it_takes() {
-        let tier = tier();
-        // A third of a page less goes on for 12 us.
-        assert_eq!(tier.repacker(50_000.0), Some(DENSE));
-        let probes = |ns| (0..320).filter(|_| tier.repacker(ns).is_some()).count();
-        assert_eq!(probes(30_000.0), 320 / PROBE_EVERY as usize);
-        // It takes half as long, and gains half.
-        (0..2000).for_each(|_| tier.note_repacked(2000, 1000, 6_000));
-        assert_eq!(probes(15_000.0), 320);
-        // Nothing is gained, however short it takes.
-        (0..2000).for_each(|_| tier.note_repacked(2000, 2000, 6_000));
-        assert_eq!(probes(1e6), 320 / PROBE_EVERY as usize);
+    fn what_comes_into_a_full_pool_is_packed_densely() {
+        assert_eq!(tier().first_try(|| true), DENSE);
+        let off = CompressionTier::new(256 << 20, 13, false);
+        assert_eq!(off.first_try(|| true), Packer::Lz4);
     }
 }

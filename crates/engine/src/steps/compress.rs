@@ -48,7 +48,7 @@ fn into_pool(
     page: PageNo,
     content: &[u8; PAGE_SIZE],
 ) -> Option<Place> {
-    let packer = core.policies.packer()?;
+    let packer = core.policies.packer(|| core.pool_view())?;
     if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
         core.policies.admission.note_passed();
         core.stats.add(Counter::PoolPassed, 1);

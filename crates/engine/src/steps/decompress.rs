@@ -23,20 +23,6 @@ pub(crate) fn pooled(
     counted(stores, unpacked)
 }
 
-/// As [`pooled`], for upkeep: the object does not count as used.
-///
-/// # Errors
-/// As [`pooled`].
-pub(crate) fn peeked(
-    stores: &Stores,
-    context: &mut Context,
-    handle: Handle,
-) -> Result<(), UnpackError> {
-    let object = |packed: &[u8]| decompress(context, handle.tag(), packed);
-    let unpacked = stores.pool.peek(handle, object).map_err(UnpackError::from).flatten();
-    counted(stores, unpacked)
-}
-
 /// Unpacks one part of what a slot holds.
 ///
 /// # Errors

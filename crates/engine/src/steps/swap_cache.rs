@@ -74,7 +74,10 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
     // What another codec packed is to be packed by that of now, which suits a full pool.
     let is_of_now = || {
         core.policies.chooses_codec()
-            || core.policies.packer().is_some_and(|packer| packer.codec().tag() == handle.tag())
+            || core
+                .policies
+                .packer(|| core.pool_view())
+                .is_some_and(|packer| packer.codec().tag() == handle.tag())
     };
     // Beyond, only those that outweigh what goes on.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;

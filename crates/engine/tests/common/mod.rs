@@ -8,6 +8,7 @@ use softswap_engine::codec::Choice;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_engine::policy::mechanism::{Mechanism, Without};
 use softswap_engine::store::io::SimDevice;
 use softswap_engine::store::swap::{Backing, Discard};
 use softswap_sys::PAGE_SIZE;
@@ -33,6 +34,7 @@ fn resolve(address: usize, is_write: bool) -> bool {
 }
 
 /// What differs between worlds.
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) memory_mib: u64,
     pub(crate) swap_mib: Option<u64>,
@@ -45,6 +47,7 @@ pub(crate) struct Setup {
     pub(crate) pool: PoolLimit,
     /// Of each transfer.
     pub(crate) latency: Duration,
+    pub(crate) without: Without,
 }
 
 impl Default for Setup {
@@ -61,7 +64,15 @@ impl Default for Setup {
             // Where it moves, counts depend on time.
             pool: PoolLimit::Percent(40),
             latency: Duration::ZERO,
+            without: Without::default(),
         }
+    }
+}
+
+impl Setup {
+    /// Where all pages are offered to the pool, and so go on from there when it is full.
+    pub(crate) fn all_offered(self) -> Setup {
+        Setup { without: self.without.and(Mechanism::Admission), ..self }
     }
 }
 
@@ -91,6 +102,7 @@ impl World {
             encrypt: setup.encrypt,
             avoid_move: setup.avoid_move,
             pool: setup.pool,
+            without: setup.without,
             ..Config::default()
         };
         let limit_bytes = setup.swap_mib.map(|mib| mib << 20);

@@ -190,15 +190,6 @@ impl Partition {
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
-    /// What a page of the pool costs that goes on to the disk: writing it, and reading it
-    /// where it is touched again.
-    #[must_use]
-    pub(crate) fn passed_on_ns(&self) -> f64 {
-        let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let reading_ns = disk_ns.saturating_sub(pool_ns) as f64 * self.write_back_rate.share_back();
-        self.costs.pass_on_ns() as f64 + reading_ns
-    }
-
     /// How likely a page that is written back is taken to come back.
     fn share_back(&self) -> f64 {
         self.write_back_rate.share_back().max(LEAST_BACK)

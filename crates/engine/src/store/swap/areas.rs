@@ -439,6 +439,12 @@ impl Areas {
         self.of(slot).0.has_spare()
     }
 
+    /// Whether slots are plenty: there is an area that works and is less than half full.
+    #[must_use]
+    pub(crate) fn have_spare(&self) -> bool {
+        self.list.iter().any(Area::has_spare)
+    }
+
     /// Whether a slot's area is one whose pages are to be brought elsewhere.
     #[must_use]
     pub(crate) fn is_leaving(&self, slot: u64) -> bool {

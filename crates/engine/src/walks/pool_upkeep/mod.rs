@@ -2,7 +2,6 @@
 //! the swap area, and what is left in sparse slabs moves together.
 
 mod objects;
-mod repack;
 mod write_back;
 mod compact;
 

@@ -16,12 +16,8 @@ pub(super) fn copy_packed<'c>(
     Some(room)
 }
 
-/// Claims a page if it is still where the pool says and nobody else has it.
-pub(super) fn claim_pooled(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
-    claim_at(core, page, |place| place == Place::Pool { handle: handle.to_bits() })
-}
-
-/// As [`claim_pooled`], or if what the pool has is a copy of a resident page.
+/// Claims a page if it is still where the pool says, or what the pool has is a copy of it, and
+/// nobody else has it.
 pub(super) fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     let bits = handle.to_bits();
     let is_copy = |place: Place| place.copy() == Some(StoredCopy::pooled(bits));

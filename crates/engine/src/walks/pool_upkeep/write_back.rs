@@ -1,8 +1,7 @@
 //! Write-back: the oldest pages of the pool go to the swap area, still compressed, several to
-//! a slot; or they stay, packed denser, where that is worth more.
+//! a slot.
 
 use super::objects::copy_packed;
-use super::repack::repack;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Counter;
 use crate::codec::MAX_PACKED_BYTES;
@@ -23,7 +22,7 @@ pub(crate) const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 
 /// Moves the oldest pages of the pool to the swap area, still compressed, several to a
-/// page where they fit. Returns how many went, or stay in less room.
+/// page where they fit. Returns how many went.
 ///
 /// The entries stay claimed while the write is under way: a page must not be
 /// changed and packed again into the same place meanwhile.
@@ -35,25 +34,23 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let slots = allocate(&core.stores, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
-    let (count, repacked) = fill_batch(core, context, batch, &mut moved);
+    let count = fill_batch(core, context, batch, &mut moved);
     let moves = Relocation { slots, moved: &mut moved[..count] };
     let gone = moves.carry_out(&core.stores, &core.policies.admission, context, &mut cluster);
     core.stats.add(Counter::PagesWrittenBack, gone as u64);
     core.policies.partition.write_back_rate().note_gone(gone as u64);
     core.policies.partition.costs().passed_on(gone as u64, thread_cpu_ns() - before_ns);
-    Ok(gone + repacked)
+    Ok(gone)
 }
 
-/// Fills a batch with the oldest pages and those beside them. Returns how many, and how many
-/// more were packed anew instead.
+/// Fills a batch with the oldest pages and those beside them. Returns how many.
 fn fill_batch(
     core: &Core,
     context: &mut Context,
     mut batch: Batch<'_>,
     moved: &mut [Option<Relocating<'static>>; WRITE_BACK_PAGES],
-) -> (usize, usize) {
-    let repacker = core.policies.repacker();
-    let (mut count, mut repacked) = (0, 0);
+) -> usize {
+    let mut count = 0;
     // Most of those asked for after the first of a slab are neighbours that are
     // in the batch already, or have left.
     for _ in 0..WRITE_BACK_PAGES {
@@ -64,13 +61,6 @@ fn fill_batch(
         let (owner, handle) = oldest[0];
         // Else its slab, which takes nothing more, would stay for it.
         swap_cache::shed_one(core, owner, handle);
-        if repacker.and_then(|packer| repack(core, context, oldest[0], packer)).is_some() {
-            repacked += 1;
-            if repacked == BATCH_PAGES {
-                break;
-            }
-            continue;
-        }
         let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may name any owner.
         let end = (first + GROUP_PAGES as u64).min(core.memory.window.pages() as u64);
@@ -87,11 +77,11 @@ fn fill_batch(
             if count == moved.len() || batch.is_full {
                 // Perhaps it has no place in this batch any more.
                 core.stores.pool.return_oldest(handle);
-                return (count, repacked);
+                return count;
             }
         }
     }
-    (count, repacked)
+    count
 }
 
 /// A bounce buffer that is being filled with pages of the pool.
