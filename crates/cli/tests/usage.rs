@@ -170,6 +170,16 @@ fn a_missing_library_is_said_with_the_places_looked_at() {
 }
 
 #[test]
+fn a_recording_goes_over_no_file_that_holds_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("precious");
+    std::fs::write(&file, "precious things").unwrap();
+    let text = message(run(dir.path()).env("SOFTSWAP_RECORD", &file).arg("true"), 125);
+    assert_says(&text, &["SOFTSWAP_RECORD", "exists", "not there yet"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
+}
+
+#[test]
 fn help_and_version_go_to_stdout() {
     for (args, part) in [
         (vec!["--help"], "Exit status"),

@@ -109,6 +109,10 @@ fn bring_up(config: &Config) -> Result<bool, String> {
     if backing.is_empty() {
         return Ok(false);
     }
+    // The file is the first process's, whatever that becomes by exec: another one that it
+    // starts would begin the recording again.
+    let record = if is_first { config.record.clone() } else { String::new() };
+    let config = &Config { record, ..config.clone() };
     let engine = Engine::start(config, backing, stats).map_err(|e| e.to_string())?;
     growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
     if exemption::is_in_force() {

@@ -128,12 +128,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Into a new file.
+    /// Into a new file, or over an earlier recording.
     ///
     /// # Errors
-    /// When it cannot be made or mapped.
+    /// When it cannot be made or mapped, or holds something else.
     pub(crate) fn create(path: &Path) -> io::Result<Recorder> {
-        let words = shared::map_new_file(path, WORDS)?;
+        let words = shared::map_new_file(path, WORDS, MAGIC)?;
         words[0].store(MAGIC, Relaxed);
         Ok(Recorder { words, is_on: AtomicBool::new(true), cpu_ns: AtomicU64::new(0) })
     }
@@ -226,5 +226,21 @@ mod tests {
         let left = Event::Left { page: 3, lz4_bytes: 100, zstd_bytes: 4096 };
         assert_eq!(Event::from_word(words[3]), Some(left));
         assert!(Recorder::create(Path::new("/no/such/dir/x")).is_err());
+    }
+
+    #[test]
+    fn only_a_recording_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("some.rec");
+        Recorder::create(&path).unwrap().filled(1);
+        Recorder::create(&path).unwrap().stop();
+        let words = std::fs::read(&path).unwrap();
+        assert!(words.starts_with(b"softrec1") && words[8..24] == [0; 16], "it begins again");
+        for content in ["", "short", "root:x:0:0:root:/root:/bin/sh\n"] {
+            std::fs::write(&path, content).unwrap();
+            let refused = Recorder::create(&path).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content, "left as it was");
+        }
     }
 }

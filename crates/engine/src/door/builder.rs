@@ -85,7 +85,9 @@ pub enum StartError {
     #[error(transparent)]
     Key(#[from] NoKey),
     /// No file for what is touched.
-    #[error("cannot write down what is touched ({0}); choose another file")]
+    #[error(
+        "SOFTSWAP_RECORD: cannot write down what is touched ({0}); name a file that is not there yet"
+    )]
     Recording(#[source] io::Error),
     /// No memory for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]

@@ -9,7 +9,10 @@ use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Makes `words` shared words of zero; the descriptor is close-on-exec.
@@ -51,12 +54,26 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
 }
 
 /// Makes a file of `words` words of zero and maps it, for the life of the process: what is
-/// stored there stays in the file, however the process ends.
+/// stored there stays in the file, however the process ends. A file that is there is written
+/// over only where it begins with `magic`, as an earlier one of the kind does; any other is
+/// refused (EEXIST) and left as it is.
 ///
 /// Nobody else must shorten the file meanwhile: the process would end.
-pub fn map_new_file(path: &std::path::Path, words: usize) -> io::Result<&'static [AtomicU64]> {
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'static [AtomicU64]> {
+    let mut options = OpenOptions::new();
+    let file = match options.read(true).write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            let mut first = [0; 8];
+            let read = file.read_at(&mut first, 0)?;
+            if !file.metadata()?.is_file() || read < 8 || u64::from_le_bytes(first) != magic {
+                return Err(error);
+            }
+            file.set_len(0)?;
+            file
+        }
+        opened => opened?,
+    };
     let len = words * 8;
     file.set_len(len as u64)?;
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
