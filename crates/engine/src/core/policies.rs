@@ -10,11 +10,14 @@ use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
-use crate::policy::refault::Weight;
-use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY, TOO_LIKELY_WITHOUT};
+use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY};
 use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
+
+/// A page that leaves now is so many times as likely to be touched soon as those that are the
+/// oldest in the pool: with less, programs pay whose memory has hot and cold pages.
+const NEWCOMERS: f64 = 8.0;
 
 /// What a batch of pages that leave came to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -154,27 +157,19 @@ impl Policies {
         let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let share_held = self.partition.write_back_rate().share_held();
-        share_held * spared_ns
+        NEWCOMERS * share_held * spared_ns
             >= self.admission.pack_ns() as f64
                 + (1.0 - share_held) * self.partition.costs().pass_on_ns() as f64
     }
 
-    /// Heat of a page that was touched and is to come in from `place`, by what that
-    /// costs, while so many are resident: if it `is_shared` with others, which come in the
-    /// same stream, as the average.
+    /// Heat of a page that was touched and is to come in from `place`, while so many are
+    /// resident.
     #[must_use]
-    pub(crate) fn grace(
-        &self,
-        page: PageNo,
-        place: Place,
-        (is_shared, resident): (bool, usize),
-    ) -> u8 {
+    pub(crate) fn grace(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
             return self.clock.heat_of_new(page);
         }
-        let is_even = is_shared || !self.has(Mechanism::CostWeight);
-        let weight = if is_even { Weight::EVEN } else { self.partition.weight(place) };
-        self.clock.heat_of_refault(page, resident, weight)
+        self.clock.heat_of_refault(page, resident)
     }
 
     /// Heat of a page that has come in with another one. In a stream it will be
@@ -185,7 +180,7 @@ impl Policies {
         if !is_stream {
             return PREFETCHED;
         }
-        self.clock.heat_of_refault(page, resident, Weight::EVEN)
+        self.clock.heat_of_refault(page, resident)
     }
 
     /// How often pages known not to pack are met before they grow colder ([`Grace::times`]).
@@ -215,14 +210,8 @@ impl Policies {
             is_promising(comes_soon, TOO_LIKELY)
                 && (is_touched || is_promising(!comes_soon, TOO_LIKELY))
         };
-        let is_worth_protection = || {
-            is_touched
-                && self.has(Mechanism::Protection)
-                && is_promising(comes_soon, TOO_LIKELY_WITHOUT)
-        };
         match is_room && self.has(mechanism) {
             true if is_worth_a_copy() => Stays::Copy,
-            false if is_worth_protection() => Stays::Protection,
             _ => Stays::Nothing,
         }
     }

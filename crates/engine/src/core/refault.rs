@@ -34,8 +34,8 @@ impl Core {
 
     /// As [`Policies::grace`](crate::core::Policies::grace), as things are.
     #[must_use]
-    pub(crate) fn grace(&self, page: PageNo, place: Place, is_shared: bool) -> u8 {
-        self.policies.grace(page, place, (is_shared, self.memory.budget.pages()))
+    pub(crate) fn grace(&self, page: PageNo, place: Place) -> u8 {
+        self.policies.grace(page, place, self.memory.budget.pages())
     }
 
     /// As [`Policies::grace_ahead`](crate::core::Policies::grace_ahead), as things are.

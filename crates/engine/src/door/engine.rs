@@ -148,13 +148,6 @@ impl Engine {
         self.core.policies.stored_copies.pooled()
     }
 
-    /// Resident pages that nobody has written since they came in, of which there is no
-    /// copy.
-    #[must_use]
-    pub fn protected_without_copy(&self) -> usize {
-        self.core.policies.stored_copies.without()
-    }
-
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {

@@ -17,7 +17,7 @@
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
 use crate::policy::grace::Grace;
-use crate::policy::refault::{FRESH, Refaults, Weight};
+use crate::policy::refault::{FRESH, Refaults};
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,11 +38,11 @@ pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 ///
 /// ```
 /// use softswap_engine::policy::clock::Clock;
-/// use softswap_engine::policy::refault::{FRESH, Weight};
+/// use softswap_engine::policy::refault::FRESH;
 /// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
 /// assert_eq!(clock.heat_of_new(7), FRESH);
 /// clock.note_eviction(7);
-/// assert!(clock.heat_of_refault(7, 1 << 10, Weight::EVEN) >= FRESH);
+/// assert!(clock.heat_of_refault(7, 1 << 10) >= FRESH);
 /// ```
 #[derive(Debug)]
 pub struct Clock {
@@ -93,10 +93,9 @@ impl Clock {
         FRESH
     }
 
-    /// Heat of a page that comes back while so many are resident, by what bringing it
-    /// back costs. Whoever asks has claimed it.
-    pub fn heat_of_refault(&self, page: PageNo, resident: usize, weight: Weight) -> u8 {
-        let heat = self.refaults.grant(page, resident, self.warm(), weight);
+    /// Heat of a page that comes back while so many are resident. Whoever asks has claimed it.
+    pub fn heat_of_refault(&self, page: PageNo, resident: usize) -> u8 {
+        let heat = self.refaults.grant(page, resident, self.warm());
         if heat > FRESH {
             self.warm.fetch_add(1, Relaxed);
             self.warmed.fetch_add(1, Relaxed);
@@ -346,7 +345,7 @@ mod tests {
         page: PageNo,
     ) -> u8 {
         clock.note_eviction(page);
-        let heat = clock.heat_of_refault(page, 100, Weight::EVEN);
+        let heat = clock.heat_of_refault(page, 100);
         space.touch(page);
         space.add_resident(page, 1);
         pages.claim(page).publish(Place::resident(heat));

@@ -116,7 +116,6 @@ impl Grace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::page::StoredCopy;
 
     const PRICES_NS: (u64, u64) = (20_000, 80_000);
 
@@ -209,7 +208,6 @@ mod tests {
         assert!(!Grace::is_unpacked(shared) && !Grace::is_unpacked(copy(shared)));
         let pooled = Place::Pool { handle: 0 };
         assert!(!Grace::is_unpacked(pooled) && !Grace::is_unpacked(copy(pooled)));
-        let nowhere = Place::Resident { heat: 1, copy: Some(StoredCopy::Nowhere) };
-        assert!(!Grace::is_unpacked(nowhere) && !Grace::is_unpacked(Place::resident(1)));
+        assert!(!Grace::is_unpacked(Place::resident(1)));
     }
 }

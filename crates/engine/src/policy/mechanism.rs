@@ -37,8 +37,6 @@ macro_rules! mechanisms {
 mechanisms! {
     /// Without it all pages that come back have the grace of a fresh one.
     RefaultDistance = "refault_distance";
-    /// Without it all pages cost the same to bring back.
-    CostWeight = "cost_weight";
     /// Without it the clock does not pass over pages that do not pack.
     PassingOver = "passing_over";
     /// Without it all pages are offered to the pool.
@@ -65,8 +63,6 @@ mechanisms! {
     SwapCache = "swap_cache";
     /// Without it pages that come from the pool keep no copy there.
     PoolCopies = "pool_copies";
-    /// Without it pages that have no copy are not protected.
-    Protection = "protection";
     /// Without it only background reclaim keeps free memory at its watermark.
     KeepRoom = "keep_room";
     /// Without it a first touch brings one page.

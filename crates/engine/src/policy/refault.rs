@@ -10,10 +10,6 @@
 //! a loop over more than there is room for, of which each page is back after the
 //! same time, some stay and the others pass by, instead of all of them leaving
 //! just before they are needed.
-//!
-//! Where some pages cost more to bring back than others do, more may leave before they
-//! are late, and they rise faster (after GreedyDual, N. E. Young, 1994): a page that does
-//! not pack is read from the disk, and worth several that are unpacked.
 
 use crate::base::page::{MAX_HEAT, PageNo};
 use softswap_sys::PAGE_SIZE;
@@ -43,49 +39,6 @@ const MARKS_SHARE: usize = 32;
 /// Marks in a page of memory.
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
-
-/// What it costs to bring a page back, beside what that costs on average.
-///
-/// ```
-/// use softswap_engine::policy::{clock::Clock, refault::Weight};
-/// let clock = Clock::new(1 << 18, 1 << 10).unwrap();
-/// clock.note_eviction(7);
-/// // From a pool in which all pages cost the same.
-/// let _heat = clock.heat_of_refault(7, 1 << 10, Weight::EVEN);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weight {
-    /// For this page.
-    pub(crate) price_ns: u64,
-    /// On average.
-    pub(crate) average_ns: u64,
-    /// For the page that this one competes with for memory: no less than its own.
-    pub(crate) rival_ns: u64,
-}
-
-impl Weight {
-    /// That of a page which costs what all others do.
-    pub const EVEN: Weight = Weight { price_ns: 1, average_ns: 1, rival_ns: 1 };
-
-    /// Whether a page is back soon that is so after `most` others have left, did it cost
-    /// what all do.
-    fn is_soon(self, distance: u64, most: usize) -> bool {
-        distance.saturating_mul(self.average_ns) < self.price_ns.saturating_mul(most as u64)
-    }
-
-    /// By how much its standing rises when it is back soon.
-    fn rise(self) -> usize {
-        (self.price_ns / self.average_ns.max(1)).max(1) as usize
-    }
-
-    /// What it has of so much grace, all of which its rival would have.
-    fn share(self, grace: u8) -> u8 {
-        if self.price_ns >= self.rival_ns {
-            return grace;
-        }
-        (u64::from(grace).saturating_mul(self.price_ns) / self.rival_ns) as u8
-    }
-}
 
 /// When pages left, and their standing.
 #[derive(Debug)]
@@ -142,18 +95,18 @@ impl Refaults {
     /// The grace of a page that comes back while so many pages are resident, and
     /// so many of them warm. A page without a mark is like a fresh one.
     #[must_use]
-    pub(crate) fn grant(&self, page: PageNo, resident: usize, warm: usize, weight: Weight) -> u8 {
+    pub(crate) fn grant(&self, page: PageNo, resident: usize, warm: usize) -> u8 {
         let Some(distance) = self.distance(page) else { return FRESH };
         let mark = &self.marks[page as usize];
         let seen = u64::from(mark.load(Relaxed));
-        let is_soon = weight.is_soon(distance, REACH * resident.saturating_sub(warm));
+        let is_soon = distance < (REACH * resident.saturating_sub(warm)) as u64;
         let had = (seen >> TIME_BITS) as usize;
         let most = GRANTS.len() - 1;
-        let has = if is_soon { (had + weight.rise()).min(most) } else { had.saturating_sub(1) };
+        let has = if is_soon { (had + 1).min(most) } else { had.saturating_sub(1) };
         if has != had {
             mark.store((seen % TIMES) as u16 | (has as u16) << TIME_BITS, Relaxed);
         }
-        weight.share(GRANTS[has])
+        GRANTS[has]
     }
 
     /// Whether a page has standing: it came back soon the last time, or the more
@@ -230,7 +183,7 @@ mod tests {
         ] {
             refaults.note_eviction(7);
             leave(&refaults, left);
-            assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), expected);
+            assert_eq!(refaults.grant(7, RESIDENT, 0), expected);
         }
     }
 
@@ -241,7 +194,7 @@ mod tests {
             refaults.forget(7);
             refaults.note_eviction(7);
             leave(&refaults, left);
-            refaults.grant(7, RESIDENT, warm, Weight::EVEN)
+            refaults.grant(7, RESIDENT, warm)
         };
         assert_eq!((back_after(5000, 1280), back_after(5200, 1280)), (3, 0));
         assert_eq!((back_after(1000, 2304), back_after(1100, 2304)), (3, 0));
@@ -249,42 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_to_bring_back_may_be_later_and_rises_faster() {
-        let back_after = |left: u64, price_ns: u64| {
-            let refaults = refaults();
-            refaults.note_eviction(7);
-            leave(&refaults, left);
-            let weight = Weight { price_ns, average_ns: 100, rival_ns: price_ns };
-            refaults.grant(7, RESIDENT, 0, weight)
-        };
-        assert_eq!((back_after(10_000, 100), back_after(11_000, 100)), (3, 0));
-        assert_eq!((back_after(5000, 50), back_after(6000, 50)), (3, 0));
-        assert_eq!((back_after(20_000, 250), back_after(26_000, 250)), (7, 0));
-        assert_eq!((back_after(0, 300), back_after(0, 100_000)), (MAX_HEAT, MAX_HEAT));
-        // Nothing overflows, and nothing is divided by nothing.
-        assert_eq!((back_after(11_000, u64::MAX), back_after(0, 0)), (MAX_HEAT, 0));
-    }
-
-    #[test]
-    fn beside_what_costs_more_a_page_has_its_share_of_grace() {
-        let refaults = refaults();
-        let grant = |price_ns: u64, rival_ns: u64| {
-            refaults.note_eviction(7);
-            refaults.grant(7, RESIDENT, 0, Weight { price_ns, average_ns: 20, rival_ns })
-        };
-        assert_eq!([grant(20, 20), grant(20, 80), grant(20, 80)], [3, 1, MAX_HEAT / 4]);
-        assert_eq!((grant(20, 20), grant(20, 10), grant(20, 0)), (MAX_HEAT, MAX_HEAT, MAX_HEAT));
-        assert_eq!(grant(20, u64::MAX), 0);
-    }
-
-    #[test]
     fn a_page_that_was_forgotten_begins_anew() {
         let refaults = refaults();
         refaults.note_eviction(7);
-        assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), 3);
+        assert_eq!(refaults.grant(7, RESIDENT, 0), 3);
         refaults.forget(7);
         refaults.note_eviction(7);
-        assert_eq!(refaults.grant(7, RESIDENT, 0, Weight::EVEN), 3);
+        assert_eq!(refaults.grant(7, RESIDENT, 0), 3);
     }
 
     #[test]
@@ -304,8 +228,8 @@ mod tests {
         let far = |at: u64| at * MARKS as u64;
         (0..500).for_each(|at| refaults.note_eviction(far(at)));
         assert_eq!(refaults.metadata_bytes(), RESIDENT / MARKS_SHARE * PAGE_SIZE);
-        assert_eq!(refaults.grant(far(10), RESIDENT, 0, Weight::EVEN), 3);
-        assert_eq!(refaults.grant(far(400), RESIDENT, 0, Weight::EVEN), FRESH);
+        assert_eq!(refaults.grant(far(10), RESIDENT, 0), 3);
+        assert_eq!(refaults.grant(far(400), RESIDENT, 0), FRESH);
         refaults.forget(far(400));
     }
 
@@ -317,13 +241,10 @@ mod tests {
     }
 
     impl Model {
-        /// Of a page that costs so many times what all do.
-        fn grant(&mut self, page: PageNo, (resident, warm): (usize, usize), times: f64) -> u8 {
+        fn grant(&mut self, page: PageNo, (resident, warm): (usize, usize)) -> u8 {
             let (when, soon) = self.pages.entry(page).or_default();
-            let limit = (REACH * resident.saturating_sub(warm)) as f64 * times;
-            let is_soon = ((self.left - *when) as f64) < limit;
-            let rise = times.max(1.0) as usize;
-            *soon = if is_soon { (*soon + rise).min(3) } else { soon.saturating_sub(1) };
+            let is_soon = self.left - *when < (REACH * resident.saturating_sub(warm)) as u64;
+            *soon = if is_soon { (*soon + 1).min(3) } else { soon.saturating_sub(1) };
             GRANTS[*soon]
         }
     }
@@ -331,15 +252,15 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Leave(PageNo),
-        Grant(PageNo, (usize, usize), u64),
+        Grant(PageNo, (usize, usize)),
         Forget(PageNo),
     }
 
     fn steps() -> impl Strategy<Value = Step> {
         prop_oneof![
             6 => (0..40u64).prop_map(Step::Leave),
-            3 => (0..40u64, (0..60usize, 0..60usize), 1..20u64)
-                .prop_map(|(page, memory, quarters)| Step::Grant(page, memory, quarters)),
+            3 => (0..40u64, (0..60usize, 0..60usize))
+                .prop_map(|(page, memory)| Step::Grant(page, memory)),
             1 => (0..40u64).prop_map(Step::Forget),
         ]
     }
@@ -359,11 +280,10 @@ mod tests {
                         model.pages.entry(page).or_default().0 = model.left;
                         model.left += 1;
                     }
-                    Step::Grant(page, memory, quarters) => {
-                        let weight = Weight { price_ns: quarters, average_ns: 4, rival_ns: quarters };
+                    Step::Grant(page, memory) => {
                         prop_assert_eq!(
-                            refaults.grant(page, memory.0, memory.1, weight),
-                            model.grant(page, memory, quarters as f64 / 4.0)
+                            refaults.grant(page, memory.0, memory.1),
+                            model.grant(page, memory)
                         );
                     }
                     Step::Forget(page) => {
@@ -381,9 +301,9 @@ mod tests {
         leave(&refaults, TIMES * 10 - 50);
         refaults.note_eviction(7);
         leave(&refaults, 150);
-        assert_eq!(refaults.grant(7, 100, 0, Weight::EVEN), 3);
+        assert_eq!(refaults.grant(7, 100, 0), 3);
         refaults.note_eviction(7);
         leave(&refaults, 600);
-        assert_eq!(refaults.grant(7, 100, 0, Weight::EVEN), 0, "not before it went round");
+        assert_eq!(refaults.grant(7, 100, 0), 0, "not before it went round");
     }
 }

@@ -12,9 +12,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Above this, copies are not kept: storing a page costs more than a fault, so
 /// that one of five that stays unchanged pays for the others.
 pub(crate) const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
-/// Above this, pages of which no copy is kept are not protected: a flush that is
-/// saved costs less than a fault.
-pub(crate) const TOO_LIKELY_WITHOUT: u32 = CERTAIN / 4;
 /// One in so many pages is tried all the same: chunks change their use.
 const PROBE_EVERY: u32 = 16;
 /// Below this, unchanged pages are not offered to the pool.
@@ -35,8 +32,6 @@ pub(crate) struct StoredCopies {
     /// Those in the pool, and their bytes.
     pub(crate) pooled: AtomicUsize,
     pub(crate) pooled_bytes: AtomicUsize,
-    /// Protected pages that have none.
-    pub(crate) without: AtomicUsize,
     /// How likely the pool takes a page that has a copy, above that a count of
     /// those that it was not offered.
     packed: AtomicU32,
@@ -55,7 +50,6 @@ impl StoredCopies {
             count: AtomicUsize::new(0),
             pooled: AtomicUsize::new(0),
             pooled_bytes: AtomicUsize::new(0),
-            without: AtomicUsize::new(0),
             packed: AtomicU32::new(CERTAIN),
             next: AtomicU64::new(0),
         })
@@ -71,12 +65,6 @@ impl StoredCopies {
     #[must_use]
     pub(crate) fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
-    }
-
-    /// Resident pages that are protected and have none.
-    #[must_use]
-    pub(crate) fn without(&self) -> usize {
-        self.without.load(Relaxed)
     }
 
     /// Whether the pool may keep a copy of so many bytes more, by what all of them take of a
@@ -126,9 +114,7 @@ impl StoredCopies {
 pub(crate) enum Stays {
     /// Nothing: the page may be written.
     Nothing,
-    /// That nobody writes it unnoticed.
-    Protection,
-    /// So, and its copy, too.
+    /// Its copy, and that nobody writes the page unnoticed.
     Copy,
 }
 
@@ -138,7 +124,6 @@ impl Stays {
     pub(crate) fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
             Stays::Nothing => None,
-            Stays::Protection => Some(StoredCopy::Nowhere),
             Stays::Copy => place.to_copy(),
         }
     }
@@ -180,19 +165,6 @@ mod tests {
         assert!(kept_of(&copies, 100) == 100);
         (0..1000).for_each(|at| copies.note(3, false, at % 20 != 0));
         assert!(kept_of(&copies, 100) < 20);
-    }
-
-    #[test]
-    fn without_a_copy_one_written_page_in_three_is_too_many() {
-        let copies = StoredCopies::new(4096).unwrap();
-        let protected = |copies: &StoredCopies| {
-            (0..160).filter(|_| copies.is_promising(3, false, TOO_LIKELY_WITHOUT)).count()
-        };
-        (0..1000).for_each(|at| copies.note(3, false, at % 8 == 0));
-        assert_eq!(protected(&copies), 160);
-        (0..1000).for_each(|at| copies.note(3, false, at % 3 == 0));
-        assert_eq!(protected(&copies), 10, "one in 16 is tried");
-        assert_eq!(kept_of(&copies, 160), 160, "with a copy it still pays");
     }
 
     #[test]

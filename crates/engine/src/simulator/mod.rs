@@ -305,8 +305,7 @@ impl Simulation {
         } else {
             self.policies.note_waited_for(page, place);
         }
-        let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
-        let heat = self.policies.grace(page, place, (is_shared, self.resident));
+        let heat = self.policies.grace(page, place, self.resident);
         let stays = self.stays(page, (place, access), true);
         let tier = self.fetch(place);
         let prices_ns = self.policies.partition.costs().faults_ns();
@@ -391,10 +390,6 @@ impl Simulation {
         let copies = &mut self.policies.stored_copies;
         match copy {
             None => self.free(place),
-            Some(StoredCopy::Nowhere) => {
-                *copies.without.get_mut() += 1;
-                self.free(place);
-            }
             Some(StoredCopy::Pool { .. }) => {
                 *copies.pooled.get_mut() += 1;
                 if let Place::Pool { handle } = place {
@@ -443,10 +438,6 @@ impl Simulation {
                 let handle = self.pool.handle_of(object)?;
                 *copies.pooled_bytes.get_mut() -= handle.packed_bytes();
                 Some(Place::Pool { handle: handle.to_bits() })
-            }
-            StoredCopy::Nowhere => {
-                *copies.without.get_mut() -= 1;
-                None
             }
         }
     }

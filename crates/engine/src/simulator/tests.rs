@@ -68,7 +68,7 @@ fn pages_given_up_are_nowhere() {
     simulation.gone(0..5000);
     assert_eq!((simulation.resident, simulation.slots.len(), simulation.pool.objects()), (0, 0, 0));
     let copies = &simulation.policies.stored_copies;
-    assert_eq!((copies.count(), copies.pooled(), copies.without()), (0, 0, 0));
+    assert_eq!((copies.count(), copies.pooled()), (0, 0));
     simulation.forget_figures();
     assert_eq!(skip_about(&mut simulation, 1000, 0, HALF).zero_faults, 1000);
 }

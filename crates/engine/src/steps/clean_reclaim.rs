@@ -106,7 +106,6 @@ fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
         }
         // What is in DRAM is the better one if the pool's is damaged.
         StoredCopy::Pool { .. } => swap_cache::is_sound(&core.stores, copy),
-        StoredCopy::Nowhere => false,
     }
 }
 

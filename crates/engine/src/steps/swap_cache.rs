@@ -6,10 +6,6 @@
 //! the protection is lifted, and the copy, which is out of date from then on, is
 //! given up. What nobody wrote is dropped when it leaves.
 //!
-//! Where there is no room for its copy, or not any more, a page that is likely to stay
-//! as it is stays protected all the same: with others like it, it can leave for one TLB
-//! shootdown, where one that may be written costs a shootdown alone.
-//!
 //! Keeping a copy costs a fault if the page is written after all, and a slot or
 //! some DRAM in any case. So each chunk of pages remembers what became of its
 //! copies, apart for pages that come back soon, which are touched often enough to
@@ -19,12 +15,11 @@
 //! than what goes on to the disk for it.
 
 use crate::base::access::Access;
-use crate::base::likelihood::likelihood;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::{Counter, Stats};
 use crate::core::{Core, Stores};
 use crate::policy::partition::NEARLY_FULL_PERCENT;
-use crate::policy::stored_copies::{Stays, TOO_LIKELY_WITHOUT};
+use crate::policy::stored_copies::Stays;
 use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -38,7 +33,7 @@ const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
 /// What is to stay of a page that comes in from `place`. One that `is_touched` has been
 /// given its grace, which tells of which kind it is; of those that come along nobody
-/// knows, and they often leave as neighbours, so without a copy they are not protected.
+/// knows.
 #[must_use]
 pub(crate) fn stays(
     core: &Core,
@@ -101,10 +96,6 @@ pub(crate) fn outweigh(core: &Core) -> bool {
 pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
     let copy = stays.copy_of(place);
     match (copy, place) {
-        (Some(StoredCopy::Nowhere), _) => {
-            core.policies.stored_copies.without.fetch_add(1, Relaxed);
-            core.stores.free(place);
-        }
         (Some(_), Place::Pool { handle }) => {
             let bytes = Handle::from_bits(handle).packed_bytes();
             core.policies.stored_copies.pooled.fetch_add(1, Relaxed);
@@ -143,10 +134,6 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
             let _ = core.policies.stored_copies.pooled_bytes.fetch_update(Relaxed, Relaxed, less);
             Some(Place::Pool { handle: handle.to_bits() })
         }
-        StoredCopy::Nowhere => {
-            core.policies.stored_copies.without.fetch_sub(1, Relaxed);
-            None
-        }
     }
 }
 
@@ -172,7 +159,6 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     match copy {
         StoredCopy::Slot(_) => stats.add(in_slot, 1),
         StoredCopy::Pool { .. } => stats.add(in_pool, 1),
-        StoredCopy::Nowhere => {}
     }
 }
 
@@ -223,22 +209,18 @@ pub(crate) fn renamed(at: Place, new: Handle) -> Place {
 }
 
 /// Gives the copy of a resident page up, if it has one that `unwanted` names and nobody
-/// has the page. It stays protected if it is likely to be left as it is. True when it did.
+/// has the page. True when it did.
 pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
     let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
-    if seen.is_busy() || copy == StoredCopy::Nowhere || !unwanted(copy) {
+    if seen.is_busy() || !unwanted(copy) {
         return false;
     }
     let Some(claim) = core.memory.pages.try_claim(page, seen) else { return false };
-    let chunk = core.policies.stored_copies.chunk(page, core.policies.clock.comes_soon(page));
-    let stays_protected = likelihood(chunk) < TOO_LIKELY_WITHOUT;
-    if !stays_protected && core.memory.window.allow_writes(page).is_err() {
+    if core.memory.window.allow_writes(page).is_err() {
         return false;
     }
-    core.policies.stored_copies.without.fetch_add(usize::from(stays_protected), Relaxed);
-    let copy_now = stays_protected.then_some(StoredCopy::Nowhere);
-    claim.publish(Place::Resident { heat, copy: copy_now });
+    claim.publish(Place::resident(heat));
     give_up(core, copy);
     true
 }
@@ -297,8 +279,7 @@ pub(crate) fn forget_all(core: &Core) {
     let high = core.memory.space.high();
     let mut page = core.memory.space.next_resident(0..high);
     let copies = &core.policies.stored_copies;
-    let protected = || copies.count() + copies.pooled() + copies.without();
-    while page < high && protected() > 0 {
+    while page < high && copies.count() + copies.pooled() > 0 {
         let claim = core.memory.pages.claim(page);
         if let Place::Resident { heat, copy: Some(copy) } = claim.before().place() {
             claim.publish(Place::resident(heat));

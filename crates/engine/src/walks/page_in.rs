@@ -184,9 +184,8 @@ fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch
     } else {
         core.policies.note_waited_for(page, place);
     }
-    let is_shared = place.in_slot().is_some() && (is_stream || touch != Touch::Alone);
     // In this order: whether a copy stays is asked of a page that has its grace.
-    let heat = core.grace(page, place, is_shared);
+    let heat = core.grace(page, place);
     let stays = swap_cache::stays(core, page, place, access, true);
     (Wanted { page, access, stays, window, may_read_offsets, is_stream }, heat)
 }

@@ -6,7 +6,7 @@ use softswap_engine::base::page::{Claim, PageNo, PageTable, Place};
 use softswap_engine::memory::address_space::AddressSpace;
 use softswap_engine::policy::clock::{Clock, PREFETCHED};
 use softswap_engine::policy::prefetch::readahead;
-use softswap_engine::policy::refault::{FRESH, Weight};
+use softswap_engine::policy::refault::FRESH;
 use softswap_engine::store::standby::Standby;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_u64};
@@ -104,7 +104,7 @@ impl Memory {
     fn grace(&self, page: PageNo) -> u8 {
         match self.grants {
             Grants::None => FRESH,
-            Grants::Refaults => self.clock.heat_of_refault(page, self.resident, Weight::EVEN),
+            Grants::Refaults => self.clock.heat_of_refault(page, self.resident),
         }
     }
 

@@ -19,9 +19,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 /// Mechanisms by which touches would stay unseen, or some longer than others.
-const OFF: [Mechanism; 8] = [
+const OFF: [Mechanism; 7] = [
     Mechanism::RefaultDistance,
-    Mechanism::CostWeight,
     Mechanism::PassingOver,
     Mechanism::Readahead,
     Mechanism::FaultReadahead,

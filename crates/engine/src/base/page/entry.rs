@@ -17,7 +17,6 @@ pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
 pub(super) const PINS: u64 = 0xffff << PIN_SHIFT;
 const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
 const COPY_BITS: u32 = SLOT_BITS + 4;
-const NO_COPY: u64 = (1 << COPY_BITS) - 1;
 /// The upper bits of a handle of the pool's, so many, say which object it is.
 pub(crate) const OBJECT_BITS: u32 = 34;
 const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
@@ -101,9 +100,6 @@ pub enum StoredCopy {
         /// Which object: a handle's upper [`OBJECT_BITS`] bits.
         object: u64,
     },
-    /// Nowhere, or not any more; but the page is still unchanged since it came, and
-    /// write-protected.
-    Nowhere,
 }
 
 /// Where in the swap area a copy lies.
@@ -144,13 +140,12 @@ impl SlotCopy {
         if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
     }
 
-    fn bits(copy: Option<SlotCopy>) -> u64 {
-        copy.map_or(NO_COPY, |SlotCopy { slot, part }| slot | u64::from(part) << SLOT_BITS)
+    fn bits(self) -> u64 {
+        self.slot | u64::from(self.part) << SLOT_BITS
     }
 
-    fn from_bits(bits: u64) -> Option<SlotCopy> {
-        let copy = SlotCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 };
-        (bits != NO_COPY).then_some(copy)
+    fn from_bits(bits: u64) -> SlotCopy {
+        SlotCopy { slot: bits & (SLOT_LIMIT - 1), part: (bits >> SLOT_BITS) as u8 }
     }
 }
 
@@ -166,15 +161,14 @@ impl StoredCopy {
     pub(crate) fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
-            StoredCopy::Pool { .. } | StoredCopy::Nowhere => None,
+            StoredCopy::Pool { .. } => None,
         }
     }
 
     fn bits(self) -> u64 {
         let (mark, bits) = match self {
-            StoredCopy::Slot(copy) => (PROTECTED, SlotCopy::bits(Some(copy))),
+            StoredCopy::Slot(copy) => (PROTECTED, copy.bits()),
             StoredCopy::Pool { object } => (PROTECTED | COPY_IN_POOL, object),
-            StoredCopy::Nowhere => (PROTECTED, SlotCopy::bits(None)),
         };
         mark | bits << RESIDENT_COPY_SHIFT
     }
@@ -182,9 +176,7 @@ impl StoredCopy {
     fn from_bits(bits: u64) -> Option<StoredCopy> {
         let copy = bits >> RESIDENT_COPY_SHIFT;
         match bits & (PROTECTED | COPY_IN_POOL) {
-            PROTECTED => {
-                Some(SlotCopy::from_bits(copy).map_or(StoredCopy::Nowhere, StoredCopy::Slot))
-            }
+            PROTECTED => Some(StoredCopy::Slot(SlotCopy::from_bits(copy))),
             marks if marks & PROTECTED != 0 => Some(StoredCopy::Pool { object: copy }),
             _ => None,
         }

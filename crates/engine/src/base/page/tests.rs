@@ -15,7 +15,6 @@ fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
     proptest::option::of(prop_oneof![
         slot_copies().prop_map(StoredCopy::Slot),
         (0..PAYLOAD_LIMIT).prop_map(StoredCopy::pooled),
-        Just(StoredCopy::Nowhere),
     ])
 }
 

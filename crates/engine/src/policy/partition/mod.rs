@@ -28,8 +28,6 @@ mod object_ages;
 mod cusum;
 mod fault_costs;
 
-use crate::base::page::Place;
-use crate::policy::refault::Weight;
 use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
 use fault_costs::WHOLE;
@@ -47,9 +45,6 @@ const EVENTS: u32 = 128;
 const LEAST_OBJECTS: usize = 64;
 /// At least so many of the pages that are written back are taken to come back.
 const LEAST_BACK: f64 = 1.0 / 8.0;
-/// A page weighs at most so many times what all do on average: what is soon must not be
-/// ever after.
-const MOST_WEIGHT: u64 = 4;
 /// A pool that is written back uses at least this much of its limit, in percent.
 const FULL_PERCENT: usize = 70;
 /// Share of its limit at which the pool is written back, in percent.
@@ -154,27 +149,6 @@ impl Partition {
     #[must_use]
     pub(crate) fn costs(&self) -> &FaultCosts {
         &self.costs
-    }
-
-    /// What it costs to bring a page back from `place`, beside the average of faults from
-    /// the pool and from the disk. What was written back is as the average: the next
-    /// time it costs what the pool does, or what the disk does. While more time goes by
-    /// for reads than for unpacking, what is unpacked makes room for what must be read.
-    #[must_use]
-    pub(crate) fn weight(&self, place: Place) -> Weight {
-        let (pool_ns, disk_ns) = self.costs.faults_ns();
-        let (unpacking_ns, reading_ns) = self.shares_ns((pool_ns, disk_ns));
-        let average_ns = (unpacking_ns + reading_ns) / u64::from(WHOLE);
-        let even = |price_ns: u64| Weight { price_ns, average_ns, rival_ns: price_ns };
-        match place {
-            // One word is no dearer than that.
-            Place::Pool { .. } | Place::Filled { .. } if reading_ns > unpacking_ns => {
-                Weight { rival_ns: disk_ns, ..even(pool_ns) }
-            }
-            Place::Pool { .. } | Place::Filled { .. } => even(pool_ns),
-            Place::Slot { .. } => even(disk_ns.min(MOST_WEIGHT * average_ns)),
-            _ => even(average_ns),
-        }
     }
 
     /// Whether more time goes by for reads from the disk than for unpacking.

@@ -214,36 +214,6 @@ fn what_speaks_for_one_side_mostly_adds_up() {
 }
 
 #[test]
-fn a_page_weighs_what_it_costs_beside_the_average() {
-    let balance = balance();
-    let weight = |place: Place| {
-        let Weight { price_ns, average_ns, .. } = balance.weight(place);
-        price_ns as f64 / average_ns as f64
-    };
-    let (pooled, own, packed) =
-        (Place::Pool { handle: 0 }, Place::Slot { slot: 1 }, Place::Packed { slot: 1, part: 0 });
-    // Where all come from one place, none is worth more than the others.
-    for (tier, ns, all) in [(Tier::Pool, 5_000, pooled), (Tier::Disk, 50_000, own)] {
-        (0..5000).for_each(|_| took(&balance, tier, ns));
-        assert!((0.9..1.1).contains(&weight(all)), "{all:?} {}", weight(all));
-    }
-    // 12.5 us each for nine from the pool, 57.5 for one from the disk.
-    for _ in 0..500 {
-        (0..9).for_each(|_| took(&balance, Tier::Pool, 5_000));
-        took(&balance, Tier::Disk, 50_000);
-    }
-    assert!((0.6..0.9).contains(&weight(pooled)), "{}", weight(pooled));
-    assert!((3.0..3.9).contains(&weight(own)), "{}", weight(own));
-    assert!((weight(packed) - 1.0).abs() < f64::EPSILON);
-    // That is less time than the pool's nine take.
-    let rival_ns = |place: Place| balance.weight(place).rival_ns;
-    assert_eq!(rival_ns(pooled), balance.weight(pooled).price_ns);
-    (0..5000).for_each(|_| took(&balance, Tier::Disk, 50_000));
-    assert_eq!(rival_ns(pooled), balance.weight(own).price_ns);
-    assert_eq!(rival_ns(own), balance.weight(own).price_ns);
-}
-
-#[test]
 fn the_disk_dominates_by_time_not_by_number() {
     let balance = balance();
     assert!(!balance.disk_dominates());
