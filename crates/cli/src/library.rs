@@ -1,6 +1,7 @@
 //! Where the runtime library is.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, plain};
+use object::{NameOrOrdinal, Object, ObjectKind};
 use std::path::{Path, PathBuf};
 
 /// The library's name.
@@ -8,11 +9,14 @@ pub const NAME: &str = "libsoftswap.so";
 /// Names the library outright.
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 
+/// What only that library exports.
+const SYMBOL: &[u8] = b"softswap_runtime";
+
 /// The library to preload: named by the environment, beside the executable
 /// (a build directory), or where `make install` puts it.
 pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    let places = match named {
+    let places = match &named {
         Some(path) => vec![PathBuf::from(path)],
         None => {
             let exe = std::env::current_exe().map_err(|error| {
@@ -31,7 +35,27 @@ pub fn find() -> Result<PathBuf, Refusal> {
     };
     let found = found.canonicalize().unwrap_or_else(|_| found.clone());
     fit_for_preload(&found)?;
+    // What lies beside the command is its own; the loader would only warn of another file, and
+    // start the program without it.
+    if named.is_some() {
+        be_the_library(&found)?;
+    }
     Ok(found)
+}
+
+fn be_the_library(path: &Path) -> Result<(), Refusal> {
+    let shown = path.display();
+    let bad = |why: String| {
+        let advice = format!("set {VARIABLE} to the path of {NAME}, or leave it out");
+        Refusal::own(format!("{VARIABLE}: {shown} {why}; {advice}"))
+    };
+    let bytes =
+        std::fs::read(path).map_err(|error| bad(format!("cannot be read: {}", plain(&error))))?;
+    let file = object::File::parse(&*bytes).map_err(|_| bad("is no library".into()))?;
+    let mut exports = file.exports().into_iter().flatten().flatten();
+    let is_it = file.kind() == ObjectKind::Dynamic
+        && exports.any(|it| it.name() == NameOrOrdinal::Name(SYMBOL));
+    if is_it { Ok(()) } else { Err(bad("is not softswap's runtime library".into())) }
 }
 
 fn places_for(exe: &Path) -> Vec<PathBuf> {
@@ -61,6 +85,20 @@ mod tests {
         let places = places_for(Path::new("/opt/x/bin/softswap"));
         assert_eq!(places[0], Path::new("/opt/x/bin/libsoftswap.so"));
         assert_eq!(places[1], Path::new("/opt/x/lib/softswap/libsoftswap.so"));
+    }
+
+    #[test]
+    fn another_file_than_the_library_is_refused() {
+        let exe = std::env::current_exe().unwrap();
+        let cases = [
+            (Path::new("/etc/passwd"), "is no library"),
+            (&*exe, "is not softswap's runtime library"),
+            (Path::new("/"), "cannot be read"),
+        ];
+        for (path, why) in cases {
+            let error = be_the_library(path).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(VARIABLE), "{error}");
+        }
     }
 
     #[test]

@@ -162,6 +162,27 @@ fn a_mounted_device_is_recognised() {
 }
 
 #[test]
+fn another_file_than_the_library_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
+    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is no library", "leave it out"]);
+    let own = common::bin_dir().join("libsoftswap.so");
+    run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let mut command = softswap();
+    command.args(["run", "--memory", "99999G", "--report"]).arg(&report).args(["--", "true"]);
+    command.assert().success();
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert!(report["budget_bytes"].as_u64().unwrap() < 1 << 44, "{report}");
+}
+
+#[test]
 fn a_missing_library_is_said_with_the_places_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("libsoftswap.so");

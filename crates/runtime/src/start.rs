@@ -17,6 +17,10 @@ use std::ffi::CString;
 /// softswap's own failures end the program with this status, as `env` does.
 const OWN_FAILURE: i32 = 125;
 
+/// By this name the command knows the library.
+#[unsafe(export_name = "softswap_runtime")]
+pub static RUNTIME: u8 = 1;
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;

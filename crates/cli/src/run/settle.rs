@@ -250,12 +250,13 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
     let physical = memory_limits::physical_bytes();
     if bytes > physical {
         notes.push(format!(
-            "{} is more than the machine's {} of DRAM: the kernel may have to swap, or kill the program",
+            "{} is more than the machine's {} of DRAM, which is what the program may use; the kernel may have to swap, or kill it",
             asked.shown,
             units::bytes(physical)
         ));
     }
-    Ok(bytes)
+    // Tables are made for what may be resident.
+    Ok(bytes.min(physical))
 }
 
 #[cfg(test)]
