@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 14] = [
+const SMALLEST: [(&str, &[&str], bool); 15] = [
     (
         "ablation",
         &[
@@ -32,6 +32,11 @@ const SMALLEST: [(&str, &[&str], bool); 14] = [
     ("bounce", &["--rounds", "1", "--ms", "2"], true),
     ("extents", &["--tasks", "1", "--seconds", "0.001", "--rounds", "1", "--pieces", "100"], true),
     ("faults", &["--pages", "64"], true),
+    (
+        "fits",
+        &["--rounds", "1", "--programs", "churn,starts", "--blocks", "1000", "--starts", "2"],
+        false,
+    ),
     ("io", &["--rounds", "1", "--seconds", "0.01", "--size", "2M", "--no-fio"], true),
     ("policy", &["--quick"], false),
     (

@@ -98,6 +98,17 @@ impl Process {
         Some(has_library && self.variable(&budget).is_some())
     }
 
+    /// Whether it has the runtime, but no engine: then it has no userfaultfd either.
+    fn sleeps(&self) -> bool {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
+        let Ok(descriptors) = descriptors else { return false };
+        let is_uffd = |entry: std::fs::DirEntry| {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            target.as_os_str() == "anon_inode:[userfaultfd]"
+        };
+        self.is_managed() == Some(true) && !descriptors.flatten().any(is_uffd)
+    }
+
     /// Where its socket may be: where its own environment says, where ours
     /// does, and where it is by default.
     fn directories(&self) -> Vec<PathBuf> {
@@ -252,6 +263,12 @@ fn explain(process: &Process) -> Refusal {
     if process.is_managed() == Some(false) {
         return failed(format!(
             "process {pid} ({name}) is not managed by softswap; start it with `softswap run`"
+        ));
+    }
+    if process.sleeps() {
+        return failed(format!(
+            "process {pid} ({name}) sleeps: what it has fits its budget, and there is nothing to \
+             tell or to set until it does not"
         ));
     }
     let problems: Vec<String> =

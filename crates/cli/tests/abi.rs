@@ -25,11 +25,14 @@ struct Way {
     options: &'static [&'static str],
 }
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 6] = [
     Way { name: "8M", memory: "8M", pressure_mib: "20", options: &[] },
     Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[] },
     Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &["--no-move"] },
     Way { name: "no-io-uring", memory: "16M", pressure_mib: "40", options: &["--no-io-uring"] },
+    // Wakes when the first large block is allocated; the next one never does by itself.
+    Way { name: "wakes", memory: "8M", pressure_mib: "20", options: &["--sleep"] },
+    Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &["--sleep"] },
 ];
 
 /// Where the programs lie: `SOFTSWAP_ABI_DIR`, or in the source tree.

@@ -13,6 +13,8 @@
 //! | `memory`  | pins, `malloc` and `mmap` and their relatives                      |
 //! | `process` | descriptors, threads, fork, exec, asynchronous I/O                |
 //! | `guard`   | SIGSYS: bring the buffers of a system call in, re-issue it        |
+//! | `bring_up` | the engine, handlers and the guard of this process              |
+//! | `waking`  | a process that has none until it needs one                        |
 //! | `start`   | what the loader calls: reads the settings, wires the rooms together |
 //!
 //! A room uses only those above it in this table.
@@ -27,6 +29,8 @@ mod signals;
 mod memory;
 mod process;
 mod guard;
+mod bring_up;
+mod waking;
 mod start;
 
 /// The engine's own memory must never lie in the window it manages.

@@ -26,6 +26,8 @@
 //! |              | [`shared`]            | counters shared with `softswap run`            |
 //! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
 //! |              | [`uffd`]              | userfaultfd                                    |
+//! |              | [`committed`]         | what is committed while there is no engine     |
+//! |              | [`found`]             | what lies in a range, as /proc tells           |
 //! |              | [`window`]            | managed memory: pages in, pages out            |
 //! |              | [`inline`]            | managed memory inside one's own process        |
 //! |              | [`attach_count`]      | whether forked children are there yet          |
@@ -68,7 +70,7 @@ pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals}
 pub(crate) use base::{page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, pointer_arguments, seccomp};
-pub use managed::{aslr, attach_count, inline, uffd, window};
+pub use managed::{aslr, attach_count, committed, found, inline, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{child, code, control_socket, linked, load, pinners, threads};
 pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};

@@ -12,6 +12,7 @@ mod seal;
 mod slots;
 mod swap;
 mod swap_in;
+mod fits;
 
 use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
@@ -32,6 +33,7 @@ enum Bench {
     Bounce(bounce::BounceArgs),
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
+    Fits(fits::FitsArgs),
     Io(io::IoArgs),
     #[command(hide = true)]
     Restorer(restorer::RestorerArgs),
@@ -56,6 +58,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Bounce(args) => bounce::run(args),
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
+        Bench::Fits(args) => fits::run(args),
         Bench::Io(args) => io::run(args),
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),

@@ -61,6 +61,7 @@ fn look(pid: u32, stats: &Stats, is_managed: bool) -> Option<(Beside, u64)> {
     // In this order: what is charged in between is not taken for unmanaged.
     let status = Process::new(i32::try_from(pid).ok()?).ok()?.status().ok()?;
     let used_bytes = if is_managed { stats.get(Counter::UsedBytes) } else { 0 };
+    // While it sleeps what it has committed counts as used, touched or not.
     let anonymous_bytes = (status.rssanon? * KIB).saturating_sub(used_bytes);
     let (shared_bytes, file_bytes) = (status.rssshmem? * KIB, status.rssfile? * KIB);
     let total_bytes = anonymous_bytes + shared_bytes + file_bytes;
@@ -100,15 +101,19 @@ impl Watch {
         peak.left_by_exec = looks_without >= SURELY_WITHOUT;
         // Between two looks there was more: at least what the engine never had.
         let used_bytes = if is_managed { self.stats.get(Counter::UsedPeakBytes) } else { 0 };
-        peak.total_bytes = peak.total_bytes.max(most_bytes.saturating_sub(used_bytes));
+        if self.stats.get(Counter::Asleep) == 0 {
+            peak.total_bytes = peak.total_bytes.max(most_bytes.saturating_sub(used_bytes));
+        }
     }
 
     /// How often in a row the runtime was not found in the program that the process is
     /// now. What was found once is not looked for again until it becomes another one.
     fn looks_without_runtime(&mut self) -> u32 {
         let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
-        // Before the engine is up there is nothing to lose by exec.
-        let Some(exe) = exe.ok().filter(|_| self.stats.get(Counter::Version) != 0) else {
+        // Before the runtime is there, asleep or not, there is nothing to lose by exec.
+        let is_there = |counter| self.stats.get(counter) != 0;
+        let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
+        let Some(exe) = exe.ok().filter(|_| was_there) else {
             return 0;
         };
         let exe = (exe.dev(), exe.ino());

@@ -29,6 +29,8 @@ pub(crate) struct Figures {
     pub(super) wall_s: f64,
     /// Whether the runtime came up in the program. If not, the rest is 0.
     pub(super) engine_started: bool,
+    /// Whether the program slept to its end: what it committed fitted its budget.
+    pub(super) slept: bool,
     /// Why the engine stopped the program; `null` if it did not.
     pub(super) stop_reason: Option<u64>,
 
@@ -341,6 +343,7 @@ impl Figures {
             outcome,
             wall_s: wall.as_secs_f64(),
             engine_started: get(C::Version) != 0,
+            slept: get(C::Asleep) != 0 && get(C::Version) == 0,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
             budget_bytes,
             used_peak_bytes: get(C::UsedPeakBytes),

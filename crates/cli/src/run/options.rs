@@ -85,7 +85,8 @@ pub(crate) struct RunArgs {
     /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
     /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
     /// filled, pool and disk, `count`, `p50_ns` and `p99_ns`;
-    /// `engine_started` is false if the runtime never came up.
+    /// `engine_started` is false if the runtime never came up; `slept` is true where that was
+    /// not needed.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 
@@ -113,6 +114,10 @@ pub(crate) struct RunArgs {
     /// Mechanisms to switch off; for developers
     #[arg(long, value_name = "NAME,...", hide = true)]
     pub(super) without: Option<String>,
+
+    /// Have no engine before memory is short; for developers yet
+    #[arg(long, hide = true)]
+    pub(super) sleep: bool,
 
     /// A new file for what the program touches; for `softswap bench record`
     #[arg(long, value_name = "FILE", hide = true)]

@@ -39,6 +39,13 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
             )?;
         }
     }
+    if figures.slept {
+        return writeln!(
+            out,
+            "  asleep   what it had fitted its budget of {}: softswap had nothing to do",
+            bytes(figures.budget_bytes)
+        );
+    }
     if !figures.engine_started {
         return writeln!(
             out,
@@ -113,7 +120,7 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
              had no managed memory and no limit"
         );
     }
-    if figures.engine_started && beside.is_notable(figures.budget_bytes) {
+    if (figures.engine_started || figures.slept) && beside.is_notable(figures.budget_bytes) {
         let what = if figures.mapped_peak_bytes < beside.anonymous_bytes {
             "most of its memory is not managed"
         } else {

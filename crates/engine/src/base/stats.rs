@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 12;
+pub(crate) const STATS_VERSION: u64 = 13;
 
 /// Where a page was when it was touched.
 ///
@@ -226,6 +226,8 @@ counters! {
     UsedBytes,
     /// SIGBUS and SIGSYS that the engine let strike the program.
     SignalsPassedOn,
+    /// 1 while the process sleeps: what it has committed fits the budget.
+    Asleep,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

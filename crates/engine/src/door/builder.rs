@@ -22,7 +22,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
-use softswap_sys::window::{Window, WindowError};
+use softswap_sys::window::{Occupied, Window, WindowError};
 use std::cell::OnceCell;
 use std::io;
 use std::path::Path;
@@ -95,7 +95,7 @@ pub enum StartError {
 }
 
 /// Builds the state of an engine over swap areas made of `storage`, and the contexts that walks
-/// need.
+/// need. Around what is there already, where the process has run without one before.
 ///
 /// # Errors
 /// When the budget or the process's limits leave too little, or an area is refused.
@@ -103,6 +103,7 @@ pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,
     stats: Stats,
+    occupied: Option<&Occupied>,
 ) -> Result<(Core, Contexts), StartError> {
     if config.memory_bytes < MIN_MEMORY_BYTES {
         return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
@@ -116,7 +117,11 @@ pub(crate) fn build(
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
-    let window = Window::reserve(contexts * BATCH_PAGES, config.avoid_move)?;
+    let frames = contexts * BATCH_PAGES;
+    let window = match occupied {
+        None => Window::reserve(frames, config.avoid_move)?,
+        Some(occupied) => Window::adopt(frames, config.avoid_move, occupied)?,
+    };
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
     let core = assemble(config, stats, (window, areas, bounce), &contexts)?;
     let needed = core.used_bytes() + LEAST_PAGES_BYTES;

@@ -35,6 +35,7 @@ mod held;
 pub mod pinning;
 mod locking;
 pub mod remap;
+pub mod waking;
 
 /// What the address of memory with room to grow is a multiple of.
 pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
@@ -109,7 +110,7 @@ impl Engine {
         storage: Vec<Backing>,
         stats: Stats,
     ) -> Result<Engine, StartError> {
-        let (core, contexts) = builder::build(config, storage, stats)?;
+        let (core, contexts) = builder::build(config, storage, stats, None)?;
         Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
     }
 

@@ -263,6 +263,8 @@ settings! {
     POLL poll: Mode = Mode::Auto;
     /// Mechanisms that are switched off; for developers.
     WITHOUT without: Without = Without::default();
+    /// No engine before memory is short; for developers yet.
+    SLEEP sleep: bool = false;
     /// A new file for what the first process touches; none where it is empty.
     RECORD record: String = String::new();
 }

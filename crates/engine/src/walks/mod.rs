@@ -7,3 +7,4 @@ pub(crate) mod reclaim;
 pub(crate) mod page_in;
 pub(crate) mod prefetch;
 pub(crate) mod mapping;
+pub(crate) mod adopt;

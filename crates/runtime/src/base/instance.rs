@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const LOADING: u8 = 0;
 const MANAGED: u8 = 1;
 const PLAIN: u8 = 2;
+/// There is no engine as long as memory suffices.
+const ASLEEP: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 
@@ -25,10 +27,41 @@ pub(crate) fn is_settled() -> bool {
     STATE.load(Ordering::Acquire) != LOADING
 }
 
+/// Whether this process has no engine and gets none.
+#[inline]
+pub(crate) fn is_plain() -> bool {
+    STATE.load(Ordering::Acquire) == PLAIN
+}
+
 /// Whether an address is managed.
 #[inline]
 pub(crate) fn is_managed(address: usize) -> bool {
     engine().is_some_and(|engine| engine.contains(address))
+}
+
+/// What makes an engine of a process that sleeps.
+static WAKE: OnceLock<fn()> = OnceLock::new();
+
+/// From now on this process is managed only when it needs to be: until `wake` has been called.
+pub(crate) fn fall_asleep(wake: fn()) {
+    WAKE.get_or_init(|| wake);
+    STATE.store(ASLEEP, Ordering::Release);
+}
+
+/// Whether this process sleeps: there is no engine, and there may be one.
+#[inline]
+pub(crate) fn is_asleep() -> bool {
+    STATE.load(Ordering::Acquire) == ASLEEP
+}
+
+/// The engine, for what a sleeping process cannot do: it wakes.
+pub(crate) fn awake() -> Option<&'static Engine> {
+    if is_asleep()
+        && let Some(wake) = WAKE.get()
+    {
+        wake();
+    }
+    engine()
 }
 
 /// Keeps the engine, which nobody sees before [`settle`].

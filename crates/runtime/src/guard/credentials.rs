@@ -56,7 +56,12 @@ fn control(arguments: Arguments) -> isize {
 
 /// The answer to a raw call, if it is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    instance::engine()?;
+    let answer = answer_of(number)?;
+    // What it may do later may be too little for that.
+    instance::awake().map(|_| answer)
+}
+
+fn answer_of(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_prctl => control,
         libc::SYS_seccomp => filter_install::set,
@@ -116,7 +121,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
     let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP);
-    if instance::engine().is_some() && (own || concerns_threads(option as usize)) {
+    if (own || concerns_threads(option as usize)) && instance::awake().is_some() {
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
     }
     // The allocator in this library would name its memory, for nobody.
@@ -135,6 +140,7 @@ macro_rules! alone {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
+            instance::awake();
             // SAFETY: the C library's function of this name, with the program's arguments.
             engine_threads::without(|| unsafe { $name()($($arg),*) })
         }
@@ -147,4 +153,50 @@ alone! {
     setns(fd: i32, kind: i32);
     setfsuid(uid: libc::uid_t);
     setfsgid(gid: libc::gid_t);
+}
+
+/// Defines calls after which a process could not be woken as before: it would find no swap
+/// directory, have no right to install the guard, or be short of what its limits leave.
+macro_rules! waking {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(if $condition:expr)?;)*) => {$(
+        /// # Safety
+        /// As the C library's function of the same name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
+            real!($name: fn($($ty),*) -> i32);
+            if true $(&& $condition)? {
+                instance::awake();
+            }
+            // SAFETY: the C library's function of this name, with the program's arguments.
+            unsafe { $name()($($arg),*) }
+        }
+    )*};
+}
+
+/// Whether less of a resource may be too little for the engine.
+fn is_needed(resource: u32) -> bool {
+    matches!(
+        resource,
+        libc::RLIMIT_AS
+            | libc::RLIMIT_FSIZE
+            | libc::RLIMIT_MEMLOCK
+            | libc::RLIMIT_NOFILE
+            | libc::RLIMIT_NPROC
+    )
+}
+
+type Limit = *const c_void;
+
+waking! {
+    chroot(path: *const std::ffi::c_char);
+    setuid(uid: libc::uid_t);
+    seteuid(uid: libc::uid_t);
+    setreuid(real: libc::uid_t, effective: libc::uid_t);
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
+    setrlimit(resource: u32, limit: Limit) if is_needed(resource);
+    setrlimit64(resource: u32, limit: Limit) if is_needed(resource);
+    prlimit(pid: i32, resource: u32, new: Limit, old: *mut c_void)
+        if !new.is_null() && is_needed(resource);
+    prlimit64(pid: i32, resource: u32, new: Limit, old: *mut c_void)
+        if !new.is_null() && is_needed(resource);
 }

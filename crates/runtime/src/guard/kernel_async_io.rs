@@ -33,7 +33,10 @@ pub(crate) fn refusal(number: i64) -> Option<isize> {
 
 /// The answer to a raw call that is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    instance::engine()?;
+    if REFUSALS.iter().all(|(refused, _)| *refused != number) {
+        return None;
+    }
+    instance::awake()?;
     match number {
         libc::SYS_io_uring_setup => Some(|_| refusal(libc::SYS_io_uring_setup).unwrap_or(0)),
         libc::SYS_io_setup => Some(|_| refusal(libc::SYS_io_setup).unwrap_or(0)),
@@ -55,8 +58,7 @@ extern "C" fn refused_context() -> i32 {
 fn target(real: &Real, library: &[u8], refused: *const c_void) -> *const c_void {
     const LIBRARIES: [&CStr; 3] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1"];
     let Some(address) = real.find().or_else(|| real.find_in(&LIBRARIES)) else { return refused };
-    if instance::engine().is_some() && file_of(address).is_some_and(|name| contains(name, library))
-    {
+    if file_of(address).is_some_and(|name| contains(name, library)) && instance::awake().is_some() {
         return refused;
     }
     address

@@ -122,6 +122,10 @@ waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pw
 
 /// The answer to a call through `syscall`, if it is about signals.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
+    // The way back from handlers is the same whether there is an engine yet or not.
+    if number == libc::SYS_rt_sigaction && instance::is_asleep() {
+        return Some(rt_sigaction);
+    }
     instance::engine()?;
     Some(match number {
         libc::SYS_rt_sigaction => rt_sigaction,

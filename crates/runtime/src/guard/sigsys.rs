@@ -58,6 +58,31 @@ pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     Ok(true)
 }
 
+/// Whether a filter that an earlier program left traps what is given pointers to `address`.
+pub(crate) fn is_trapped(address: usize) -> bool {
+    // SAFETY: the call takes no pointers, and changes nothing.
+    let mode =
+        unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    if mode == 0 {
+        return false;
+    }
+    // That cannot be tried where the signal is blocked, and may be pending.
+    if signals::current_mask() & signals::bit(SIGSYS) != 0 {
+        return true;
+    }
+    PROBING.store(true, Ordering::Relaxed);
+    PROBED.store(false, Ordering::Relaxed);
+    let before = install();
+    // SAFETY: access(2) only reads the string, as far as it can.
+    unsafe { raw::syscall_through_guard(libc::SYS_access, [address, 0, 0, 0]) };
+    if let Ok(before) = before {
+        // SAFETY: what the process was started with.
+        let _ = unsafe { signals::change_action(SIGSYS, Some(&before)) };
+    }
+    PROBING.store(false, Ordering::Relaxed);
+    PROBED.swap(false, Ordering::Relaxed)
+}
+
 /// Set while it is tried whether the filter lets the gate's calls pass.
 static PROBING: AtomicBool = AtomicBool::new(false);
 /// Set when a call was caught.
@@ -110,7 +135,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         // SAFETY: the context that the kernel gave to this handler, which alone has it.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
         let is_from_gate = by_filter && raw::is_in_gate(caller);
-        if is_from_gate && PROBING.load(Ordering::Relaxed) {
+        let is_early = by_filter && !instance::is_settled();
+        if (is_from_gate || is_early) && PROBING.load(Ordering::Relaxed) {
             PROBED.store(true, Ordering::Relaxed);
             return;
         }

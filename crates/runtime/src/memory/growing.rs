@@ -14,6 +14,8 @@
 //! after it was given up. So a forked child finds the table whole.
 
 use crate::base::instance;
+use crate::base::issue_call::issue;
+use crate::memory::asleep;
 use softswap_engine::door::engine::{Engine, Move, ROOMY_ALIGN_BYTES};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
@@ -44,7 +46,14 @@ static BLOCKS: OnceLock<Blocks> = OnceLock::new();
 
 /// Makes the table, for an engine that has just come up.
 pub(crate) fn set_up(engine: &Engine) -> io::Result<()> {
-    let places = engine.roomy();
+    make_table(engine.roomy())
+}
+
+/// The table, unless a process that slept has made it.
+fn make_table(places: Range<usize>) -> io::Result<()> {
+    if BLOCKS.get().is_some() {
+        return Ok(());
+    }
     let lens = reserve_u64(places.len().div_ceil(ROOMY_ALIGN_BYTES))?;
     BLOCKS.get_or_init(|| Blocks { places, lens });
     Ok(())
@@ -89,6 +98,9 @@ pub(crate) fn is_worth_it(size: usize) -> bool {
 
 /// A new growing block of at least `size` bytes.
 pub(crate) fn allocate(size: usize) -> Option<usize> {
+    if let Some(address) = allocate_asleep(size) {
+        return Some(address);
+    }
     let engine = instance::engine()?;
     let len = pages_for(engine, size)?;
     let address = signals::with_all_blocked(|| engine.map_roomy(len, READ_WRITE)).ok()??;
@@ -96,9 +108,33 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
     Some(address)
 }
 
+/// As [`allocate`], while this process sleeps.
+fn allocate_asleep(size: usize) -> Option<usize> {
+    if !instance::is_asleep() {
+        return None;
+    }
+    let (base, len) = asleep::window()?;
+    make_table(base + len / 2..base + len).ok()?;
+    let len = size.checked_next_multiple_of(PAGE_SIZE)?;
+    let address = asleep::map_roomy(len)?;
+    note(address, len);
+    Some(address)
+}
+
 /// Makes the growing block at `address`, of `old_len` bytes, longer or shorter.
 /// Returns where it is now; `None` when that cannot be, and it is what it was.
 pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
+    if instance::is_asleep() {
+        let len = size.checked_next_multiple_of(PAGE_SIZE)?;
+        note(address, 0);
+        let there = asleep::resize_roomy(address, old_len, len);
+        // Awake by now, it is the engine's.
+        let is_done = there.is_some() || instance::is_asleep();
+        note(there.unwrap_or(address), if there.is_some() { len } else { old_len });
+        if is_done {
+            return there;
+        }
+    }
     let engine = instance::engine()?;
     let len = pages_for(engine, size)?;
     if len == old_len {
@@ -113,9 +149,15 @@ pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usiz
 
 /// Frees the growing block at `address`.
 pub(crate) fn release(address: usize, len: usize) {
-    let Some(engine) = instance::engine() else { return };
     LEAST.fetch_max((len + 1).min(8 * LEAST_BYTES), Ordering::Relaxed);
     note(address, 0);
+    if asleep::unmap(address, len) {
+        return;
+    }
+    let Some(engine) = instance::engine() else {
+        issue(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
+        return;
+    };
     // Refused, it stays mapped and nobody's: there is nobody to tell.
     let _ = signals::with_all_blocked(|| engine.unmap(address, len));
 }

@@ -25,12 +25,13 @@ const NATURAL: usize = 16;
 /// much again, and until then what is used would be written out to make room for
 /// what is not. The C library gives such blocks back, too, until they have made it
 /// raise its threshold.
-pub(crate) fn set_up() {
+pub(crate) fn set_up(may_sleep: bool) {
     const ARENA_RESERVE: mi::mi_option_t = 23;
-    const ARENA_KIB: std::ffi::c_long = 64 << 10;
     const ARENA_PURGE_MULT: mi::mi_option_t = 24;
     const AT_ONCE: std::ffi::c_long = 0;
-    for (option, value) in [(ARENA_RESERVE, ARENA_KIB), (ARENA_PURGE_MULT, AT_ONCE)] {
+    // All of an arena counts as committed while the process sleeps: it has one segment then.
+    let arena_kib = if may_sleep { 32 << 10 } else { 64 << 10 };
+    for (option, value) in [(ARENA_RESERVE, arena_kib), (ARENA_PURGE_MULT, AT_ONCE)] {
         // SAFETY: an option of this version of mimalloc and a value in its range;
         // set before the first allocation.
         unsafe { mi::mi_option_set(option, value) };

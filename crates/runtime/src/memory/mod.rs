@@ -6,6 +6,8 @@
 //! | `pins`          | what guarded calls keep in memory, and when that ends         |
 //! | `libc_memory`   | what the C library and the loader keep for themselves         |
 //! | `stdio_buffers` | the buffers of the C library's streams                        |
+//! | `insistence`    | programs that insist on a place for their memory               |
+//! | `asleep`        | the calls of a process that has no engine yet                 |
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
 //! | `redirect`      | the C library's own allocator leads to ours                   |
@@ -16,6 +18,8 @@ pub(crate) mod spare_files;
 pub(crate) mod pins;
 pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;
+pub(crate) mod insistence;
+pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;
 pub(crate) mod redirect;

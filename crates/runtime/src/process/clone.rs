@@ -19,6 +19,11 @@ fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
+/// Whether it runs beside its maker in the same memory.
+fn is_thread(flags: usize) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize
+}
+
 fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
@@ -204,6 +209,9 @@ pub unsafe extern "C" fn clone(
     let (Some(body), false) = (body, stack.is_null()) else {
         return c_result(refused(libc::EINVAL)) as i32;
     };
+    if is_thread(flags as usize) {
+        instance::awake();
+    }
     let engine = instance::engine().filter(|_| is_fork(flags as usize));
     let Some(engine) = engine else {
         // SAFETY: the C library's function of this name, with the program's arguments.

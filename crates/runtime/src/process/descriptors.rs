@@ -16,7 +16,7 @@ use softswap_sys::own_descriptors;
 const NOT_OPEN: isize = refused(libc::EBADF);
 
 fn is_ours(fd: i32) -> bool {
-    own_descriptors::is_kept(fd) && instance::engine().is_some()
+    own_descriptors::is_kept(fd) && !instance::is_plain()
 }
 
 /// Closes what lies between the engine's descriptors.
@@ -48,7 +48,7 @@ pub(crate) fn leave_table() -> bool {
 /// What the kernel would answer if the engine's descriptors were not there.
 fn answer_close_range(arguments: Arguments) -> isize {
     let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
-    if first > last || instance::engine().is_none() {
+    if first > last || instance::is_plain() {
         return issue(libc::SYS_close_range, arguments);
     }
     close_around(first, last, flags)

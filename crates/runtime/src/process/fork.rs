@@ -17,6 +17,7 @@ use super::{aio, forked_children, statistics, thread_end};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
+use crate::memory::asleep;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::mappings::program_break::Break;
@@ -170,6 +171,12 @@ pub(super) extern "C" fn parent() {
 }
 
 pub(super) extern "C" fn child() {
+    if instance::is_asleep() {
+        // It sleeps, too, in memory of its own.
+        statistics::leave();
+        asleep::become_child();
+        return;
+    }
     let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
     if let Err(error) = engine.become_child(&mut forking.at_rest) {
         stop_child(&error);

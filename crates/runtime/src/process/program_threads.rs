@@ -146,7 +146,8 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> i32 {
-    match instance::engine() {
+    // With several threads nobody could be woken: who needs one is awake.
+    match instance::awake() {
         // SAFETY: the program's attributes, valid or null, and room for a thread's number.
         Some(engine) => unsafe {
             create(

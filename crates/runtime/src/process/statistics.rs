@@ -1,7 +1,8 @@
 //! The page of statistics, and to which process it belongs: the one that `softswap run` has
 //! started, whatever it becomes by exec.
 
-use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use crate::memory::asleep;
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::settings::Config;
 use softswap_sys::{memory, own_descriptors, raw, shared};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -24,26 +25,42 @@ pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
     Ok(stats)
 }
 
-fn find_statistics(config: &Config) -> std::io::Result<Stats> {
-    // The page is for the process that `softswap run` started, whatever it
-    // becomes by exec; those it starts in turn count for themselves.
-    if let Some(number) = config.stats_fd {
-        // SAFETY: borrowed for these calls only; a wrong number is refused by them.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-        if is_supervised(config) {
-            if let Ok(words) = shared::open(fd, STATS_WORDS) {
-                // What this process becomes by exec goes on with it.
-                own_descriptors::keep(number);
-                STATISTICS.store(number, Ordering::Relaxed);
-                return Ok(Stats::new(words));
-            }
-        } else if shared::is_shared(fd, STATS_WORDS) {
-            // Come by way of posix_spawn, from the process that it is for.
-            // SAFETY: takes no pointers; nobody here knows the number yet.
-            unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
-        }
+/// The page of a process that sleeps says so.
+pub(crate) fn say_asleep(config: &Config) {
+    if let Some(stats) = shared_statistics(config) {
+        stats.set(Counter::BudgetBytes, config.memory_bytes);
+        stats.set(Counter::UsedBytes, 0);
+        stats.set(Counter::Asleep, 1);
+        asleep::tell(stats);
     }
-    Ok(Stats::new(memory::reserve_u64(STATS_WORDS)?))
+}
+
+fn find_statistics(config: &Config) -> std::io::Result<Stats> {
+    match shared_statistics(config) {
+        Some(stats) => Ok(stats),
+        None => Ok(Stats::new(memory::reserve_u64(STATS_WORDS)?)),
+    }
+}
+
+/// The page is for the process that `softswap run` started, whatever it becomes by exec; those
+/// it starts in turn count for themselves.
+fn shared_statistics(config: &Config) -> Option<Stats> {
+    let number = config.stats_fd?;
+    // SAFETY: borrowed for these calls only; a wrong number is refused by them.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    if is_supervised(config) {
+        let words = shared::open(fd, STATS_WORDS).ok()?;
+        // What this process becomes by exec goes on with it.
+        own_descriptors::keep(number);
+        STATISTICS.store(number, Ordering::Relaxed);
+        return Some(Stats::new(words));
+    }
+    if shared::is_shared(fd, STATS_WORDS) {
+        // Come by way of posix_spawn, from the process that it is for.
+        // SAFETY: takes no pointers; nobody here knows the number yet.
+        unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+    }
+    None
 }
 
 /// In a forked child: its statistics are its own, and so are those of what it

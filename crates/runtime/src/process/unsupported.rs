@@ -19,9 +19,9 @@ use std::ffi::c_void;
 /// # Safety
 /// `event` is a valid sigevent or null.
 unsafe fn wants_thread(event: *const libc::sigevent) -> bool {
-    instance::engine().is_some()
-        // SAFETY: an event of the program's, valid or null.
-        && unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
+    // SAFETY: an event of the program's, valid or null.
+    unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
+        && instance::awake().is_some()
 }
 
 /// # Safety
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn getaddrinfo_a(
     event: *mut libc::sigevent,
 ) -> i32 {
     real!(getaddrinfo_a: fn(i32, *mut *mut c_void, i32, *mut libc::sigevent) -> i32);
-    if instance::engine().is_some() {
+    if instance::awake().is_some() {
         set_errno(libc::ENOSYS);
         return libc::EAI_SYSTEM;
     }

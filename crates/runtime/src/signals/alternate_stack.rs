@@ -5,7 +5,7 @@
 use crate::base::errno::refused;
 use crate::base::signal_stack;
 use libc::stack_t;
-use softswap_sys::signals;
+use softswap_sys::{raw, signals};
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -22,6 +22,21 @@ thread_local! {
     static PROGRAMS: Cell<stack_t> = const { Cell::new(DISABLED) };
     /// A handler that runs there, as the program knows it: its context, which its frames lie below.
     static HANDLER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The alternate stack that the kernel knows.
+pub(crate) fn in_force() -> stack_t {
+    let mut stack = DISABLED;
+    // SAFETY: the kernel writes to a local, and changes nothing.
+    unsafe { raw::syscall(libc::SYS_sigaltstack, [0, &raw mut stack as usize, 0, 0, 0, 0]) };
+    stack
+}
+
+/// The program had set this stack before signals were emulated.
+pub(crate) fn remember(stack: stack_t) {
+    if stack.ss_flags & libc::SS_DISABLE == 0 {
+        PROGRAMS.set(stack);
+    }
 }
 
 /// A handler begins, on the alternate stack if it `wants` that and there is one.

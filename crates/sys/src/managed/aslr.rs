@@ -99,6 +99,12 @@ impl Bases {
         self.window
     }
 
+    /// That one, and those beside it.
+    pub fn windows(&self) -> impl Iterator<Item = usize> + use<> {
+        let first = self.window;
+        (0..WINDOWS).map(move |slot| first + slot * TIB)
+    }
+
     pub(crate) fn gate(&self) -> usize {
         self.gate
     }

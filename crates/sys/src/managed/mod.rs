@@ -2,6 +2,8 @@
 
 pub mod aslr;
 pub mod uffd;
+pub mod committed;
+pub mod found;
 pub mod window;
 pub mod inline;
 pub mod attach_count;

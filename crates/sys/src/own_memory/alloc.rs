@@ -46,6 +46,25 @@ fn start() -> usize {
 
 static END: AtomicUsize = AtomicUsize::new(0);
 
+/// The thread that is in [`while_blocked`]; 0 for none.
+static BLOCKED: AtomicUsize = AtomicUsize::new(0);
+
+fn own_thread() -> usize {
+    // SAFETY: has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// Runs `body`, which allocates often, with all signals blocked once, not for each block.
+/// One thread at a time may be in here; `body` opens no signals.
+pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
+    signals::with_all_blocked(|| {
+        BLOCKED.store(own_thread(), Ordering::Relaxed);
+        let result = body();
+        BLOCKED.store(0, Ordering::Relaxed);
+        result
+    })
+}
+
 /// Core files have what is in use, since debuggers look for the loader's list of
 /// libraries there, and so much behind it.
 const DUMPED_BYTES: usize = 4 << 20;
@@ -128,14 +147,18 @@ pub static HEAP: Heap = Heap {
 impl Heap {
     fn with<R>(&self, body: impl FnOnce(&mut dlmalloc::Dlmalloc<Arena>) -> R) -> R {
         // A handler that allocated while its own thread held the lock would wait for ever.
-        signals::with_all_blocked(|| {
-            self.lock();
-            // SAFETY: the lock is held, and signals are blocked: no other reference to the
-            // allocator is in use until `body` returns.
-            let result = body(unsafe { &mut *self.inner.get() });
-            self.unlock();
-            result
-        })
+        let blocked = BLOCKED.load(Ordering::Relaxed);
+        let are_blocked = blocked != 0 && blocked == own_thread();
+        let mask = (!are_blocked).then(signals::block_all);
+        self.lock();
+        // SAFETY: the lock is held, and signals are blocked: no other reference to the
+        // allocator is in use until `body` returns.
+        let result = body(unsafe { &mut *self.inner.get() });
+        self.unlock();
+        if let Some(mask) = mask {
+            signals::set_mask(mask);
+        }
+        result
     }
 
     /// Takes the lock, for fork: the child must not inherit it held by a

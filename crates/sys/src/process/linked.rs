@@ -109,6 +109,42 @@ pub fn definition(name: &CStr) -> usize {
     search.found
 }
 
+/// Whether the C library knows of one thread only (glibc 2.32).
+#[must_use]
+pub fn is_single_threaded() -> bool {
+    // SAFETY: a valid C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    // SAFETY: null, or a `char` of the C library's, which stays.
+    unsafe { found.cast::<u8>().as_ref() }.is_some_and(|only| *only != 0)
+}
+
+/// Whether Go's linker has made the program: then it makes system calls by instructions of
+/// its own.
+#[must_use]
+pub fn is_go_program() -> bool {
+    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+        const NAME_AT: usize = 12;
+        // SAFETY: the loader describes the program first, with its headers, as many as it
+        // says, and loaded notes lie where these say. `found` is the local below.
+        unsafe {
+            let info = &*info;
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            let mut notes = headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
+            *found.cast::<bool>() = notes.any(|note| {
+                let at = info.dlpi_addr as usize + note.p_vaddr as usize;
+                let bytes = std::slice::from_raw_parts(at as *const u8, note.p_memsz as usize);
+                bytes.get(NAME_AT..).is_some_and(|name| name.starts_with(b"Go\0\0"))
+            });
+        }
+        // The others are libraries.
+        1
+    }
+    let mut found = false;
+    // SAFETY: `look` takes what the loader calls it with, and the local.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}
+
 impl Linked {
     /// The library whose code `inside` lies in.
     #[must_use]

@@ -14,7 +14,7 @@ pub(super) mod task;
 mod watch;
 mod testbed;
 mod pattern_run;
-mod programs;
+pub(crate) mod programs;
 mod program_run;
 mod args;
 mod conditions;

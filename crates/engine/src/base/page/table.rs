@@ -2,6 +2,7 @@
 
 use super::entry::{BUSY, Entry, HEAT, HEAT_SHIFT, PIN_ONE, PINS, PageNo, Place, WAITERS};
 use crate::base::primitive::{self, AtomicU64, Ordering};
+use std::ops::Range;
 
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
@@ -53,6 +54,14 @@ impl<'t> PageTable<'t> {
     #[must_use]
     pub fn load(&self, page: PageNo) -> Entry {
         Entry(self.words[page as usize].load(Ordering::Acquire))
+    }
+
+    /// Writes the entries of pages that nobody else can know of yet: one store for each.
+    pub(crate) fn begin(&self, pages: Range<PageNo>, place: Place) {
+        let entry = Entry::new(place).0;
+        for word in &self.words[pages.start as usize..pages.end as usize] {
+            word.store(entry, Ordering::Release);
+        }
     }
 
     /// Claims the page if its entry is exactly `seen`, which must not be busy.

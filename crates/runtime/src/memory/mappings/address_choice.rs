@@ -1,85 +1,38 @@
 //! Where a new mapping goes.
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if nothing
-//! lies there. A hint in the window is kept in that way. One outside is not: memory
-//! can only be managed in the window, most programs take what they get, and to a
-//! program it is as if something lay at the hint. Some insist (ZGC places its heap
-//! by hints, V8 and Go only prefer): such a program reserves address space without
-//! access, gives back untouched what lies elsewhere and asks for the next address.
-//! Who has given back [`INSISTENT`] reservations in a row, more than those do that
-//! then take anything, gets those that follow where Linux puts them, from the kernel
-//! and unmanaged. Memory that is accessible from the start stays managed.
+//! lies there. A hint in the window is kept in that way, one outside is not, unless the
+//! program insists ([`insistence`]). Memory that is accessible from the start stays managed.
 
 use super::populate::populate;
 use crate::base::errno::{kernel_error, refused};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
+use crate::memory::asleep::{self, MIN_MANAGED_BYTES, is_managed_kind, is_unwanted};
+use crate::memory::insistence;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
-const MIN_MANAGED_BYTES: usize = 64 << 10;
 /// What managed memory can be allowed.
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-/// So many hints in a row are not kept. Go's runtime gives up after 128 of them,
-/// Java's other collectors after fewer.
-const INSISTENT: usize = 160;
-/// How many were given back in a row, and where the last lies that was not, or 0.
-static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
-static LAST: AtomicUsize = AtomicUsize::new(0);
-
-/// A reservation was put elsewhere than its hint said.
-fn not_kept(address: usize) {
-    if LAST.swap(address, Relaxed) != 0 && GIVEN_BACK.load(Relaxed) < INSISTENT {
-        // The one before was good enough.
-        GIVEN_BACK.store(0, Relaxed);
-    }
-}
-
-/// A mapping is given back, which may be such a reservation, still closed.
-pub(super) fn given_back(engine: &Engine, address: usize, len: usize) {
-    if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
-        return;
-    }
-    let is_untouched =
-        || engine.is_one_mapping(address, len) && engine.protection(address) == libc::PROT_NONE;
-    if signals::with_all_blocked(is_untouched) {
-        GIVEN_BACK.fetch_add(1, Relaxed);
-    }
-}
-
-fn is_insistent() -> bool {
-    GIVEN_BACK.load(Relaxed) >= INSISTENT
-}
-
 /// Whether a new mapping is the engine's business.
 fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
-    const UNWANTED: i32 = libc::MAP_HUGETLB
-        | libc::MAP_GROWSDOWN
-        | libc::MAP_STACK
-        | libc::MAP_LOCKED
-        | libc::MAP_32BIT;
     (MIN_MANAGED_BYTES..=engine.window().1 / 4).contains(&len)
         && is_managed_kind(prot, flags)
-        && flags & UNWANTED == 0
-}
-
-/// Private, anonymous and not code.
-fn is_managed_kind(prot: i32, flags: i32) -> bool {
-    flags & libc::MAP_ANONYMOUS != 0
-        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && prot & libc::PROT_EXEC == 0
+        && !is_unwanted(flags)
 }
 
 pub(super) fn map(arguments: Arguments) -> isize {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
+    if let Some(there) = asleep::map(arguments) {
+        return there;
+    }
     let Some(engine) = instance::engine() else { return issue(libc::SYS_mmap, arguments) };
     if flags & FIXED != 0 {
         return match engine.contains(address) {
@@ -131,26 +84,14 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
         }
     }
     let is_wish = hint != 0 && !is_inside && prot == libc::PROT_NONE;
-    if is_wish && is_insistent() && is_free(hint, len) {
+    if is_wish && insistence::is_kept(hint, len) {
         return None;
     }
     let address = signals::with_all_blocked(|| engine.map(len, prot)).ok()??;
     if is_wish {
-        not_kept(address);
+        insistence::not_kept(address);
     }
     Some(address)
-}
-
-/// Whether the kernel would map there.
-fn is_free(address: usize, len: usize) -> bool {
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let none = libc::PROT_NONE as usize;
-    let there = issue(libc::SYS_mmap, [address, len, none, flags as usize, usize::MAX, 0]);
-    if there > 0 {
-        issue(libc::SYS_munmap, [there as usize, len, 0, 0, 0, 0]);
-    }
-    there == address as isize
 }
 
 /// A mapping at a fixed address in the window.

@@ -5,6 +5,7 @@ use crate::base::errno::{c_result, refused, result_of};
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{filter_verdict, instance};
+use crate::memory::{asleep, insistence};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -20,7 +21,11 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     }
     let (base, window_len) = engine.window();
     let inside = end.min(base + window_len);
-    address_choice::given_back(engine, address, len);
+    insistence::given_back(address, || {
+        signals::with_all_blocked(|| {
+            engine.is_one_mapping(address, len) && engine.protection(address) == libc::PROT_NONE
+        })
+    });
     let result = result_of(signals::with_all_blocked(|| engine.unmap(address, inside - address)));
     if result == 0 && end > inside {
         return issue(libc::SYS_munmap, [inside, end - inside, 0, 0, 0, 0]);
@@ -71,6 +76,13 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
 
 /// A call of the program's about memory: the engine's, or the kernel's.
 fn dispatch(number: i64, arguments: Arguments) -> isize {
+    let asleep = match number {
+        libc::SYS_mremap => asleep::remap(arguments),
+        _ => asleep::answer(number, arguments),
+    };
+    if let Some(result) = asleep {
+        return result;
+    }
     match instance::engine() {
         Some(engine) if engine.contains(arguments[0]) => {
             answer(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))

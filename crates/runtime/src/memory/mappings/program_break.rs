@@ -2,6 +2,7 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
+use crate::memory::asleep;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -24,13 +25,73 @@ pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
     BREAK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Who maps what the break needs.
+#[derive(Clone, Copy)]
+enum Memory {
+    Awake(&'static Engine),
+    /// The kernel, of a window of so many bytes.
+    Asleep(usize),
+}
+
+/// That, where the break grows by `more` bytes. A process that sleeps wakes first if that is
+/// beyond its budget: under the lock it cannot.
+fn memory_for(more: usize) -> Option<Memory> {
+    if !asleep::may_commit(more) {
+        instance::awake();
+    }
+    match instance::engine() {
+        Some(engine) => Some(Memory::Awake(engine)),
+        None if instance::is_asleep() => Some(Memory::Asleep(asleep::window()?.1)),
+        None => None,
+    }
+}
+
+impl Memory {
+    fn window_len(self) -> usize {
+        match self {
+            Memory::Awake(engine) => engine.window().1,
+            Memory::Asleep(len) => len,
+        }
+    }
+
+    fn reserve(self, len: usize) -> Option<usize> {
+        match self {
+            Memory::Awake(engine) => engine.reserve(len).ok()?,
+            Memory::Asleep(_) => asleep::reserve(len),
+        }
+    }
+
+    fn map(self, at: usize, len: usize) -> Option<()> {
+        const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        match self {
+            Memory::Awake(engine) => engine.map_at(at, len, ACCESS, true).ok().map(drop),
+            Memory::Asleep(_) => asleep::set_mapped(&(at..at + len), true),
+        }
+    }
+
+    fn retract(self, at: usize, len: usize) -> Option<()> {
+        match self {
+            Memory::Awake(engine) => engine.retract(at, len).ok(),
+            Memory::Asleep(_) => asleep::set_mapped(&(at..at + len), false),
+        }
+    }
+}
+
+/// What the break may take of a process that slept.
+pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
+    let start = lock_break().start;
+    let len = HEAP_BYTES.min(asleep::window()?.1 / 8);
+    (start != 0).then_some(start..start + len)
+}
+
 /// Moves the program break to `target` bytes from its start, or by `delta`.
 /// Returns where it was.
-fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
+fn move_break(memory: Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
     signals::with_all_blocked(|| {
         let mut at = BREAK.lock().unwrap_or_else(PoisonError::into_inner);
+        let most_bytes = HEAP_BYTES.min(memory.window_len() / 8);
         if at.start == 0 {
-            let start = engine.reserve(HEAP_BYTES.min(engine.window().1 / 8)).ok()??;
+            let start = memory.reserve(most_bytes)?;
             *at = Break { start, end: start };
         }
         let (before, after) = (at.end, target(&at)?);
@@ -38,14 +99,14 @@ fn move_break(engine: &Engine, target: impl FnOnce(&Break) -> Option<usize>) -> 
             // The kernel leaves the break where it is, and the C library takes that for done.
             return Some(before);
         }
-        if after > at.start + HEAP_BYTES.min(engine.window().1 / 8) {
+        if after > at.start + most_bytes {
             return None;
         }
         let (have, want) = (before.next_multiple_of(PAGE_SIZE), after.next_multiple_of(PAGE_SIZE));
         if want > have {
-            engine.map_at(have, want - have, libc::PROT_READ | libc::PROT_WRITE, true).ok()?;
+            memory.map(have, want - have)?;
         } else if want < have {
-            engine.retract(want, have - want).ok()?;
+            memory.retract(want, have - want)?;
         }
         at.end = after;
         Some(before)
@@ -64,13 +125,13 @@ pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
 /// # Safety
 /// As `sbrk(2)`.
 unsafe fn change_by(delta: isize) -> *mut c_void {
-    let Some(engine) = instance::engine() else {
+    let Some(memory) = memory_for(delta.max(0) as usize) else {
         // Not by the other name, which may be the program's here.
         crate::base::real::real!(__sbrk: fn(isize) -> *mut c_void);
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { __sbrk()(delta) };
     };
-    match move_break(engine, |at| at.end.checked_add_signed(delta)) {
+    match move_break(memory, |at| at.end.checked_add_signed(delta)) {
         Some(before) => before as *mut c_void,
         None => c_result(refused(libc::ENOMEM)) as *mut c_void,
     }
@@ -91,12 +152,13 @@ pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
 /// As `brk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
-    let Some(engine) = instance::engine() else {
+    let end = lock_break().end;
+    let Some(memory) = memory_for((address as usize).saturating_sub(end)) else {
         crate::base::real::real!(brk: fn(*mut c_void) -> i32);
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { brk()(address) };
     };
-    match move_break(engine, |_| Some(address as usize)) {
+    match move_break(memory, |_| Some(address as usize)) {
         Some(_) => 0,
         None => c_result(refused(libc::ENOMEM)) as i32,
     }

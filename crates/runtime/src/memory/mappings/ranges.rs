@@ -117,7 +117,7 @@ fn key_error(key: i32) -> Option<isize> {
 /// There are no keys, as on a processor that has none.
 pub(super) fn allocate_key(arguments: Arguments) -> isize {
     let key = issue(libc::SYS_pkey_alloc, arguments);
-    if key < 0 || instance::engine().is_none() {
+    if key < 0 || instance::awake().is_none() {
         return key;
     }
     issue(libc::SYS_pkey_free, [key as usize, 0, 0, 0, 0, 0]);
@@ -307,7 +307,7 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
 /// Never more than a part of the budget can be locked: refused like memory beyond
 /// the limit, after what Linux looks at first.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
-    if instance::engine().is_none() {
+    if instance::awake().is_none() {
         softswap_sys::aslr::let_go();
         return issue(libc::SYS_mlockall, arguments);
     }

@@ -189,7 +189,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
-            if instance::engine().is_some() {
+            if instance::awake().is_some() {
                 // SAFETY: the arguments that the program has given for the function of this name.
                 return unsafe { $body($($arg),*) };
             }

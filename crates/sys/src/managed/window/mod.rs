@@ -12,6 +12,7 @@
 //! [`StagedFrame`], which owns it while it lives.
 
 mod reservation;
+mod adoption;
 
 use crate::memory::{PAGE_SIZE, Page};
 use crate::uffd::{self, Partial, Uffd};
@@ -21,7 +22,8 @@ use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
-pub use reservation::{Protection, READ_WRITE, WINDOW_SIZES, WindowError};
+pub use adoption::Occupied;
+pub use reservation::{Protection, READ_WRITE, WINDOW_SIZES, WindowError, longest_at};
 
 /// Runs of pages that are dropped in one call.
 const DISCARD_RUNS: usize = 64;
@@ -49,6 +51,8 @@ pub struct Window {
     use_move: bool,
     staging: usize,
     frames: &'static [AtomicU8],
+    /// Whether the program had memory there before.
+    is_adopted: bool,
 }
 
 impl Window {
@@ -68,6 +72,7 @@ impl Window {
             uffd,
             staging,
             frames: frame_states(staging_frames).map_err(fail)?,
+            is_adopted: false,
         };
         window.prepare().map_err(WindowError::Userfaultfd)?;
         Ok(window)
@@ -100,10 +105,14 @@ impl Window {
 
     fn prepare(&self) -> io::Result<()> {
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
-            self.advise_whole(start, len)?;
-            self.register(start, len)?;
+            self.prepare_range(start, len)?;
         }
         Ok(())
+    }
+
+    fn prepare_range(&self, start: usize, len: usize) -> io::Result<()> {
+        self.advise_whole(start, len)?;
+        self.register(start, len)
     }
 
     /// Has the faults of a range, of the window or of staging, arrive by userfaultfd.
@@ -474,8 +483,12 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
-            // SAFETY: both ranges were mapped for this value. No Rust reference points into
+        let window = (self.base, self.len);
+        let staging = (self.staging, self.frames.len() * PAGE_SIZE);
+        // What the program had there is the program's; the descriptor's end ends its faults.
+        let ours = [window, staging].into_iter().skip(usize::from(self.is_adopted));
+        for (start, len) in ours {
+            // SAFETY: the range was mapped for this value. No Rust reference points into
             // the window, and those of `StagedFrame`s into staging are gone, since they
             // borrow this value.
             unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };

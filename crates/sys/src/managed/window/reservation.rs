@@ -110,6 +110,21 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     Err(WindowError::Reserve { bytes: smallest, error: refused })
 }
 
+/// How long a window at `base` could be now; `None` where something lies there, or there is no
+/// address space for any.
+#[must_use]
+pub fn longest_at(base: usize) -> Option<usize> {
+    let most = memory::address_space_limit() / 2;
+    WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {
+        let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
+        let Ok(there) = (unsafe { mmap(base, *len, READ_WRITE, flags) }) else { return false };
+        // SAFETY: the range was mapped just now, and nobody knows of it.
+        unsafe { raw::syscall(libc::SYS_munmap, [there, *len, 0, 0, 0, 0]) };
+        there == base
+    })
+}
+
 pub(super) fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
     let bytes: &'static [u8] = memory::reserve_bytes(count)?;
     // SAFETY: an AtomicU8 has the size, alignment and values of a u8. The only reference

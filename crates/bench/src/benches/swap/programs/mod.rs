@@ -14,7 +14,7 @@ use crate::measure::noise::noise;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(super) enum Program {
+pub(crate) enum Program {
     /// A large numeric sort in Python
     NumericSort,
     /// An analysis of an SQLite database in memory
@@ -31,16 +31,16 @@ pub(super) enum Program {
 
 /// A program that can be started.
 #[derive(Clone)]
-pub(super) struct Ready {
-    pub(super) program: Program,
-    pub(super) path: PathBuf,
-    pub(super) arguments: Vec<OsString>,
+pub(crate) struct Ready {
+    pub(crate) program: Program,
+    pub(crate) path: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
     /// What it reads; brought into the page cache before every run.
-    pub(super) input: Option<PathBuf>,
+    pub(crate) input: Option<PathBuf>,
 }
 
 impl Program {
-    pub(super) const ALL: [Program; 6] = [
+    pub(crate) const ALL: [Program; 6] = [
         Program::NumericSort,
         Program::Sqlite,
         Program::GnuSort,
@@ -49,7 +49,7 @@ impl Program {
         Program::GraphWalk,
     ];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Program::NumericSort => "numeric_sort",
             Program::Sqlite => "sqlite",
@@ -62,7 +62,7 @@ impl Program {
 
     /// Makes the program ready to take about `bytes`; what it needs goes to
     /// `dir`. Or says what is missing here.
-    pub(super) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
+    pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
         let ready = |path, arguments, input| Ready { program: self, path, arguments, input };
         let goal = || OsString::from(bytes.to_string());
         Ok(match self {
@@ -100,7 +100,7 @@ impl Program {
 
 impl Ready {
     /// The same on so many threads, if it can be told.
-    pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
+    pub(crate) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let asked =
             |argument: &OsString| argument.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(asked)?;
@@ -177,7 +177,7 @@ fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     ]
 }
 
-fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
+pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     let (path, source) = (dir.join(name), dir.join(format!("{name}.c")));
     std::fs::write(&source, text).map_err(|error| plain(&error))?;
     let output = Command::new("gcc").args(["-O2", "-o"]).args([&path, &source]).output();

@@ -1,0 +1,71 @@
+//! A process has no engine as long as it fits its budget, and gets one when it does not. The
+//! programs compare all that they have, before and after.
+
+mod support;
+
+use std::process::Command;
+use support::{LIMIT, Running, compiled, softswap};
+
+/// What a case says, with a budget.
+fn said(memory: &str, case: &str) -> String {
+    let mut command = Command::new(softswap());
+    command.args(["run", "--sleep", "-q", "--reserve", "0", "--memory", memory, "--"]);
+    let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
+    ended.expect_ok(case);
+    ended.stdout_text()
+}
+
+#[test]
+fn a_program_that_fits_has_no_filter_and_no_thread_of_ours() {
+    assert_eq!(said("256M", "fits"), "threads 1\nawake 0\nok fits\n");
+}
+
+#[test]
+fn all_that_a_program_had_is_there_when_it_has_woken() {
+    assert_eq!(said("64M", "wakes"), "asleep 1\nawake 1\nok wakes\n");
+}
+
+#[test]
+fn reservations_count_when_they_are_committed() {
+    assert_eq!(said("128M", "reserves"), "asleep 1\nawake 1\nok reserves\n");
+}
+
+#[test]
+fn what_is_larger_than_the_budget_wakes_before_it_is_touched() {
+    assert_eq!(said("64M", "lazy"), "awake 1\nok lazy\n");
+}
+
+#[test]
+fn a_forked_child_wakes_by_itself() {
+    assert_eq!(said("64M", "forks"), "awake 0\nok forks\n");
+}
+
+#[test]
+fn a_second_thread_wakes_and_signals_are_as_they_were_set() {
+    assert_eq!(said("64M", "threads"), "awake 1\nok threads\n");
+}
+
+#[test]
+fn the_summary_and_the_report_say_that_it_slept() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let report = dir.path().join("report.json");
+    let mut command = Command::new(softswap());
+    command
+        .args(["run", "--sleep", "--memory", "256M", "--report"])
+        .arg(&report)
+        .args(["--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
+    let text = std::fs::read_to_string(report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    assert_eq!(report["slept"], true);
+    assert_eq!(report["engine_started"], false);
+}
+
+#[test]
+fn who_is_not_asked_to_sleep_is_awake() {
+    let mut command = Command::new(softswap());
+    command.args(["run", "--memory", "256M", "--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert!(ended.stderr.contains("  budget   256.0 MiB"), "{}", ended.stderr);
+}

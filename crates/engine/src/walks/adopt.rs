@@ -1,0 +1,90 @@
+//! Memory that the program had before there was an engine: a process that wakes.
+//!
+//! Its mappings have their places in the window, and their pages are where they always were.
+//! From now on they are charged and can leave. Nobody else runs meanwhile.
+
+use crate::base::page::{PageNo, Place};
+use crate::core::Core;
+use crate::memory::address_space::{AtFork, CHUNK_PAGES, Layout};
+use crate::memory::context::Contexts;
+use crate::walks::reclaim::{self, Round};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::found::{Mapping, Pages};
+use std::io;
+use std::ops::Range;
+
+/// The heat of a page that nobody has seen touched: one round of grace, as a page gets that
+/// was touched for the first time.
+const HEAT: u8 = 1;
+
+/// Takes what is mapped into the layout, and learns which pages are present. `reserved` is
+/// kept from other mappings.
+pub(crate) fn adopt(
+    core: &Core,
+    mappings: &[Mapping],
+    reserved: Option<&Range<usize>>,
+) -> io::Result<()> {
+    let mut layout = core.memory.space.lock();
+    for mapping in mappings {
+        add(core, &mut layout, mapping);
+    }
+    if let Some(reserved) = reserved {
+        layout.reserve(pages_of(core, reserved));
+    }
+    drop(layout);
+    let pages = Pages::open();
+    for mapping in mappings.iter().filter(|mapping| mapping.is_private_anonymous) {
+        pages.each_run(mapping.range.clone(), &mut |run| learn(core, pages_of(core, &run)))?;
+    }
+    Ok(())
+}
+
+fn pages_of(core: &Core, range: &Range<usize>) -> Range<PageNo> {
+    let page = |address: usize| ((address - core.memory.window.base()) / PAGE_SIZE) as PageNo;
+    page(range.start)..page(range.end)
+}
+
+fn add(core: &Core, layout: &mut Layout, mapping: &Mapping) {
+    let range = pages_of(core, &mapping.range);
+    if !mapping.is_private_anonymous {
+        for page in range.clone() {
+            core.memory.space.touch(page);
+            core.memory.pages.claim(page).publish(Place::Foreign);
+        }
+        return layout.set_foreign(range);
+    }
+    core.memory.space.add(layout, range.clone());
+    layout.set_protection(range.clone(), mapping.protection);
+    for (is_so, what) in
+        [(mapping.is_withheld, AtFork::Withheld), (mapping.is_wiped, AtFork::Wiped)]
+    {
+        if is_so {
+            layout.at_fork(range.clone(), what, true);
+        }
+    }
+}
+
+/// Pages that are present are resident from now on, and charged.
+fn learn(core: &Core, run: Range<PageNo>) {
+    let memory = &core.memory;
+    memory.budget.charge((run.end - run.start) as usize);
+    let mut at = run.start;
+    while at < run.end {
+        let end = run.end.min((at / CHUNK_PAGES + 1) * CHUNK_PAGES);
+        memory.space.touch(at);
+        memory.space.add_resident(at, (end - at) as u32);
+        at = end;
+    }
+    memory.pages.begin(run, Place::resident(HEAT));
+}
+
+/// Takes pages out until the budget is kept, or nothing more can leave.
+pub(crate) fn fit(core: &Core, contexts: &Contexts) {
+    while core.memory.budget.is_low(core.other_bytes()) {
+        let mut context = contexts.claim_background();
+        if matches!(reclaim::round_for_room(core, &mut context), Round::Stuck(_)) {
+            break;
+        }
+    }
+    core.report();
+}

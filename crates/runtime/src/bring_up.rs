@@ -1,0 +1,119 @@
+//! An engine for this process: at its start, or when it wakes.
+
+use crate::base::instance;
+use crate::guard::sigsys;
+use crate::guard::transfers::buffers;
+use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
+use crate::process::{control_thread, engine_threads, fork, program_threads, statistics};
+use crate::signals::{lifecycle, page_fault};
+use softswap_engine::door::engine::Engine;
+use softswap_engine::door::engine::waking::Before;
+use softswap_engine::door::open_areas::{OpenError, open};
+use softswap_engine::door::settings::{Config, ENV_PREFIX};
+use softswap_sys::{exemption, raw, seccomp};
+use std::ffi::CString;
+
+/// What must be so from the start, though there may be no engine yet: where the C library's
+/// own memory lies, and who sees a fork first.
+pub(crate) fn prepare(config: &Config) -> Result<(), String> {
+    if !config.manage_children {
+        leave_children_alone();
+    }
+    heap::set_up(config.sleep);
+    stdio_buffers::set_up();
+    libc_memory::find(config.memory_bytes as usize)?;
+    fork::install()
+}
+
+/// Brings the engine up, around what the process had `before`; false where there is no swap
+/// area for this process.
+pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool, String> {
+    let stats = statistics::map(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
+    let mut backing = Vec::new();
+    // Named areas serve one process. What it starts in turn does without, also
+    // where it could not even look at them.
+    let is_first = statistics::is_supervised(config);
+    for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring, is_first) {
+        match opened {
+            Ok(area) => backing.push(area),
+            Err(OpenError::Named(_)) if !is_first => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    if backing.is_empty() {
+        return Ok(false);
+    }
+    // The file is the first process's, whatever that becomes by exec: another one that it
+    // starts would begin the recording again.
+    let record = if is_first { config.record.clone() } else { String::new() };
+    let config = &Config { record, ..config.clone() };
+    let engine = match before {
+        None => Engine::start(config, backing, stats),
+        Some(before) => Engine::start_around(config, backing, stats, before),
+    };
+    let engine = engine.map_err(|e| e.to_string())?;
+    growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
+    if exemption::is_in_force() {
+        engine.make_do(|| ());
+    }
+    instance::keep(engine);
+    buffers::set_up(config.areas.iter().map(|area| area.path.clone()));
+    let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
+    let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
+    program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    lifecycle::remember(bus, sys);
+    Ok(true)
+}
+
+/// From here on what the program does is seen. The guard last: then calls with managed
+/// pointers trap.
+///
+/// # Errors
+/// Where that cannot be: the program must not go on.
+pub(crate) fn begin_managing() -> Result<(), String> {
+    lifecycle::adopt();
+    // Under a filter of an earlier program's there are none.
+    if !exemption::is_in_force() {
+        engine_threads::start();
+    }
+    install_guard()
+}
+
+/// What is noted of the program before it can change it.
+pub(crate) fn look_around() -> Result<(), String> {
+    other_malloc::install()?;
+    control_thread::prepare();
+    Ok(())
+}
+
+/// Programs that this one starts run without softswap.
+fn leave_children_alone() {
+    // Without a budget there is no configuration. The library itself stays
+    // preloaded and out of the way: other entries of LD_PRELOAD are the user's.
+    // SAFETY: called while loading, before the program has threads.
+    unsafe { remove_variable("MEMORY") };
+}
+
+/// # Safety
+/// No other thread reads or changes the environment.
+unsafe fn remove_variable(name: &str) {
+    if let Ok(name) = CString::new(format!("{ENV_PREFIX}{name}")) {
+        // SAFETY: a valid C string; the caller rules out races.
+        unsafe { libc::unsetenv(name.as_ptr()) };
+    }
+}
+
+fn install_guard() -> Result<(), String> {
+    let Some(engine) = instance::engine() else { return Ok(()) };
+    if sigsys::is_inherited(engine)? {
+        return Ok(());
+    }
+    let (base, len) = engine.window();
+    let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
+    seccomp::install(&program).map_err(|e| {
+        format!(
+            "cannot install the system-call guard (seccomp): {e}; \
+             the kernel needs CONFIG_SECCOMP_FILTER and a container must allow seccomp(2)"
+        )
+    })
+}

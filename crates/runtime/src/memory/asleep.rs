@@ -1,0 +1,452 @@
+//! The memory calls of a process that sleeps: they are the kernel's. What could be managed is
+//! put where the window would be, so that it can stay there when the process wakes, and counted
+//! as it is committed. A commit beyond the budget wakes the process, and is the engine's then.
+//!
+//! Places are handed out in ascending order, from one that nobody knows before. What was mapped
+//! last is handed out again when it is given back.
+
+use crate::base::errno::refused;
+use crate::base::instance;
+use crate::base::issue_call::{Arguments, issue};
+use crate::memory::insistence;
+use softswap_engine::base::stats::{Counter, Stats};
+use softswap_sys::committed::Committed;
+use softswap_sys::{PAGE_SIZE, aslr, raw};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
+pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
+/// Mappings of so much and more begin where a huge page can: as the kernel places them.
+const HUGE_BYTES: usize = 2 << 20;
+/// Allocators want large ones aligned to so much.
+const LARGE_ALIGN_BYTES: usize = 32 << 20;
+/// Places that are tried where something lies already.
+const TRIES: usize = 16;
+
+/// Where the window would be, and what is committed there.
+struct Place {
+    base: usize,
+    len: usize,
+    committed: Committed,
+    /// What may be committed.
+    limit_bytes: usize,
+    /// Where the next mapping goes, and the next one that has room to grow.
+    next: [AtomicUsize; 2],
+}
+
+static PLACE: OnceLock<Place> = OnceLock::new();
+static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static WHERE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Where `softswap run` looks at what is committed; nowhere for a process that it has not started.
+static FIGURES: OnceLock<Stats> = OnceLock::new();
+static HAS_FIGURES: AtomicBool = AtomicBool::new(false);
+/// Whose memory this is.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Whether the program has said what a forked child gets of its memory.
+static IS_ODD: AtomicBool = AtomicBool::new(false);
+
+/// The process may commit `limit_bytes` in the `len` bytes at `base`.
+pub(crate) fn set_up(base: usize, len: usize, limit_bytes: usize) {
+    LIMIT_BYTES.store(limit_bytes, Relaxed);
+    WHERE[0].store(base, Relaxed);
+    WHERE[1].store(len, Relaxed);
+    become_child();
+}
+
+/// Forked off: this process has this memory for itself from now on.
+pub(crate) fn become_child() {
+    HAS_FIGURES.store(false, Relaxed);
+    OWNER.store(raw::current_process(), Relaxed);
+}
+
+/// What is committed is told there from now on.
+pub(crate) fn tell(figures: Stats) {
+    FIGURES.get_or_init(|| figures);
+    HAS_FIGURES.store(true, Relaxed);
+}
+
+/// Whether this is the process that sleeps, and not the child of a `vfork` in its memory.
+pub(crate) fn is_owner() -> bool {
+    OWNER.load(Relaxed) == raw::current_process()
+}
+
+/// The first address of the window and its length; `None` where nobody has chosen one.
+pub(crate) fn window() -> Option<(usize, usize)> {
+    let [base, len] = [&WHERE[0], &WHERE[1]].map(|word| word.load(Relaxed));
+    (len != 0).then_some((base, len))
+}
+
+pub(crate) fn is_odd() -> bool {
+    IS_ODD.load(Relaxed)
+}
+
+/// Bytes that are committed now.
+pub(crate) fn committed_bytes() -> usize {
+    PLACE.get().map_or(0, |place| place.committed.bytes())
+}
+
+/// The place, if this process sleeps. Made when it is needed: most programs map nothing.
+fn place() -> Option<&'static Place> {
+    if !instance::is_asleep() {
+        return None;
+    }
+    if let Some(place) = PLACE.get() {
+        return Some(place);
+    }
+    let (base, len) = window()?;
+    let committed = Committed::new(base, len).ok()?;
+    // As much is left behind it as before it.
+    let first = aslr::below(len / 4 / PAGE_SIZE) * PAGE_SIZE;
+    let roomy = aslr::below(len / 4 / HUGE_BYTES) * HUGE_BYTES;
+    let next = [base + first, base + len / 2 + roomy].map(AtomicUsize::new);
+    let limit_bytes = LIMIT_BYTES.load(Relaxed);
+    Some(PLACE.get_or_init(|| Place { base, len, committed, limit_bytes, next }))
+}
+
+/// Which half of the window.
+#[derive(Clone, Copy)]
+enum Half {
+    Lower = 0,
+    Roomy = 1,
+}
+
+impl Place {
+    /// A range is committed from now on.
+    fn commit(&self, range: &Range<usize>) {
+        self.committed.add(range);
+        self.tell();
+    }
+
+    /// A range is not committed any more.
+    fn give_back(&self, range: &Range<usize>) {
+        self.committed.remove(range);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if HAS_FIGURES.load(Relaxed)
+            && let Some(figures) = FIGURES.get()
+        {
+            figures.set(Counter::UsedBytes, self.committed.bytes() as u64);
+        }
+    }
+
+    fn contains(&self, address: usize) -> bool {
+        address & !(self.len - 1) == self.base
+    }
+
+    /// Whether so much more can be committed. Where it cannot, the process has been woken, if
+    /// that can be now: then the call is the engine's.
+    fn has_room(&self, bytes: usize) -> bool {
+        if self.committed.bytes() + bytes <= self.limit_bytes {
+            return true;
+        }
+        instance::awake();
+        instance::is_asleep()
+    }
+
+    /// Takes `len` bytes of addresses, with `room` behind them.
+    fn take(&self, half: Half, len: usize, room: usize) -> Option<usize> {
+        let align = match len {
+            0..HUGE_BYTES => PAGE_SIZE,
+            _ => len.checked_next_power_of_two()?.min(LARGE_ALIGN_BYTES),
+        };
+        let (align, end) = match half {
+            Half::Lower => (align, self.base + self.len / 2),
+            Half::Roomy => (HUGE_BYTES, self.base + self.len),
+        };
+        let mut found = 0;
+        let advance = |next: usize| {
+            found = next.next_multiple_of(align);
+            let next = found.checked_add(len)?.checked_add(room)?;
+            (next <= end).then_some(next)
+        };
+        self.next[half as usize].fetch_update(Relaxed, Relaxed, advance).ok()?;
+        Some(found)
+    }
+
+    /// Maps at a place that is taken for it: the kernel's result, `None` where there is no such
+    /// place.
+    fn map(&self, arguments: Arguments, (half, room): (Half, usize)) -> Option<isize> {
+        let [hint, len, prot, flags, fd, offset] = arguments;
+        let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
+        let hint = hint & !(PAGE_SIZE - 1);
+        let mut wish = self.contains(hint).then_some(hint);
+        for _ in 0..TRIES {
+            let address = match wish.take() {
+                Some(hint) => hint,
+                None => self.take(half, whole, room)?,
+            };
+            let fixed = flags | libc::MAP_FIXED_NOREPLACE as usize;
+            match issue(libc::SYS_mmap, [address, len, prot, fixed, fd, offset]) {
+                there if there == refused(libc::EEXIST) => {}
+                there => {
+                    self.note_mapped(there, whole, prot as i32);
+                    return Some(there);
+                }
+            }
+        }
+        None
+    }
+
+    fn note_mapped(&self, there: isize, len: usize, prot: i32) {
+        if there < 0 {
+            return;
+        }
+        let range = there as usize..there as usize + len;
+        if prot & libc::PROT_WRITE != 0 {
+            self.commit(&range);
+        } else {
+            // What was there before is gone.
+            self.give_back(&range);
+        }
+    }
+
+    /// A range is not mapped any more.
+    fn note_unmapped(&self, range: &Range<usize>) {
+        self.give_back(range);
+        // Taken last, it can be taken again. What others have taken meanwhile comes after it.
+        for next in &self.next {
+            let _ = next.compare_exchange(range.end, range.start, Relaxed, Relaxed);
+        }
+    }
+}
+
+/// Private, anonymous and not code.
+pub(crate) fn is_managed_kind(prot: i32, flags: i32) -> bool {
+    flags & libc::MAP_ANONYMOUS != 0
+        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && prot & libc::PROT_EXEC == 0
+}
+
+/// Whether a mapping without a fixed address is the kernel's, whatever it is of.
+pub(crate) fn is_unwanted(flags: i32) -> bool {
+    const UNWANTED: i32 = libc::MAP_HUGETLB
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_STACK
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
+    flags & UNWANTED != 0
+}
+
+/// What is committed by such a call.
+fn committed_by(len: usize, prot: i32) -> usize {
+    if prot & libc::PROT_WRITE != 0 { len } else { 0 }
+}
+
+/// `mmap`; `None` where it is the engine's, or nobody's business.
+pub(crate) fn map(arguments: Arguments) -> Option<isize> {
+    let [address, len, prot, flags, _, offset] = arguments;
+    let (prot, flags) = (prot as i32, flags as i32);
+    const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+    if !is_managed_kind(prot, flags) || !instance::is_asleep() {
+        return None;
+    }
+    if flags & FIXED != 0 {
+        let place = PLACE.get().filter(|place| place.contains(address))?;
+        let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
+        let range = address..address.checked_add(whole)?;
+        let more = committed_by(place.committed.missing_bytes(&range), prot);
+        if !place.has_room(more) {
+            return None;
+        }
+        let there = issue(libc::SYS_mmap, arguments);
+        place.note_mapped(there, whole, prot);
+        return Some(there);
+    }
+    if len < MIN_MANAGED_BYTES || is_unwanted(flags) || !offset.is_multiple_of(PAGE_SIZE) {
+        return None;
+    }
+    let place = place().filter(|place| len <= place.len / 4)?;
+    let is_wish = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
+    if is_wish && insistence::is_kept(address, len) || !place.has_room(committed_by(len, prot)) {
+        return None;
+    }
+    let there = place.map(arguments, (Half::Lower, 0))?;
+    if is_wish && there >= 0 {
+        insistence::not_kept(there as usize);
+    }
+    Some(there)
+}
+
+/// A mapping of `len` bytes that can grow where it is; `None` where it is the engine's, or
+/// there is none.
+pub(crate) fn map_roomy(len: usize) -> Option<usize> {
+    let place = place().filter(|place| len <= place.len / 4 && place.has_room(len))?;
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let room = room_for(len);
+    let there = place.map([0, len, access, flags, usize::MAX, 0], (Half::Roomy, room))?;
+    (there >= 0).then_some(there as usize)
+}
+
+fn room_for(len: usize) -> usize {
+    const LEAST: usize = 16 << 20;
+    const MOST: usize = 16 << 30;
+    len.saturating_mul(3).clamp(LEAST, MOST)
+}
+
+/// Makes what [`map_roomy`] gave longer or shorter. Returns where it is now.
+pub(crate) fn resize_roomy(address: usize, old_len: usize, len: usize) -> Option<usize> {
+    let arguments = [address, old_len, len, libc::MREMAP_MAYMOVE as usize, 0, 0];
+    let there = remap_to(arguments, Half::Roomy)?;
+    (there >= 0).then_some(there as usize)
+}
+
+/// `mremap`; `None` where it is the engine's, or nobody's business.
+pub(crate) fn remap(arguments: Arguments) -> Option<isize> {
+    remap_to(arguments, Half::Lower)
+}
+
+fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
+    let [old, old_len, len, flags, target, _] = arguments;
+    const NAMED: i32 = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let place = place()?;
+    let whole = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
+    let (old_len, len) = (whole(old_len)?, whole(len)?);
+    let from = old..old.checked_add(old_len)?;
+    let goes_inside = flags as i32 & NAMED != 0 && place.contains(target);
+    if !place.contains(old) && !goes_inside {
+        return None;
+    }
+    let is_committed = place.committed.missing_bytes(&from) < old_len;
+    let more = if is_committed { len.saturating_sub(old_len) } else { 0 };
+    let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
+    if !place.has_room(if doubled { len } else { more }) {
+        return None;
+    }
+    let there = if flags as i32 & NAMED == 0 {
+        resize(place, arguments, (old_len, len), half)
+    } else {
+        issue(libc::SYS_mremap, arguments)
+    };
+    if there < 0 {
+        return Some(there);
+    }
+    let there = there as usize;
+    if there == old && len < old_len {
+        place.note_unmapped(&(old + len..from.end));
+    } else if there != old && !doubled {
+        place.note_unmapped(&from);
+    }
+    if is_committed || !place.contains(old) {
+        place.commit(&(there..there + len));
+    }
+    Some(there as isize)
+}
+
+/// Where it is, or at a place that is taken for it: the kernel would choose one outside of the
+/// window.
+fn resize(
+    place: &Place,
+    arguments: Arguments,
+    (old_len, len): (usize, usize),
+    half: Half,
+) -> isize {
+    let [old, _, _, flags, ..] = arguments;
+    let may_move = flags as i32 & libc::MREMAP_MAYMOVE != 0;
+    let mut in_place = arguments;
+    in_place[3] = flags & !(libc::MREMAP_MAYMOVE as usize);
+    let there = issue(libc::SYS_mremap, in_place);
+    if there != refused(libc::ENOMEM) || !may_move {
+        return there;
+    }
+    let room = match half {
+        Half::Lower => 0,
+        Half::Roomy => room_for(len),
+    };
+    // So that nothing is displaced.
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    let none = libc::PROT_NONE as usize;
+    let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], (half, room)) else {
+        return issue(libc::SYS_mremap, arguments);
+    };
+    if to < 0 {
+        return to;
+    }
+    let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    let moved = issue(libc::SYS_mremap, [old, old_len, len, fixed, to as usize, 0]);
+    if moved < 0 {
+        issue(libc::SYS_munmap, [to as usize, len, 0, 0, 0, 0]);
+    }
+    moved
+}
+
+/// Other calls about the window; `None` where it is the engine's, or nobody's business.
+pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
+    const DETAILS: [i32; 4] =
+        [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
+    let [address, len, third, ..] = arguments;
+    let place = PLACE.get().filter(|_| instance::is_asleep())?;
+    let end = address.checked_add(len.checked_next_multiple_of(PAGE_SIZE)?)?;
+    let range = address..end;
+    if end <= place.base || address >= place.base + place.len {
+        return None;
+    }
+    match number {
+        libc::SYS_munmap => {
+            insistence::given_back(address, || place.committed.missing_bytes(&range) >= len);
+            let result = issue(number, arguments);
+            if result == 0 {
+                place.note_unmapped(&range);
+            }
+            Some(result)
+        }
+        libc::SYS_mprotect if third as i32 & libc::PROT_WRITE != 0 => {
+            if !place.has_room(place.committed.missing_bytes(&range)) {
+                return None;
+            }
+            let result = issue(number, arguments);
+            if result == 0 {
+                place.commit(&range);
+            }
+            Some(result)
+        }
+        // What the kernel may take at any time, it would take from the engine's pages, too.
+        libc::SYS_madvise if third as i32 == libc::MADV_FREE => {
+            let dropped = [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
+            Some(issue(number, dropped))
+        }
+        libc::SYS_madvise => {
+            if DETAILS.contains(&(third as i32)) {
+                IS_ODD.store(true, Relaxed);
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Unmaps a range; whether this process sleeps.
+pub(crate) fn unmap(address: usize, len: usize) -> bool {
+    answer(libc::SYS_munmap, [address, len, 0, 0, 0, 0]).is_some()
+}
+
+/// Takes `len` bytes of addresses without mapping them, for the program break.
+pub(crate) fn reserve(len: usize) -> Option<usize> {
+    place()?.take(Half::Lower, len, 0)
+}
+
+/// Maps a part of what was reserved, or gives it back.
+pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
+    let place = place()?;
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+    let (at, len) = (range.start, range.len());
+    if is_mapped {
+        let there = issue(libc::SYS_mmap, [at, len, access, flags, usize::MAX, 0]);
+        place.note_mapped(there, len, access as i32);
+        return (there >= 0).then_some(());
+    }
+    // What is reserved is not handed out again.
+    place.give_back(range);
+    (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
+}
+
+/// Whether so much more can be committed by a process that sleeps.
+pub(crate) fn may_commit(bytes: usize) -> bool {
+    let limit = LIMIT_BYTES.load(Relaxed);
+    !instance::is_asleep() || committed_bytes().saturating_add(bytes) <= limit
+}

@@ -1,0 +1,278 @@
+/*
+ * A process that sleeps as long as it fits its budget. Each case is run on its own, and says
+ * whether it is awake at its end: then it has the guard's filter, which it did not have at
+ * its start.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define PAGE ((size_t)4096)
+
+static long of_status(const char *name)
+{
+    char line[256];
+    long value = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, strlen(name)))
+            value = strtol(line + strlen(name), NULL, 10);
+    if (file)
+        fclose(file);
+    return value;
+}
+
+static long filters_at_first;
+
+static int is_awake(void)
+{
+    return of_status("Seccomp_filters:") > filters_at_first;
+}
+
+static void must(int holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void fill(void *at, size_t len, uint64_t seed)
+{
+    uint64_t *words = at, word = seed * 2654435761u + 1;
+    for (size_t i = 0; i < len / 8; i++) {
+        word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+        words[i] = word;
+    }
+}
+
+static void check(const void *at, size_t len, uint64_t seed, const char *what)
+{
+    const uint64_t *words = at;
+    uint64_t word = seed * 2654435761u + 1;
+    for (size_t i = 0; i < len / 8; i++) {
+        word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+        must(words[i] == word, what);
+    }
+}
+
+static void *mapped(size_t len, int prot)
+{
+    void *at = mmap(NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(at != MAP_FAILED, "mmap");
+    return at;
+}
+
+/* More than the budget, so that all of it has been out. */
+static void press(size_t mib)
+{
+    unsigned char *at = mapped(mib * MIB, PROT_READ | PROT_WRITE);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < mib; i++)
+            fill(at + i * MIB, MIB, 1000 + i);
+    for (size_t i = 0; i < mib; i++)
+        check(at + i * MIB, MIB, 1000 + i, "what was written awake");
+    munmap(at, mib * MIB);
+}
+
+static void fits(void)
+{
+    char *blocks[20];
+    for (int i = 0; i < 20; i++) {
+        blocks[i] = malloc(MIB);
+        fill(blocks[i], MIB, i);
+    }
+    for (int i = 0; i < 20; i++) {
+        check(blocks[i], MIB, i, "a block");
+        free(blocks[i]);
+    }
+    printf("threads %ld\n", of_status("Threads:"));
+}
+
+/* Of everything that a process may have, what it wrote asleep. */
+static void wakes(void)
+{
+    char *small[1000];
+    for (int i = 0; i < 1000; i++) {
+        small[i] = malloc(4096);
+        fill(small[i], 4096, i);
+    }
+    char *read_only = mapped(MIB, PROT_READ | PROT_WRITE);
+    fill(read_only, MIB, 1);
+    mprotect(read_only, MIB, PROT_READ);
+    char *closed = mapped(MIB, PROT_READ | PROT_WRITE);
+    fill(closed, MIB, 2);
+    mprotect(closed, MIB, PROT_NONE);
+    char *halves = mapped(4 * MIB, PROT_READ | PROT_WRITE);
+    fill(halves, MIB, 3);
+    fill(halves + 3 * MIB, MIB, 4);
+    must(munmap(halves + MIB, 2 * MIB) == 0, "munmap");
+    char *shared = mmap(halves + MIB, MIB, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    must(shared == halves + MIB, "mmap MAP_SHARED");
+    fill(shared, MIB, 5);
+    char *moved = mapped(MIB, PROT_READ | PROT_WRITE);
+    fill(moved, MIB, 6);
+    moved = mremap(moved, MIB, 2 * MIB, MREMAP_MAYMOVE);
+    must(moved != MAP_FAILED, "mremap");
+    char *grown = malloc(100);
+    for (size_t len = 1000; len <= 6 * MIB; len = len * 3 / 2)
+        grown = realloc(grown, len);
+    fill(grown, 3 * MIB, 7);
+    char *end = sbrk(MIB);
+    must(end != (void *)-1, "sbrk");
+    end += -(uintptr_t)end % 8;
+    fill(end, MIB - 8, 8);
+    char *dropped = mapped(MIB, PROT_READ | PROT_WRITE);
+    fill(dropped, MIB, 9);
+    madvise(dropped, MIB, MADV_FREE);
+    char *untouched = mapped(MIB, PROT_READ | PROT_WRITE);
+    must(untouched[5] == 0, "fresh memory");
+    char *locked = mapped(64 << 10, PROT_READ | PROT_WRITE);
+    fill(locked, 64 << 10, 10);
+    int is_locked = mlock(locked, 64 << 10) == 0;
+    printf("asleep %d\n", !is_awake());
+    press(150);
+    for (int i = 0; i < 1000; i++)
+        check(small[i], 4096, i, "a small block");
+    check(read_only, MIB, 1, "read-only memory");
+    mprotect(closed, MIB, PROT_READ);
+    check(closed, MIB, 2, "closed memory");
+    check(halves, MIB, 3, "what is before a shared mapping");
+    check(halves + 3 * MIB, MIB, 4, "what is behind a hole");
+    check(shared, MIB, 5, "shared memory");
+    check(moved, MIB, 6, "memory that was moved");
+    grown = realloc(grown, 12 * MIB);
+    check(grown, 3 * MIB, 7, "a block that grew");
+    check(end, MIB - 8, 8, "the break");
+    must(sbrk(MIB) != (void *)-1, "sbrk awake");
+    for (size_t i = 0; i < MIB; i++)
+        must(dropped[i] == 0, "what was given up");
+    for (size_t i = 0; i < MIB; i++)
+        must(untouched[i] == 0, "untouched memory");
+    if (is_locked)
+        check(locked, 64 << 10, 10, "locked memory");
+    munmap(read_only, MIB);
+    munmap(halves, 4 * MIB);
+}
+
+/* Reservations do not wake; what is committed of them counts. */
+static void reserves(void)
+{
+    char *at = mapped(4096 * MIB, PROT_NONE);
+    must(mprotect(at, 8 * MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    fill(at, 8 * MIB, 1);
+    printf("asleep %d\n", !is_awake());
+    must(mprotect(at, 200 * MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    for (size_t i = 8; i < 200; i++)
+        fill(at + i * MIB, MIB, i);
+    check(at, 8 * MIB, 1, "what was committed first");
+    for (size_t i = 8; i < 200; i++)
+        check(at + i * MIB, MIB, i, "what was committed then");
+}
+
+/* Far more than the budget, hardly any of it touched. */
+static void lazy(void)
+{
+    size_t len = 10240 * MIB;
+    char *at = calloc(1, len);
+    must(at != NULL, "calloc");
+    for (size_t i = 0; i < len; i += 64 * MIB)
+        at[i] = 1;
+    for (size_t i = 0; i < len; i += 64 * MIB)
+        must(at[i] == 1 && at[i + 1] == 0, "what was touched");
+}
+
+/* Children sleep and wake by themselves; the parent sleeps on. */
+static void forks(void)
+{
+    char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
+    fill(at, 10 * MIB, 1);
+    for (int i = 0; i < 4; i++) {
+        pid_t pid = fork();
+        must(pid >= 0, "fork");
+        if (pid == 0) {
+            check(at, 10 * MIB, 1, "what a child inherits");
+            if (i % 2) {
+                press(100);
+                must(is_awake(), "a child that needs more wakes");
+            }
+            check(at, 10 * MIB, 1, "what a child inherits, later");
+            fill(at, MIB, 2);
+            _exit(is_awake() == i % 2 ? 0 : 3);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        int status;
+        must(wait(&status) > 0 && status == 0, "a child");
+    }
+    check(at, 10 * MIB, 1, "what the parent has");
+}
+
+static volatile int handled;
+
+static void on_signal(int number)
+{
+    handled += number;
+}
+
+static void *in_thread(void *argument)
+{
+    check(argument, 10 * MIB, 1, "what a thread sees");
+    return argument;
+}
+
+/* A second thread wakes. What was set up of signals before stays. */
+static void threads(void)
+{
+    char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
+    fill(at, 10 * MIB, 1);
+    stack_t stack = {.ss_sp = mapped(64 << 10, PROT_READ | PROT_WRITE), .ss_size = 64 << 10};
+    stack_t now;
+    sigset_t mask;
+    must(sigaltstack(&stack, NULL) == 0, "sigaltstack");
+    signal(SIGBUS, on_signal);
+    signal(SIGUSR1, on_signal);
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    pthread_t thread;
+    void *result;
+    must(!is_awake(), "one thread sleeps");
+    must(pthread_create(&thread, NULL, in_thread, at) == 0, "pthread_create");
+    must(pthread_join(thread, &result) == 0 && result == at, "pthread_join");
+    press(100);
+    check(at, 10 * MIB, 1, "what the thread saw");
+    raise(SIGBUS);
+    raise(SIGUSR1);
+    must(handled == SIGBUS + SIGUSR1, "handlers that were set before");
+    must(sigaltstack(NULL, &now) == 0 && now.ss_sp == stack.ss_sp, "the stack set before");
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    must(sigismember(&mask, SIGUSR2) && !sigismember(&mask, SIGBUS), "the mask set before");
+}
+
+int main(int count, char **arguments)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {{"fits", fits},   {"wakes", wakes}, {"reserves", reserves},
+                 {"lazy", lazy},   {"forks", forks}, {"threads", threads}};
+    filters_at_first = of_status("Seccomp_filters:");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (count > 1 && !strcmp(arguments[1], cases[i].name)) {
+            cases[i].run();
+            printf("awake %d\nok %s\n", is_awake(), cases[i].name);
+            return 0;
+        }
+    return 2;
+}
