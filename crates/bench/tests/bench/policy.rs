@@ -127,7 +127,7 @@ fn a_program_is_recorded_and_what_it_touched_simulated() {
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "the recording is gone");
 
-    std::fs::write(&trace, b"touches1 and so on").unwrap();
+    std::fs::write(&trace, b"touches2 and so on").unwrap();
     let options = ["--only-traces", "--trace", trace.to_str().unwrap()];
     assert_refused(&mut policy(&options), &["sort.touches", "cut off"]);
     let mut failing = softswap();

@@ -4,7 +4,7 @@
 pub(crate) mod convert;
 
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::io::{self, Read};
 
 /// How a file of this kind begins.
 const MAGIC: &[u8; 8] = b"touches2";
@@ -13,7 +13,7 @@ pub(crate) const UNIT_BYTES: usize = 64;
 /// What a page takes that does not pack, in units.
 pub(crate) const WHOLE: u8 = 64;
 /// More than any trace takes.
-const MOST_BYTES: usize = 1 << 30;
+const MOST_BYTES: u64 = 1 << 30;
 const MOST_PAGES: u32 = 1 << 24;
 /// Small files count for more than the time that it takes to make them.
 const ZSTD_LEVEL: i32 = 22;
@@ -83,7 +83,10 @@ impl Recorded {
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is no recorded trace"))?;
-        let columns = zstd::bulk::decompress(rest, MOST_BYTES)?;
+        let mut columns = Vec::new();
+        zstd::Decoder::new(rest)
+            .and_then(|frame| frame.take(MOST_BYTES).read_to_end(&mut columns))
+            .map_err(|_| bad("its frame is damaged or cut off"))?;
         let columns: Columns =
             postcard::from_bytes(&columns).map_err(|_| bad("its columns are damaged"))?;
         columns.to_recorded().ok_or_else(|| bad("its events are damaged"))
