@@ -112,7 +112,8 @@ pub(crate) struct PoolFigures {
     pub(super) limit_hits: u64,
     /// Pages not offered, because it was full or the budget had no room.
     pub(super) refused_pages: u64,
-    /// Pages of streams that went to the disk without being offered to the pool.
+    /// Pages that went to the disk without being offered to the pool: of streams, and where
+    /// a full pool gains too little.
     pub(super) passed_pages: u64,
     /// Pages that went on to the disk.
     pub(super) written_back_pages: u64,
@@ -121,7 +122,6 @@ pub(crate) struct PoolFigures {
     pub(super) packed_slots: u64,
     /// Pages moved from sparse slabs into gaps.
     pub(super) compacted_pages: u64,
-    /// Old pages packed anew, denser, and what that saved.
     /// Pages that left memory unchanged: the pool still had them.
     pub(super) unchanged_pages: u64,
     /// Pages whose copy stayed in the pool when they came in.

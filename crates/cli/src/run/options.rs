@@ -46,9 +46,9 @@ pub(crate) struct RunArgs {
 
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
-    /// With `auto` LZ4 packs them, and zstd those that LZ4 cannot pack, and old ones where
-    /// that spares more reads from the disk than it costs. LEVEL is from -5 (fast) to 9 (small), 1 if it is left out. With `none`
-    /// pages go straight to the disk. `softswap ctl PID set codec` changes it
+    /// With `auto` LZ4 packs them while the pool has room, zstd once it is full, and Huffman's
+    /// code those that LZ4 cannot pack. LEVEL is from -5 (fast) to 9 (small), 1 if it is left
+    /// out. With `none` pages go straight to the disk. `softswap ctl PID set codec` changes it
     /// while the program runs.
     #[arg(long, value_name = "CODEC")]
     pub(super) codec: Option<String>,

@@ -152,7 +152,8 @@ counters! {
     /// Pages that were not offered to the pool, because it was full or the
     /// budget had no room for it.
     PoolRefusals,
-    /// Pages of streams that went to the disk without being offered to the pool.
+    /// Pages that went to the disk without being offered to the pool: of streams, and where
+    /// a full pool gains too little.
     PoolPassed,
     /// Pages of the pool that went on to the swap area.
     PagesWrittenBack,

@@ -78,7 +78,7 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 pub enum Packer {
     /// LZ4.
     Lz4,
-    /// zstd at one of [`zstd::LEVELS`].
+    /// zstd at one of [`zstd::LEVELS`], or at [`zstd::LITERALS_ONLY`].
     Zstd {
         /// The level.
         level: i8,

@@ -51,7 +51,7 @@ pub enum Event {
         page: PageNo,
         /// By LZ4.
         lz4_bytes: u64,
-        /// By zstd, as a page is packed that LZ4 cannot pack.
+        /// By zstd, as a page is packed for a full pool.
         zstd_bytes: u64,
     },
     /// It leaves, and its words are all the same.

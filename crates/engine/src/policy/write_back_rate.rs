@@ -7,7 +7,7 @@
 //! left the program's memory; but all of them were about as old when they were written
 //! back.
 //!
-//! Only what is written back from the pool is counted, all of it packed.
+//! Only what was in the pool is counted, all of it packed.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -270,7 +270,7 @@ impl Pool {
         &self.objects[slab.class().unwrap_or(0)]
     }
 
-    /// What is to be written back or packed anew: owners and handles of live objects of the
+    /// What is to be written back: owners and handles of live objects of the
     /// slab longest in use; one that was used since the last look gets a second
     /// chance. They stay stored; the caller frees each one that it has written.
     /// The slab takes no more objects, and once it has been gone through it is

@@ -1,5 +1,5 @@
-//! What reclaim does inside the pool: the oldest pages are packed denser or written back to
-//! the swap area, and what is left in sparse slabs moves together.
+//! What reclaim does inside the pool: the oldest pages are written back to the swap area,
+//! and what is left in sparse slabs moves together.
 
 mod objects;
 mod write_back;
