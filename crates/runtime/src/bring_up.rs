@@ -13,6 +13,16 @@ use softswap_engine::door::settings::{Config, ENV_PREFIX};
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
 
+/// softswap's own failures end the program with this status, as `env` does.
+const OWN_FAILURE: i32 = 125;
+
+/// Ends the program, of which softswap is half-way up.
+pub(crate) fn fail(why: &str) -> ! {
+    raw::write_stderr(format!("softswap: {why}\n").as_bytes());
+    // SAFETY: ends the process; no destructors are wanted half-way up.
+    unsafe { libc::_exit(OWN_FAILURE) }
+}
+
 /// What must be so from the start, though there may be no engine yet: where the C library's
 /// own memory lies, and who sees a fork first.
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {

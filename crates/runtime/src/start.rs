@@ -1,7 +1,7 @@
 //! What the loader calls: settings, engine, background threads, handlers, filter.
 
 use crate::base::instance;
-use crate::bring_up;
+use crate::bring_up::{self, fail};
 use crate::memory::redirect;
 use crate::process::spawn::argument_copies;
 use crate::waking;
@@ -9,9 +9,6 @@ use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
 use softswap_sys::{aslr, exemption, raw, signals};
-
-/// softswap's own failures end the program with this status, as `env` does.
-const OWN_FAILURE: i32 = 125;
 
 /// By this name the command knows the library.
 #[unsafe(export_name = "softswap_runtime")]
@@ -74,12 +71,6 @@ fn say_not_redirected(why: &std::io::Error) {
         )
         .as_bytes(),
     );
-}
-
-fn fail(why: &str) -> ! {
-    raw::write_stderr(format!("softswap: {why}\n").as_bytes());
-    // SAFETY: ends the process; no destructors are wanted half-way up.
-    unsafe { libc::_exit(OWN_FAILURE) }
 }
 
 /// Brings the engine up, or lets the process sleep; false where there is no swap area for it.

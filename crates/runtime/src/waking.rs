@@ -25,9 +25,6 @@ use softswap_sys::{exemption, raw, signals};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// softswap's own failures end the program with this status, as `env` does.
-const OWN_FAILURE: i32 = 125;
-
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
 /// What an engine takes of a budget, roughly: that is left of it when the process wakes.
@@ -87,7 +84,7 @@ fn wake() {
             instance::settle(is_up);
             if is_up {
                 alternate_stack::remember(stack);
-                bring_up::begin_managing().unwrap_or_else(|why| give_up(&why));
+                bring_up::begin_managing().unwrap_or_else(|why| bring_up::fail(&why));
             }
             Ok::<bool, String>(is_up)
         })
@@ -112,10 +109,4 @@ fn wake() {
             );
         }
     }
-}
-
-fn give_up(why: &str) -> ! {
-    raw::write_stderr(format!("softswap: {why}\n").as_bytes());
-    // SAFETY: ends the process; no destructors are wanted half-way up.
-    unsafe { libc::_exit(OWN_FAILURE) }
 }

@@ -139,13 +139,13 @@ impl Policies {
     pub(crate) fn bypasses_pool(
         &self,
         page: PageNo,
-        slots_are_plenty: bool,
+        slots_are_plenty: impl FnOnce() -> bool,
         pool: impl FnOnce() -> PoolView,
     ) -> bool {
         let gains_too_little = || {
-            slots_are_plenty
-                && self.admission.may_pass()
+            self.admission.may_pass()
                 && pool().is_nearly_full()
+                && slots_are_plenty()
                 && !self.is_held_for_long()
         };
         self.has(Mechanism::Admission) && (self.admission.passes(page) || gains_too_little())
@@ -226,9 +226,13 @@ impl Policies {
         self.partition.costs().left(left, cpu_ns);
     }
 
-    /// Whether nobody asked for a codec.
-    pub(crate) fn chooses_codec(&self) -> bool {
-        self.codec.get() == Choice::Auto
+    /// Whether a page that is packed so would be packed by the same codec now, or by whichever
+    /// the pool is in need of.
+    pub(crate) fn is_of_now(&self, tag: u8) -> bool {
+        match self.codec.get() {
+            Choice::Auto => true,
+            Choice::Fixed(packer) => packer.is_some_and(|packer| packer.codec().tag() == tag),
+        }
     }
 
     /// What packs the next page for the pool as it is, if anything does.
@@ -240,9 +244,10 @@ impl Policies {
         }
     }
 
-    /// What is to pack a page that [`Policies::packer`] could not, if anything is.
+    /// What is to pack a page that `first` could not, if anything is.
     #[must_use]
-    pub(crate) fn second_packer(&self) -> Option<Packer> {
-        if self.chooses_codec() { self.tier.second_try() } else { None }
+    pub(crate) fn second_packer(&self, first: Packer) -> Option<Packer> {
+        let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
+        if is_on { self.tier.second_try() } else { None }
     }
 }

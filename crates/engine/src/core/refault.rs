@@ -26,10 +26,9 @@ impl Core {
 
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
+        let slots_are_plenty = || self.stores.areas.have_spare();
         self.stores.may_write()
-            && self
-                .policies
-                .bypasses_pool(page, self.stores.areas.have_spare(), || self.pool_view())
+            && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }
 
     /// As [`Policies::grace`](crate::core::Policies::grace), as things are.

@@ -23,7 +23,7 @@ pub(crate) const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 const CONTEXT_BYTES: usize = 176 << 10;
 /// All contexts together may take one in so many bytes of the budget for that.
 const BUDGET_SHARE: usize = 8;
-/// Below this likelihood zstd is tried on one page in [`PROBE_EVERY`] that LZ4 cannot pack.
+/// Below this likelihood a codec is tried on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
 

@@ -98,7 +98,9 @@ impl Simulation {
     fn pack_into_pool(&mut self, page: PageNo) -> Option<Place> {
         let content = self.contents[page as usize];
         let admission = &self.policies.admission;
-        if self.policies.bypasses_pool(page, true, || self.pool_view()) && !admission.is_due(page) {
+        if self.policies.bypasses_pool(page, || true, || self.pool_view())
+            && !admission.is_due(page)
+        {
             admission.note_passed();
             return None;
         }
@@ -109,7 +111,7 @@ impl Simulation {
         }
         let first = self.policies.packer(|| self.pool_view())?;
         let packed = self.pack(first, content).or_else(|| {
-            let second = self.policies.second_packer().filter(|_| first == Packer::Lz4)?;
+            let second = self.policies.second_packer(first)?;
             self.pack(second, content)
         });
         let (codec, bytes) = packed?;

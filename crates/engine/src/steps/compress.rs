@@ -65,8 +65,7 @@ fn into_pool(
     };
     let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
     if packed.is_none()
-        && packer == Packer::Lz4
-        && let Some(second) = core.policies.second_packer()
+        && let Some(second) = core.policies.second_packer(packer)
         && let Some(_room) = room_to_pack(&context.scratch, second)
     {
         packed = pack(core, context, second, content).map(|len| (second, len));

@@ -66,17 +66,10 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
         .policies
         .stored_copies
         .has_share(handle.packed_bytes(), (core.memory.budget.limit_bytes(), limit));
-    // What another codec packed is to be packed by that of now, which suits a full pool.
-    let is_of_now = || {
-        core.policies.chooses_codec()
-            || core
-                .policies
-                .packer(|| core.pool_view())
-                .is_some_and(|packer| packer.codec().tag() == handle.tag())
-    };
-    // Beyond, only those that outweigh what goes on.
+    // Beyond, only those that outweigh what goes on. What another codec packed is to be packed
+    // by that of now, which suits a full pool.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
-    has_share && (is_room || (outweigh(core) && is_of_now()))
+    has_share && (is_room || (outweigh(core) && core.policies.is_of_now(handle.tag())))
 }
 
 /// Whether a copy in a pool that is full is worth more than what goes on to the disk for

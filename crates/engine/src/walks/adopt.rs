@@ -7,15 +7,12 @@ use crate::base::page::{PageNo, Place};
 use crate::core::Core;
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Layout};
 use crate::memory::context::Contexts;
+use crate::policy::refault::FRESH;
 use crate::walks::reclaim::{self, Round};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::found::{Mapping, Pages};
 use std::io;
 use std::ops::Range;
-
-/// The heat of a page that nobody has seen touched: one round of grace, as a page gets that
-/// was touched for the first time.
-const HEAT: u8 = 1;
 
 /// Takes what is mapped into the layout, and learns which pages are present. `reserved` is
 /// kept from other mappings.
@@ -47,10 +44,8 @@ fn pages_of(core: &Core, range: &Range<usize>) -> Range<PageNo> {
 fn add(core: &Core, layout: &mut Layout, mapping: &Mapping) {
     let range = pages_of(core, &mapping.range);
     if !mapping.is_private_anonymous {
-        for page in range.clone() {
-            core.memory.space.touch(page);
-            core.memory.pages.claim(page).publish(Place::Foreign);
-        }
+        by_chunk(range.clone()).for_each(|part| core.memory.space.touch(part.start));
+        core.memory.pages.begin(range.clone(), Place::Foreign);
         return layout.set_foreign(range);
     }
     core.memory.space.add(layout, range.clone());
@@ -68,14 +63,20 @@ fn add(core: &Core, layout: &mut Layout, mapping: &Mapping) {
 fn learn(core: &Core, run: Range<PageNo>) {
     let memory = &core.memory;
     memory.budget.charge((run.end - run.start) as usize);
-    let mut at = run.start;
-    while at < run.end {
-        let end = run.end.min((at / CHUNK_PAGES + 1) * CHUNK_PAGES);
-        memory.space.touch(at);
-        memory.space.add_resident(at, (end - at) as u32);
-        at = end;
+    for part in by_chunk(run.clone()) {
+        memory.space.touch(part.start);
+        memory.space.add_resident(part.start, (part.end - part.start) as u32);
     }
-    memory.pages.begin(run, Place::resident(HEAT));
+    // Nobody has seen them touched: as if that had been the first time.
+    memory.pages.begin(run, Place::resident(FRESH));
+}
+
+/// The parts of a range that lie in one chunk each.
+fn by_chunk(range: Range<PageNo>) -> impl Iterator<Item = Range<PageNo>> {
+    (range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES)).map(move |chunk| {
+        let first = chunk * CHUNK_PAGES;
+        range.start.max(first)..range.end.min(first + CHUNK_PAGES)
+    })
 }
 
 /// Takes pages out until the budget is kept, or nothing more can leave.

@@ -33,15 +33,12 @@ pub(crate) fn refusal(number: i64) -> Option<isize> {
 
 /// The answer to a raw call that is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    if REFUSALS.iter().all(|(refused, _)| *refused != number) {
-        return None;
-    }
-    instance::awake()?;
-    match number {
-        libc::SYS_io_uring_setup => Some(|_| refusal(libc::SYS_io_uring_setup).unwrap_or(0)),
-        libc::SYS_io_setup => Some(|_| refusal(libc::SYS_io_setup).unwrap_or(0)),
-        _ => None,
-    }
+    let answer: Answer = match number {
+        libc::SYS_io_uring_setup => |_| refusal(libc::SYS_io_uring_setup).unwrap_or(0),
+        libc::SYS_io_setup => |_| refusal(libc::SYS_io_setup).unwrap_or(0),
+        _ => return None,
+    };
+    instance::awake().map(|_| answer)
 }
 
 /// liburing and libaio give a negative error number; what has the same name and is

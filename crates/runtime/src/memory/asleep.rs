@@ -30,13 +30,12 @@ struct Place {
     base: usize,
     len: usize,
     committed: Committed,
-    /// What may be committed.
-    limit_bytes: usize,
     /// Where the next mapping goes, and the next one that has room to grow.
     next: [AtomicUsize; 2],
 }
 
 static PLACE: OnceLock<Place> = OnceLock::new();
+/// What may be committed.
 static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WHERE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Where `softswap run` looks at what is committed; nowhere for a process that it has not started.
@@ -82,11 +81,6 @@ pub(crate) fn is_odd() -> bool {
     IS_ODD.load(Relaxed)
 }
 
-/// Bytes that are committed now.
-pub(crate) fn committed_bytes() -> usize {
-    PLACE.get().map_or(0, |place| place.committed.bytes())
-}
-
 /// The place, if this process sleeps. Made when it is needed: most programs map nothing.
 fn place() -> Option<&'static Place> {
     if !instance::is_asleep() {
@@ -101,8 +95,7 @@ fn place() -> Option<&'static Place> {
     let first = aslr::below(len / 4 / PAGE_SIZE) * PAGE_SIZE;
     let roomy = aslr::below(len / 4 / HUGE_BYTES) * HUGE_BYTES;
     let next = [base + first, base + len / 2 + roomy].map(AtomicUsize::new);
-    let limit_bytes = LIMIT_BYTES.load(Relaxed);
-    Some(PLACE.get_or_init(|| Place { base, len, committed, limit_bytes, next }))
+    Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
 }
 
 /// Which half of the window.
@@ -135,16 +128,6 @@ impl Place {
 
     fn contains(&self, address: usize) -> bool {
         address & !(self.len - 1) == self.base
-    }
-
-    /// Whether so much more can be committed. Where it cannot, the process has been woken, if
-    /// that can be now: then the call is the engine's.
-    fn has_room(&self, bytes: usize) -> bool {
-        if self.committed.bytes() + bytes <= self.limit_bytes {
-            return true;
-        }
-        instance::awake();
-        instance::is_asleep()
     }
 
     /// Takes `len` bytes of addresses, with `room` behind them.
@@ -249,7 +232,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let range = address..address.checked_add(whole)?;
         let more = committed_by(place.committed.missing_bytes(&range), prot);
-        if !place.has_room(more) {
+        if !has_room(more) {
             return None;
         }
         let there = issue(libc::SYS_mmap, arguments);
@@ -261,7 +244,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     }
     let place = place().filter(|place| len <= place.len / 4)?;
     let is_wish = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
-    if is_wish && insistence::is_kept(address, len) || !place.has_room(committed_by(len, prot)) {
+    if is_wish && insistence::is_kept(address, len) || !has_room(committed_by(len, prot)) {
         return None;
     }
     let there = place.map(arguments, (Half::Lower, 0))?;
@@ -274,7 +257,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
 /// A mapping of `len` bytes that can grow where it is; `None` where it is the engine's, or
 /// there is none.
 pub(crate) fn map_roomy(len: usize) -> Option<usize> {
-    let place = place().filter(|place| len <= place.len / 4 && place.has_room(len))?;
+    let place = place().filter(|place| len <= place.len / 4 && has_room(len))?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let room = room_for(len);
@@ -314,7 +297,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let is_committed = place.committed.missing_bytes(&from) < old_len;
     let more = if is_committed { len.saturating_sub(old_len) } else { 0 };
     let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
-    if !place.has_room(if doubled { len } else { more }) {
+    if !has_room(if doubled { len } else { more }) {
         return None;
     }
     let there = if flags as i32 & NAMED == 0 {
@@ -395,7 +378,7 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
             Some(result)
         }
         libc::SYS_mprotect if third as i32 & libc::PROT_WRITE != 0 => {
-            if !place.has_room(place.committed.missing_bytes(&range)) {
+            if !has_room(place.committed.missing_bytes(&range)) {
                 return None;
             }
             let result = issue(number, arguments);
@@ -445,8 +428,12 @@ pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
     (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
 }
 
-/// Whether so much more can be committed by a process that sleeps.
-pub(crate) fn may_commit(bytes: usize) -> bool {
-    let limit = LIMIT_BYTES.load(Relaxed);
-    !instance::is_asleep() || committed_bytes().saturating_add(bytes) <= limit
+/// Whether a process that sleeps can commit so much more. Where it cannot, it has been woken, if
+/// that can be now: then what is to be committed is the engine's business.
+pub(crate) fn has_room(bytes: usize) -> bool {
+    let committed = PLACE.get().map_or(0, |place| place.committed.bytes());
+    if committed.saturating_add(bytes) > LIMIT_BYTES.load(Relaxed) {
+        instance::awake();
+    }
+    instance::is_asleep()
 }

@@ -14,6 +14,7 @@ use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::settings::{AreaSpec, Config};
 use softswap_sys::aslr::Bases;
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -64,7 +65,10 @@ const STARTS: &str = "starts";
 
 struct Candidate {
     name: &'static str,
-    ready: Ready,
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    /// What it reads; brought into the page cache before every run.
+    input: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,13 +108,14 @@ fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
     let candidates = candidates(args, dir.path(), &mut notes);
     let usage = Usage::now();
     let (mut rows, mut ratios, mut start_adds_us) = (Vec::new(), Map::new(), None);
-    for Candidate { name, ready } in &candidates {
+    for candidate in &candidates {
+        let name = candidate.name;
         let mut times: [Vec<f64>; 2] = Default::default();
         let (mut slept, mut printed) = (true, None);
         for round in 0..=args.rounds {
             for side in [round as usize % 2, 1 - round as usize % 2] {
                 let managed = (side == 1).then(|| (library.as_path(), dir.path()));
-                let ran = one_run(ready, managed, u64::from(args.program_size) << 20)?;
+                let ran = one_run(candidate, managed, u64::from(args.program_size) << 20)?;
                 slept &= ran.slept;
                 if *printed.get_or_insert(ran.digest) != ran.digest {
                     return Err(Refusal::own(format!("{name} has printed something else")));
@@ -125,7 +130,7 @@ fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
         let pairs = || plain.iter().zip(&managed);
         let ratio = median(pairs().map(|(plain, managed)| managed / plain).collect());
         ratios.insert(format!("{name}_softswap_vs_plain"), ratio.into());
-        if *name == STARTS {
+        if name == STARTS {
             let added = median(pairs().map(|(plain, managed)| managed - plain).collect());
             start_adds_us = Some(added * 1e6 / f64::from(args.starts));
         }
@@ -157,29 +162,29 @@ fn candidates(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Candi
         |name: &str| args.programs.is_empty() || args.programs.iter().any(|n| n == name);
     let bytes = u64::from(args.program_size) << 20;
     let mut all = Vec::new();
-    let mut add = |name: &'static str, made: Result<Ready, String>| match made {
-        Ok(ready) => all.push(Candidate { name, ready }),
+    let mut add = |name: &'static str, made: Result<Candidate, String>| match made {
+        Ok(candidate) => all.push(candidate),
         Err(why) => notes.push(format!("{name} is left out: {why}")),
     };
-    let plain_program = |path: PathBuf, arguments| Ready {
-        program: Program::HashJoin,
-        path,
-        arguments,
-        input: None,
-    };
     if is_wanted("churn") {
+        let arguments = vec![args.blocks.to_string().into()];
         let made = compiled(dir, "churn", include_str!("churn.c"));
-        add("churn", made.map(|path| plain_program(path, vec![args.blocks.to_string().into()])));
+        add("churn", made.map(|path| Candidate { name: "churn", path, arguments, input: None }));
     }
     if is_wanted(STARTS) {
-        let loop_ = format!(
+        let script = format!(
             "i=0; while [ $i -lt {} ]; do /bin/true || exit 1; i=$((i+1)); done",
             args.starts
         );
-        add(STARTS, Ok(plain_program("/bin/sh".into(), vec!["-c".into(), loop_.into()])));
+        let (path, arguments) = ("/bin/sh".into(), vec!["-c".into(), script.into()]);
+        add(STARTS, Ok(Candidate { name: STARTS, path, arguments, input: None }));
     }
     for program in Program::ALL.into_iter().filter(|program| is_wanted(program.name())) {
-        add(program.name(), program.make_ready(dir, bytes));
+        let made = program.make_ready(dir, bytes).map(|ready| {
+            let Ready { path, arguments, input, .. } = ready;
+            Candidate { name: program.name(), path, arguments, input }
+        });
+        add(program.name(), made);
     }
     all
 }
@@ -192,15 +197,19 @@ struct Ran {
 }
 
 /// One run, managed with what library and swap directory are for.
-fn one_run(ready: &Ready, managed: Option<(&Path, &Path)>, bytes: u64) -> Result<Ran, Refusal> {
-    let own = |error: std::io::Error| {
-        Refusal::own(format!("{}: {}", ready.path.display(), plain(&error)))
-    };
-    if let Some(input) = &ready.input {
+fn one_run(
+    candidate: &Candidate,
+    managed: Option<(&Path, &Path)>,
+    bytes: u64,
+) -> Result<Ran, Refusal> {
+    let Candidate { path, arguments, input, .. } = candidate;
+    let own =
+        |error: std::io::Error| Refusal::own(format!("{}: {}", path.display(), plain(&error)));
+    if let Some(input) = input {
         std::fs::read(input).map_err(own)?;
     }
     let counters = Counters::new()?;
-    let mut command = Command::new(&ready.path);
+    let mut command = Command::new(path);
     without_settings(&mut command);
     if let Some((library, swap)) = managed {
         let config = Config {
@@ -213,12 +222,12 @@ fn one_run(ready: &Ready, managed: Option<(&Path, &Path)>, bytes: u64) -> Result
         };
         command.envs(counters.environment(&config, library));
     }
-    command.args(&ready.arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
     let start = Instant::now();
     let output = command.output().map_err(own)?;
     let seconds = start.elapsed().as_secs_f64();
     if !output.status.success() {
-        return Err(Refusal::own(format!("{} failed: {}", ready.path.display(), output.status)));
+        return Err(Refusal::own(format!("{} failed: {}", path.display(), output.status)));
     }
     let slept = managed.is_none() || counters.stats().get(Counter::Version) == 0;
     let mut hasher = DefaultHasher::new();

@@ -36,14 +36,10 @@ enum Memory {
 /// That, where the break grows by `more` bytes. A process that sleeps wakes first if that is
 /// beyond its budget: under the lock it cannot.
 fn memory_for(more: usize) -> Option<Memory> {
-    if !asleep::may_commit(more) {
-        instance::awake();
+    if instance::is_asleep() && asleep::has_room(more) {
+        return Some(Memory::Asleep(asleep::window()?.1));
     }
-    match instance::engine() {
-        Some(engine) => Some(Memory::Awake(engine)),
-        None if instance::is_asleep() => Some(Memory::Asleep(asleep::window()?.1)),
-        None => None,
-    }
+    instance::engine().map(Memory::Awake)
 }
 
 impl Memory {

@@ -31,17 +31,19 @@ pub struct Occupied {
 impl Occupied {
     /// What lies between the parts.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> {
-        let starts = std::iter::once(self.base).chain(self.parts.iter().map(|(part, _)| part.end));
-        let ends = self.parts.iter().map(|(part, _)| part.start);
-        let ends = ends.chain(std::iter::once(self.base + self.len));
-        starts.zip(ends).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
+        self.all_but(|_| true)
     }
 
     /// All but what cannot be managed, in as few ranges as possible.
     fn manageable(&self) -> impl Iterator<Item = Range<usize>> {
-        let foreign = || self.parts.iter().filter(|(_, is_manageable)| !is_manageable);
-        let starts = std::iter::once(self.base).chain(foreign().map(|(part, _)| part.end));
-        let ends = foreign().map(|(part, _)| part.start);
+        self.all_but(|is_manageable| !is_manageable)
+    }
+
+    /// All but the parts that are `left_out`, by whether they can be managed.
+    fn all_but(&self, left_out: fn(bool) -> bool) -> impl Iterator<Item = Range<usize>> {
+        let parts = self.parts.iter().filter(move |(_, is_manageable)| left_out(*is_manageable));
+        let starts = std::iter::once(self.base).chain(parts.clone().map(|(part, _)| part.end));
+        let ends = parts.map(|(part, _)| part.start);
         let ends = ends.chain(std::iter::once(self.base + self.len));
         starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
     }

@@ -12,8 +12,9 @@ const MAGIC: &[u8; 8] = b"touches2";
 pub(crate) const UNIT_BYTES: usize = 64;
 /// What a page takes that does not pack, in units.
 pub(crate) const WHOLE: u8 = 64;
-/// More than any trace takes.
+/// More than any trace takes, unpacked, and has.
 const MOST_BYTES: u64 = 1 << 30;
+const MOST_EVENTS: usize = 1 << 26;
 const MOST_PAGES: u32 = 1 << 24;
 /// Small files count for more than the time that it takes to make them.
 const ZSTD_LEVEL: i32 = 22;
@@ -147,7 +148,8 @@ impl Columns {
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();
-        if pages > MOST_PAGES || before as usize > count || self.steps.len() != count {
+        let is_too_large = pages > MOST_PAGES || count > MOST_EVENTS;
+        if is_too_large || before as usize > count || self.steps.len() != count {
             return None;
         }
         let (mut lz4, mut zstd, mut gone) =

@@ -100,7 +100,7 @@ impl Program {
 
 impl Ready {
     /// The same on so many threads, if it can be told.
-    pub(crate) fn on_threads(&self, threads: u32) -> Option<Ready> {
+    pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let asked =
             |argument: &OsString| argument.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(asked)?;
