@@ -31,8 +31,10 @@ const PROBE_EVERY: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct CompressionTier {
     may_be_dense: bool,
-    /// How likely LZ4 packs a page, and how likely the other one what LZ4 cannot.
+    /// How likely LZ4 packs a page, how likely the dense codec does, and how likely the
+    /// second one what LZ4 cannot.
     by_lz4: AtomicU32,
+    by_dense: AtomicU32,
     rescued: AtomicU32,
 }
 
@@ -44,6 +46,7 @@ impl CompressionTier {
         CompressionTier {
             may_be_dense: on && contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
             by_lz4: AtomicU32::new(CERTAIN),
+            by_dense: AtomicU32::new(CERTAIN),
             rescued: AtomicU32::new(CERTAIN),
         }
     }
@@ -51,14 +54,21 @@ impl CompressionTier {
     /// What is to pack a page, while each page that comes makes another one go on, or not.
     #[must_use]
     pub(crate) fn first_try(&self, is_full: impl FnOnce() -> bool) -> Packer {
-        let (lz4, rescued) = (likelihood(&self.by_lz4), likelihood(&self.rescued));
-        if !self.may_be_dense {
+        let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
+        let other = if !self.may_be_dense {
             return Packer::Lz4;
-        }
-        if lz4 < WORTH_TRYING && rescued >= WORTH_TRYING && !is_probe(&self.by_lz4, PROBE_EVERY) {
-            return SECOND;
-        }
-        if is_full() { DENSE } else { Packer::Lz4 }
+        } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
+            SECOND
+        } else if !is_full() {
+            return Packer::Lz4;
+        } else if is_likely(&self.by_dense) {
+            DENSE
+        } else {
+            // Neither packs: LZ4 finds that out sooner.
+            return if is_probe(&self.by_dense, PROBE_EVERY) { DENSE } else { Packer::Lz4 };
+        };
+        // LZ4 must be heard of now and then: what the program keeps changes.
+        if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { other }
     }
 
     /// What is to pack a page that LZ4 could not pack, if anything is.
@@ -74,6 +84,7 @@ impl CompressionTier {
         match packer {
             Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
             SECOND => likelihood::note(&self.rescued, has_packed),
+            DENSE => likelihood::note(&self.by_dense, has_packed),
             Packer::Zstd { .. } => {}
         }
     }
@@ -119,8 +130,27 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_full_pool_is_packed_densely() {
-        assert_eq!(tier().first_try(|| true), DENSE);
+    fn a_full_pool_hears_of_lz4_again_where_it_never_packed() {
+        let tier = tier();
+        (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
+        for _ in 0..PROBE_EVERY * 200 {
+            if tier.first_try(|| true) == Packer::Lz4 {
+                tier.note_tried(Packer::Lz4, true);
+            }
+        }
+        assert_eq!(tier.first_try(|| false), Packer::Lz4);
+    }
+
+    #[test]
+    fn what_comes_into_a_full_pool_is_packed_densely_where_that_packs() {
+        let tier = tier();
+        let tried = |packer| (0..320).filter(|_| tier.first_try(|| true) == packer).count();
+        let probes = 320 / PROBE_EVERY as usize;
+        assert_eq!((tried(DENSE), tried(Packer::Lz4)), (320 - probes, probes));
+        (0..200).for_each(|_| tier.note_tried(DENSE, false));
+        assert_eq!((tried(DENSE), tried(Packer::Lz4)), (probes, 320 - probes));
+        (0..10).for_each(|_| tier.note_tried(DENSE, true));
+        assert_eq!(tried(DENSE), 320 - probes);
         let off = CompressionTier::new(256 << 20, 13, false);
         assert_eq!(off.first_try(|| true), Packer::Lz4);
     }
