@@ -259,7 +259,7 @@ impl Policies {
     #[must_use]
     pub(crate) fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(self.tier.first_try(|| pool().is_nearly_full())),
+            Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
             Choice::Fixed(packer) => packer,
         }
     }

@@ -1,9 +1,9 @@
-//! Which codec packs a page, where none was asked for: LZ4 while the pool has room, zstd once
-//! it is full.
+//! Which codec packs a page, where none was asked for: LZ4 while the pool has plenty of room,
+//! zstd from then on.
 //!
-//! A page enters the pool by LZ4, which takes little time. Once each page that comes makes
-//! another one go on to the disk, zstd packs what comes: as much less goes on, and a part of
-//! that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
+//! A page enters the pool by LZ4, which takes little time. Once the pool may soon be full, so
+//! that each page that comes makes another one go on to the disk, zstd packs what comes: as
+//! much less goes on, and a part of that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
 //! in no order, Huffman's code may: it is tried as long as that succeeds now and then, and
 //! alone where LZ4 never does.
 //!
@@ -51,16 +51,17 @@ impl CompressionTier {
         }
     }
 
-    /// What is to pack a page, while each page that comes makes another one go on, or not.
+    /// What is to pack a page, while the pool may be full before long, or not.
     #[must_use]
-    pub(crate) fn first_try(&self, is_full: impl FnOnce() -> bool) -> Packer {
+    pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense {
             Packer::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
             // What the program keeps changes: LZ4 is heard of now and then, however full it is.
             if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
-        } else if is_full() && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
+        } else if is_filling()
+            && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
         {
             DENSE
         } else {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_hears_of_lz4_again_where_it_never_packed() {
+    fn a_filling_pool_hears_of_lz4_again_where_it_never_packed() {
         let tier = tier();
         (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
         for _ in 0..PROBE_EVERY * 200 {
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_full_pool_is_packed_densely_where_that_packs() {
+    fn what_comes_into_a_filling_pool_is_packed_densely_where_that_packs() {
         let tier = tier();
         let tried = |packer| (0..320).filter(|_| tier.first_try(|| true) == packer).count();
         let probes = 320 / PROBE_EVERY as usize;
