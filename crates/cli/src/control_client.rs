@@ -22,7 +22,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Process {
     pub pid: u32,
-    parent: u32,
+    pub parent: u32,
     pub uid: u32,
     pub name: String,
     state: char,

@@ -98,6 +98,20 @@ fn signals_sent_to_softswap_reach_the_program_once() {
     }
 }
 
+#[test]
+fn a_signal_that_the_program_sends_to_its_group_reaches_it_once() {
+    use std::os::unix::process::CommandExt;
+    let dir = tempfile::tempdir().unwrap();
+    for sender in ["kill -USR1 0", "sh -c 'trap \"\" USR1; kill -USR1 0; sleep 0.2; :'"] {
+        let text = format!(
+            "n=0; trap 'n=$((n+1))' USR1; \
+             for i in 1 2 3; do {sender}; sleep 0.2; done; exit $n"
+        );
+        let status = shell(dir.path(), &text).process_group(0).status().unwrap();
+        assert_eq!(status.code(), Some(3), "{sender}");
+    }
+}
+
 /// Runs a program on a terminal of its own, types Ctrl-C, prints what it says.
 const TERMINAL: &str = r#"
 import os, pty, sys

@@ -2,11 +2,14 @@
 //!
 //! Signals are held back and read from a queue. The child shares our process
 //! group, so what the terminal or the kernel sends to the group has reached it
-//! already; only what a process sent to us by number is passed on.
+//! already; only what a process sent to us by number is passed on. The number and
+//! the group look alike here. What the program, or a process that it started, sends
+//! is taken for the group's (`kill 0`): its own signal does not come back to it.
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::release::Space;
 use super::thrashing::Thrashing;
+use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
 use softswap_engine::base::stats::Stats;
@@ -127,15 +130,34 @@ fn attend(
             next_look = Instant::now() + look();
         }
         while let Some(arrived) = queue.next()? {
-            if arrived.signal != libc::SIGCHLD && arrived.from_process {
+            let program = pid.as_raw_nonzero().get();
+            let is_for_it = arrived.from_process && !descends(arrived.sender, program);
+            if arrived.signal != libc::SIGCHLD && is_for_it {
                 // A child that has ended meanwhile is found below.
-                let _ = child::send(pid.as_raw_nonzero().get(), arrived.signal);
+                let _ = child::send(program, arrived.signal);
             }
         }
         if let Some(ending) = reap(pid)? {
             return Ok(ending);
         }
     }
+}
+
+/// Whether process `who` is `ancestor`, or was started by it, through parents that are
+/// all still there.
+fn descends(mut who: i32, ancestor: i32) -> bool {
+    // As deep as anybody starts shells in shells; it ends though numbers are used again.
+    for _ in 0..64 {
+        if who == ancestor {
+            return true;
+        }
+        let parent = u32::try_from(who).ok().and_then(Process::read).map(|it| it.parent as i32);
+        match parent {
+            Some(parent) if parent > 0 => who = parent,
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// Takes in every change of state; the program's end, if it ended. Children

@@ -28,6 +28,8 @@ pub struct Arrived {
     /// Sent by a process (`kill`, `tgkill`, `sigqueue`), not by the kernel or
     /// the terminal, which reach a whole process group by themselves.
     pub from_process: bool,
+    /// That process, if it is one that can be seen from here; else 0.
+    pub sender: i32,
 }
 
 /// Signals held back from this thread and read from a descriptor instead.
@@ -103,7 +105,8 @@ impl SignalQueue {
         // SAFETY: integers, which were zero before the kernel wrote them.
         let info = unsafe { info.assume_init() };
         let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
-        Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process }))
+        let sender = if from_process { info.ssi_pid as i32 } else { 0 };
+        Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process, sender }))
     }
 
     /// Prepares `command` so that its process starts with the signal mask and
