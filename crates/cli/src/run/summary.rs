@@ -68,11 +68,12 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
 }
 
 fn write_memory(out: &mut String, figures: &Figures) -> std::fmt::Result {
-    let budget = figures.budget_bytes;
-    let percent = figures.used_peak_bytes as f64 * 100.0 / budget.max(1) as f64;
+    let (budget, peak) = (figures.budget_bytes, figures.budget_peak_bytes);
+    let percent = figures.used_peak_bytes as f64 * 100.0 / peak.max(1) as f64;
+    let before = if peak == budget { String::new() } else { format!(" ({} once)", bytes(peak)) };
     writeln!(
         out,
-        "  budget   {}, at most {} used ({percent:.0}%), for {} of program memory",
+        "  budget   {}{before}, at most {} used ({percent:.0}%), for {} of program memory",
         bytes(budget),
         bytes(figures.used_peak_bytes),
         bytes(figures.mapped_peak_bytes),

@@ -12,7 +12,7 @@
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
 use crate::codec::Packer;
 use softswap_sys::zstd::LITERALS_ONLY;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
@@ -30,7 +30,9 @@ const PROBE_EVERY: u32 = 32;
 /// How dense pages are packed, and when.
 #[derive(Debug)]
 pub(crate) struct CompressionTier {
-    may_be_dense: bool,
+    may_be_dense: AtomicBool,
+    /// Contexts that may pack with the dense one, unless it is off.
+    contexts: Option<usize>,
     /// How likely LZ4 packs a page, and how likely the other one what LZ4 cannot.
     by_lz4: AtomicU32,
     rescued: AtomicU32,
@@ -41,18 +43,31 @@ impl CompressionTier {
     /// to be `on`.
     #[must_use]
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
-        CompressionTier {
-            may_be_dense: on && contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
+        let tier = CompressionTier {
+            may_be_dense: AtomicBool::new(false),
+            contexts: on.then_some(contexts),
             by_lz4: AtomicU32::new(CERTAIN),
             rescued: AtomicU32::new(CERTAIN),
-        }
+        };
+        tier.resize(budget_bytes);
+        tier
+    }
+
+    /// The budget has so many bytes from now on.
+    pub(crate) fn resize(&self, budget_bytes: usize) {
+        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
+        self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
+    }
+
+    fn may_be_dense(&self) -> bool {
+        self.may_be_dense.load(Relaxed)
     }
 
     /// What is to pack a page, while each page that comes makes another one go on, or not.
     #[must_use]
     pub(crate) fn first_try(&self, is_full: impl FnOnce() -> bool) -> Packer {
         let (lz4, rescued) = (likelihood(&self.by_lz4), likelihood(&self.rescued));
-        if !self.may_be_dense {
+        if !self.may_be_dense() {
             return Packer::Lz4;
         }
         if lz4 < WORTH_TRYING && rescued >= WORTH_TRYING && !is_probe(&self.by_lz4, PROBE_EVERY) {
@@ -66,7 +81,7 @@ impl CompressionTier {
     pub(crate) fn second_try(&self) -> Option<Packer> {
         let is_worth =
             || likelihood(&self.rescued) >= WORTH_TRYING || is_probe(&self.rescued, PROBE_EVERY);
-        (self.may_be_dense && is_worth()).then_some(SECOND)
+        (self.may_be_dense() && is_worth()).then_some(SECOND)
     }
 
     /// Notes whether a page was packed.
@@ -91,6 +106,8 @@ mod tests {
     fn a_small_budget_has_no_room_for_the_dense_codec() {
         let tier = CompressionTier::new(8 << 20, 13, true);
         assert_eq!(tier.second_try(), None);
+        tier.resize(256 << 20);
+        assert_eq!(tier.second_try(), Some(SECOND));
         let off = CompressionTier::new(256 << 20, 13, false);
         assert_eq!(off.second_try(), None);
     }

@@ -239,7 +239,7 @@ fn what_is_set_stays() {
     let balance = Partition::new(false, (LEAST, MOST), BUDGET, 2);
     let moved = |limit| until_moved(&balance, full(limit), &[], &[10]).map(|(_, next)| next);
     assert_eq!(moved(LEAST), None);
-    balance.set(true, || {});
+    balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(moved(LEAST), Some(LEAST + STEP));
     // Set by hand, below the least.
     assert_eq!(moved(STEP), Some(2 * STEP));
@@ -251,7 +251,7 @@ fn what_is_set_forgets_what_was_seen() {
     let balance = balance();
     let (looks, _) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
     (1..looks).for_each(|_| assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST));
-    balance.set(true, || {});
+    balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
 }
 
@@ -260,7 +260,7 @@ fn the_widest_limit_is_the_most_where_it_moves() {
     let balance = balance();
     assert_eq!(balance.widest(LEAST), Some(MOST));
     assert_eq!(balance.widest(MOST), None);
-    balance.set(false, || {});
+    balance.set(PoolLimit::Auto, false, |_| {});
     assert_eq!(balance.widest(LEAST), None, "the user's own");
 }
 
