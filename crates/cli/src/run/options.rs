@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
 
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
-    /// With `auto` LZ4 packs them while the pool has room, zstd once it is full, and Huffman's
+    /// With `auto` LZ4 packs them while the pool has plenty of room, zstd from then on, and Huffman's
     /// code those that LZ4 cannot pack. LEVEL is from -5 (fast) to 9 (small), 1 if it is left
     /// out. With `none` pages go straight to the disk. `softswap ctl PID set codec` changes it
     /// while the program runs.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// `auto`: LZ4 while the pool has room, zstd once it is full.
+    /// `auto`: LZ4 while the pool has plenty of room, zstd from then on.
     Auto,
     /// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go straight to the disk.
     Fixed(Option<Packer>),

@@ -104,15 +104,15 @@ impl Policies {
     pub(crate) fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
-            Place::Slot { .. } if !self.admission.comes_in_streams(page) => {
-                self.partition.found_unpacked(distance);
-            }
+            Place::Slot { .. } if self.admission.comes_in_streams(page) => {}
+            Place::Slot { is_incompressible: true, .. } => self.partition.found_unpacked(distance),
             Place::Pool { .. } => {
                 self.partition.write_back_rate().note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.found_in_pool(distance, limit_bytes, used_bytes);
             }
-            Place::Packed { .. } => {
+            // What passed a pool that was full would be there, too, had it been large enough.
+            Place::Packed { .. } | Place::Slot { .. } => {
                 let more = self.partition.write_back_rate().note_found(distance);
                 self.partition.found_on_disk(more, pool());
             }
@@ -242,11 +242,31 @@ impl Policies {
         }
     }
 
+    /// A page has passed the pool, which was not to have it.
+    pub(crate) fn note_passed(&self, page: PageNo) {
+        self.admission.note_passed();
+        if !self.admission.comes_in_streams(page) {
+            self.partition.write_back_rate().note_passed();
+        }
+    }
+
+    /// Whether pages are packed at all.
+    #[must_use]
+    pub(crate) fn has_codec(&self) -> bool {
+        self.codec.get() != Choice::Fixed(None)
+    }
+
+    /// What packs instead of `packer` where that finds no room to work in, if anything does.
+    #[must_use]
+    pub(crate) fn without_room(&self, packer: Packer) -> Option<Packer> {
+        (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
+    }
+
     /// What packs the next page for the pool as it is, if anything does.
     #[must_use]
     pub(crate) fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
-            Choice::Auto => Some(self.tier.first_try(|| pool().is_nearly_full())),
+            Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
             Choice::Fixed(packer) => packer,
         }
     }
@@ -256,5 +276,71 @@ impl Policies {
     pub(crate) fn second_packer(&self, first: Packer) -> Option<Packer> {
         let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: PageNo = 3;
+
+    fn policies() -> Policies {
+        let budget_bytes = 64 << 20;
+        let partition = Partition::new(true, (1 << 20, 48 << 20), budget_bytes, 1);
+        let codec = (partition, Choice::Auto);
+        Policies::new(1 << 16, budget_bytes, 4, codec, Without::default()).unwrap()
+    }
+
+    fn pool(used_percent: usize) -> PoolView {
+        let limit_bytes = 16 << 20;
+        PoolView { limit_bytes, used_bytes: limit_bytes / 100 * used_percent, objects: 4096 }
+    }
+
+    /// Of a hundred pages that end their stay in the pool, so many are touched there.
+    fn held(policies: &Policies, percent: u64) {
+        let rate = policies.partition.write_back_rate();
+        (0..100 * percent).for_each(|_| rate.note_held());
+        rate.note_gone(100 * (100 - percent));
+        (0..1000).for_each(|_| policies.admission.packed(Some(2048), 20_000));
+    }
+
+    #[test]
+    fn a_full_pool_that_holds_pages_in_vain_takes_nothing_more() {
+        let passes = |percent, used_percent, slots_are_plenty| {
+            let policies = policies();
+            held(&policies, percent);
+            policies.bypasses_pool(PAGE, || slots_are_plenty, || pool(used_percent))
+        };
+        assert!(passes(1, 95, true));
+        assert!(!passes(1, 50, true), "there is room");
+        assert!(!passes(1, 95, false), "each takes a whole slot");
+        assert!(!passes(80, 95, true), "most are touched there");
+        let policies = policies();
+        assert!(!policies.bypasses_pool(PAGE, || true, || pool(95)), "nothing is known yet");
+    }
+
+    #[test]
+    fn where_the_disk_takes_nothing_a_full_pool_is_offered_pages_all_the_same() {
+        let policies = policies();
+        held(&policies, 1);
+        policies.note_passed(PAGE);
+        assert!(policies.admission.refuse());
+        assert!(!policies.bypasses_pool(PAGE, || true, || pool(95)));
+    }
+
+    #[test]
+    fn what_passed_the_pool_argues_for_a_larger_one_and_what_does_not_pack_does_not() {
+        let back = |is_incompressible| {
+            let policies = policies();
+            policies.clock.note_eviction(PAGE);
+            (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
+            policies.partition.write_back_rate().note_left(100);
+            (0..100).for_each(|_| policies.note_passed(PAGE));
+            let place = Place::Slot { slot: 1, is_incompressible };
+            policies.note_return(PAGE, place, || pool(95));
+            policies.partition.write_back_rate().share_back()
+        };
+        assert!(back(false) > back(true));
     }
 }

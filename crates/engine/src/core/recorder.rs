@@ -128,7 +128,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Into a new file, or over an earlier recording.
+    /// Into a new file, which replaces an earlier recording.
     ///
     /// # Errors
     /// When it cannot be made or mapped, or holds something else.
@@ -229,13 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_recording_is_written_over() {
+    fn only_a_recording_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("some.rec");
-        Recorder::create(&path).unwrap().filled(1);
+        let earlier = Recorder::create(&path).unwrap();
         Recorder::create(&path).unwrap().stop();
+        earlier.filled(1);
         let words = std::fs::read(&path).unwrap();
         assert!(words.starts_with(b"softrec1") && words[8..24] == [0; 16], "it begins again");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(Recorder::create(&pipe).is_err(), "nor is it waited for the pipe's other end");
         for content in ["", "short", "root:x:0:0:root:/root:/bin/sh\n"] {
             std::fs::write(&path, content).unwrap();
             let refused = Recorder::create(&path).unwrap_err();

@@ -75,7 +75,7 @@ impl Stores {
     pub(crate) fn free(&self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
-            Place::Slot { slot } => self.areas.free(slot, 1),
+            Place::Slot { slot, .. } => self.areas.free(slot, 1),
             Place::Packed { slot, part } => self.areas.free_part(slot, part),
             _ => {}
         }

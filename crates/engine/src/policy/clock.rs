@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn pages_that_do_not_pack_are_passed_over_but_not_for_ever() {
         let (pages, space) = setup(&[]);
-        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         for page in 0..2048 {
             space.touch(page);
             space.add_resident(page, 1);
@@ -297,7 +297,7 @@ mod tests {
             let mut gone = Vec::new();
             for (page, claim) in out.into_iter().take(found).flatten() {
                 space.sub_resident(page);
-                claim.publish(Place::Slot { slot: page });
+                claim.publish(Place::Slot { slot: page, is_incompressible: true });
                 gone.push(page);
             }
             gone
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn one_page_among_pinned_ones_is_passed_over_for_a_round_at_most() {
-        let own_slot = Place::Slot { slot: 7 }.to_copy();
+        let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
         pages.claim(2).publish(Place::Resident { heat: 0, copy: own_slot });
         assert!(pages.try_pin(1) && pages.try_pin(3));

@@ -1,9 +1,9 @@
-//! Which codec packs a page, where none was asked for: LZ4 while the pool has room, zstd once
-//! it is full.
+//! Which codec packs a page, where none was asked for: LZ4 while the pool has plenty of room,
+//! zstd from then on.
 //!
-//! A page enters the pool by LZ4, which takes little time. Once each page that comes makes
-//! another one go on to the disk, zstd packs what comes: as much less goes on, and a part of
-//! that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
+//! A page enters the pool by LZ4, which takes little time. Once the pool may soon be full, so
+//! that each page that comes makes another one go on to the disk, zstd packs what comes: as
+//! much less goes on, and a part of that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
 //! in no order, Huffman's code may: it is tried as long as that succeeds now and then, and
 //! alone where LZ4 never does.
 //!
@@ -33,8 +33,10 @@ pub(crate) struct CompressionTier {
     may_be_dense: AtomicBool,
     /// Contexts that may pack with the dense one, unless it is off.
     contexts: Option<usize>,
-    /// How likely LZ4 packs a page, and how likely the other one what LZ4 cannot.
+    /// How likely LZ4 packs a page, how likely the dense codec does, and how likely the
+    /// second one what LZ4 cannot.
     by_lz4: AtomicU32,
+    by_dense: AtomicU32,
     rescued: AtomicU32,
 }
 
@@ -47,6 +49,7 @@ impl CompressionTier {
             may_be_dense: AtomicBool::new(false),
             contexts: on.then_some(contexts),
             by_lz4: AtomicU32::new(CERTAIN),
+            by_dense: AtomicU32::new(CERTAIN),
             rescued: AtomicU32::new(CERTAIN),
         };
         tier.resize(budget_bytes);
@@ -63,17 +66,23 @@ impl CompressionTier {
         self.may_be_dense.load(Relaxed)
     }
 
-    /// What is to pack a page, while each page that comes makes another one go on, or not.
+    /// What is to pack a page, while the pool may be full before long, or not.
     #[must_use]
-    pub(crate) fn first_try(&self, is_full: impl FnOnce() -> bool) -> Packer {
-        let (lz4, rescued) = (likelihood(&self.by_lz4), likelihood(&self.rescued));
+    pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
+        let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
-            return Packer::Lz4;
+            Packer::Lz4
+        } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
+            // What the program keeps changes: LZ4 is heard of now and then, however full it is.
+            if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
+        } else if is_filling()
+            && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
+        {
+            DENSE
+        } else {
+            // Where neither packs, it finds that out sooner.
+            Packer::Lz4
         }
-        if lz4 < WORTH_TRYING && rescued >= WORTH_TRYING && !is_probe(&self.by_lz4, PROBE_EVERY) {
-            return SECOND;
-        }
-        if is_full() { DENSE } else { Packer::Lz4 }
     }
 
     /// What is to pack a page that LZ4 could not pack, if anything is.
@@ -89,6 +98,7 @@ impl CompressionTier {
         match packer {
             Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
             SECOND => likelihood::note(&self.rescued, has_packed),
+            DENSE => likelihood::note(&self.by_dense, has_packed),
             Packer::Zstd { .. } => {}
         }
     }
@@ -136,8 +146,27 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_full_pool_is_packed_densely() {
-        assert_eq!(tier().first_try(|| true), DENSE);
+    fn a_filling_pool_hears_of_lz4_again_where_it_never_packed() {
+        let tier = tier();
+        (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
+        for _ in 0..PROBE_EVERY * 200 {
+            if tier.first_try(|| true) == Packer::Lz4 {
+                tier.note_tried(Packer::Lz4, true);
+            }
+        }
+        assert_eq!(tier.first_try(|| false), Packer::Lz4);
+    }
+
+    #[test]
+    fn what_comes_into_a_filling_pool_is_packed_densely_where_that_packs() {
+        let tier = tier();
+        let tried = |packer| (0..320).filter(|_| tier.first_try(|| true) == packer).count();
+        let probes = 320 / PROBE_EVERY as usize;
+        assert_eq!(tried(DENSE), 320);
+        (0..200).for_each(|_| tier.note_tried(DENSE, false));
+        assert_eq!((tried(DENSE), tried(Packer::Lz4)), (probes, 320 - probes));
+        (0..10).for_each(|_| tier.note_tried(DENSE, true));
+        assert_eq!(tried(DENSE), 320);
         let off = CompressionTier::new(256 << 20, 13, false);
         assert_eq!(off.first_try(|| true), Packer::Lz4);
     }

@@ -11,7 +11,7 @@
 //! (The same as in GreedyDual, N. E. Young, 1994, by what came of it instead of by price
 //! alone.)
 
-use crate::base::page::Place;
+use crate::base::page::{Place, SlotCopy, StoredCopy};
 use crate::base::stats::Tier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -48,15 +48,11 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Whether a page is known not to pack: it has a slot of its own. (Or it belongs to a
-    /// stream, and was not asked: then it costs nobody a wait.)
+    /// Whether a page is known not to pack: it has a slot of its own for that.
     #[must_use]
     pub(crate) fn is_unpacked(place: Place) -> bool {
-        let slot = match place {
-            Place::Resident { copy, .. } => copy.and_then(|copy| copy.in_slot()),
-            _ => place.in_slot(),
-        };
-        slot.is_some_and(|slot| slot.part().is_none())
+        let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
+        copy.unwrap_or(place).is_incompressible()
     }
 
     /// A page that does not pack is to leave once in so many times that it is met.
@@ -123,7 +119,7 @@ mod tests {
     /// come back.
     fn pass(grace: &Grace, unpacked: u64, others: u64, pages: u64) {
         for at in 0..pages {
-            let place = Place::Slot { slot: 1 };
+            let place = Place::Slot { slot: 1, is_incompressible: true };
             let back = |place: Place, tier: Tier| grace.note_back(place, tier, PRICES_NS);
             (0..u64::from(at % 100 < unpacked)).for_each(|_| back(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
@@ -157,13 +153,13 @@ mod tests {
         let back = |place, tier| grace.note_back(place, tier, PRICES_NS);
         let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
-            back(Place::Slot { slot: 1 }, Tier::Disk);
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             (0..at % 2).for_each(|_| back(shared, Tier::Disk));
             grace.note_left(2, 1);
         }
         assert_eq!(grace.times(), MOST_TIMES, "half as often");
         for _ in 0..20_000 {
-            back(Place::Slot { slot: 1 }, Tier::Disk);
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             back(shared, Tier::Disk);
             back(Place::Pool { handle: 0 }, Tier::Pool);
             back(Place::Foreign, Tier::Zero);
@@ -172,7 +168,7 @@ mod tests {
         assert_eq!(grace.times(), MOST_TIMES, "dearer by a quarter is within the margin");
         for _ in 0..20_000 {
             (0..2).for_each(|_| back(shared, Tier::Disk));
-            back(Place::Slot { slot: 1 }, Tier::Disk);
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             grace.note_left(2, 1);
         }
         assert_eq!(grace.times(), 1, "twice as often");
@@ -182,7 +178,11 @@ mod tests {
     fn what_was_kept_on_standby_costs_no_read() {
         let grace = Grace::default();
         for _ in 0..20_000 {
-            grace.note_back(Place::Slot { slot: 1 }, Tier::Standby, PRICES_NS);
+            grace.note_back(
+                Place::Slot { slot: 1, is_incompressible: true },
+                Tier::Standby,
+                PRICES_NS,
+            );
             grace.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
             grace.note_left(2, 1);
         }
@@ -194,7 +194,11 @@ mod tests {
         let grace = Grace::default();
         pass(&grace, 50, 50, 20_000);
         for _ in 0..20_000 {
-            grace.note_back(Place::Slot { slot: 1 }, Tier::Disk, PRICES_NS);
+            grace.note_back(
+                Place::Slot { slot: 1, is_incompressible: true },
+                Tier::Disk,
+                PRICES_NS,
+            );
             grace.note_left(5, 4);
         }
         assert_eq!(grace.times(), 1);
@@ -203,8 +207,11 @@ mod tests {
     #[test]
     fn a_page_is_known_not_to_pack_by_its_slot() {
         let copy = |place: Place| Place::Resident { heat: 1, copy: place.to_copy() };
-        let (own, shared) = (Place::Slot { slot: 7 }, Place::Packed { slot: 7, part: 3 });
+        let (own, shared) =
+            (Place::Slot { slot: 7, is_incompressible: true }, Place::Packed { slot: 7, part: 3 });
         assert!(Grace::is_unpacked(own) && Grace::is_unpacked(copy(own)));
+        let passed = Place::Slot { slot: 7, is_incompressible: false };
+        assert!(!Grace::is_unpacked(passed) && !Grace::is_unpacked(copy(passed)));
         assert!(!Grace::is_unpacked(shared) && !Grace::is_unpacked(copy(shared)));
         let pooled = Place::Pool { handle: 0 };
         assert!(!Grace::is_unpacked(pooled) && !Grace::is_unpacked(copy(pooled)));

@@ -7,7 +7,8 @@
 //! left the program's memory; but all of them were about as old when they were written
 //! back.
 //!
-//! Only what was in the pool is counted, all of it packed.
+//! What passed the pool because that was full is as if it had been written back at once: a
+//! larger one would have held it. It says nothing of how long the pool holds what it takes.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,6 +30,8 @@ pub(crate) struct WriteBackRate {
     left: AtomicU64,
     written_back: AtomicU64,
     came_back: AtomicU64,
+    /// Pages that were not let in, because the pool was full.
+    passed: AtomicU64,
     /// Touched pages that were found in the pool.
     held: AtomicU64,
 }
@@ -43,7 +46,7 @@ impl WriteBackRate {
     }
 
     fn counts(&self) -> impl Iterator<Item = &AtomicU64> {
-        [&self.left, &self.written_back, &self.came_back, &self.held].into_iter()
+        [&self.left, &self.written_back, &self.passed, &self.came_back, &self.held].into_iter()
     }
 
     /// Forgets all of it.
@@ -71,6 +74,16 @@ impl WriteBackRate {
         self.written_back.fetch_add(pages, Relaxed);
     }
 
+    /// A page was not let in, because the pool was full.
+    pub(crate) fn note_passed(&self) {
+        self.passed.fetch_add(1, Relaxed);
+    }
+
+    /// Pages that a larger pool would have held longer, or at all.
+    fn outgrown(&self) -> u64 {
+        self.written_back.load(Relaxed) + self.passed.load(Relaxed)
+    }
+
     /// A touched page was found in the pool.
     pub(crate) fn note_held(&self) {
         self.held.fetch_add(1, Relaxed);
@@ -84,23 +97,21 @@ impl WriteBackRate {
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
     }
 
-    /// A touched page was found on the disk, packed, and so many have left memory since
-    /// it did. How many more pages the pool would have had to hold for it.
+    /// A touched page was found on the disk, packed or because it had passed, and so many have
+    /// left memory since it did. How many more pages the pool would have had to hold for it.
     pub(crate) fn note_found(&self, distance: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
         let since = distance.saturating_sub(self.age.load(Relaxed));
-        let (written_back, left) =
-            (self.written_back.load(Relaxed), self.left.load(Relaxed).max(1));
-        since.saturating_mul(written_back.min(left)) / left
+        let left = self.left.load(Relaxed).max(1);
+        since.saturating_mul(self.outgrown().min(left)) / left
     }
 
-    /// How likely a page that is written back is to be touched, from 0 to 1. Those that come
+    /// How likely a page that is written back, or passes, is to be touched, from 0 to 1. Those that come
     /// along with others or ahead of touches do not count: they cost little.
     #[must_use]
     pub(crate) fn share_back(&self) -> f64 {
-        let (came_back, written_back) =
-            (self.came_back.load(Relaxed), self.written_back.load(Relaxed));
-        ((came_back + UNKNOWN_PAGES) as f64 / (written_back + UNKNOWN_PAGES) as f64).min(1.0)
+        let (came_back, outgrown) = (self.came_back.load(Relaxed), self.outgrown());
+        ((came_back + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)
     }
 }
 
@@ -135,6 +146,28 @@ mod tests {
         write_back_rate.note_gone(100_000);
         write_back_rate.forget();
         assert_eq!(write_back_rate.share_back(), 1.0);
+    }
+
+    #[test]
+    fn what_passed_is_as_if_written_back_at_once() {
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_left(1000);
+        (0..500).for_each(|_| write_back_rate.note_passed());
+        // Of 400 that left since, a half passed.
+        assert_eq!(write_back_rate.note_found(400), 200);
+        assert!(write_back_rate.share_back() < 0.2);
+        assert_eq!(write_back_rate.share_held(), 1.0, "nothing is known of what was taken");
+    }
+
+    #[test]
+    fn what_is_touched_in_the_pool_was_held_until_then() {
+        let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_gone(6400);
+        assert!(write_back_rate.share_held() < 0.02);
+        (0..6400).for_each(|_| write_back_rate.note_held());
+        assert!((0.49..0.51).contains(&write_back_rate.share_held()));
+        write_back_rate.note_left(2 * HALF_LIFE_PAGES);
+        assert!((0.49..0.51).contains(&write_back_rate.share_held()), "both count half");
     }
 
     #[test]

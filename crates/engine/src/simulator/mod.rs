@@ -446,7 +446,7 @@ impl Simulation {
     fn free(&mut self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
-            Place::Slot { slot } | Place::Packed { slot, .. } => {
+            Place::Slot { slot, .. } | Place::Packed { slot, .. } => {
                 let parts = self.slots.get_mut(&slot);
                 let is_last = parts.is_none_or(|parts| {
                     *parts -= 1;

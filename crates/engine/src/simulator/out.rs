@@ -9,6 +9,7 @@ use crate::memory::context::BATCH_PAGES;
 use crate::policy::compression_tier::SECOND;
 use crate::policy::grace::Grace;
 use crate::policy::partition::WRITE_BACK_PERCENT;
+use crate::steps::compress::NotInDram;
 use crate::steps::relocate::GROUP_PAGES;
 use crate::store::pool::{Handle, SLAB_BYTES};
 use crate::walks::pool_upkeep::WRITE_BACK_PAGES;
@@ -76,15 +77,16 @@ impl Simulation {
         if content.lz4_bytes == 0 {
             return Place::Filled { code: 0 };
         }
-        if let Some(place) = self.pack_into_pool(page) {
-            return place;
-        }
+        let is_incompressible = match self.pack_into_pool(page) {
+            Ok(place) => return place,
+            Err(why) => why == NotInDram::Incompressible,
+        };
         batch.for_disk += 1;
         self.figures.pages_written += 1;
         let ns = self.setup.costs.write_ns;
         self.cpu_ns += ns;
         self.policies.admission.wrote(1, ns);
-        Place::Slot { slot: self.slot(1) }
+        Place::Slot { slot: self.slot(1), is_incompressible }
     }
 
     /// A slot with so many parts.
@@ -95,28 +97,30 @@ impl Simulation {
         slot
     }
 
-    fn pack_into_pool(&mut self, page: PageNo) -> Option<Place> {
+    fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInDram> {
         let content = self.contents[page as usize];
-        let admission = &self.policies.admission;
+        if !self.policies.has_codec() {
+            return Err(NotInDram::NotOffered);
+        }
         if self.policies.bypasses_pool(page, || true, || self.pool_view())
-            && !admission.is_due(page)
+            && !self.policies.admission.is_due(page)
         {
-            admission.note_passed();
-            return None;
+            self.policies.note_passed(page);
+            return Err(NotInDram::NotOffered);
         }
         // A page that has left is room in any case.
         let has_room = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
-        if !self.pool.accepts() || !has_room && self.pool.used_bytes() == 0 {
-            return None;
-        }
-        let first = self.policies.packer(|| self.pool_view())?;
+        let is_room = self.pool.accepts() && (has_room || self.pool.used_bytes() > 0);
+        let first = is_room.then(|| self.policies.packer(|| self.pool_view())).flatten();
+        let first = first.ok_or(NotInDram::NotOffered)?;
         let packed = self.pack(first, content).or_else(|| {
             let second = self.policies.second_packer(first)?;
             self.pack(second, content)
         });
-        let (codec, bytes) = packed?;
-        let handle = self.pool.store(&ANYTHING[..bytes], page, codec.tag()).ok()?;
-        Some(Place::Pool { handle: handle.to_bits() })
+        let (codec, bytes) = packed.ok_or(NotInDram::Incompressible)?;
+        let stored = self.pool.store(&ANYTHING[..bytes], page, codec.tag());
+        let handle = stored.map_err(|_| NotInDram::NotOffered)?;
+        Ok(Place::Pool { handle: handle.to_bits() })
     }
 
     /// Packs a page: how, and to how many bytes, if it packs.
@@ -124,6 +128,10 @@ impl Simulation {
         let costs = self.setup.costs;
         let (bytes, ns) = match packer {
             Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
+            // Where something repeats, a trace does not say what Huffman's code alone comes to.
+            SECOND if usize::from(content.lz4_bytes) <= MAX_PACKED_BYTES => {
+                (u16::MAX, costs.lz4_ns)
+            }
             SECOND => (content.zstd_bytes, costs.lz4_ns),
             Packer::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
         };

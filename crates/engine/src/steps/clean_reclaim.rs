@@ -87,7 +87,7 @@ pub(crate) fn reclaim<'t>(
 /// A page is about to leave for its slot.
 fn keep_on_standby(core: &Core, page: PageNo, claim: &Claim<'_>) {
     let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
-    if let Some(Place::Slot { slot }) = copy.map(SlotCopy::place) {
+    if let Some(Place::Slot { slot, .. }) = copy.map(SlotCopy::place) {
         core.keep_on_standby(page, slot, |to| core.memory.window.read_page(page, to).is_ok());
     }
 }
@@ -121,6 +121,9 @@ fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     core.policies.clock.note_eviction(page);
     core.memory.space.sub_resident(page);
     let place = swap_cache::leave_for(core, page, copy);
+    if place.in_slot().is_some() && !place.is_incompressible() {
+        core.policies.note_passed(page);
+    }
     claim.publish(place);
     Some(place)
 }

@@ -12,15 +12,27 @@ use crate::policy::compression_tier::DENSE;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Where the page can stay without leaving DRAM, if it can.
+/// Why a page cannot stay in DRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotInDram {
+    /// No codec that was tried packs it.
+    Incompressible,
+    /// The pool was not to have it, or had no room.
+    NotOffered,
+}
+
+/// Where the page can stay without leaving DRAM.
+///
+/// # Errors
+/// Why it cannot.
 pub(crate) fn in_dram(
     core: &Core,
     context: &mut Context,
     page: PageNo,
     content: &[u8; PAGE_SIZE],
-) -> Option<Place> {
+) -> Result<Place, NotInDram> {
     core.recorder.iter().for_each(|recorder| record(recorder, context, page, content));
-    fill(core.stats, content).or_else(|| into_pool(core, context, page, content))
+    fill(core.stats, content).map_or_else(|| into_pool(core, context, page, content), Ok)
 }
 
 /// Writes down what a page holds, by what it packs to.
@@ -47,21 +59,27 @@ fn into_pool(
     context: &mut Context,
     page: PageNo,
     content: &[u8; PAGE_SIZE],
-) -> Option<Place> {
-    let packer = core.policies.packer(|| core.pool_view())?;
+) -> Result<Place, NotInDram> {
+    if !core.policies.has_codec() {
+        return Err(NotInDram::NotOffered);
+    }
     if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
-        core.policies.admission.note_passed();
+        core.policies.note_passed(page);
         core.stats.add(Counter::PoolPassed, 1);
-        return None;
+        return Err(NotInDram::NotOffered);
     }
     let room_to_pack =
         |scratch: &Scratch, packer| core.room_for_pool(scratch.bytes_to_pack(packer));
     // Before the work: what the pool does not take need not be packed.
-    let room =
-        if core.stores.pool.accepts() { room_to_pack(&context.scratch, packer) } else { None };
-    let Some(_room) = room else {
+    let room = core.stores.pool.accepts().then(|| {
+        let packer = core.policies.packer(|| core.pool_view())?;
+        let with_room = |packer| Some((room_to_pack(&context.scratch, packer)?, packer));
+        // The dense codec takes room of its own, when it is first used.
+        with_room(packer).or_else(|| with_room(core.policies.without_room(packer)?))
+    });
+    let Some((_room, packer)) = room.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);
-        return None;
+        return Err(NotInDram::NotOffered);
     };
     let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
     if packed.is_none()
@@ -72,17 +90,17 @@ fn into_pool(
     }
     let Some((packer, len)) = packed else {
         core.stats.add(Counter::PagesIncompressible, 1);
-        return None;
+        return Err(NotInDram::Incompressible);
     };
     core.stores.workspaces.note_stored(packer.codec());
     let packed = &context.packed.0[..len];
     let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
         core.stats.add(Counter::PoolLimitHits, 1);
-        return None;
+        return Err(NotInDram::NotOffered);
     };
     core.stats.add(Counter::PagesPooled, 1);
     core.stats.add(Counter::PooledBytes, len as u64);
-    Some(Place::Pool { handle: handle.to_bits() })
+    Ok(Place::Pool { handle: handle.to_bits() })
 }
 
 /// Packs a page into the context's buffer. To how many bytes, if it packs.

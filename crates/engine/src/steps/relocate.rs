@@ -75,7 +75,7 @@ impl Relocation<'_, '_> {
                 let slot = slots[at];
                 claim.publish(match part {
                     Some(part) => Place::Packed { slot, part },
-                    None => Place::Slot { slot },
+                    None => Place::Slot { slot, is_incompressible: old.is_incompressible() },
                 });
                 stores.free(old);
                 gone += 1;

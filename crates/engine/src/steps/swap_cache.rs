@@ -52,7 +52,7 @@ pub(crate) fn stays(
         return Stays::Copy;
     }
     let is_room = match place {
-        Place::Slot { slot } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
+        Place::Slot { slot, .. } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,
     };

@@ -210,7 +210,7 @@ fn fetch(
                 .map_err(FaultError::from)
                 .and_then(|()| install_packed(context, Tier::Pool))
         }
-        Place::Slot { slot } if core.stores.take_from_standby(slot, &mut context.page.0) => {
+        Place::Slot { slot, .. } if core.stores.take_from_standby(slot, &mut context.page.0) => {
             install_packed(context, Tier::Standby)
         }
         _ => match place.in_slot() {

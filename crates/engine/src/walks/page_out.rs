@@ -19,7 +19,7 @@ use crate::policy::clock::Victim;
 use crate::policy::grace::Grace;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
-use crate::steps::compress;
+use crate::steps::compress::{self, NotInDram};
 use crate::steps::staging::{self, InFrame, Staged};
 use crate::steps::swap_cache;
 use crate::steps::write_out::{allocate, write_sealed};
@@ -142,11 +142,11 @@ fn reclaim_clean(
     core.memory.budget.release(done.left);
     let Some(mut buffer) = buffer else { return to_store == 0 };
     let unmapped = &mut unmapped[..done.to_store];
-    let (for_disk, waiting) = store_unmapped(core, context, unmapped, &mut buffer, outcome);
-    if waiting > 0 {
+    let for_disk = store_unmapped(core, context, unmapped, &mut buffer, outcome);
+    if !for_disk.is_empty() {
         // Whoever wants these is not to wait for the disk.
-        let staged = staging::stage(core, context, dirty, waiting);
-        write_staged(core, context, &for_disk[..waiting], &mut buffer, outcome);
+        let staged = staging::stage(core, context, dirty, for_disk.count);
+        write_staged(core, context, &for_disk, &mut buffer, outcome);
         // Who has a buffer waits for no other.
         drop(buffer);
         store_and_empty(core, context, &staged, outcome);
@@ -175,28 +175,58 @@ fn unmap_batch(
         victims.iter_mut().for_each(|victim| drop(victim.take()));
     }
     let unmapped = &mut unmapped[..count];
-    let (for_disk, waiting) = store_unmapped(core, context, unmapped, &mut buffer, outcome);
-    if waiting > 0 {
-        write_staged(core, context, &for_disk[..waiting], &mut buffer, outcome);
+    let for_disk = store_unmapped(core, context, unmapped, &mut buffer, outcome);
+    if !for_disk.is_empty() {
+        write_staged(core, context, &for_disk, &mut buffer, outcome);
         empty_frames(core, context, outcome);
     }
     count > 0
 }
 
+/// Staged pages that must be written, whose contents are at the front of a bounce buffer.
+#[derive(Default)]
+struct ForDisk {
+    pages: [InFrame; BATCH_PAGES],
+    count: usize,
+    /// A bit for each that is known not to pack.
+    incompressible: u32,
+}
+
+const _: () = assert!(BATCH_PAGES <= u32::BITS as usize);
+
+impl ForDisk {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn pages(&self) -> &[InFrame] {
+        &self.pages[..self.count]
+    }
+
+    fn push(&mut self, page: InFrame, why: NotInDram) {
+        self.pages[self.count] = page;
+        self.incompressible |= u32::from(why == NotInDram::Incompressible) << self.count;
+        self.count += 1;
+    }
+
+    fn is_incompressible(&self, at: usize) -> bool {
+        self.incompressible >> at & 1 != 0
+    }
+}
+
 /// Stores unmapped victims, whose contents are in `buffer`. Returns those that must be
-/// written, which are staged, and how many: they are at its front then.
+/// written, which are staged.
 fn store_unmapped(
     core: &Core,
     context: &mut Context,
     unmapped: &mut [Victim<'_>],
     buffer: &mut Buffer<'_>,
     outcome: &mut Outcome,
-) -> ([InFrame; BATCH_PAGES], usize) {
+) -> ForDisk {
     let memory = &core.memory;
     memory.budget.begin_to_leave(unmapped.len());
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
-    let mut for_disk = [(0, 0); BATCH_PAGES];
-    let mut waiting = 0;
+    let mut for_disk = ForDisk::default();
     for (at, (page, claim)) in unmapped.iter_mut().filter_map(Option::take).enumerate() {
         core.policies.clock.note_eviction(page);
         memory.space.sub_resident(page);
@@ -204,24 +234,24 @@ fn store_unmapped(
         let stored = stored.and_then(|copy| swap_cache::unless_failed(core, page, copy));
         let place = place_without_write(core, context, page, (&copies[at], stored));
         memory.budget.end_to_leave(1);
+        let waiting = for_disk.count;
         let frame = context.first_frame + waiting;
         match place {
-            Some(place) => {
+            Ok(place) => {
                 // At once: the next may need room in the pool.
                 memory.budget.release(1);
                 claim.publish(place);
                 settle_copy(core, page, stored, place);
                 outcome.note(place);
             }
-            None if staging::stage_copy(core, frame, (page, claim), &copies[at]) => {
-                for_disk[waiting] = (page, frame as u32);
+            Err(why) if staging::stage_copy(core, frame, (page, claim), &copies[at]) => {
+                for_disk.push((page, frame as u32), why);
                 copies.copy_within(at..=at, waiting);
-                waiting += 1;
             }
-            None => {}
+            Err(_) => {}
         }
     }
-    (for_disk, waiting)
+    for_disk
 }
 
 /// Where a page can go without being written: into DRAM (steps 6 and 7), or back to its copy.
@@ -230,14 +260,14 @@ fn place_without_write(
     context: &mut Context,
     page: PageNo,
     (content, copy): (&[u8; PAGE_SIZE], Option<SlotCopy>),
-) -> Option<Place> {
+) -> Result<Place, NotInDram> {
     let packed = compress::in_dram(core, context, page, content);
     let Some(copy) = copy else { return packed };
-    core.policies.stored_copies.note_packed(packed.is_some());
-    if let (None, Place::Slot { slot }) = (packed, copy.place()) {
+    core.policies.stored_copies.note_packed(packed.is_ok());
+    if let (Err(_), Place::Slot { slot, .. }) = (packed, copy.place()) {
         core.keep_on_standby(page, slot, |to| filled_from(to, content));
     }
-    Some(packed.unwrap_or(copy.place()))
+    Ok(packed.unwrap_or(copy.place()))
 }
 
 /// A page is at `place` now: its copy, if it had one, is that or given up.
@@ -268,16 +298,18 @@ fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
 /// Finds every staged page a place to stay.
 fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     let mut buffer = None;
-    let mut for_disk: [InFrame; BATCH_PAGES] = [(0, 0); BATCH_PAGES];
-    let mut waiting = 0;
+    let mut for_disk = ForDisk::default();
     for in_frame in staged.pages() {
         let Some(mut held) = staging::claim_staged(core, in_frame) else { continue };
         // 6. A page of equal words becomes that word.
         // 7. One that packs, and is admitted, becomes an object of the pool.
-        if let Some(place) = compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
-            publish_in_dram(held, place, outcome);
-            continue;
-        }
+        let why = match compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
+            Ok(place) => {
+                publish_in_dram(held, place, outcome);
+                continue;
+            }
+            Err(why) => why,
+        };
         // 8. The rest is copied to a bounce buffer, and gets slots (`write_staged`).
         if buffer.is_none() {
             buffer = core.buffer(staged.count());
@@ -291,12 +323,11 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
             held = again;
         }
         let Some(buffer) = &mut buffer else { continue };
-        buffer[waiting * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(held.0.bytes());
-        for_disk[waiting] = in_frame;
-        waiting += 1;
+        buffer[for_disk.count * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(held.0.bytes());
+        for_disk.push(in_frame, why);
     }
     if let Some(buffer) = &mut buffer {
-        write_staged(core, context, &for_disk[..waiting], buffer, outcome);
+        write_staged(core, context, &for_disk, buffer, outcome);
     }
 }
 
@@ -311,11 +342,12 @@ fn publish_in_dram<F>((content, claim): (F, Claim<'_>), place: Place, outcome: &
 fn write_staged(
     core: &Core,
     context: &mut Context,
-    pages: &[InFrame],
+    for_disk: &ForDisk,
     buffer: &mut Buffer<'_>,
     outcome: &mut Outcome,
 ) {
     let Core { stores, policies, .. } = core;
+    let pages = for_disk.pages();
     outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
@@ -336,7 +368,8 @@ fn write_staged(
         for (at, slot) in slots.iter().enumerate() {
             let page = &pages[done + at];
             if written.has(at) {
-                publish_slot(core, *page, *slot, outcome);
+                let is_incompressible = for_disk.is_incompressible(done + at);
+                publish_slot(core, *page, (*slot, is_incompressible), outcome);
             } else {
                 staging::give_back_all(core, std::slice::from_ref(page));
             }
@@ -353,13 +386,19 @@ fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
     true
 }
 
-fn publish_slot(core: &Core, (page, frame): InFrame, slot: u64, outcome: &mut Outcome) {
+fn publish_slot(
+    core: &Core,
+    (page, frame): InFrame,
+    (slot, is_incompressible): (u64, bool),
+    outcome: &mut Outcome,
+) {
     let claim = core.memory.pages.claim(page);
     if staging::is_staged(&claim, frame) {
         let content = |to: &mut _| filled_from(to, staging::frame_of(core, frame).bytes());
         core.keep_on_standby(page, slot, content);
-        claim.publish(Place::Slot { slot });
-        outcome.note_in_frame(Place::Slot { slot });
+        let place = Place::Slot { slot, is_incompressible };
+        claim.publish(place);
+        outcome.note_in_frame(place);
     } else {
         // Rescued while it was being written: the copy is stale.
         core.stores.areas.give_back(slot, 1);

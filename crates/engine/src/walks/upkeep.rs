@@ -108,7 +108,7 @@ impl Upkeep {
 /// Claims a page if it is in an area that has failed.
 fn claim_leaving(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     let seen = core.memory.pages.load(page);
-    let (Place::Slot { slot } | Place::Packed { slot, .. }) = seen.place() else { return None };
+    let (Place::Slot { slot, .. } | Place::Packed { slot, .. }) = seen.place() else { return None };
     let wanted = !seen.is_busy() && core.stores.areas.is_leaving(slot);
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
@@ -121,7 +121,7 @@ fn read_copy(
     place: Place,
     copy: &mut [u8; PAGE_SIZE],
 ) -> Option<()> {
-    let (Place::Slot { slot } | Place::Packed { slot, .. }) = place else { return None };
+    let (Place::Slot { slot, .. } | Place::Packed { slot, .. }) = place else { return None };
     core.stores.areas.read(&mut context.lanes, slot, copy).ok()?;
     if !core.stores.open_sealed(slot, copy) {
         return None;

@@ -9,7 +9,7 @@ use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -54,26 +54,34 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
 }
 
 /// Makes a file of `words` words of zero and maps it, for the life of the process: what is
-/// stored there stays in the file, however the process ends. A file that is there is written
-/// over only where it begins with `magic`, as an earlier one of the kind does; any other is
-/// refused (EEXIST) and left as it is.
-///
-/// Nobody else must shorten the file meanwhile: the process would end.
+/// stored there stays in the file, however the process ends. A file that is there is replaced
+/// only where it begins with `magic`, as an earlier one of the kind does, and whoever has that
+/// one mapped keeps it; any other is refused (EEXIST) and left as it is.
 pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'static [AtomicU64]> {
-    let mut options = OpenOptions::new();
-    let file = match options.read(true).write(true).create_new(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let file = OpenOptions::new().read(true).write(true).open(path)?;
-            let mut first = [0; 8];
-            let read = file.read_at(&mut first, 0)?;
-            if !file.metadata()?.is_file() || read < 8 || u64::from_le_bytes(first) != magic {
-                return Err(error);
-            }
-            file.set_len(0)?;
-            file
-        }
-        opened => opened?,
-    };
+    if path.symlink_metadata().is_ok() && !begins_with(path, magic)? {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(format!(".{}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&fresh)?;
+    let mapped = map_words(&file, words).and_then(|words| {
+        std::fs::rename(&fresh, path)?;
+        Ok(words)
+    });
+    mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+}
+
+/// Whether a path leads to a file that begins with a word.
+fn begins_with(path: &Path, word: u64) -> io::Result<bool> {
+    let mut first = [0; 8];
+    // Asked before it is opened: to open a pipe would wait for its other end.
+    Ok(path.metadata()?.is_file()
+        && File::open(path)?.read_at(&mut first, 0)? == first.len()
+        && u64::from_le_bytes(first) == word)
+}
+
+/// Makes a file so many words long and maps it.
+fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     file.set_len(len as u64)?;
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.

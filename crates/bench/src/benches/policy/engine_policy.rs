@@ -111,7 +111,7 @@ impl Memory {
     /// Whether a page that is touched has been kept since it left; notes that it is
     /// back.
     fn is_kept(&mut self, page: PageNo, place: Place) -> bool {
-        let Place::Slot { slot } = place else { return false };
+        let Place::Slot { slot, .. } = place else { return false };
         if self.grants == Grants::None {
             return false;
         }
@@ -130,7 +130,7 @@ impl Memory {
             // All memory but that of a page under way is somebody's, unclaimed.
             let [Some((page, claim))] = victims else { return };
             self.clock.note_eviction(page);
-            claim.publish(Place::Slot { slot: self.slot });
+            claim.publish(Place::Slot { slot: self.slot, is_incompressible: true });
             if self.standby.is_on() {
                 self.standby.keep((self.slot, 0), || true, |_| true);
             }

@@ -16,7 +16,7 @@ pub(super) const PIN_SHIFT: u32 = HEAT_SHIFT + 5;
 pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
 pub(super) const PINS: u64 = 0xffff << PIN_SHIFT;
 const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
-const COPY_BITS: u32 = SLOT_BITS + 4;
+const COPY_BITS: u32 = SLOT_BITS + 5;
 /// The upper bits of a handle of the pool's, so many, say which object it is.
 pub(crate) const OBJECT_BITS: u32 = 34;
 const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
@@ -27,8 +27,9 @@ pub(crate) const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 40;
 /// Parts of packed pages are below this.
 pub(crate) const PART_LIMIT: u8 = 15;
-/// Stands for no part: the slot holds one page.
-pub(super) const WHOLE: u8 = PART_LIMIT;
+/// Instead of a part: the slot holds one page, which does not pack, or was not asked.
+const INCOMPRESSIBLE: u8 = PART_LIMIT;
+const NOT_TRIED: u8 = PART_LIMIT + 1;
 
 /// A page's number in the window.
 pub type PageNo = u64;
@@ -72,6 +73,8 @@ pub enum Place {
     Slot {
         /// Slot number.
         slot: u64,
+        /// Whether packing it was tried, in vain.
+        is_incompressible: bool,
     },
     /// A mapping that is not managed lies here.
     Foreign,
@@ -130,14 +133,19 @@ impl SlotCopy {
     /// Which part of it, where it is shared.
     #[must_use]
     pub(crate) fn part(self) -> Option<u8> {
-        (self.part != WHOLE).then_some(self.part)
+        (self.part < PART_LIMIT).then_some(self.part)
     }
 
     /// Where the page is once it has left DRAM.
     #[must_use]
     pub(crate) fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
-        if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } }
+        match part {
+            INCOMPRESSIBLE | NOT_TRIED => {
+                Place::Slot { slot, is_incompressible: part == INCOMPRESSIBLE }
+            }
+            _ => Place::Packed { slot, part },
+        }
     }
 
     fn bits(self) -> u64 {
@@ -199,11 +207,20 @@ impl Place {
         }
     }
 
+    /// Whether a page that is out is known not to pack.
+    #[must_use]
+    pub(crate) fn is_incompressible(self) -> bool {
+        matches!(self, Place::Slot { is_incompressible: true, .. })
+    }
+
     /// Where in the swap area it is.
     #[must_use]
     pub(crate) fn in_slot(self) -> Option<SlotCopy> {
         match self {
-            Place::Slot { slot } => Some(SlotCopy { slot, part: WHOLE }),
+            Place::Slot { slot, is_incompressible: true } => {
+                Some(SlotCopy { slot, part: INCOMPRESSIBLE })
+            }
+            Place::Slot { slot, .. } => Some(SlotCopy { slot, part: NOT_TRIED }),
             Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
             _ => None,
         }
@@ -240,7 +257,9 @@ impl Entry {
             Place::Staged { frame } => (2, u64::from(frame)),
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
-            Place::Slot { slot } => (5, slot),
+            Place::Slot { slot, is_incompressible } => {
+                (5, slot | u64::from(is_incompressible) << SLOT_BITS)
+            }
             Place::Foreign => (6, 0),
             Place::Packed { slot, part } => {
                 debug_assert!(part < PART_LIMIT);
@@ -269,7 +288,10 @@ impl Entry {
             2 => Place::Staged { frame: payload as u32 },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
-            5 => Place::Slot { slot: payload },
+            5 => Place::Slot {
+                slot: payload & (SLOT_LIMIT - 1),
+                is_incompressible: payload >> SLOT_BITS != 0,
+            },
             6 => Place::Foreign,
             _ => Place::Packed {
                 slot: payload & (SLOT_LIMIT - 1),

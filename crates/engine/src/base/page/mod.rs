@@ -6,11 +6,11 @@
 //!  bit 4    waiters      somebody sleeps until busy is cleared
 //!  bit 6-63 payload      Resident: heat (4 bits), whether it is protected, then
 //!                                  pins (16 bits) or whether a copy is in the
-//!                                  pool and, from bit 20 on, where (all ones:
-//!                                  nowhere)
+//!                                  pool and, from bit 19 on, where
 //!                        Staged: frame
 //!                        Filled: word code
-//!                        Pool: handle     Slot: slot number
+//!                        Pool: handle     Slot: slot number, whether it is
+//!                                                         known not to pack
 //!                        Packed: slot number, part
 //! ```
 //!

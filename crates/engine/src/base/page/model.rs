@@ -17,7 +17,7 @@ fn one(place: Place) -> Arc<Vec<AtomicU64>> {
 #[test]
 fn a_missing_page_is_brought_in_exactly_once_and_nobody_sleeps_for_ever() {
     loom::model(|| {
-        let words = one(Place::Slot { slot: 7 });
+        let words = one(Place::Slot { slot: 7, is_incompressible: true });
         let reads = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
         let fault = |words: Arc<Vec<AtomicU64>>, reads: Arc<loom::sync::atomic::AtomicUsize>| {
             move || loop {
@@ -26,7 +26,7 @@ fn a_missing_page_is_brought_in_exactly_once_and_nobody_sleeps_for_ever() {
                 if seen.is_resident() {
                     return;
                 }
-                assert_eq!(seen.place(), Place::Slot { slot: 7 });
+                assert_eq!(seen.place(), Place::Slot { slot: 7, is_incompressible: true });
                 if let Some(claim) = table.try_claim(0, seen) {
                     reads.fetch_add(1, Ordering::Relaxed);
                     claim.publish(Place::resident(1));
@@ -83,7 +83,7 @@ fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
                 let staged = Entry::new(Place::Staged { frame: 3 });
                 match table.try_claim(0, staged) {
                     Some(claim) => {
-                        claim.publish(Place::Slot { slot: 9 });
+                        claim.publish(Place::Slot { slot: 9, is_incompressible: true });
                         true
                     }
                     None => false,
@@ -104,7 +104,7 @@ fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
 #[test]
 fn a_page_that_is_written_never_leaves_as_its_copy() {
     loom::model(|| {
-        let copy = Place::Slot { slot: 7 }.to_copy();
+        let copy = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         let words = one(Place::Resident { heat: 0, copy });
         let evictor = {
             let words = words.clone();
@@ -114,14 +114,14 @@ fn a_page_that_is_written_never_leaves_as_its_copy() {
                 if seen.is_protected()
                     && let Some(claim) = table.try_claim(0, seen)
                 {
-                    claim.publish(Place::Slot { slot: 7 });
+                    claim.publish(Place::Slot { slot: 7, is_incompressible: true });
                 }
             })
         };
         let table = table(&words);
         let claim = table.claim(0);
         let was = claim.before().place();
-        assert!(was.copy() == copy || was == Place::Slot { slot: 7 });
+        assert!(was.copy() == copy || was == Place::Slot { slot: 7, is_incompressible: true });
         // Unprotected, or read for a write: from now on only this is the page.
         claim.publish(Place::resident(1));
         assert!(table.try_pin(0));

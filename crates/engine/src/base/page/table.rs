@@ -14,8 +14,8 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// use std::sync::atomic::AtomicU64;
 /// let words = [AtomicU64::new(0)];
 /// let table = PageTable::new(&words);
-/// table.claim(0).publish(Place::Slot { slot: 7 });
-/// assert_eq!(table.load(0).place(), Place::Slot { slot: 7 });
+/// table.claim(0).publish(Place::Slot { slot: 7, is_incompressible: true });
+/// assert_eq!(table.load(0).place(), Place::Slot { slot: 7, is_incompressible: true });
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PageTable<'t> {

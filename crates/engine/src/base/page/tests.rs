@@ -1,14 +1,18 @@
-use super::entry::{Entry, PAYLOAD_LIMIT, SLOT_LIMIT, WHOLE};
+use super::entry::{Entry, PAYLOAD_LIMIT, SLOT_LIMIT};
 use super::*;
 use crate::base::primitive::AtomicU64;
 use proptest::prelude::*;
 
-/// The last slot stands for no copy.
+fn in_slots() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        (0..SLOT_LIMIT, any::<bool>())
+            .prop_map(|(slot, is_incompressible)| Place::Slot { slot, is_incompressible }),
+        (0..SLOT_LIMIT, 0..PART_LIMIT).prop_map(|(slot, part)| Place::Packed { slot, part }),
+    ]
+}
+
 fn slot_copies() -> impl Strategy<Value = SlotCopy> {
-    (0..SLOT_LIMIT - 1, 0..=WHOLE).prop_filter_map("a slot", |(slot, part)| {
-        let place = if part == WHOLE { Place::Slot { slot } } else { Place::Packed { slot, part } };
-        place.in_slot()
-    })
+    in_slots().prop_filter_map("a slot", Place::in_slot)
 }
 
 fn copies() -> impl Strategy<Value = Option<StoredCopy>> {
@@ -25,8 +29,7 @@ fn places() -> impl Strategy<Value = Place> {
         any::<u32>().prop_map(|frame| Place::Staged { frame }),
         (0..PAYLOAD_LIMIT).prop_map(|code| Place::Filled { code }),
         (0..PAYLOAD_LIMIT).prop_map(|handle| Place::Pool { handle }),
-        (0..SLOT_LIMIT).prop_map(|slot| Place::Slot { slot }),
-        (0..SLOT_LIMIT, 0..PART_LIMIT).prop_map(|(slot, part)| Place::Packed { slot, part }),
+        in_slots(),
         Just(Place::Foreign),
     ]
 }

@@ -54,6 +54,10 @@ pub(crate) const WRITE_BACK_PERCENT: usize = 90;
 /// keeps copies of resident pages.
 pub(crate) const NEARLY_FULL_PERCENT: usize = 85;
 
+/// Share of its limit from which on it may be full before long, in percent: what comes is to
+/// be small. (From there on zstd makes room for a hash join that LZ4 does not.)
+const FILLING_PERCENT: usize = 60;
+
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolView {
@@ -408,6 +412,11 @@ impl PoolView {
     /// and not when it was smaller.
     pub(crate) fn is_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
+    }
+
+    /// Whether it may have nothing to spare before long.
+    pub(crate) fn is_filling(self) -> bool {
+        self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
     }
 
     /// Whether it has nothing to spare: each page that comes makes another one go on.

@@ -63,7 +63,7 @@ fn the_more_pages_are_resident_the_longer_a_run_must_be_to_tell_something() {
 fn only_what_is_in_the_swap_area_and_nobody_has_is_claimed() {
     let pages = table(&[
         RESIDENT,
-        Place::Slot { slot: 11 },
+        Place::Slot { slot: 11, is_incompressible: true },
         Place::Pool { handle: 12 },
         Place::Packed { slot: 13, part: 2 },
     ]);

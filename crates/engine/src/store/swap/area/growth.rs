@@ -101,11 +101,20 @@ impl Area {
         Ok(whole_clusters(most))
     }
 
+    /// Notes that a file system has so many bytes free beside those of the area.
+    pub(super) fn note_free(&self, size_bytes: u64, free_bytes: u64) {
+        let AreaConfig { limit_bytes, reserve_bytes, .. } = self.config;
+        let most_bytes = size_bytes.saturating_add(free_bytes.saturating_sub(reserve_bytes));
+        let capacity_bytes = most_bytes.min(limit_bytes.unwrap_or(u64::MAX));
+        self.capacity_bytes.store(capacity_bytes, Relaxed);
+    }
+
     /// What may be claimed beyond the reserve, at least a cluster's worth.
     fn spare_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
         let reserve_bytes = self.config.reserve_bytes;
         let free_bytes =
             self.device.free_bytes().map_err(|cause| AreaFull::Device { size_bytes, cause })?;
+        self.note_free(size_bytes, free_bytes);
         let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
         if spare_bytes < CLUSTER_BYTES {
             return Err(AreaFull::Reserve { size_bytes, free_bytes, reserve_bytes });

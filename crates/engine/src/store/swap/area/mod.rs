@@ -120,6 +120,8 @@ pub(crate) struct Area {
     growth: Mutex<()>,
     growth_pause: AtomicU32,
     size_bytes: AtomicU64,
+    /// What it can grow to, as far as its file system had room when that was last asked.
+    capacity_bytes: AtomicU64,
     /// Blocks left out between chunks. None outside tests, which want an area
     /// of more than one extent.
     gap_blocks: u64,
@@ -160,7 +162,9 @@ impl Area {
         // that becomes free later.
         let most_bytes = limit_bytes.min(free_bytes.saturating_mul(2)).min(MAX_SLOTS * PAGE_BYTES);
         let clusters = most_bytes / CLUSTER_BYTES;
-        Self::assemble(device, true, clusters, clusters as usize, config, polling)
+        let area = Self::assemble(device, true, clusters, clusters as usize, config, polling)?;
+        area.note_free(0, free_bytes);
+        Ok(area)
     }
 
     /// An area in pages that were set aside. The first page is never used.
@@ -220,6 +224,7 @@ impl Area {
             growth: Mutex::new(()),
             growth_pause: AtomicU32::new(0),
             size_bytes: AtomicU64::new(0),
+            capacity_bytes: AtomicU64::new(0),
             gap_blocks: 0,
             is_growing,
             polling,
@@ -388,11 +393,11 @@ impl Area {
         self.slots.used_slots()
     }
 
-    /// Whether less than half of what the area may hold is in use, and it works.
+    /// Whether less than half of what the area can hold is in use, and it works.
     #[must_use]
     pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing {
-            true => self.config.limit_bytes.unwrap_or(u64::MAX),
+            true => self.capacity_bytes.load(Relaxed),
             false => self.size_bytes(),
         };
         self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()

@@ -133,6 +133,7 @@ fn space_taken_by_others_stops_growth_until_it_is_free_again() {
     device.take_space(16 * MIB);
     let (_, full) = fill_up(&area);
     assert!(matches!(full, AreaFull::Reserve { free_bytes: 0, .. }), "{full}");
+    assert!(!area.has_spare(), "nor are its slots plenty");
     device.take_space(0);
     assert!(area.alloc_run(0, 512).is_ok());
 }
