@@ -129,8 +129,9 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
         };
         writeln!(
             out,
-            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files, \
-             memory shared with others, or what the program maps by system calls of its own, \
+            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files \
+             (a write of more than a quarter of the budget passes through one), memory shared \
+             with others, or what the program maps by system calls of its own, \
              as Go does"
         )?;
     }

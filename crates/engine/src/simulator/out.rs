@@ -70,7 +70,7 @@ impl Simulation {
         if let Some(copy) = copy {
             self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), false);
             if let Some(place) = self.part_from(copy) {
-                return place;
+                return self.leave_for_copy(page, place);
             }
         }
         let content = self.contents[page as usize];
@@ -87,6 +87,26 @@ impl Simulation {
         self.cpu_ns += ns;
         self.policies.admission.wrote(1, ns);
         Place::Slot { slot: self.slot(1), is_incompressible }
+    }
+
+    /// Back to where it is stored, or into the pool, if that takes it now.
+    fn leave_for_copy(&mut self, page: PageNo, place: Place) -> Place {
+        let is_on_disk = place.in_slot().is_some();
+        let is_offered = is_on_disk
+            && !self.policies.bypasses_pool(page, || true, || self.pool_view())
+            && self.policies.stored_copies.may_be_packed();
+        if is_offered {
+            let packed = self.pack_into_pool(page);
+            self.policies.stored_copies.note_packed(packed.is_ok());
+            if let Ok(packed) = packed {
+                self.free(place);
+                return packed;
+            }
+        }
+        if is_on_disk && !place.is_incompressible() {
+            self.policies.note_passed(page);
+        }
+        place
     }
 
     /// A slot with so many parts.

@@ -41,12 +41,12 @@ fn the_same_touches_come_to_the_same_figures() {
 
 #[test]
 fn what_packs_is_spared_the_disk_and_what_does_not_is_written() {
-    let packed = skip_about(&mut simulation(4000, ""), 5000, 50_000, HALF);
-    // A few, as the partition finds out how small the pool may be.
-    assert!(packed.disk_faults < 100 && packed.pages_written < 100, "{packed:?}");
-    let whole = skip_about(&mut simulation(4000, ""), 5000, 50_000, WHOLE);
+    let packed = skip_about(&mut simulation(4000, ""), 5000, 200_000, HALF);
+    let whole = skip_about(&mut simulation(4000, ""), 5000, 200_000, WHOLE);
     assert!(whole.pool_faults == 0 && whole.disk_faults > 5000, "{whole:?}");
-    assert!(whole.stalled_ns > 2 * packed.stalled_ns);
+    // Some, as the partition finds out how small the pool may be.
+    assert!(2 * packed.disk_faults < whole.disk_faults, "{packed:?} {whole:?}");
+    assert!(whole.stalled_ns > 2 * packed.stalled_ns, "{packed:?} {whole:?}");
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn each_mechanism_can_be_left_out() {
         let figures = skip_about(&mut simulation, 5000, 5000, HALF);
         assert!(figures.zero_faults == 5000 && figures.pages_out > 0, "{mechanism:?}");
     }
-    let with = skip_about(&mut simulation(2000, ""), 5000, 50_000, HALF);
-    let without = skip_about(&mut simulation(2000, "swap_cache,pool_copies"), 5000, 50_000, HALF);
+    let with = skip_about(&mut simulation(2000, ""), 5000, 50_000, WHOLE);
+    let without = skip_about(&mut simulation(2000, "swap_cache"), 5000, 50_000, WHOLE);
     assert!(without.pages_written > with.pages_written, "{with:?} {without:?}");
 }
 
