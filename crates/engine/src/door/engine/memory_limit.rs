@@ -8,6 +8,7 @@ use softswap_sys::memory::dram_bytes;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals;
 use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// So long at most waits who lowers the limit for pages to leave.
@@ -67,6 +68,8 @@ impl Engine {
         let core = &self.core;
         let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(softswap_sys::PAGE_SIZE as u64);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // A fork waits for that: no child has a lock that this thread was about to release.
+        let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes < core.memory.budget.target_bytes() {
             self.may_lower(bytes, asked_bytes)?;
         }
@@ -74,6 +77,7 @@ impl Engine {
         core.background.limit_failed.store(false, Relaxed);
         core.memory.budget.move_to(bytes);
         core.follow_budget();
+        drop(moves);
         core.memory.budget.follow(core.other_bytes());
         core.background.wake_all();
         self.await_limit();
