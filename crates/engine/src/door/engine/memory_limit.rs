@@ -114,6 +114,14 @@ impl Engine {
         }
     }
 
+    /// What one MiB more of DRAM would have spared this process so far, in ns, about: how much
+    /// that rises in a second is what the process's memory is worth beside others'. Nothing is
+    /// known of it unless the pool's limit moves.
+    #[must_use]
+    pub fn spared_by_a_mib_ns(&self) -> u64 {
+        self.core.policies.partition.spared_by_a_mib_ns()
+    }
+
     /// The limit of the budget, for people: what is to hold, and what does until then.
     #[must_use]
     pub fn memory_limit(&self) -> String {
