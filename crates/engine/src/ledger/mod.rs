@@ -22,6 +22,8 @@ mod layout;
 mod seat;
 mod reaping;
 mod ringing;
+#[cfg(not(loom))]
+mod obtaining;
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(all(test, not(loom)))]

@@ -150,9 +150,14 @@ impl Seat {
             .map(|keep| (keep as usize).min(self.ledger.shape.steps))
     }
 
-    /// What is asked from now on is another thing: it has been done, or cannot be.
-    pub fn answered(&self) {
-        self.ledger.seat_word(self.at, Word::Asked).store(0, Release);
+    /// It has been done, or cannot be, that this seat keeps `keep` steps. What has been asked
+    /// meanwhile still is.
+    pub fn answered(&self, keep: usize) {
+        let asked = self.ledger.seat_word(self.at, Word::Asked);
+        let seen = asked.load(Acquire);
+        if self.asked() == Some(keep) {
+            let _ = asked.compare_exchange(seen, 0, AcqRel, Relaxed);
+        }
     }
 
     /// Rises when something is asked: what [`Seat::await_bell`] is to begin with.

@@ -162,7 +162,8 @@ impl Both {
             Step::Answer(pid) => {
                 let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
                 prop_assert_eq!(seat.asked(), model.asked.remove(pid));
-                seat.answered();
+                seat.asked().into_iter().for_each(|keep| seat.answered(keep));
+                prop_assert_eq!(seat.asked(), None);
             }
             Step::Sit(_) | Step::Kill(_) => {}
         }
@@ -213,7 +214,9 @@ fn do_without_model(ledger: Ledger, seats: &mut BTreeMap<u32, Seat>, step: &Step
         Step::Limit(limit) => ledger.set_limit(*limit),
         Step::Publish(pid, worth) => drop(seat_of(pid).map(|seat| seat.publish(*worth, 1))),
         Step::Ring(pid, need) => drop(seat_of(pid).map(|seat| seat.ring(*need, |_| false))),
-        Step::Answer(pid) => drop(seat_of(pid).map(|seat| (seat.asked(), seat.answered()))),
+        Step::Answer(pid) => {
+            seat_of(pid).into_iter().for_each(|seat| seat.answered(seat.asked().unwrap_or(0)))
+        }
     }
 }
 
@@ -278,11 +281,40 @@ fn who_has_too_little_gets_its_floor_from_whoever_is_worth_least() {
     let is_rich = |at| at == rich.at;
     assert_eq!(poor.ring(8, is_rich), Some(Rung { seat: richer.at, steps: 2 }));
     rich.give(2);
-    rich.answered();
+    rich.answered(5);
+    assert_eq!(rich.asked(), Some(4), "that is another thing");
+    rich.answered(4);
     assert_eq!(poor.take(2), 2);
     assert_eq!(poor.ring(8, |_| false), None, "it is worth less than the others");
     poor.publish(7, 0);
     assert_eq!(poor.ring(8, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+}
+
+#[test]
+fn who_does_not_answer_is_passed_over_for_who_does() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [stopped, polite, asker] = [1, 2, 3].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!((stopped.take(8), polite.take(8)), (8, 8));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                polite.await_bell(polite.bell(), 1_000_000);
+                if let Some(keep) = polite.asked() {
+                    polite.give(polite.held() - keep);
+                    polite.answered(keep);
+                }
+            }
+        });
+        polite.publish(1, 0);
+        asker.publish(9, 0);
+        // All but its floor: the other one's it does not get.
+        let got = asker.obtain(12, 10_000_000_000);
+        done.store(true, Relaxed);
+        assert_eq!(got, 6);
+    });
+    assert_eq!((stopped.held(), polite.held(), asker.held()), (8, 2, 6));
+    assert!(stopped.asked().is_some() && ledger.free_steps() == 0);
 }
 
 #[test]
