@@ -283,9 +283,13 @@ fn explain(process: &Process) -> Refusal {
             })
             .collect();
     if problems.is_empty() {
+        let advice = match parent {
+            0 => String::new(),
+            _ => format!("; its parent, process {parent}, may have one"),
+        };
         return failed(format!(
             "process {pid} ({name}) has no control socket, as one that was forked and has not \
-             called exec; its parent, process {parent}, may have one"
+             called exec{advice}"
         ));
     }
     failed(format!(

@@ -22,10 +22,7 @@ pub struct GroupLimit {
 }
 
 /// All of the machine's DRAM, in bytes.
-pub fn physical_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
-}
+pub use softswap_sys::memory::dram_bytes as physical_bytes;
 
 /// What is available now, by MemAvailable and the control groups.
 pub fn available() -> Available {

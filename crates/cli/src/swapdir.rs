@@ -59,6 +59,13 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
             name_of(kind)
         )));
     }
+    // Such as /proc.
+    if space.f_blocks == 0 {
+        return Err(refuse(format!(
+            "the swap directory {shown} is on a file system that takes no files; \
+             choose another with --swap DIR"
+        )));
+    }
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     if free_bytes < reserve_bytes.saturating_add(START_BYTES) {
         return Err(refuse(format!(

@@ -63,6 +63,16 @@ fn the_summary_and_the_report_say_that_it_slept() {
 }
 
 #[test]
+fn where_no_engine_could_come_up_the_start_says_so() {
+    let mut command = Command::new(compiled("sleeping"));
+    command.arg("without-userfaultfd").arg(softswap());
+    command.args(["run", "--sleep", "-q", "--memory", "256M", "--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
+}
+
+#[test]
 fn who_is_not_asked_to_sleep_is_awake() {
     let mut command = Command::new(softswap());
     command.args(["run", "--memory", "256M", "--", "true"]);

@@ -79,8 +79,8 @@ fn stat_has_every_figure_of_the_report() {
 }
 
 /// With the budget that these programs have.
-const REST_AS_IT_IS: &str = "pool.limit = auto\n";
-const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep and pool.limit";
+const REST_AS_IT_IS: &str = "memory = 32M\npool.limit = auto\n";
+const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
 
 /// All settings but the first, a peak that has some value.
 fn settings_after_the_peak(pid: &str) -> String {
@@ -106,6 +106,28 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
     let peak: u64 = peak.trim().parse().unwrap();
     assert!(peak <= before["peak_slots"].as_u64().unwrap(), "{peak} {before}");
     refused(&["ctl", &pid, "set", "bounce.peak", "5"], 2, &["bounce.peak: \"5\"", "set to 0"]);
+    program.expect_alive();
+}
+
+#[test]
+fn the_budget_moves_down_and_up() {
+    let mut program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    for limit in ["24M", "96M", "20M"] {
+        // Until it holds, what does is told beside it.
+        assert!(
+            told(&["ctl", &pid, "set", "memory", limit]).starts_with(&format!("memory = {limit}"))
+        );
+        wait_for("the budget", || {
+            let is_kept = told(&["ctl", &pid, "get", "memory"]) == format!("{limit}\n");
+            let [used, budget] = ["used_bytes", "budget_bytes"].map(|it| stat()[it].as_u64());
+            (is_kept && used <= budget).then_some(())
+        });
+    }
+    assert_eq!(stat()["budget_peak_bytes"], 96 << 20);
+    refused(&["ctl", &pid, "set", "memory", "1M"], 2, &["memory: 1M is too little", "at least"]);
+    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is no size"]);
     program.expect_alive();
 }
 

@@ -6,6 +6,7 @@
 //! | room       | what is in it                                                              |
 //! |------------|----------------------------------------------------------------------------|
 //! | [`base`]   | the entry of a page and the table of them, counters, averages              |
+//! | [`ledger`] | one budget for a tree of processes: who holds how much of it              |
 //! | [`codec`]  | same-filled pages, compression, packed slots, seals                        |
 //! | [`store`]  | where a page can be: pool, swap areas; bounce buffers and I/O              |
 //! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
@@ -29,6 +30,7 @@
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports))]
 
 pub mod base;
+pub mod ledger;
 #[cfg(not(loom))]
 pub mod codec;
 pub mod store;

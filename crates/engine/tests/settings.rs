@@ -16,8 +16,8 @@ fn ask(world: &World, request: &str) -> Answer {
 }
 
 /// With the budget that a world has.
-const AS_IT_IS: &str =
-    "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\npool.limit 6684672B\n";
+const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nmemory 16M\n\
+     pool.limit 6684672B\n";
 
 fn ok(body: &str) -> Answer {
     Answer::Ok(body.to_string())
@@ -44,8 +44,8 @@ fn what_is_set_is_what_is_got_and_what_holds() {
 fn unknown_keys_and_bad_values_are_named_and_change_nothing() {
     let world = World::new(&Setup::default());
     for (request, parts) in [
-        ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep and pool.limit"]),
-        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll, io.poll_sleep and pool.limit"]),
+        ("get io.pol", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, memory and pool.limit"]),
+        ("set io.pol poll", ["\"io.pol\"", "codec, io.poll, io.poll_sleep, memory and pool.limit"]),
         ("set codec snappy", ["codec: \"snappy\"", "lz4, zstd, zstd:LEVEL"]),
         ("set codec zstd:99", ["codec: \"zstd:99\"", "from -5 to 9"]),
         ("set codec", ["codec: \"\"", "lz4, zstd, zstd:LEVEL"]),

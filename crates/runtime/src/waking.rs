@@ -19,9 +19,10 @@ use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::settings::Config;
 use softswap_sys::descriptor::with_room;
+use softswap_sys::file::is_open_to_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::longest_at;
-use softswap_sys::{exemption, raw, signals};
+use softswap_sys::{exemption, raw, signals, uffd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,8 +39,9 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
     let Some(place) = config.place else { return false };
-    // Files and devices are for one process, from its start.
-    let are_directories = || config.areas.iter().all(|area| area.path.is_dir());
+    // Files and devices are for one process, from its start. Where no engine could come up,
+    // the start says so.
+    let are_usable = || config.areas.iter().all(|area| is_open_to_files(&area.path));
     if !config.sleep
         || !config.record.is_empty()
         || limit_bytes == 0
@@ -47,7 +49,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
         || !is_single_threaded()
         // What calls the kernel by itself is seen by the filter alone.
         || is_go_program()
-        || !are_directories()
+        || !are_usable()
+        || !uffd::is_allowed()
     {
         return false;
     }

@@ -72,7 +72,7 @@ pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
-pub use process::{child, code, control_socket, linked, load, pinners, threads};
+pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};
 pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};
 
 pub use page::{PAGE_SIZE, Page};

@@ -110,6 +110,9 @@ pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
         rest = before;
     }
     (spec.path, spec.limit_bytes) = split_size(rest)?;
+    if spec.path.as_os_str().is_empty() {
+        return Err("no directory is named; give one, or leave it out".into());
+    }
     Ok(spec)
 }
 

@@ -35,7 +35,10 @@ pub(crate) struct Figures {
     pub(super) stop_reason: Option<u64>,
 
     pub(super) budget_bytes: u64,
-    /// Peak of all that counts against the budget.
+    /// The largest that the budget has been.
+    pub(super) budget_peak_bytes: u64,
+    /// All that counts against the budget, when it was last looked at, and its peak.
+    pub(super) used_bytes: u64,
     pub(super) used_peak_bytes: u64,
     pub(super) fixed_bytes: u64,
     pub(super) metadata_peak_bytes: u64,
@@ -345,7 +348,13 @@ impl Figures {
             engine_started: get(C::Version) != 0,
             slept: get(C::Asleep) != 0 && get(C::Version) == 0,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
-            budget_bytes,
+            // As it is now, or was in the end: it may have been moved.
+            budget_bytes: match get(C::BudgetBytes) {
+                0 => budget_bytes,
+                now => now,
+            },
+            budget_peak_bytes: budget_bytes.max(get(C::BudgetPeakBytes)),
+            used_bytes: get(C::UsedBytes),
             used_peak_bytes: get(C::UsedPeakBytes),
             fixed_bytes: get(C::FixedBytes),
             metadata_peak_bytes: get(C::MetadataPeakBytes),

@@ -4,11 +4,13 @@
 use super::areas;
 use super::asked::Asked;
 use super::options::{Given, RunArgs};
-use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
+use crate::{library, memory_limits};
 use clap::Args;
 use softswap_engine::door::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
+use softswap_sys::control_socket;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The budget when none is asked for, in percent of what is available.
@@ -52,11 +54,12 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         if let Some(text) = (self.env)(&variable).filter(|text| !text.is_empty()) {
             let shown = format!("{variable}={text}");
             let each = |text: &str| Asked { text: text.into(), shown: shown.clone() };
-            return Ok(if name == "swap" {
-                areas::each(&text).map(each).collect()
-            } else {
-                vec![each(&text)]
-            });
+            if name != "swap" {
+                return Ok(vec![each(&text)]);
+            }
+            let areas: Vec<_> = areas::each(&text).map(each).collect();
+            // Of nothing but semicolons none is named.
+            return Ok(if areas.is_empty() { vec![each("")] } else { areas });
         }
         match self.file.get(name) {
             Some(toml::Value::Array(values)) if name == "swap" => {
@@ -116,6 +119,7 @@ pub(super) fn settle(
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
+    notes.extend(misspelt(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
     config.areas = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
     let children = sources.pick("children")?;
@@ -127,6 +131,25 @@ pub(super) fn settle(
         quiet: sources.switch("quiet")?.unwrap_or(false),
         notes,
     })
+}
+
+/// What is said of variables that are nearly called as one of softswap's.
+fn misspelt(
+    options: &[clap::Arg],
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<String> {
+    let of_option =
+        |option: &clap::Arg| format!("SOFTSWAP_{}", option.get_id().as_str().to_ascii_uppercase());
+    let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
+    let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
+    let note = |name: OsString| {
+        let name = name.to_str().filter(|name| name.starts_with("SOFTSWAP_"))?;
+        let distance = |known: &str| strsim::damerau_levenshtein(known, name);
+        let nearest = known.iter().min_by_key(|known| distance(known))?;
+        matches!(distance(nearest), 1 | 2)
+            .then(|| format!("{name} is no variable of softswap's; did you mean {nearest}?"))
+    };
+    variables.filter_map(|(name, _)| note(name)).collect()
 }
 
 /// Sets what the engine's table has by the option's name. `--no-encrypt` turns `encrypt` off,
@@ -280,6 +303,26 @@ mod tests {
             let found = env.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_string())
         })
+    }
+
+    #[test]
+    fn a_swap_area_without_a_name_or_where_no_files_are_taken_is_refused() {
+        let refused =
+            |flags: &[&str], env: &[(&str, &str)]| settle_with(flags, env).unwrap_err().to_string();
+        assert!(refused(&["--swap", ""], &[]).contains("no directory is named"));
+        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("no directory is named"));
+        assert!(refused(&["--swap", "/proc"], &[]).contains("takes no files"));
+    }
+
+    #[test]
+    fn a_variable_that_is_nearly_called_as_one_of_ours_is_noted() {
+        let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
+        let note = "SOFTSWAP_MEMROY is no variable of softswap's; did you mean SOFTSWAP_MEMORY?";
+        assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
+        for name in ["SOFTSWAP_MEMORY", "SOFTSWAP_NO_MOVE", "SOFTSWAP_LIBRARY", "SOFTSWAP_BIN_DIR"]
+        {
+            assert!(noted(name).is_empty(), "{name}");
+        }
     }
 
     #[test]

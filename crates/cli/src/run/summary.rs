@@ -68,11 +68,12 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
 }
 
 fn write_memory(out: &mut String, figures: &Figures) -> std::fmt::Result {
-    let budget = figures.budget_bytes;
-    let percent = figures.used_peak_bytes as f64 * 100.0 / budget.max(1) as f64;
+    let (budget, peak) = (figures.budget_bytes, figures.budget_peak_bytes);
+    let percent = figures.used_peak_bytes as f64 * 100.0 / peak.max(1) as f64;
+    let before = if peak == budget { String::new() } else { format!(" ({} once)", bytes(peak)) };
     writeln!(
         out,
-        "  budget   {}, at most {} used ({percent:.0}%), for {} of program memory",
+        "  budget   {}{before}, at most {} used ({percent:.0}%), for {} of program memory",
         bytes(budget),
         bytes(figures.used_peak_bytes),
         bytes(figures.mapped_peak_bytes),
@@ -128,8 +129,9 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
         };
         writeln!(
             out,
-            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files, \
-             memory shared with others, or what the program maps by system calls of its own, \
+            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files \
+             (a write of more than a quarter of the budget passes through one), memory shared \
+             with others, or what the program maps by system calls of its own, \
              as Go does"
         )?;
     }

@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 13;
+pub(crate) const STATS_VERSION: u64 = 14;
 
 /// Where a page was when it was touched.
 ///
@@ -59,8 +59,10 @@ macro_rules! counters {
 counters! {
     /// [`STATS_VERSION`], written when the engine is ready; 0 before.
     Version,
-    /// The budget in bytes.
+    /// The budget in bytes, as it is now.
     BudgetBytes,
+    /// The largest that it has been.
+    BudgetPeakBytes,
     /// Peak of resident pages, in bytes.
     ResidentPeakBytes,
     /// Peak of the compressed pool (whole slabs), in bytes.

@@ -14,6 +14,8 @@ pub(crate) struct Background {
     is_asleep: AtomicBool,
     /// Whether there is a thread, about: a forked child has none.
     is_running: AtomicBool,
+    /// Whether a lower limit was given up: pages had no place to go.
+    pub(crate) limit_failed: AtomicBool,
     /// Who was called away while room was waited for.
     pub(crate) interrupted_wait: InterruptedWait,
 }

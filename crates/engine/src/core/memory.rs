@@ -20,6 +20,8 @@ pub(crate) struct Memory {
     pub(crate) space: AddressSpace,
     /// The DRAM budget.
     pub(crate) budget: Budget,
+    /// The size of the budget that all else goes by, in bytes.
+    pub(crate) sized_for: AtomicUsize,
     /// What may be taken of it in a moment, in bytes: by stores into the pool, each of
     /// which may open a slab, and for transient buffers.
     pub(crate) claimed_bytes: AtomicUsize,
@@ -36,6 +38,7 @@ impl Memory {
         Ok(Memory {
             pages: PageTable::new(reserve_u64(window.pages())?),
             space: AddressSpace::scattered(window.pages() as u64)?,
+            sized_for: AtomicUsize::new(budget.limit_bytes()),
             budget,
             claimed_bytes: AtomicUsize::new(0),
             pinners: Pinners::start(),

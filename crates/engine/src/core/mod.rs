@@ -12,6 +12,7 @@ pub(crate) mod policies;
 pub(crate) mod background;
 mod state;
 mod dram;
+pub(crate) mod resize;
 mod refault;
 mod report;
 

@@ -86,6 +86,13 @@ impl Policies {
         })
     }
 
+    /// The budget has so many bytes from now on. The partition is told by itself.
+    pub(crate) fn resize(&self, budget_bytes: usize) {
+        self.clock.resize(budget_bytes / PAGE_SIZE);
+        self.readahead.resize(budget_bytes / PAGE_SIZE);
+        self.tier.resize(budget_bytes);
+    }
+
     /// Whether a mechanism is switched on.
     #[must_use]
     pub(crate) fn has(&self, mechanism: Mechanism) -> bool {

@@ -24,6 +24,9 @@ impl Core {
         self.stores.report_areas();
         let (stats, pool, areas) = (&self.stats, &self.stores.pool, &self.stores.areas);
         let used_bytes = self.used_bytes() as u64;
+        let budget_bytes = self.memory.budget.limit_bytes() as u64;
+        stats.set(Counter::BudgetBytes, budget_bytes);
+        stats.peak(Counter::BudgetPeakBytes, budget_bytes);
         stats.set(Counter::UsedBytes, used_bytes);
         stats.peak(Counter::UsedPeakBytes, used_bytes);
         let pages = self.memory.budget.pages() * PAGE_SIZE;

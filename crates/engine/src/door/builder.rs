@@ -4,6 +4,7 @@
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
 use crate::core::recorder::Recorder;
+use crate::core::resize::{extra_buffers_bytes, pool_bounds};
 use crate::core::{Background, Core, Memory, Policies, Stores};
 use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
@@ -14,7 +15,7 @@ use crate::store::bounce::{self, Pools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::pool::{Pool, SLAB_BYTES};
+use crate::store::pool::Pool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::{Area, AreaError, Areas, Backing};
@@ -31,14 +32,10 @@ use std::sync::atomic::AtomicBool;
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
-/// What must be left of the budget for pages.
-const LEAST_PAGES_BYTES: usize = 2 << 20;
 /// Kernel memory of one small ring, roughly.
 const RING_BYTES: usize = 16 << 10;
 /// Stack, thread and tables of the engine's own, roughly.
 const SMALL_CHANGE_BYTES: usize = 256 << 10;
-/// What a pool that grows by itself leaves for pages and tables.
-const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
 
 /// Why an engine did not start.
 ///
@@ -124,7 +121,7 @@ pub(crate) fn build(
     };
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
     let core = assemble(config, stats, (window, areas, bounce), &contexts)?;
-    let needed = core.used_bytes() + LEAST_PAGES_BYTES;
+    let needed = core.least_bytes();
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
         let areas = core.stores.areas.iter().count();
@@ -157,7 +154,7 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
         areas: cpus.next_power_of_two().min(1 << most.ilog2()),
         slots_per_area,
         reserve_slots: contexts,
-        extra_bytes: (memory_bytes / 32).min(8 << 20),
+        extra_bytes: extra_buffers_bytes(memory_bytes),
     }
 }
 
@@ -198,15 +195,10 @@ fn assemble(
         + pool.metadata_bytes()
         + read_ahead_pages.bytes()
         + SMALL_CHANGE_BYTES;
-    let least = PoolLimit::LEAST.bytes_of(memory);
-    let most = PoolLimit::LARGEST.bytes_of(memory);
-    // However much would be gained: what is in use must fit as well.
-    let most = most.min(memory.saturating_sub(fixed + LEAST_BESIDE_POOL_BYTES)).max(least);
-    // A limit is of whole slabs: it would never get to anything else.
-    let [least, most] = [least, most].map(|bytes| bytes / SLAB_BYTES * SLAB_BYTES);
     let is_auto = config.pool == PoolLimit::Auto && !config.without.has(Mechanism::Partition);
-    let partition = Partition::new(is_auto, (least, most), memory, usable_processors());
-    pool.set_limit_bytes(partition.limit_of(config.pool.bytes_of(memory)));
+    let bounds = pool_bounds(memory, fixed);
+    let partition = Partition::new(is_auto, bounds, memory, usable_processors());
+    partition.set(config.pool, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let policies = Policies::new(
         window.pages(),

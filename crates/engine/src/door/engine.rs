@@ -34,6 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod held;
 pub mod pinning;
 mod locking;
+pub mod memory_limit;
 pub mod remap;
 pub mod waking;
 
@@ -117,9 +118,8 @@ impl Engine {
     /// Sets what the pool may take of the budget, or lets the engine choose.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
         let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
-        let asked_bytes = limit.bytes_of(self.core.memory.budget.limit_bytes());
         let is_auto = limit == PoolLimit::Auto;
-        partition.set(is_auto, || pool.set_limit_bytes(partition.limit_of(asked_bytes)));
+        partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 
     /// What the pool may take of the budget.

@@ -3,6 +3,7 @@
 use crate::codec::BadChoice;
 use crate::door::engine::Engine;
 use crate::door::settings::BadPoolLimit;
+use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
 /// One key of the table.
@@ -25,7 +26,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which they are shown.
-pub const SETTINGS: [Setting; 5] = [
+pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "bounce.peak",
         values: "0, to let it begin again",
@@ -71,6 +72,17 @@ pub const SETTINGS: [Setting; 5] = [
             let sleep = parse_sleep(text)?;
             areas.for_each(|knobs| knobs.set_sleep(sleep));
             Ok(())
+        },
+    },
+    Setting {
+        key: "memory",
+        values: "a size such as 64M",
+        meaning: "the DRAM budget of this process",
+        get: Engine::memory_limit,
+        set: |engine, text| {
+            let bytes = size_of_text(text)
+                .ok_or_else(|| format!("{text:?} is no size; give one such as 64M or 2G"))?;
+            engine.set_memory_limit(bytes).map_err(|refused| refused.to_string())
         },
     },
     Setting {

@@ -7,6 +7,7 @@
 
 use crate::codec::Choice;
 use crate::policy::mechanism::Without;
+pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit};
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;
@@ -75,101 +76,6 @@ impl AreaSpec {
             discard: parts.next()?.parse().ok()?,
             path: parts.next().filter(|path| !path.is_empty())?.into(),
         })
-    }
-}
-
-/// What compressed pages may take of the budget.
-///
-/// ```
-/// use softswap_engine::door::settings::PoolLimit;
-/// assert_eq!("auto".parse(), Ok(PoolLimit::Auto));
-/// assert_eq!("20%".parse(), Ok(PoolLimit::Percent(20)));
-/// assert_eq!("64M".parse(), Ok(PoolLimit::Bytes(64 << 20)));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PoolLimit {
-    /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
-    Auto,
-    /// A share of it.
-    Percent(u8),
-    /// So many bytes.
-    Bytes(u64),
-}
-
-/// A text that is no limit of the pool.
-///
-/// ```
-/// use softswap_engine::door::settings::PoolLimit;
-/// let error = "90%".parse::<PoolLimit>().unwrap_err();
-/// assert!(error.to_string().contains("from 0% to 80%"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no limit for the pool; give auto, a share from 0% to {LARGEST_POOL_PERCENT}% of \
-     the budget, or a size such as 64M"
-)]
-pub struct BadPoolLimit(pub(crate) String);
-
-/// A larger pool would leave too little for pages in use.
-const LARGEST_POOL_PERCENT: u8 = 80;
-
-impl PoolLimit {
-    /// The largest there may be.
-    pub(crate) const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
-    /// What [`PoolLimit::Auto`] never goes below.
-    pub(crate) const LEAST: PoolLimit = PoolLimit::Percent(10);
-
-    /// The limit with so large a budget, at first. A size is cut to the largest
-    /// share.
-    #[must_use]
-    pub(crate) fn bytes_of(self, memory_bytes: usize) -> usize {
-        let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
-        match self {
-            PoolLimit::Auto => share(LARGEST_POOL_PERCENT),
-            PoolLimit::Percent(percent) => share(percent),
-            PoolLimit::Bytes(bytes) => {
-                usize::try_from(bytes).unwrap_or(usize::MAX).min(share(LARGEST_POOL_PERCENT))
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for PoolLimit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PoolLimit::Auto => f.write_str("auto"),
-            PoolLimit::Percent(percent) => write!(f, "{percent}%"),
-            PoolLimit::Bytes(bytes) => write!(f, "{bytes}B"),
-        }
-    }
-}
-
-impl std::str::FromStr for PoolLimit {
-    type Err = BadPoolLimit;
-
-    /// Reads `auto`, `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
-    fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
-        const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
-        let bad = || BadPoolLimit(text.to_string());
-        let given = text.trim();
-        if given == "auto" {
-            return Ok(PoolLimit::Auto);
-        }
-        let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 = digits.parse().map_err(|_| bad())?;
-        let unit = given[digits.len()..].trim();
-        if unit.is_empty() || unit == "%" {
-            let percent = u8::try_from(number).ok().filter(|it| *it <= LARGEST_POOL_PERCENT);
-            return percent.map(PoolLimit::Percent).ok_or_else(bad);
-        }
-        let factor = if unit == "B" {
-            Some(1)
-        } else {
-            let unit = unit.to_ascii_uppercase();
-            let unit = unit.strip_suffix("IB").unwrap_or(&unit);
-            UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
-        };
-        factor.and_then(|factor| number.checked_mul(factor)).map(PoolLimit::Bytes).ok_or_else(bad)
     }
 }
 
@@ -337,31 +243,6 @@ mod tests {
     use super::*;
     use crate::codec::Packer;
     use std::collections::HashMap;
-
-    #[test]
-    fn a_pool_limit_is_a_share_or_a_size() {
-        let good = [
-            ("40%", PoolLimit::Percent(40)),
-            (" 0 % ", PoolLimit::Percent(0)),
-            ("80", PoolLimit::Percent(80)),
-            ("64M", PoolLimit::Bytes(64 << 20)),
-            ("64 MiB", PoolLimit::Bytes(64 << 20)),
-            ("1g", PoolLimit::Bytes(1 << 30)),
-            ("65536B", PoolLimit::Bytes(65536)),
-        ];
-        for (text, limit) in good {
-            assert_eq!(text.parse(), Ok(limit), "{text}");
-            assert_eq!(limit.to_string().parse(), Ok(limit));
-        }
-        for text in
-            ["", "81%", "-1", "4.5%", "M", "64X", "99999999999999999999", "18446744073709551615G"]
-        {
-            assert_eq!(text.parse::<PoolLimit>(), Err(BadPoolLimit(text.into())));
-        }
-        let most = PoolLimit::Bytes(1 << 40).bytes_of(100 << 20);
-        assert_eq!(most, PoolLimit::LARGEST.bytes_of(100 << 20));
-        assert_eq!(PoolLimit::Bytes(5 << 20).bytes_of(100 << 20), 5 << 20);
-    }
 
     #[test]
     fn a_configuration_survives_the_environment() {

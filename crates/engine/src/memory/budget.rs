@@ -4,6 +4,10 @@
 //! compressed pool, buffers, tables. A fault may only take a page while more
 //! than the reserve is free; the reserve is what reclaim itself needs to make
 //! progress (a slab for the pool, a table page).
+//!
+//! The limit moves. Upwards it does at once. Downwards it follows what is in use: each batch
+//! that leaves lowers it, so that nobody waits for more than that, and one that cannot be
+//! reached is no worse than the one before.
 
 use softswap_sys::PAGE_SIZE;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,11 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit_bytes: usize,
-    fixed_bytes: usize,
-    reserve_bytes: usize,
-    low_bytes: usize,
-    high_bytes: usize,
+    /// What holds now, and what is to hold once as much has left.
+    limit_bytes: AtomicUsize,
+    target_bytes: AtomicUsize,
+    /// What held before it was last lowered.
+    before_bytes: AtomicUsize,
+    fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
     /// Of these, those that reclaim has taken out and is about to place.
     leaving: AtomicUsize,
@@ -28,14 +33,11 @@ impl Budget {
     /// the engine needs from the start.
     #[must_use]
     pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
-        let reserve = (limit_bytes / 128).clamp(512 << 10, 4 << 20);
-        let step = (limit_bytes / 64).clamp(256 << 10, 32 << 20);
         Budget {
-            limit_bytes,
-            fixed_bytes,
-            reserve_bytes: reserve,
-            low_bytes: reserve + step,
-            high_bytes: reserve + 2 * step,
+            limit_bytes: AtomicUsize::new(limit_bytes),
+            target_bytes: AtomicUsize::new(limit_bytes),
+            before_bytes: AtomicUsize::new(limit_bytes),
+            fixed_bytes: AtomicUsize::new(fixed_bytes),
             pages: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             inherited: AtomicUsize::new(0),
@@ -45,19 +47,67 @@ impl Budget {
     /// The limit in bytes.
     #[must_use]
     pub(crate) fn limit_bytes(&self) -> usize {
-        self.limit_bytes
+        self.limit_bytes.load(Relaxed)
+    }
+
+    /// The limit that is to hold, in bytes: less than [`Budget::limit_bytes`] while pages
+    /// leave for it.
+    #[must_use]
+    pub(crate) fn target_bytes(&self) -> usize {
+        self.target_bytes.load(Relaxed)
+    }
+
+    /// Moves the limit: at once to a higher one, else as [`Budget::follow`] does.
+    pub(crate) fn move_to(&self, target_bytes: usize) {
+        self.before_bytes.store(self.limit_bytes(), Relaxed);
+        self.target_bytes.store(target_bytes, Relaxed);
+        self.limit_bytes.fetch_max(target_bytes, Relaxed);
+    }
+
+    /// Whether the limit is on its way.
+    #[must_use]
+    pub(crate) fn is_moving(&self) -> bool {
+        self.limit_bytes() != self.target_bytes()
+    }
+
+    /// Lowers the limit to what is in use and the reserve, as far as it is to go.
+    pub(crate) fn follow(&self, other_bytes: usize) {
+        let next = |limit: usize| {
+            let target = self.target_bytes();
+            let needed = self.used_bytes(other_bytes) + reserve_of(limit);
+            // One that was raised meanwhile may be found below.
+            (limit != target).then(|| needed.min(limit).max(target))
+        };
+        // Refused where there is nothing to do.
+        let _ = self.limit_bytes.fetch_update(Relaxed, Relaxed, next);
+    }
+
+    /// Gives up lowering the limit: what held before holds again. False where it is not on
+    /// its way.
+    #[must_use]
+    pub(crate) fn give_way(&self) -> bool {
+        let is_lowered = self.limit_bytes() > self.target_bytes();
+        if is_lowered {
+            self.move_to(self.before_bytes.load(Relaxed));
+        }
+        is_lowered
     }
 
     /// The fixed part in bytes.
     #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
-        self.fixed_bytes
+        self.fixed_bytes.load(Relaxed)
+    }
+
+    /// Tables have grown by so many bytes, and stay.
+    pub(crate) fn add_fixed(&self, bytes: usize) {
+        self.fixed_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// What only reclaim may take, in bytes.
     #[must_use]
     pub(crate) fn reserve_bytes(&self) -> usize {
-        self.reserve_bytes
+        reserve_of(self.limit_bytes())
     }
 
     /// Pages in DRAM: resident and staged.
@@ -74,7 +124,7 @@ impl Budget {
 
     fn used_with(&self, pages: usize, other_bytes: usize) -> usize {
         let own = pages.saturating_sub(self.inherited.load(Relaxed));
-        self.fixed_bytes + own * PAGE_SIZE + other_bytes
+        self.fixed_bytes() + own * PAGE_SIZE + other_bytes
     }
 
     /// In a forked child: what is in DRAM now is shared with the parent and
@@ -89,7 +139,7 @@ impl Budget {
         // Not added and taken back: others would take that for used meanwhile.
         let fits = |pages: usize| {
             let used_bytes = self.used_with(pages + count, other_bytes);
-            (used_bytes + self.reserve_bytes <= self.limit_bytes).then_some(pages + count)
+            (used_bytes + self.reserve_bytes() <= self.limit_bytes()).then_some(pages + count)
         };
         self.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
@@ -126,14 +176,26 @@ impl Budget {
     /// Whether background reclaim should start.
     #[must_use]
     pub(crate) fn is_low(&self, other_bytes: usize) -> bool {
-        self.used_bytes(other_bytes) + self.low_bytes > self.limit_bytes
+        let limit = self.limit_bytes();
+        self.used_bytes(other_bytes) + reserve_of(limit) + step_of(limit) > limit
     }
 
     /// Whether background reclaim may stop.
     #[must_use]
     pub(crate) fn is_comfortable(&self, other_bytes: usize) -> bool {
-        self.used_bytes(other_bytes) + self.high_bytes <= self.limit_bytes
+        let limit = self.limit_bytes();
+        self.used_bytes(other_bytes) + reserve_of(limit) + 2 * step_of(limit) <= limit
     }
+}
+
+/// What only reclaim may take of so large a budget, in bytes.
+fn reserve_of(limit_bytes: usize) -> usize {
+    (limit_bytes / 128).clamp(512 << 10, 4 << 20)
+}
+
+/// How far the watermarks lie apart, in bytes.
+fn step_of(limit_bytes: usize) -> usize {
+    (limit_bytes / 64).clamp(256 << 10, 32 << 20)
 }
 
 #[cfg(test)]
@@ -155,6 +217,41 @@ mod tests {
         assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
+    }
+
+    #[test]
+    fn a_lower_limit_follows_what_leaves_and_a_higher_one_holds_at_once() {
+        let budget = Budget::new(64 << 20, 1 << 20);
+        let pages = (40 << 20) / PAGE_SIZE;
+        assert!(budget.try_charge(pages, 0));
+        budget.move_to(16 << 20);
+        assert!(budget.is_moving() && budget.limit_bytes() == 64 << 20);
+        budget.follow(0);
+        assert_eq!(budget.limit_bytes(), (41 << 20) + (512 << 10));
+        assert!(!budget.try_charge(1, 0) && budget.is_low(0));
+        budget.release(32);
+        assert!(budget.try_charge(1, 0), "a batch that leaves is room for a page");
+        budget.follow(0);
+        assert_eq!(budget.limit_bytes(), (41 << 20) + (512 << 10) - 31 * PAGE_SIZE);
+        budget.release(pages - 31);
+        budget.follow(0);
+        assert_eq!((budget.limit_bytes(), budget.is_moving()), (16 << 20, false));
+        budget.move_to(128 << 20);
+        assert_eq!((budget.limit_bytes(), budget.is_moving()), (128 << 20, false));
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_reached_is_given_up() {
+        let budget = Budget::new(64 << 20, 1 << 20);
+        assert!(!budget.give_way() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
+        budget.move_to(16 << 20);
+        budget.follow(0);
+        assert!(budget.give_way());
+        assert_eq!((budget.limit_bytes(), budget.target_bytes()), (64 << 20, 64 << 20));
+        budget.move_to(16 << 20);
+        budget.follow(0);
+        budget.move_to(48 << 20);
+        assert_eq!((budget.limit_bytes(), budget.is_moving()), (48 << 20, false));
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Clock {
         })
     }
 
+    /// So many pages are resident at most from now on.
+    pub(crate) fn resize(&self, most_resident: usize) {
+        self.refaults.resize(most_resident);
+    }
+
     /// Heat of a page that comes in for the first time.
     pub fn heat_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);

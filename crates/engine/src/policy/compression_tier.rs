@@ -12,7 +12,7 @@
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
 use crate::codec::Packer;
 use softswap_sys::zstd::LITERALS_ONLY;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
@@ -30,7 +30,9 @@ const PROBE_EVERY: u32 = 32;
 /// How dense pages are packed, and when.
 #[derive(Debug)]
 pub(crate) struct CompressionTier {
-    may_be_dense: bool,
+    may_be_dense: AtomicBool,
+    /// Contexts that may pack with the dense one, unless it is off.
+    contexts: Option<usize>,
     /// How likely LZ4 packs a page, how likely the dense codec does, and how likely the
     /// second one what LZ4 cannot.
     by_lz4: AtomicU32,
@@ -43,19 +45,32 @@ impl CompressionTier {
     /// to be `on`.
     #[must_use]
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
-        CompressionTier {
-            may_be_dense: on && contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE,
+        let tier = CompressionTier {
+            may_be_dense: AtomicBool::new(false),
+            contexts: on.then_some(contexts),
             by_lz4: AtomicU32::new(CERTAIN),
             by_dense: AtomicU32::new(CERTAIN),
             rescued: AtomicU32::new(CERTAIN),
-        }
+        };
+        tier.resize(budget_bytes);
+        tier
+    }
+
+    /// The budget has so many bytes from now on.
+    pub(crate) fn resize(&self, budget_bytes: usize) {
+        let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
+        self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
+    }
+
+    fn may_be_dense(&self) -> bool {
+        self.may_be_dense.load(Relaxed)
     }
 
     /// What is to pack a page, while the pool may be full before long, or not.
     #[must_use]
     pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
-        if !self.may_be_dense {
+        if !self.may_be_dense() {
             Packer::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
             // What the program keeps changes: LZ4 is heard of now and then, however full it is.
@@ -75,7 +90,7 @@ impl CompressionTier {
     pub(crate) fn second_try(&self) -> Option<Packer> {
         let is_worth =
             || likelihood(&self.rescued) >= WORTH_TRYING || is_probe(&self.rescued, PROBE_EVERY);
-        (self.may_be_dense && is_worth()).then_some(SECOND)
+        (self.may_be_dense() && is_worth()).then_some(SECOND)
     }
 
     /// Notes whether a page was packed.
@@ -101,6 +116,8 @@ mod tests {
     fn a_small_budget_has_no_room_for_the_dense_codec() {
         let tier = CompressionTier::new(8 << 20, 13, true);
         assert_eq!(tier.second_try(), None);
+        tier.resize(256 << 20);
+        assert_eq!(tier.second_try(), Some(SECOND));
         let off = CompressionTier::new(256 << 20, 13, false);
         assert_eq!(off.second_try(), None);
     }

@@ -6,6 +6,7 @@ pub(crate) mod grace;
 pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;
+pub mod pool_limit;
 pub(crate) mod partition;
 pub(crate) mod compression_tier;
 pub(crate) mod admission;

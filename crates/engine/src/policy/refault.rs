@@ -49,10 +49,15 @@ pub(crate) struct Refaults {
     /// A bit for each page of marks that has been written to, and how many have.
     touched: &'static [AtomicU64],
     touched_pages: AtomicUsize,
-    most_touched: usize,
-    left: AtomicU64,
-    unit_pages: u64,
+    most_touched: AtomicUsize,
+    /// Time: units of pages that have left, and fractions of one in the lower bits. So it
+    /// goes on from where it is when units become larger or smaller.
+    time: AtomicU64,
+    unit_pages: AtomicU64,
 }
+
+/// Bits of the time that are fractions of a unit.
+const FRACTION_BITS: u32 = 32;
 
 impl Refaults {
     /// For a window of `pages` pages, of which at most `most_resident` are
@@ -61,19 +66,33 @@ impl Refaults {
     /// # Errors
     /// When there is no address space for the marks.
     pub(crate) fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
-        Ok(Refaults {
+        let refaults = Refaults {
             marks: reserve_u16(pages)?,
             touched: reserve_u64(pages.div_ceil(MARKS).div_ceil(64))?,
             touched_pages: AtomicUsize::new(0),
-            most_touched: (most_resident / MARKS_SHARE).max(16),
-            left: AtomicU64::new(0),
-            unit_pages: (most_resident / UNITS).max(1) as u64,
-        })
+            most_touched: AtomicUsize::new(0),
+            time: AtomicU64::new(0),
+            unit_pages: AtomicU64::new(1),
+        };
+        refaults.resize(most_resident);
+        Ok(refaults)
+    }
+
+    /// So many pages are resident at most from now on. What left before seems to have left
+    /// earlier, or later, by as much.
+    pub(crate) fn resize(&self, most_resident: usize) {
+        self.most_touched.store((most_resident / MARKS_SHARE).max(16), Relaxed);
+        self.unit_pages.store((most_resident / UNITS).max(1) as u64, Relaxed);
+    }
+
+    fn unit_pages(&self) -> u64 {
+        self.unit_pages.load(Relaxed)
     }
 
     /// Notes that a page leaves.
     pub(crate) fn note_eviction(&self, page: PageNo) {
-        let now = self.left.fetch_add(1, Relaxed) / self.unit_pages % TIMES;
+        let step = (1_u64 << FRACTION_BITS).div_ceil(self.unit_pages());
+        let now = (self.time.fetch_add(step, Relaxed) >> FRACTION_BITS) % TIMES;
         if !self.touch(page) {
             return;
         }
@@ -87,8 +106,8 @@ impl Refaults {
     pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
             let seen = u64::from(self.marks[page as usize].load(Relaxed));
-            let now = self.left.load(Relaxed) / self.unit_pages;
-            now.wrapping_sub(seen) % TIMES * self.unit_pages
+            let now = self.time.load(Relaxed) >> FRACTION_BITS;
+            now.wrapping_sub(seen) % TIMES * self.unit_pages()
         })
     }
 
@@ -141,7 +160,7 @@ impl Refaults {
         if self.has_mark(page) {
             return true;
         }
-        if self.touched_pages.load(Relaxed) >= self.most_touched {
+        if self.touched_pages.load(Relaxed) >= self.most_touched.load(Relaxed) {
             return false;
         }
         let number = page as usize / MARKS;
@@ -293,6 +312,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn time_goes_on_when_more_or_fewer_pages_may_be_resident() {
+        let refaults = refaults();
+        leave(&refaults, 1000);
+        refaults.note_eviction(7);
+        for most in [16 * RESIDENT, RESIDENT / 16, RESIDENT] {
+            refaults.resize(most);
+            assert_eq!(refaults.distance(7), Some(0));
+        }
+        leave(&refaults, 1000);
+        assert_eq!(refaults.distance(7), Some(1000));
+        refaults.resize(16 * RESIDENT);
+        refaults.note_eviction(7);
+        leave(&refaults, 32_000);
+        assert_eq!(refaults.distance(7), Some(32_000));
     }
 
     #[test]

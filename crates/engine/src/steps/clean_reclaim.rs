@@ -29,20 +29,20 @@ pub(crate) struct Reclaimed {
 }
 
 /// Which of the clean victims leave for their copies: a bit for each.
-pub(crate) fn with_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
+pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
     let has_copy = |victim: &Victim<'_>| {
         victim.as_ref().is_some_and(|(page, claim)| leaves_for_copy(core, *page, claim))
     };
     victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(has_copy(victim)) << at)
 }
 
-/// Drops clean victims in one call. Those of `with_copy` leave; the contents of
+/// Drops clean victims in one call. Those of `for_copy` leave; the contents of
 /// the others, as far as there is room for them, are in `copies`, in the order of
 /// `unmapped`. Victims that do not go have another day.
 pub(crate) fn reclaim<'t>(
     core: &Core,
     victims: &mut [Victim<'t>],
-    mut with_copy: u32,
+    mut for_copy: u32,
     unmapped: &mut Unmapped<'t>,
     copies: &mut [[u8; PAGE_SIZE]],
 ) -> Reclaimed {
@@ -52,9 +52,9 @@ pub(crate) fn reclaim<'t>(
     for (at, (page, claim)) in victims.iter().flatten().enumerate() {
         if copied == copies.len() && is_in_slot(&core.stores, claim) {
             // It need not be offered to the pool.
-            with_copy |= 1 << at;
+            for_copy |= 1 << at;
         }
-        if with_copy >> at & 1 == 1 {
+        if for_copy >> at & 1 == 1 {
             keep_on_standby(core, *page, claim);
         } else if copied < copies.len() && window.read_page(*page, &mut copies[copied]).is_ok() {
             copied += 1;
@@ -72,7 +72,7 @@ pub(crate) fn reclaim<'t>(
         if gone_pages.next_if_eq(&&page).is_none() {
             continue;
         }
-        if with_copy >> at & 1 == 1 {
+        if for_copy >> at & 1 == 1 {
             let place = leave(core, page, claim);
             done.left += 1;
             done.unpacked += usize::from(place.is_some_and(Grace::is_unpacked));

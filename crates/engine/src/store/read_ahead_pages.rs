@@ -10,11 +10,17 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Of a budget of so many pages, what is cached may take one.
 const BUDGET_SHARE: usize = 256;
 /// Most pages cached: two for each of many streams.
 const MAX_PLACES: usize = 64;
+
+/// Pages that may be cached in a budget of so many.
+fn places_in(budget_pages: usize) -> usize {
+    (budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES)
+}
 
 struct Place {
     /// `u64::MAX` when nothing is cached.
@@ -25,6 +31,8 @@ struct Place {
 /// What is cached, by slot.
 pub(crate) struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
+    /// Of these, those in use.
+    used: AtomicUsize,
 }
 
 impl ReadAheadPages {
@@ -33,19 +41,26 @@ impl ReadAheadPages {
     /// # Errors
     /// When there is no address space.
     pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
-        ReadAheadPages::with_places((budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES))
+        ReadAheadPages::with_places(places_in(budget_pages), MAX_PLACES)
     }
 
-    fn with_places(places: usize) -> io::Result<ReadAheadPages> {
-        let pages = reserve_pages(places)?.iter_mut();
+    /// The budget has so many pages from now on; how many bytes more that takes. Places that
+    /// are in use stay so: they are few.
+    pub(crate) fn grow(&self, budget_pages: usize) -> usize {
+        let places = places_in(budget_pages).min(self.places.len());
+        places.saturating_sub(self.used.fetch_max(places, Relaxed)) * PAGE_SIZE
+    }
+
+    fn with_places(used: usize, most: usize) -> io::Result<ReadAheadPages> {
+        let pages = reserve_pages(most)?.iter_mut();
         let place = |page| Mutex::new(Place { slot: u64::MAX, page });
-        Ok(ReadAheadPages { places: pages.map(place).collect() })
+        Ok(ReadAheadPages { places: pages.map(place).collect(), used: AtomicUsize::new(used) })
     }
 
-    /// DRAM of all places, in bytes.
+    /// DRAM of all places in use, in bytes.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
-        self.places.len() * PAGE_SIZE
+        self.used.load(Relaxed) * PAGE_SIZE
     }
 
     /// Neighbouring slots have places of their own. Locks are only tried: what is
@@ -53,7 +68,7 @@ impl ReadAheadPages {
     fn place(&self, slot: u64) -> &Mutex<Place> {
         // Windows are powers of two long.
         let spread = slot ^ slot >> 4 ^ slot >> 8 ^ slot >> 12;
-        &self.places[spread as usize % self.places.len()]
+        &self.places[spread as usize % self.used.load(Relaxed)]
     }
 
     /// Parks what a slot holds, in place of what was there.
@@ -83,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_is_parked_is_had_once_and_only_for_its_slot() {
-        let cached = ReadAheadPages::with_places(4).unwrap();
+        let cached = ReadAheadPages::with_places(4, 4).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         assert!(!cached.take(7, &mut bytes));
         cached.cache(7, &[3; PAGE_SIZE]);
@@ -94,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_comes_later_takes_the_place() {
-        let cached = ReadAheadPages::with_places(1).unwrap();
+        let cached = ReadAheadPages::with_places(1, 1).unwrap();
         let mut bytes = [0; PAGE_SIZE];
         cached.cache(1, &[1; PAGE_SIZE]);
         cached.cache(2, &[2; PAGE_SIZE]);

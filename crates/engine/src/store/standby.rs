@@ -22,7 +22,7 @@
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{give_back, reserve_bytes};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
@@ -40,6 +40,8 @@ const BEGIN_SHARE: u32 = 8;
 const END_SHARE: u32 = 12;
 /// They are counted over so many.
 const LOOK_EVERY: u32 = 256;
+/// Tables that may be made, each at least twice as large as the one before.
+const TABLES: usize = 16;
 /// Pages that found no place for each one that takes DRAM: else a batch that
 /// leaves would free nothing.
 const GROWTH: usize = 2;
@@ -60,6 +62,11 @@ struct Way {
 
 const EMPTY: Way = Way { tenant: None, age: 0, has_dram: false };
 
+/// Pages that may be kept in a budget of so many.
+fn most_in(budget_pages: usize) -> usize {
+    (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS)
+}
+
 struct Set {
     ways: [Way; WAYS],
     next_age: u32,
@@ -75,9 +82,11 @@ struct Set {
 /// assert_eq!(standby.used_bytes(), 0);
 /// ```
 pub struct Standby {
-    most_pages: usize,
-    /// Made when they are first wanted.
-    sets: OnceLock<Box<[Mutex<Set>]>>,
+    most_pages: AtomicUsize,
+    /// Made when they are first wanted, and again where more may be kept: the last are in
+    /// use, and the others are empty.
+    tables: [OnceLock<Box<[Mutex<Set>]>>; TABLES],
+    made: AtomicUsize,
     /// Pages that have DRAM.
     pages: AtomicUsize,
     /// Pages that found no place since one last took DRAM.
@@ -95,8 +104,9 @@ impl Standby {
     #[must_use]
     pub fn new(budget_pages: usize) -> Standby {
         Standby {
-            most_pages: (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS),
-            sets: OnceLock::new(),
+            most_pages: AtomicUsize::new(most_in(budget_pages)),
+            tables: [const { OnceLock::new() }; TABLES],
+            made: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
             homeless: AtomicUsize::new(0),
             is_on: AtomicBool::new(false),
@@ -109,8 +119,9 @@ impl Standby {
     /// DRAM of what is kept and of the tables, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let tables = self.sets.get().map_or(0, |sets| size_of_val(&**sets));
-        tables + self.pages.load(Relaxed) * PAGE_SIZE
+        let tables = self.tables.iter().filter_map(OnceLock::get);
+        tables.map(|sets| size_of_val(&**sets)).sum::<usize>()
+            + self.pages.load(Relaxed) * PAGE_SIZE
     }
 
     /// Whether pages that leave are to be kept.
@@ -122,7 +133,7 @@ impl Standby {
     /// Notes that a page is touched again after `left` others have left, while so
     /// many are `out`, and decides from time to time whether keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
-        if left < (out / SOON_SHARE).min(self.most_pages as u64) {
+        if left < (out / SOON_SHARE).min(self.most_pages.load(Relaxed) as u64) {
             self.soon.fetch_add(1, Relaxed);
         }
         if self.seen.fetch_add(1, Relaxed) + 1 < LOOK_EVERY {
@@ -142,17 +153,33 @@ impl Standby {
     /// When there is no address space for what is to be kept.
     pub fn tend(&self) -> io::Result<bool> {
         if self.is_on() {
-            if self.sets.get().is_none() {
+            let most = self.most_pages.load(Relaxed);
+            // Less than twice as many would make tables in turn.
+            let is_small = self.sets().is_none_or(|sets| 2 * sets.len() * WAYS <= most);
+            let made = self.made.load(Relaxed);
+            if is_small && made < TABLES {
                 // Nobody else makes them.
-                let _ = self.sets.set(self.make_sets()?);
+                let _ = self.tables[made].set(Standby::make_sets(most)?);
+                self.made.store(made + 1, Release);
             }
-            return Ok(false);
+            let is_too_much = self.pages.load(Relaxed) > most;
+            return Ok(is_too_much && self.release() > 0);
         }
         Ok(self.release() > 0)
     }
 
-    fn make_sets(&self) -> io::Result<Box<[Mutex<Set>]>> {
-        let (pages, _) = reserve_bytes(self.most_pages * PAGE_SIZE)?.as_chunks_mut();
+    /// The budget has so many pages from now on.
+    pub(crate) fn resize(&self, budget_pages: usize) {
+        self.most_pages.store(most_in(budget_pages), Relaxed);
+    }
+
+    fn sets(&self) -> Option<&[Mutex<Set>]> {
+        let last = self.made.load(Acquire).checked_sub(1)?;
+        self.tables[last].get().map(|sets| &**sets)
+    }
+
+    fn make_sets(most_pages: usize) -> io::Result<Box<[Mutex<Set>]>> {
+        let (pages, _) = reserve_bytes(most_pages * PAGE_SIZE)?.as_chunks_mut();
         let set = |pages| Mutex::new(Set { ways: [EMPTY; WAYS], next_age: 0, pages });
         Ok(pages.chunks_exact_mut(WAYS).map(set).collect())
     }
@@ -160,7 +187,7 @@ impl Standby {
     /// Neighbouring slots have sets of their own. Locks are only tried: what is not
     /// kept is read.
     fn set(&self, slot: u64) -> Option<MutexGuard<'_, Set>> {
-        let sets = self.sets.get()?;
+        let sets = self.sets()?;
         match sets[slot as usize % sets.len()].try_lock() {
             Ok(set) => Some(set),
             Err(TryLockError::Poisoned(set)) => Some(set.into_inner()),
@@ -191,7 +218,8 @@ impl Standby {
     }
 
     fn may_grow(&self) -> bool {
-        self.homeless.fetch_add(1, Relaxed) + 1 >= GROWTH
+        let is_within = self.pages.load(Relaxed) < self.most_pages.load(Relaxed);
+        is_within && self.homeless.fetch_add(1, Relaxed) + 1 >= GROWTH
     }
 
     /// Takes what a slot's tenant left there, if it is kept.
@@ -206,12 +234,15 @@ impl Standby {
 
     /// Gives the DRAM of some pages back. Returns how many; none when there is none.
     pub(crate) fn release(&self) -> usize {
-        let Some(sets) = self.sets.get() else { return 0 };
+        // Who kept a page as its table was replaced has it in an older one.
+        let sets = || self.tables.iter().filter_map(OnceLock::get).flatten();
+        let count = sets().count();
         let mut released = 0;
-        let mut left = sets.len();
+        let mut left = count;
         while left > 0 && released < RELEASE_PAGES && self.pages.load(Relaxed) > 0 {
-            let at = self.next_set.fetch_add(1, Relaxed) % sets.len();
-            let pages = sets[at].lock().unwrap_or_else(PoisonError::into_inner).release();
+            let at = self.next_set.fetch_add(1, Relaxed) % count;
+            let Some(set) = sets().nth(at) else { break };
+            let pages = set.lock().unwrap_or_else(PoisonError::into_inner).release();
             self.pages.fetch_sub(pages, Relaxed);
             released += pages;
             left -= 1;

@@ -135,6 +135,12 @@ pub(crate) fn lock(
     Ok(new)
 }
 
+/// How much is locked, in bytes.
+pub(crate) fn locked_bytes(memory: &Memory) -> usize {
+    let locked = memory.space.lock().locked();
+    locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
+}
+
 /// Ends what [`lock`] began. Returns the parts of `range` that were locked.
 pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
     unlock_in(memory, &mut memory.space.lock(), range)

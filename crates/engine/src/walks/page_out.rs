@@ -129,14 +129,14 @@ fn reclaim_clean(
     if clean.is_empty() {
         return true;
     }
-    let with_copy = clean_reclaim::with_copy(core, clean);
-    let to_store = clean.len() - with_copy.count_ones() as usize;
+    let for_copy = clean_reclaim::for_copy(core, clean);
+    let to_store = clean.len() - for_copy.count_ones() as usize;
     // What there is no room for has another day.
     let some = || core.stores.bounce.take_up_to(current_cpu(), to_store).or_else(|| core.buffer(1));
     let mut buffer = (to_store > 0).then(|| core.buffer(to_store).or_else(some)).flatten();
     let mut unmapped = [const { None }; BATCH_PAGES];
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
-    let done = clean_reclaim::reclaim(core, clean, with_copy, &mut unmapped, copies);
+    let done = clean_reclaim::reclaim(core, clean, for_copy, &mut unmapped, copies);
     outcome.pages_out += done.left;
     outcome.unpacked += done.unpacked;
     core.memory.budget.release(done.left);

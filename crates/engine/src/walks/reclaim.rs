@@ -19,6 +19,7 @@ use crate::walks::pool_upkeep;
 use crate::walks::upkeep::Upkeep;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use softswap_sys::signals::{self, Mask};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
@@ -31,6 +32,9 @@ const GIVE_UP_NS: u64 = 1_500_000_000;
 /// A try that takes longer counts for so long: a process that was stopped meanwhile, or
 /// whose disk was, has not tried.
 const LONGEST_TRY_NS: u64 = 100_000_000;
+
+/// A lower limit for which nothing has left for so long is given up.
+const PATIENCE_NS: u64 = GIVE_UP_NS / 4;
 
 /// Pauses after which what is kept on standby makes room.
 const PAUSES_TO_RELEASE: u32 = 4;
@@ -142,6 +146,9 @@ pub(crate) fn make_room(
             if core.memory.budget.is_low(other) {
                 core.background.wake();
             }
+            if core.memory.budget.is_moving() {
+                core.memory.budget.follow(core.other_bytes());
+            }
             return Ok(());
         }
         core.background.wake();
@@ -186,6 +193,10 @@ impl Stuck {
         }
         if self.ns > GIVE_UP_NS {
             return Err(exhausted(core, why));
+        }
+        // Nobody dies of a limit that cannot be kept.
+        if self.ns > PATIENCE_NS && give_way(core) {
+            return Ok(());
         }
         if signals::pending() & open != 0 {
             interrupted_wait.note(self.ns, now);
@@ -233,6 +244,16 @@ pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
     core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
+/// Gives a lower limit up, if there is one that is not kept yet.
+fn give_way(core: &Core) -> bool {
+    let has_given_way = core.memory.budget.give_way();
+    if has_given_way {
+        core.background.limit_failed.store(true, Relaxed);
+        core.background.wake_all();
+    }
+    has_given_way
+}
+
 fn is_pool_high(core: &Core) -> bool {
     core.stores.pool.used_bytes() * 100 > core.stores.pool.limit_bytes() * WRITE_BACK_PERCENT
 }
@@ -253,6 +274,7 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
 pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
     let mut cpu_ns = thread_cpu_ns();
+    let mut stuck_rounds = 0;
     core.background.set_running(true);
     core.stats.add(Counter::EngineThreads, 1);
     while go_on() {
@@ -261,6 +283,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
         core.policies.partition.costs().reclaimed_behind(cpu_ns.saturating_sub(before_ns));
         tend(core, contexts);
         core.memory.pinners.look();
+        core.memory.budget.follow(core.other_bytes());
         if core.memory.budget.is_comfortable(core.other_bytes()) {
             let nap_ns = at_ease.step(core, contexts);
             sleep_until_low(core, seen, nap_ns);
@@ -270,9 +293,14 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
         let mut context = contexts.claim_background();
         let stuck = matches!(round_for_room(core, &mut context), Round::Stuck(_));
         drop(context);
+        core.memory.budget.follow(core.other_bytes());
         core.report();
+        stuck_rounds = if stuck { stuck_rounds + 1 } else { 0 };
         if stuck {
             core.background.pause(seen, PAUSE_NS);
+        }
+        if stuck_rounds > PATIENCE_NS / PAUSE_NS && give_way(core) {
+            stuck_rounds = 0;
         }
     }
     core.background.set_running(false);
@@ -305,6 +333,7 @@ impl AtEase {
 /// a slab that somebody looked at when it came to be.
 fn tend(core: &Core, contexts: &Contexts) {
     let context = contexts.claim_background();
+    core.follow_budget();
     core.tend_buffers();
     core.balance_pool();
     // Without address space for it nothing is kept.

@@ -8,6 +8,10 @@ const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usi
 
 /// Waits at the address of an atomic's four bytes.
 fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
+    wait_by(WAIT_PRIVATE, address, expected, timeout_ns)
+}
+
+fn wait_by(how: usize, address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     let time = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -15,16 +19,18 @@ fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     let time_ptr = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
     // SAFETY: the kernel reads four bytes at `address`, where it answers EFAULT if there
     // is nothing to be read, and a `timespec` at `time_ptr`, which is `time` or null.
-    unsafe {
-        raw::syscall(libc::SYS_futex, [address, WAIT_PRIVATE, expected as usize, time_ptr, 0, 0])
-    }
+    unsafe { raw::syscall(libc::SYS_futex, [address, how, expected as usize, time_ptr, 0, 0]) }
 }
 
 fn wake_at(address: usize, count: i32) {
+    wake_by(WAKE_PRIVATE, address, count);
+}
+
+fn wake_by(how: usize, address: usize, count: i32) {
     // SAFETY: the kernel compares the address with those that others wait at; what is
     // there it does not read.
     unsafe {
-        raw::syscall(libc::SYS_futex, [address, WAKE_PRIVATE, count as usize, 0, 0, 0]);
+        raw::syscall(libc::SYS_futex, [address, how, count as usize, 0, 0, 0]);
     }
 }
 
@@ -65,6 +71,16 @@ pub fn wait_low(word: &AtomicU64, expected: u64) {
 /// Wakes everyone who sleeps in [`wait_low`] on `word`.
 pub fn wake_low(word: &AtomicU64) {
     wake_at(word.as_ptr() as usize, i32::MAX);
+}
+
+/// As [`wait_low`], for up to `ns`, on a word that processes share.
+pub fn wait_shared(word: &AtomicU64, expected: u64, ns: u64) {
+    wait_by(libc::FUTEX_WAIT as usize, word.as_ptr() as usize, expected as u32, Some(ns));
+}
+
+/// Wakes everyone who sleeps in [`wait_shared`] on `word`, in whichever process.
+pub fn wake_shared(word: &AtomicU64) {
+    wake_by(libc::FUTEX_WAKE as usize, word.as_ptr() as usize, i32::MAX);
 }
 
 /// For who waits for what another thread is about to do and nobody tells of: looks again at

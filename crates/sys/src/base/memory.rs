@@ -12,6 +12,13 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 pub use crate::page::{PAGE_SIZE, Page};
 
+/// All of the machine's DRAM, in bytes.
+#[must_use]
+pub fn dram_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
 /// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
 pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
     // SAFETY: zero is a valid u8, aligned anywhere.

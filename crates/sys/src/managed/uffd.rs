@@ -145,6 +145,20 @@ pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
     agree(&open(privilege)?, 0)
 }
 
+/// What a window cannot do without.
+const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
+
+/// Whether this process may have a window now.
+///
+/// ```
+/// use softswap_sys::uffd::{Uffd, is_allowed};
+/// assert_eq!(is_allowed(), Uffd::open_sigbus().is_ok());
+/// ```
+#[must_use]
+pub fn is_allowed() -> bool {
+    offered_features(Privilege::UserModeOnly).is_ok_and(|offered| offered & NEEDED == NEEDED)
+}
+
 /// Result of an operation over several pages that can stop half-way.
 ///
 /// ```
@@ -170,13 +184,12 @@ impl Uffd {
     /// kernel has it.
     pub fn open_sigbus() -> io::Result<Uffd> {
         let offered = offered_features(Privilege::UserModeOnly)?;
-        let needed = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
-        if offered & needed != needed {
+        if offered & NEEDED != NEEDED {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         // Out of the program's way.
         let fd = descriptor::move_high(open(Privilege::UserModeOnly)?);
-        let features = needed | (offered & FEATURE_MOVE);
+        let features = NEEDED | (offered & FEATURE_MOVE);
         agree(&fd, features)?;
         let registered = RegisteredFile::new(&fd);
         Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, registered })

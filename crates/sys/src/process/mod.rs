@@ -2,6 +2,7 @@
 
 pub mod load;
 pub mod threads;
+pub mod birth;
 pub mod child;
 pub mod pinners;
 pub mod control_socket;

@@ -2,7 +2,7 @@
 //! the last descriptor or mapping.
 
 use crate::raw;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::io;
@@ -53,6 +53,13 @@ pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
         return Err(Errno::NOSPC.into());
     }
     Ok(file)
+}
+
+/// Whether this process may make files in a directory, as far as can be told without making one.
+#[must_use]
+pub fn is_open_to_files(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    directory.is_dir() && rustix::fs::access(directory, access).is_ok()
 }
 
 pub(super) fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {

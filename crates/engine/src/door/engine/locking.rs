@@ -10,13 +10,13 @@ use std::io;
 use std::ops::Range;
 
 /// Of the budget at most so many a part is locked: all else has to live in the rest.
-const SHARE: usize = 4;
+pub(super) const SHARE: usize = 4;
 
 impl Engine {
     /// How much can be locked.
     #[must_use]
     pub fn lock_limit_bytes(&self) -> usize {
-        self.core.memory.budget.limit_bytes() / SHARE
+        self.core.memory.budget.target_bytes() / SHARE
     }
 
     /// Brings a range in and keeps it, within the kernel's limits and

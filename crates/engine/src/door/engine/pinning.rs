@@ -65,13 +65,13 @@ impl Engine {
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
         let spent_bytes = budget.fixed_bytes() + budget.reserve_bytes();
-        (budget.limit_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
+        (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
     }
 
     /// How much of it one call pins: an eighth of the budget, within bounds.
     #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
-        let part_bytes = (self.core.memory.budget.limit_bytes() / 8).clamp(64 << 10, 4 << 20);
+        let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 

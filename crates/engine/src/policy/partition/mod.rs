@@ -28,6 +28,7 @@ mod object_ages;
 mod cusum;
 mod fault_costs;
 
+use crate::policy::pool_limit::PoolLimit;
 use crate::policy::write_back_rate::WriteBackRate;
 use cusum::{Cusum, Plan, Towards};
 use fault_costs::WHOLE;
@@ -37,7 +38,7 @@ use object_ages::{ObjectAges, Samples};
 use softswap_sys::PAGE_SIZE;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Faults that are looked at together.
 const EVENTS: u32 = 128;
@@ -73,17 +74,27 @@ fn mark_bytes(limit_bytes: usize) -> usize {
     limit_bytes / 100 * WRITE_BACK_PERCENT
 }
 
+/// A step of the limit in a budget of so many bytes.
+fn step_in(budget_bytes: usize) -> usize {
+    (budget_bytes / STEPS).max(1)
+}
+
 /// The balance between the pool and resident pages.
 #[derive(Debug)]
 pub(crate) struct Partition {
     is_on: AtomicBool,
-    least_bytes: usize,
-    most_bytes: usize,
-    step_bytes: usize,
+    least_bytes: AtomicUsize,
+    most_bytes: AtomicUsize,
+    step_bytes: AtomicUsize,
+    budget_bytes: AtomicUsize,
+    /// What was asked for, whatever it comes to in the budget of now.
+    asked: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
     costs: FaultCosts,
     write_back_rate: WriteBackRate,
+    /// What one MiB more of DRAM would have spared so far, in ns.
+    spared_ns: AtomicU64,
     cusum: Mutex<(Cusum, Samples)>,
 }
 
@@ -99,13 +110,16 @@ impl Partition {
     ) -> Partition {
         Partition {
             is_on: AtomicBool::new(is_on),
-            least_bytes,
-            most_bytes,
-            step_bytes: (budget_bytes / STEPS).max(1),
+            least_bytes: AtomicUsize::new(least_bytes),
+            most_bytes: AtomicUsize::new(most_bytes),
+            step_bytes: AtomicUsize::new(step_in(budget_bytes)),
+            budget_bytes: AtomicUsize::new(budget_bytes),
+            asked: Mutex::new(PoolLimit::Auto),
             ghost_hits: GhostHits::default(),
             ages: ObjectAges::default(),
             costs: FaultCosts::new(processors),
             write_back_rate: WriteBackRate::default(),
+            spared_ns: AtomicU64::new(0),
             cusum: Mutex::default(),
         }
     }
@@ -124,29 +138,79 @@ impl Partition {
 
     /// Lets the limit move, or stay, and sets it: not while it is being moved. What
     /// was seen under another limit is forgotten.
-    pub(crate) fn set(&self, on: bool, set_limit: impl FnOnce()) {
+    pub(crate) fn set(&self, asked: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
+        self.anew(|| {
+            self.is_on.store(is_on, Relaxed);
+            *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+            set_limit(self.limit_of(asked));
+        });
+    }
+
+    /// The budget has another size from now on: so has the pool's limit, which was
+    /// `limit_bytes`. What was asked for still holds; where the limit moves, it keeps its share.
+    pub(crate) fn resize(
+        &self,
+        (least_bytes, most_bytes): (usize, usize),
+        budget_bytes: usize,
+        limit_bytes: usize,
+        set_limit: impl FnOnce(usize),
+    ) {
+        self.anew(|| {
+            self.least_bytes.store(least_bytes, Relaxed);
+            self.most_bytes.store(most_bytes, Relaxed);
+            self.step_bytes.store(step_in(budget_bytes), Relaxed);
+            let before_bytes = self.budget_bytes.swap(budget_bytes, Relaxed);
+            if self.is_on() {
+                let share = limit_bytes as f64 / before_bytes.max(1) as f64;
+                let bytes = (budget_bytes as f64 * share) as usize;
+                return set_limit(bytes.clamp(least_bytes, most_bytes));
+            }
+            let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            set_limit(self.limit_of(asked));
+        });
+    }
+
+    /// Changes something, not while the limit is being moved, and forgets what was seen
+    /// before.
+    fn anew(&self, change: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
         self.ghost_hits.forget();
         self.ages.forget();
         self.write_back_rate.forget();
-        self.is_on.store(on, Relaxed);
-        set_limit();
+        change();
+    }
+
+    fn step_bytes(&self) -> usize {
+        self.step_bytes.load(Relaxed)
+    }
+
+    fn most_bytes(&self) -> usize {
+        self.most_bytes.load(Relaxed)
     }
 
     /// What the pool may take at first where so much was asked for: as it is, or
     /// the most if the limit moves. Too much costs unpacking and is soon seen, too
     /// little costs writing to the disk and reading back.
     #[must_use]
-    pub(crate) fn limit_of(&self, asked_bytes: usize) -> usize {
-        if self.is_on() { asked_bytes.min(self.most_bytes) } else { asked_bytes }
+    fn limit_of(&self, asked: PoolLimit) -> usize {
+        let asked_bytes = asked.bytes_of(self.budget_bytes.load(Relaxed));
+        if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
     }
 
     /// The most that the pool may take, if it moves and is below: where nothing can be
     /// written, what does not fit there has no other place.
     #[must_use]
     pub(crate) fn widest(&self, limit_bytes: usize) -> Option<usize> {
-        (self.is_on() && limit_bytes < self.most_bytes).then_some(self.most_bytes)
+        (self.is_on() && limit_bytes < self.most_bytes()).then(|| self.most_bytes())
+    }
+
+    /// What one MiB more of DRAM would have spared so far, in ns, about, by the faults that
+    /// have been looked at: ghost hits times cost, for whichever side had gained more. Nothing
+    /// is known of that while the limit does not move.
+    #[must_use]
+    pub(crate) fn spared_by_a_mib_ns(&self) -> u64 {
+        self.spared_ns.load(Relaxed)
     }
 
     /// What faults cost.
@@ -181,11 +245,11 @@ impl Partition {
         if !self.ages.are_known() {
             return self.ghost_hits.note_unknown();
         }
-        let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes;
+        let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes();
         // The oldest ones go first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let until_lost = mark_bytes(limit_bytes).saturating_sub(younger_bytes)
-            / mark_bytes(self.step_bytes).max(1);
+            / mark_bytes(self.step_bytes()).max(1);
         self.ghost_hits.note_pooled(until_resident, until_lost);
     }
 
@@ -194,7 +258,7 @@ impl Partition {
     pub(crate) fn found_unpacked(&self, distance: u64) {
         if self.is_on() {
             let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
-            self.ghost_hits.note_unpacked(bytes / self.step_bytes);
+            self.ghost_hits.note_unpacked(bytes / self.step_bytes());
         }
     }
 
@@ -203,7 +267,7 @@ impl Partition {
     pub(crate) fn found_on_disk(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
-            self.ghost_hits.note_on_disk(more_bytes / self.step_bytes);
+            self.ghost_hits.note_on_disk(more_bytes / self.step_bytes());
         }
     }
 
@@ -252,6 +316,7 @@ impl Partition {
             seen: self.ghost_hits.take(),
             prices_ns: self.costs.faults_ns(),
         };
+        self.spared_ns.fetch_add(look.spared_by_more_ns(), Relaxed);
         let (towards, steps) = cusum.follow(|towards, steps| look.plan(towards, steps))?;
         let bytes = look.bytes(towards, steps)?;
         Some(match towards {
@@ -269,8 +334,8 @@ impl Partition {
     /// How far the limit may move.
     fn room(&self, view: PoolView, towards: Towards) -> usize {
         match towards {
-            Towards::Pool => self.most_bytes.saturating_sub(view.limit_bytes),
-            Towards::Resident => view.limit_bytes.saturating_sub(self.least_bytes),
+            Towards::Pool => self.most_bytes().saturating_sub(view.limit_bytes),
+            Towards::Resident => view.limit_bytes.saturating_sub(self.least_bytes.load(Relaxed)),
         }
     }
 }
@@ -288,7 +353,7 @@ impl Look<'_> {
     /// How far a move of so many steps goes; `None` where one less comes to the bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
         let room = self.partition.room(self.view, towards);
-        let step_bytes = self.partition.step_bytes;
+        let step_bytes = self.partition.step_bytes();
         ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
     }
 
@@ -324,6 +389,17 @@ impl Look<'_> {
         })
     }
 
+    /// What one MiB more, for resident pages or the pool, had spared since the last look.
+    fn spared_by_more_ns(&self) -> u64 {
+        const MIB: f64 = (1 << 20) as f64;
+        let (pool_ns, disk_ns) = self.prices_ns;
+        let resident_ns = within(&self.seen.resident, 1.0) * pool_ns as f64
+            + within(&self.seen.unpacked, 1.0) * disk_ns as f64;
+        let pool_ns = within(&self.seen.pooled, 1.0) * disk_ns.saturating_sub(pool_ns) as f64;
+        let a_step_ns = resident_ns.max(pool_ns);
+        (a_step_ns * MIB / self.partition.step_bytes() as f64) as u64
+    }
+
     /// How likely a page that a move writes back is touched again, beyond what was seen of
     /// it; certain, where none has been lately. From a pool that is nearly full it is
     /// written back before long as it is. From another it would stay: a sort that is at work on half of
@@ -333,7 +409,7 @@ impl Look<'_> {
     }
 
     fn steps(&self, bytes: usize) -> f64 {
-        bytes as f64 / self.partition.step_bytes as f64
+        bytes as f64 / self.partition.step_bytes() as f64
     }
 
     /// Faults from the disk that there had been with so many bytes less for the pool: what

@@ -71,6 +71,21 @@ fn pages_that_a_larger_pool_had_held_let_it_grow_up_to_its_most() {
 }
 
 #[test]
+fn a_mib_more_is_worth_what_it_would_have_spared() {
+    let balance = balance();
+    let near = STEP as u64 / PAGE_SIZE as u64 / 2;
+    // A loop that comes back after more than all there is gains nothing by a little more.
+    look(&balance, full(MOST), &[16 * near], &[]);
+    assert_eq!(balance.spared_by_a_mib_ns(), 0);
+    until_moved(&balance, full(MOST), &[near], &[]);
+    let spared_ns = balance.spared_by_a_mib_ns();
+    let (pool_ns, _) = balance.costs().faults_ns();
+    // Each look has as many faults, and a step has four MiB.
+    let a_look_ns = u64::from(EVENTS) * pool_ns / 4;
+    assert!(spared_ns >= a_look_ns && spared_ns.is_multiple_of(a_look_ns), "{spared_ns}");
+}
+
+#[test]
 fn pages_that_no_pool_had_held_do_not() {
     let balance = balance();
     let far = AGE + MOST as u64 / 512;
@@ -239,7 +254,7 @@ fn what_is_set_stays() {
     let balance = Partition::new(false, (LEAST, MOST), BUDGET, 2);
     let moved = |limit| until_moved(&balance, full(limit), &[], &[10]).map(|(_, next)| next);
     assert_eq!(moved(LEAST), None);
-    balance.set(true, || {});
+    balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(moved(LEAST), Some(LEAST + STEP));
     // Set by hand, below the least.
     assert_eq!(moved(STEP), Some(2 * STEP));
@@ -251,7 +266,7 @@ fn what_is_set_forgets_what_was_seen() {
     let balance = balance();
     let (looks, _) = until_moved(&balance, full(MOST), &[100], &[]).unwrap();
     (1..looks).for_each(|_| assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST));
-    balance.set(true, || {});
+    balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
 }
 
@@ -260,7 +275,7 @@ fn the_widest_limit_is_the_most_where_it_moves() {
     let balance = balance();
     assert_eq!(balance.widest(LEAST), Some(MOST));
     assert_eq!(balance.widest(MOST), None);
-    balance.set(false, || {});
+    balance.set(PoolLimit::Auto, false, |_| {});
     assert_eq!(balance.widest(LEAST), None, "the user's own");
 }
 

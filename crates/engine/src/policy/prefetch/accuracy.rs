@@ -22,7 +22,7 @@ pub(crate) struct Accuracy {
     /// Pages of a window, at most, and its bounds.
     longest: AtomicUsize,
     least: usize,
-    most: usize,
+    most: AtomicUsize,
 }
 
 impl Accuracy {
@@ -34,13 +34,19 @@ impl Accuracy {
             lost_pages: AtomicU64::new(0),
             longest: AtomicUsize::new(most),
             least,
-            most,
+            most: AtomicUsize::new(most),
         }
     }
 
     /// How many pages a window may have at best.
     pub(crate) fn most(&self) -> usize {
-        self.most
+        self.most.load(Relaxed)
+    }
+
+    /// Windows may have `most` pages from now on.
+    pub(crate) fn resize(&self, most: usize) {
+        self.most.store(most, Relaxed);
+        self.longest.fetch_min(most, Relaxed);
     }
 
     /// How many pages a window may have.
@@ -79,7 +85,7 @@ impl Accuracy {
         } else {
             longest
         };
-        self.longest.store(next.clamp(self.least, self.most), Relaxed);
+        self.longest.store(next.clamp(self.least, self.most()), Relaxed);
     }
 }
 

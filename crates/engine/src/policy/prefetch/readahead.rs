@@ -103,6 +103,11 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
+/// Pages of a window, at most, in a budget of so many.
+fn longest_window(budget_pages: usize) -> usize {
+    (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
+}
+
 /// The streams that are followed, and what is asked for on their behalf.
 #[derive(Debug)]
 pub(crate) struct Readahead {
@@ -119,7 +124,9 @@ pub(crate) struct Readahead {
     /// How many of them sleep.
     asleep: AtomicU32,
     /// Pages of all streams' next windows together, at most.
-    all: usize,
+    all: AtomicUsize,
+    /// Requests made for and not yet begun, at most.
+    most_requests: AtomicUsize,
     /// What became of windows so far: they are as long as that allows.
     accuracy: Accuracy,
     /// The last touches that belonged to no stream.
@@ -133,25 +140,31 @@ impl Readahead {
     /// For a budget of so many pages.
     #[must_use]
     pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
-        Readahead {
+        let readahead = Readahead {
             without,
             markers: [const { AtomicU64::new(0) }; MARKERS],
-            queue: ArrayQueue::new(
-                (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS),
-            ),
+            queue: ArrayQueue::new(MAX_REQUESTS),
             faults: AtomicU64::new(0),
             is_served: AtomicBool::new(false),
             kick: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
-            all: budget_pages / ALL_SHARE,
-            accuracy: Accuracy::new(
-                FIRST_WINDOW,
-                (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW),
-            ),
+            all: AtomicUsize::new(0),
+            most_requests: AtomicUsize::new(1),
+            accuracy: Accuracy::new(FIRST_WINDOW, longest_window(budget_pages)),
             strides: Strides::new(),
             under_way: [const { AtomicU64::new(0) }; UNDER_WAY],
             asked: AtomicUsize::new(0),
-        }
+        };
+        readahead.resize(budget_pages);
+        readahead
+    }
+
+    /// The budget has so many pages from now on.
+    pub(crate) fn resize(&self, budget_pages: usize) {
+        let requests = (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS);
+        self.most_requests.store(requests, Ordering::Relaxed);
+        self.all.store(budget_pages / ALL_SHARE, Ordering::Relaxed);
+        self.accuracy.resize(longest_window(budget_pages));
     }
 
     /// Says whether somebody brings in what is asked for: only then is it.
@@ -224,7 +237,8 @@ impl Readahead {
         let (others, lost) = self.others();
         // Many streams side by side share what may be there ahead of touches, or they
         // push each other's pages out.
-        let longest = (self.all / (others + 1)).clamp(FIRST_WINDOW, self.longest());
+        let all = self.all.load(Ordering::Relaxed);
+        let longest = (all / (others + 1)).clamp(FIRST_WINDOW, self.longest());
         let next = window.next(longest).and_then(|next| ahead.first_missing(next));
         Some(lost + next.map_or(0, |next| u64::from(self.ask(next))))
     }
@@ -306,7 +320,9 @@ impl Readahead {
     /// Asks for a window. Whether another one is lost for it.
     fn ask(&self, window: Window) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
-        let asked = requests.take_while(|request| self.queue.push(*request).is_ok()).count();
+        let has_room = || self.queue.len() < self.most_requests.load(Ordering::Relaxed);
+        let asked =
+            requests.take_while(|request| has_room() && self.queue.push(*request).is_ok()).count();
         // As much is under way as can be? Then the stream goes on by itself.
         if asked == 0 {
             return false;

@@ -15,10 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 pub(super) const MAX_POOLS: usize = 8;
 /// Buffers that can be lent at once.
 const TRANSIENT_BUFFERS: usize = 8;
+/// What all may come to in any budget.
+pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;
+
 /// What there may be beside the primary pool.
 #[derive(Debug)]
 pub(super) struct Growth {
-    limit_bytes: usize,
+    limit_bytes: AtomicUsize,
     /// Of pools that were added and buffers that are lent.
     pub(super) bytes: AtomicUsize,
     pub(super) is_asked_for: AtomicBool,
@@ -43,11 +46,15 @@ impl Growth {
     ) -> io::Result<Growth> {
         let area_bytes = slots_per_area * PAGE_SIZE;
         let mut areas = limit_bytes.checked_div(area_bytes).unwrap_or(0);
+        // And as many as there may be, in case that rises.
+        let mut later = (MOST_EXTRA_BYTES / area_bytes.max(1)).saturating_sub(areas);
         let mut shapes = Vec::new();
-        while areas > 0 && 1 + shapes.len() < MAX_POOLS {
-            let shape = most_areas.min(1 << areas.ilog2());
-            shapes.push(shape);
-            areas -= shape;
+        for areas in [&mut areas, &mut later] {
+            while *areas > 0 && 1 + shapes.len() < MAX_POOLS {
+                let shape = most_areas.min(1 << areas.ilog2());
+                shapes.push(shape);
+                *areas -= shape;
+            }
         }
         let slots = shapes.iter().sum::<usize>() * slots_per_area;
         let transient_slots = TRANSIENT_BUFFERS * SEGMENT_SLOTS;
@@ -56,7 +63,7 @@ impl Growth {
         let transient = segments(&mut arena, transient_slots);
         transient.iter().for_each(|segment| segment.open());
         Ok(Growth {
-            limit_bytes,
+            limit_bytes: AtomicUsize::new(limit_bytes),
             bytes: AtomicUsize::new(0),
             is_asked_for: AtomicBool::new(false),
             transient,
@@ -68,6 +75,11 @@ impl Growth {
         })
     }
 
+    /// All may come to so many bytes from now on; what there is more stays until it is idle.
+    pub(super) fn resize(&self, limit_bytes: usize) {
+        self.limit_bytes.store(limit_bytes, Relaxed);
+    }
+
     /// Asks for another pool.
     pub(super) fn ask(&self) {
         if !self.is_asked_for.load(Relaxed) {
@@ -77,7 +89,8 @@ impl Growth {
 
     /// Counts `bytes` if the bound allows them.
     pub(super) fn charge(&self, bytes: usize) -> bool {
-        let within = |now: usize| Some(now + bytes).filter(|sum| *sum <= self.limit_bytes);
+        let within =
+            |now: usize| Some(now + bytes).filter(|sum| *sum <= self.limit_bytes.load(Relaxed));
         self.bytes.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 

@@ -32,6 +32,7 @@ use crate::base::primitive::{AtomicU32, AtomicU64};
 use area::{Pool, segments};
 use crossbeam_utils::CachePadded;
 use growth::Growth;
+pub(crate) use growth::MOST_EXTRA_BYTES;
 use softswap_sys::futex;
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment, StaticRange};
 use std::io;

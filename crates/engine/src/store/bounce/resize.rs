@@ -19,6 +19,11 @@ impl Pools {
         self.growth.bytes()
     }
 
+    /// What there is beside the fixed part may come to so many bytes from now on.
+    pub(crate) fn resize(&self, extra_bytes: usize) {
+        self.growth.resize(extra_bytes);
+    }
+
     /// Whether a search found nothing since a pool was last added. Asking
     /// again is left to the next search that finds nothing.
     #[must_use]

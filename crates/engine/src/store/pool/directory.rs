@@ -13,8 +13,8 @@ pub(super) struct Directory {
     /// Longest in use first.
     by_age: List,
     /// A slab is never both free and with room, so these share links.
-    links: Box<[Link]>,
-    age_links: Box<[Link]>,
+    links: Vec<Link>,
+    age_links: Vec<Link>,
 }
 
 impl Directory {
@@ -24,13 +24,23 @@ impl Directory {
             free: List::EMPTY,
             with_room: [[List::EMPTY; GROUPS]; CLASSES],
             by_age: List::EMPTY,
-            links: vec![Link::UNLINKED; count].into(),
-            age_links: vec![Link::UNLINKED; count].into(),
+            links: Vec::new(),
+            age_links: Vec::new(),
         };
-        for slab in 0..count as u32 {
-            directory.free.push_last(&mut directory.links, slab);
-        }
+        directory.grow(count);
         directory
+    }
+
+    /// There are `count` slabs now; the new ones are free.
+    pub(super) fn grow(&mut self, count: usize) {
+        let before = self.links.len();
+        for links in [&mut self.links, &mut self.age_links] {
+            links.reserve_exact(count - before);
+            links.resize(count, Link::UNLINKED);
+        }
+        for slab in before..count {
+            self.free.push_last(&mut self.links, slab as u32);
+        }
     }
 
     /// Takes a free slab into use, as the youngest.

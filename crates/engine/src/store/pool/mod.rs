@@ -26,6 +26,7 @@ mod class;
 mod list;
 mod handle;
 mod slab;
+mod slabs;
 mod current;
 mod directory;
 mod compaction;
@@ -40,11 +41,11 @@ use directory::Directory;
 pub use handle::{Handle, TAGS};
 pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull, SLAB_BYTES};
 use slab::Slab;
-use softswap_sys::memory::reserve_bytes;
+use slabs::{LOCKED_SLAB_BYTES, Slabs, lock};
 use softswap_sys::raw::current_cpu;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A pool that was full takes pages again when it uses less than this share of
 /// its limit, in percent: else every page freed would let one in, and pages
@@ -55,13 +56,6 @@ const MOST_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
-
-/// Slabs that come into use together are neighbours: their locks must not
-/// share a cache line.
-#[repr(align(64))]
-struct LockedSlab(Mutex<Slab>);
-
-const _: () = assert!(size_of::<LockedSlab>() == 64);
 
 /// The compressed pool.
 ///
@@ -75,7 +69,7 @@ const _: () = assert!(size_of::<LockedSlab>() == 64);
 /// assert_eq!(pool.stored_bytes(), 0);
 /// ```
 pub struct Pool {
-    slabs: Box<[LockedSlab]>,
+    slabs: Slabs,
     directory: Mutex<Directory>,
     current: Current,
     limit_slabs: AtomicUsize,
@@ -86,18 +80,6 @@ pub struct Pool {
     slabs_of: [AtomicUsize; CLASSES],
     /// A store found no place, and not enough has gone since.
     was_full: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under a lock is a bug of ours; refusing every page after it
-    // would turn one lost page into all of them.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl LockedSlab {
-    fn lock(&self) -> MutexGuard<'_, Slab> {
-        lock(&self.0)
-    }
 }
 
 impl Pool {
@@ -115,15 +97,10 @@ impl Pool {
     }
 
     fn with_current(capacity_bytes: usize, current: Current) -> io::Result<Pool> {
-        let count = (capacity_bytes / SLAB_BYTES).min(1 << handle::SLAB_BITS);
-        let memory: &'static mut [u8] =
-            if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };
-        let (chunks, _) = memory.as_chunks_mut::<SLAB_BYTES>();
+        let slabs = Slabs::new(capacity_bytes / SLAB_BYTES)?;
+        let count = slabs.len();
         Ok(Pool {
-            slabs: chunks
-                .iter_mut()
-                .map(|bytes| LockedSlab(Mutex::new(Slab::new(bytes))))
-                .collect(),
+            slabs,
             directory: Mutex::new(Directory::new(count)),
             current,
             limit_slabs: AtomicUsize::new(count),
@@ -347,12 +324,24 @@ impl Pool {
         self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
 
+    /// Makes room for a limit of `capacity_bytes`; how many bytes more the tables take.
+    ///
+    /// # Errors
+    /// When there is no address space for it.
+    pub(crate) fn grow(&self, capacity_bytes: usize) -> io::Result<usize> {
+        let mut directory = self.directory();
+        let before = self.metadata_bytes();
+        self.slabs.grow(capacity_bytes / SLAB_BYTES)?;
+        directory.grow(self.slabs.len());
+        Ok(self.metadata_bytes() - before)
+    }
+
     /// The tables, which the pool takes beside its slabs.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
             + self.current.metadata_bytes()
-            + self.slabs.len() * (size_of::<LockedSlab>() + 2 * size_of::<list::Link>())
+            + self.slabs.len() * (LOCKED_SLAB_BYTES + 2 * size_of::<list::Link>())
     }
 
     /// Which current slab of a class a processor uses.

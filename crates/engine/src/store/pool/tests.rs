@@ -5,6 +5,7 @@ use super::handle::Object;
 use super::layout::HEADER_BYTES;
 use super::map_tests::Model;
 use super::*;
+use softswap_sys::memory::reserve_bytes;
 use std::sync::atomic::AtomicBool;
 
 /// A small generator, so that long runs repeat exactly.

@@ -1,0 +1,355 @@
+//! The ledger against a sequential one, against threads, and with garbage in it.
+
+use super::layout::{Header, Word};
+use super::*;
+use proptest::prelude::*;
+use softswap_sys::memory::reserve_u64;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+const SMALL: Shape = Shape { seats: 4, steps: 24 };
+const LIMIT: usize = 16;
+
+fn ledger_of(shape: Shape, limit: usize) -> Ledger {
+    Ledger::create(reserve_u64(shape.words()).unwrap(), shape, 1 << 20, limit)
+}
+
+fn process(pid: u32) -> Identity {
+    Identity { pid, start: 1000 + u64::from(pid), namespace: 1 }
+}
+
+/// What holds whatever the order of words: steps and their holders, in a list.
+struct Model {
+    steps: Vec<Option<u32>>,
+    limit: usize,
+    seated: Vec<u32>,
+    dead: Vec<u32>,
+    asked: BTreeMap<u32, usize>,
+    worth: BTreeMap<u32, u64>,
+}
+
+impl Model {
+    fn new() -> Model {
+        let steps = vec![None; SMALL.steps];
+        let [seated, dead] = [Vec::new(), Vec::new()];
+        Model { steps, limit: LIMIT, seated, dead, asked: BTreeMap::new(), worth: BTreeMap::new() }
+    }
+
+    fn held(&self, pid: u32) -> usize {
+        self.steps[..self.limit].iter().filter(|step| **step == Some(pid)).count()
+    }
+
+    fn beyond(&self, pid: u32) -> usize {
+        self.steps[self.limit..].iter().filter(|step| **step == Some(pid)).count()
+    }
+
+    fn take(&mut self, pid: u32, count: usize) -> usize {
+        let free = self.steps[..self.limit].iter_mut().filter(|step| step.is_none()).take(count);
+        free.map(|step| *step = Some(pid)).count()
+    }
+
+    fn give(&mut self, pid: u32, count: usize) -> usize {
+        let held = self.steps.iter_mut().rev().filter(|step| **step == Some(pid)).take(count);
+        held.map(|step| *step = None).count()
+    }
+
+    fn end(&mut self, pid: u32) {
+        self.give(pid, usize::MAX);
+        self.seated.retain(|seated| *seated != pid);
+        self.asked.remove(&pid);
+        self.worth.remove(&pid);
+    }
+
+    fn ring(&mut self, pid: u32, need: usize) -> Option<usize> {
+        let floor = (self.limit / (2 * self.seated.len())).max(1);
+        let may_give = |other: &&u32| **other != pid && self.held(**other) > floor;
+        let worth = |pid: u32| self.worth.get(&pid).copied().unwrap_or(0);
+        let has_too_little = self.held(pid) < floor;
+        let least = self.seated.iter().filter(may_give).map(|other| worth(*other)).min()?;
+        (has_too_little || least < worth(pid)).then_some(())?;
+        Some(if has_too_little { need.min(floor - self.held(pid)) } else { need })
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Sit(u32),
+    Take(u32, usize),
+    Give(u32, usize),
+    Leave(u32),
+    Kill(u32),
+    Reap,
+    Limit(usize),
+    Publish(u32, u64),
+    Ring(u32, usize),
+    Answer(u32),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let pid = || 1..7u32;
+    prop_oneof![
+        3 => pid().prop_map(Step::Sit),
+        4 => (pid(), 0..12usize).prop_map(|(pid, count)| Step::Take(pid, count)),
+        3 => (pid(), 0..12usize).prop_map(|(pid, count)| Step::Give(pid, count)),
+        1 => pid().prop_map(Step::Leave),
+        1 => pid().prop_map(Step::Kill),
+        1 => Just(Step::Reap),
+        1 => (0..SMALL.steps + 4).prop_map(Step::Limit),
+        2 => (pid(), 0..4u64).prop_map(|(pid, worth)| Step::Publish(pid, worth)),
+        2 => (pid(), 1..9usize).prop_map(|(pid, need)| Step::Ring(pid, need)),
+        1 => pid().prop_map(Step::Answer),
+    ]
+}
+
+/// The ledger and its model, and the seats that processes have.
+struct Both {
+    ledger: Ledger,
+    model: Model,
+    seats: BTreeMap<u32, Seat>,
+}
+
+impl Both {
+    fn act(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let Both { ledger, model, seats } = self;
+        match step {
+            Step::Sit(pid) if !model.dead.contains(pid) => {
+                let seat = ledger.take_seat(process(*pid));
+                let has_room = model.seated.contains(pid) || model.seated.len() < SMALL.seats;
+                prop_assert_eq!(seat.is_some(), has_room);
+                if let Some(seat) = seat {
+                    seats.insert(*pid, seat);
+                    if !model.seated.contains(pid) {
+                        model.seated.push(*pid);
+                    }
+                }
+            }
+            Step::Take(pid, count) => {
+                let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(seat.take(*count), model.take(*pid, *count));
+            }
+            Step::Give(pid, count) => {
+                let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(seat.give(*count), model.give(*pid, *count));
+            }
+            Step::Leave(pid) => {
+                let Some(seat) = seats.remove(pid) else { return Ok(()) };
+                seat.leave();
+                prop_assert!(!seat.is_sound());
+                model.end(*pid);
+            }
+            Step::Kill(pid) if seats.remove(pid).is_some() => model.dead.push(*pid),
+            Step::Reap => {
+                let dead = std::mem::take(&mut model.dead);
+                let is_dead = |who: Identity| dead.iter().any(|pid| process(*pid) == who);
+                let free = ledger.free_steps();
+                ledger.reap(|who| if is_dead(who) { Fate::Dead } else { Fate::Alive });
+                dead.iter().for_each(|pid| model.end(*pid));
+                prop_assert!(ledger.free_steps() >= free);
+            }
+            Step::Limit(limit) => {
+                ledger.set_limit(*limit);
+                model.limit = (*limit).min(SMALL.steps);
+            }
+            Step::Publish(pid, worth) => {
+                let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
+                seat.publish(*worth, 4096);
+                model.worth.insert(*pid, *worth);
+            }
+            Step::Ring(pid, need) => {
+                let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
+                return self.ring(*pid, seat, *need);
+            }
+            Step::Answer(pid) => {
+                let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(seat.asked(), model.asked.remove(pid));
+                seat.asked().into_iter().for_each(|keep| seat.answered(keep));
+                prop_assert_eq!(seat.asked(), None);
+            }
+            Step::Sit(_) | Step::Kill(_) => {}
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self, pid: u32, seat: Seat, need: usize) -> Result<(), TestCaseError> {
+        let rung = seat.ring(need, |_| false);
+        let expected = self.model.ring(pid, need);
+        prop_assert_eq!(rung.is_some(), expected.is_some());
+        let (Some(rung), Some(most)) = (rung, expected) else { return Ok(()) };
+        prop_assert!(rung.steps <= most && rung.steps > 0);
+        // Who was killed is asked, too, as long as nobody has found out.
+        let others = self.seats.iter().find(|(_, seat)| seat.at == rung.seat);
+        if let Some((other, others)) = others {
+            let keep = self.model.held(*other) - rung.steps;
+            prop_assert!(keep >= self.ledger.floor());
+            let asked = self.model.asked.entry(*other).or_insert(keep);
+            *asked = keep.min(*asked);
+            prop_assert_eq!(others.asked(), Some(*asked));
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let Both { ledger, model, seats } = self;
+        let free = model.steps[..model.limit].iter().filter(|step| step.is_none()).count();
+        prop_assert_eq!((ledger.limit(), ledger.free_steps()), (model.limit, free));
+        for (pid, seat) in seats {
+            prop_assert!(seat.is_sound());
+            prop_assert_eq!((seat.held(), seat.beyond()), (model.held(*pid), model.beyond(*pid)));
+        }
+        Ok(())
+    }
+}
+
+fn do_without_model(ledger: Ledger, seats: &mut BTreeMap<u32, Seat>, step: &Step) {
+    let seat_of = |pid: &u32| seats.get(pid).copied();
+    match step {
+        Step::Sit(pid) => {
+            let seat = ledger.take_seat(process(*pid));
+            seats.extend(seat.map(|seat| (*pid, seat)));
+        }
+        Step::Take(pid, count) => drop(seat_of(pid).map(|seat| seat.take(*count))),
+        Step::Give(pid, count) => drop(seat_of(pid).map(|seat| seat.give(*count))),
+        Step::Leave(pid) | Step::Kill(pid) => drop(seats.remove(pid).map(Seat::leave)),
+        Step::Reap => drop(ledger.reap(|_| Fate::Unknown)),
+        Step::Limit(limit) => ledger.set_limit(*limit),
+        Step::Publish(pid, worth) => drop(seat_of(pid).map(|seat| seat.publish(*worth, 1))),
+        Step::Ring(pid, need) => drop(seat_of(pid).map(|seat| seat.ring(*need, |_| false))),
+        Step::Answer(pid) => {
+            seat_of(pid).into_iter().for_each(|seat| seat.answered(seat.asked().unwrap_or(0)))
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_ledger_agrees_with_a_list_of_steps(steps in prop::collection::vec(steps(), 0..200)) {
+        let ledger = ledger_of(SMALL, LIMIT);
+        let mut both = Both { ledger, model: Model::new(), seats: BTreeMap::new() };
+        for step in steps {
+            both.act(&step)?;
+            both.check()?;
+        }
+    }
+
+    #[test]
+    fn garbage_is_taken_for_what_it_may_be_at_most_and_goes_away(
+        garbage in prop::collection::vec((0..SMALL.words(), any::<u64>(), steps()), 1..60),
+    ) {
+        let ledger = ledger_of(SMALL, LIMIT);
+        let mut seats = BTreeMap::new();
+        for (word, value, step) in garbage {
+            ledger.words[word].store(value, Relaxed);
+            // Whatever comes of it, nobody panics.
+            do_without_model(ledger, &mut seats, &step);
+            prop_assert!(ledger.limit() <= SMALL.steps && ledger.free_steps() <= ledger.limit());
+            let mut sound: Vec<_> = seats.values().filter(|seat| seat.is_sound()).collect();
+            // Of two that took the same seat in turn only the last can be sound.
+            sound.dedup_by_key(|seat| seat.at);
+            let held: usize = sound.iter().map(|seat| seat.held()).sum();
+            prop_assert!(held <= ledger.limit(), "{} of {}", held, ledger.limit());
+        }
+        ledger.set_limit(SMALL.steps);
+        ledger.reap(|_| Fate::Dead);
+        prop_assert_eq!((ledger.taken_seats(), ledger.free_steps()), (0, SMALL.steps));
+    }
+}
+
+#[test]
+fn a_seat_that_is_lost_is_told() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let seat = ledger.take_seat(process(7)).unwrap();
+    assert!(seat.is_sound());
+    ledger.seat_word(seat.at, Word::Owner).store(9, Relaxed);
+    assert!(!seat.is_sound());
+    let other = ledger.take_seat(process(8)).unwrap();
+    ledger.header(Header::Magic).store(1, Relaxed);
+    assert!(!other.is_sound() && Ledger::open(ledger.words, SMALL).is_none());
+}
+
+#[test]
+fn who_has_too_little_gets_its_floor_from_whoever_is_worth_least() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [poor, rich, richer] = [1, 2, 3].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!((rich.take(6), richer.take(10)), (6, 10));
+    rich.publish(5, 0);
+    richer.publish(9, 0);
+    // A third of half of all.
+    assert_eq!(ledger.floor(), 2);
+    assert_eq!(poor.ring(8, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+    assert_eq!((rich.asked(), richer.asked()), (Some(4), None));
+    // One that does not answer, as it is stopped.
+    let is_rich = |at| at == rich.at;
+    assert_eq!(poor.ring(8, is_rich), Some(Rung { seat: richer.at, steps: 2 }));
+    rich.give(2);
+    rich.answered(5);
+    assert_eq!(rich.asked(), Some(4), "that is another thing");
+    rich.answered(4);
+    assert_eq!(poor.take(2), 2);
+    assert_eq!(poor.ring(8, |_| false), None, "it is worth less than the others");
+    poor.publish(7, 0);
+    assert_eq!(poor.ring(8, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+}
+
+#[test]
+fn who_does_not_answer_is_passed_over_for_who_does() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [stopped, polite, asker] = [1, 2, 3].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!((stopped.take(8), polite.take(8)), (8, 8));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                polite.await_bell(polite.bell(), 1_000_000);
+                if let Some(keep) = polite.asked() {
+                    polite.give(polite.held() - keep);
+                    polite.answered(keep);
+                }
+            }
+        });
+        polite.publish(1, 0);
+        asker.publish(9, 0);
+        // All but its floor: the other one's it does not get.
+        let got = asker.obtain(12, 10_000_000_000);
+        done.store(true, Relaxed);
+        assert_eq!(got, 6);
+    });
+    assert_eq!((stopped.held(), polite.held(), asker.held()), (8, 2, 6));
+    assert!(stopped.asked().is_some() && ledger.free_steps() == 0);
+}
+
+#[test]
+fn processes_that_come_go_and_are_killed_leave_every_step_free() {
+    let ledger = ledger_of(Shape { seats: 16, steps: 64 }, 48);
+    let killed: [AtomicBool; 200] = [const { AtomicBool::new(false) }; 200];
+    let fate = |who: Identity| {
+        if killed[who.pid as usize].load(Relaxed) { Fate::Dead } else { Fate::Alive }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let (killed, fate) = (&killed, &fate);
+            scope.spawn(move || {
+                for life in 0..50 {
+                    let pid = thread * 50 + life;
+                    let Some(seat) = ledger.take_seat(process(pid.max(1))) else { continue };
+                    let mut own = 0;
+                    for turn in 0..40 {
+                        own += seat.take(1 + turn % 5);
+                        own -= seat.give(turn % 4);
+                        assert_eq!(seat.held() + seat.beyond(), own);
+                        if turn == 20 {
+                            ledger.reap(fate);
+                        }
+                    }
+                    if life % 2 == 0 {
+                        seat.leave();
+                    } else {
+                        killed[pid as usize].store(true, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    ledger.reap(fate);
+    assert_eq!((ledger.taken_seats(), ledger.free_steps()), (0, 48));
+    assert_eq!(ledger.extent().len(), 48);
+}
