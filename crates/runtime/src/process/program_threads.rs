@@ -79,7 +79,14 @@ extern "C" fn take_stack(base: *mut c_void) {
 fn give_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
     pins::keep_pins(base);
-    keep_stack(base).then_some(base)
+    if keep_stack(base) {
+        return Some(base);
+    }
+    pins::forget_pins();
+    // SAFETY: it was installed on this thread just now, which runs on its ordinary stack, and
+    // nobody uses its room any more.
+    unsafe { signals::remove_stack(base) };
+    None
 }
 
 /// Has this thread's stack taken away when it ends.
@@ -91,9 +98,12 @@ fn keep_stack(base: usize) -> bool {
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
-    let stack = give_stack();
     // By the C library's own a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::NEVER_BLOCKED | INTERNAL;
+    // First: a handler of the program's would run by what this thread does not block as yet.
+    // Nothing that is managed is touched meanwhile, for which a signal would have to come: not
+    // this stack (`without_managed_stack`), nor by the C library, which keeps the value of one
+    // of the first keys in the thread itself.
     let given = signals::block_all();
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
@@ -104,6 +114,7 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     if is_own {
         lifecycle::be_engines();
     }
+    let stack = give_stack();
     signals::set_mask(given & !unblocked);
     if let Some(stack) = stack.filter(|_| !is_own) {
         lifecycle::enter(stack);
