@@ -96,7 +96,8 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     }
 }
 
-/// Settles and checks every setting. What is in the engine's table needs no line here.
+/// Settles and checks every setting. What the engine's table has by the option's name
+/// needs no line here; sizes and areas do.
 pub(super) fn settle(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,

@@ -131,7 +131,7 @@ fn attend(
         }
         while let Some(arrived) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
-            let is_for_it = arrived.from_process && !descends(arrived.sender, program);
+            let is_for_it = arrived.from_process && !is_of_its_group(arrived.sender, program);
             if arrived.signal != libc::SIGCHLD && is_for_it {
                 // A child that has ended meanwhile is found below.
                 let _ = child::send(program, arrived.signal);
@@ -141,6 +141,14 @@ fn attend(
             return Ok(ending);
         }
     }
+}
+
+/// Whether what `sender` has sent may be for the group that the program shares with us: it is
+/// in the group, and the program or started by that.
+fn is_of_its_group(sender: i32, program: i32) -> bool {
+    use rustix::process::{getpgid, getpgrp};
+    let group = Pid::from_raw(sender).and_then(|sender| getpgid(Some(sender)).ok());
+    group == Some(getpgrp()) && descends(sender, program)
 }
 
 /// Whether process `who` is `ancestor`, or was started by it, through parents that are

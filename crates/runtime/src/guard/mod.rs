@@ -15,7 +15,7 @@
 //!
 //! A caught call comes to `sigsys`, and a call through the C library's `syscall` function to
 //! `raw_syscall`: a file that answers calls by their numbers is named in both. What is listed
-//! in `sys::pointer_arguments` needs nothing more.
+//! in `sys::pointer_arguments` needs nothing more, unless it is `Vectors` or a message.
 //!
 //! | file              | what it has                                                     |
 //! |-------------------|-----------------------------------------------------------------|

@@ -39,7 +39,12 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
                 pins.add_text(address);
                 continue;
             }
-            _ => continue,
+            // What others answer before it comes here: `transfers`, `spawn`, `mappings`.
+            Pointee::Vectors(_)
+            | Pointee::Message
+            | Pointee::Messages(_)
+            | Pointee::Texts
+            | Pointee::Range => continue,
         };
         if pins.add_in_full(address, len) {
             continue;

@@ -12,7 +12,8 @@
 
 use libc::*;
 
-/// What a pointer argument points to.
+/// What a pointer argument points to. Of vectors and messages the guard's `transfers` must know
+/// the call, too; the runtime's `guard` has the table of what is taught where.
 ///
 /// ```
 /// use softswap_sys::pointer_arguments::{Pointee, pointers};

@@ -29,28 +29,28 @@ const MARGIN: f64 = 0.25;
 /// is an estimate. By itself in its cache line, which every fault writes to.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Grace {
+pub(crate) struct PassingOver {
     /// Pages that left, and of these those that do not pack.
     left: AtomicU64,
-    unpacked_left: AtomicU64,
+    incompressible_left: AtomicU64,
     /// What faults have cost on pages that came back, and on those that do not pack.
     paid_ns: AtomicU64,
-    paid_for_unpacked_ns: AtomicU64,
+    paid_for_incompressible_ns: AtomicU64,
     times: AtomicU64,
 }
 
-impl Default for Grace {
-    fn default() -> Grace {
-        let [left, unpacked_left, paid_ns, paid_for_unpacked_ns] = Default::default();
+impl Default for PassingOver {
+    fn default() -> PassingOver {
+        let [left, incompressible_left, paid_ns, paid_for_incompressible_ns] = Default::default();
         let times = AtomicU64::new(1);
-        Grace { left, unpacked_left, paid_ns, paid_for_unpacked_ns, times }
+        PassingOver { left, incompressible_left, paid_ns, paid_for_incompressible_ns, times }
     }
 }
 
-impl Grace {
+impl PassingOver {
     /// Whether a page is known not to pack: it has a slot of its own for that.
     #[must_use]
-    pub(crate) fn is_unpacked(place: Place) -> bool {
+    pub(crate) fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
         copy.unwrap_or(place).is_incompressible()
     }
@@ -71,36 +71,41 @@ impl Grace {
             _ => return,
         };
         self.paid_ns.fetch_add(ns, Relaxed);
-        if Grace::is_unpacked(place) {
-            self.paid_for_unpacked_ns.fetch_add(ns, Relaxed);
+        if PassingOver::is_incompressible(place) {
+            self.paid_for_incompressible_ns.fetch_add(ns, Relaxed);
         }
     }
 
     /// So many pages left, and so many of them have a slot of their own now.
-    pub(crate) fn note_left(&self, pages: u64, unpacked: u64) {
-        self.unpacked_left.fetch_add(unpacked, Relaxed);
+    pub(crate) fn note_left(&self, pages: u64, incompressible: u64) {
+        self.incompressible_left.fetch_add(incompressible, Relaxed);
         if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
             self.judge();
-            let counts =
-                [&self.left, &self.unpacked_left, &self.paid_ns, &self.paid_for_unpacked_ns];
+            let counts = [
+                &self.left,
+                &self.incompressible_left,
+                &self.paid_ns,
+                &self.paid_for_incompressible_ns,
+            ];
             counts.into_iter().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
         }
     }
 
     fn judge(&self) {
         let of = |count: &AtomicU64| count.load(Relaxed) as f64;
-        let (left, unpacked) = (of(&self.left), of(&self.unpacked_left));
-        let (paid_ns, paid_for_unpacked_ns) = (of(&self.paid_ns), of(&self.paid_for_unpacked_ns));
+        let (left, incompressible) = (of(&self.left), of(&self.incompressible_left));
+        let (paid_ns, paid_for_incompressible_ns) =
+            (of(&self.paid_ns), of(&self.paid_for_incompressible_ns));
         // Noted one after the other.
-        let others = (left - unpacked).max(0.0);
-        let for_others = (paid_ns - paid_for_unpacked_ns).max(0.0) / others.max(1.0);
-        let for_unpacked = paid_for_unpacked_ns / unpacked.max(1.0);
+        let others = (left - incompressible).max(0.0);
+        let for_others = (paid_ns - paid_for_incompressible_ns).max(0.0) / others.max(1.0);
+        let for_incompressible = paid_for_incompressible_ns / incompressible.max(1.0);
         let times = self.times();
         let next = if others * LEAST_OTHERS as f64 <= left {
             1
-        } else if for_unpacked > for_others * (1.0 + MARGIN) {
+        } else if for_incompressible > for_others * (1.0 + MARGIN) {
             (2 * times).min(MOST_TIMES)
-        } else if for_unpacked * (1.0 + MARGIN) < for_others {
+        } else if for_incompressible * (1.0 + MARGIN) < for_others {
             (times / 2).max(1)
         } else {
             times
@@ -117,91 +122,91 @@ mod tests {
 
     /// Pages leave, half of them such that do not pack, and of either so many in a hundred
     /// come back.
-    fn pass(grace: &Grace, unpacked: u64, others: u64, pages: u64) {
+    fn pass(passing_over: &PassingOver, incompressible: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1, is_incompressible: true };
-            let back = |place: Place, tier: Tier| grace.note_back(place, tier, PRICES_NS);
-            (0..u64::from(at % 100 < unpacked)).for_each(|_| back(place, Tier::Disk));
+            let back = |place: Place, tier: Tier| passing_over.note_back(place, tier, PRICES_NS);
+            (0..u64::from(at % 100 < incompressible)).for_each(|_| back(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
             (0..u64::from(at % 100 < others)).for_each(|_| back(place, Tier::Pool));
-            grace.note_left(2, 1);
+            passing_over.note_left(2, 1);
         }
     }
 
     #[test]
     fn pages_that_do_not_pack_stay_longer_where_all_are_touched_alike() {
-        let grace = Grace::default();
-        assert_eq!(grace.times(), 1);
-        pass(&grace, 50, 50, 20_000);
-        assert_eq!(grace.times(), MOST_TIMES);
+        let passing_over = PassingOver::default();
+        assert_eq!(passing_over.times(), 1);
+        pass(&passing_over, 50, 50, 20_000);
+        assert_eq!(passing_over.times(), MOST_TIMES);
     }
 
     #[test]
     fn pages_that_nobody_touches_again_do_not() {
-        let grace = Grace::default();
-        pass(&grace, 50, 50, 20_000);
-        pass(&grace, 5, 50, 20_000);
-        assert_eq!(grace.times(), 1);
+        let passing_over = PassingOver::default();
+        pass(&passing_over, 50, 50, 20_000);
+        pass(&passing_over, 5, 50, 20_000);
+        assert_eq!(passing_over.times(), 1);
         // What costs as much either way is left as it is.
-        pass(&grace, 10, 40, 20_000);
-        assert_eq!(grace.times(), 1);
+        pass(&passing_over, 10, 40, 20_000);
+        assert_eq!(passing_over.times(), 1);
     }
 
     #[test]
     fn what_shares_a_slot_costs_a_read_too() {
-        let grace = Grace::default();
-        let back = |place, tier| grace.note_back(place, tier, PRICES_NS);
+        let passing_over = PassingOver::default();
+        let back = |place, tier| passing_over.note_back(place, tier, PRICES_NS);
         let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             (0..at % 2).for_each(|_| back(shared, Tier::Disk));
-            grace.note_left(2, 1);
+            passing_over.note_left(2, 1);
         }
-        assert_eq!(grace.times(), MOST_TIMES, "half as often");
+        assert_eq!(passing_over.times(), MOST_TIMES, "half as often");
         for _ in 0..20_000 {
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             back(shared, Tier::Disk);
             back(Place::Pool { handle: 0 }, Tier::Pool);
             back(Place::Foreign, Tier::Zero);
-            grace.note_left(2, 1);
+            passing_over.note_left(2, 1);
         }
-        assert_eq!(grace.times(), MOST_TIMES, "dearer by a quarter is within the margin");
+        assert_eq!(passing_over.times(), MOST_TIMES, "dearer by a quarter is within the margin");
         for _ in 0..20_000 {
             (0..2).for_each(|_| back(shared, Tier::Disk));
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            grace.note_left(2, 1);
+            passing_over.note_left(2, 1);
         }
-        assert_eq!(grace.times(), 1, "twice as often");
+        assert_eq!(passing_over.times(), 1, "twice as often");
     }
 
     #[test]
     fn what_was_kept_on_standby_costs_no_read() {
-        let grace = Grace::default();
+        let passing_over = PassingOver::default();
         for _ in 0..20_000 {
-            grace.note_back(
+            passing_over.note_back(
                 Place::Slot { slot: 1, is_incompressible: true },
                 Tier::Standby,
                 PRICES_NS,
             );
-            grace.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
-            grace.note_left(2, 1);
+            passing_over.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
+            passing_over.note_left(2, 1);
         }
-        assert_eq!(grace.times(), 1);
+        assert_eq!(passing_over.times(), 1);
     }
 
     #[test]
     fn where_nearly_all_do_not_pack_none_is_passed_over() {
-        let grace = Grace::default();
-        pass(&grace, 50, 50, 20_000);
+        let passing_over = PassingOver::default();
+        pass(&passing_over, 50, 50, 20_000);
         for _ in 0..20_000 {
-            grace.note_back(
+            passing_over.note_back(
                 Place::Slot { slot: 1, is_incompressible: true },
                 Tier::Disk,
                 PRICES_NS,
             );
-            grace.note_left(5, 4);
+            passing_over.note_left(5, 4);
         }
-        assert_eq!(grace.times(), 1);
+        assert_eq!(passing_over.times(), 1);
     }
 
     #[test]
@@ -209,12 +214,21 @@ mod tests {
         let copy = |place: Place| Place::Resident { heat: 1, copy: place.to_copy() };
         let (own, shared) =
             (Place::Slot { slot: 7, is_incompressible: true }, Place::Packed { slot: 7, part: 3 });
-        assert!(Grace::is_unpacked(own) && Grace::is_unpacked(copy(own)));
+        assert!(PassingOver::is_incompressible(own) && PassingOver::is_incompressible(copy(own)));
         let passed = Place::Slot { slot: 7, is_incompressible: false };
-        assert!(!Grace::is_unpacked(passed) && !Grace::is_unpacked(copy(passed)));
-        assert!(!Grace::is_unpacked(shared) && !Grace::is_unpacked(copy(shared)));
+        assert!(
+            !PassingOver::is_incompressible(passed)
+                && !PassingOver::is_incompressible(copy(passed))
+        );
+        assert!(
+            !PassingOver::is_incompressible(shared)
+                && !PassingOver::is_incompressible(copy(shared))
+        );
         let pooled = Place::Pool { handle: 0 };
-        assert!(!Grace::is_unpacked(pooled) && !Grace::is_unpacked(copy(pooled)));
-        assert!(!Grace::is_unpacked(Place::resident(1)));
+        assert!(
+            !PassingOver::is_incompressible(pooled)
+                && !PassingOver::is_incompressible(copy(pooled))
+        );
+        assert!(!PassingOver::is_incompressible(Place::resident(1)));
     }
 }
