@@ -159,6 +159,28 @@ fn what_was_never_published_is_free_again_although_a_child_lives() {
     assert_eq!(world.count(Counter::DiskPeakBytes), before);
 }
 
+#[test]
+fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
+    const PAGES: u64 = 2000;
+    // Room for the data twice, in clusters of 512, and one that is half full.
+    let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
+    let memory = world.map_with(&random(PAGES));
+    world.evict(memory);
+    let at_rest = world.engine.rest();
+    world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
+    drop(at_rest);
+    world.engine.end_fork();
+    for _ in 0..20 {
+        let contents = random(PAGES);
+        write_all(memory, &contents);
+        world.evict(memory);
+        world.assert_survives(memory, &contents);
+        world.evict(memory);
+    }
+    assert_eq!(world.resident(memory), 0);
+    world.engine.child_gone();
+}
+
 /// Runs background reclaim, for as long as some of its steps take.
 fn for_a_while(world: &World) {
     let end = Instant::now() + Duration::from_millis(500);

@@ -417,7 +417,7 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// From now on freed slots keep their content, until [`Areas::thaw`].
+    /// From now on the slots in use keep their content when they are freed, until [`Areas::thaw`].
     pub(crate) fn freeze(&self) {
         self.list.iter().for_each(Area::freeze);
     }

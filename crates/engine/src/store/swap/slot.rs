@@ -95,7 +95,9 @@ pub struct SlotAllocator {
     retired: &'static [AtomicU64],
     frozen: AtomicU32,
     freezing: Mutex<()>,
-    /// Slots freed while frozen, and a bit per cluster that may have some.
+    /// Slots that were in use at a freeze that has not ended.
+    kept: &'static [AtomicU64],
+    /// Those of them that were freed since, and a bit per cluster that may have some.
     limbo: &'static [AtomicU64],
     limbo_clusters: &'static [AtomicU64],
 }
@@ -125,6 +127,7 @@ impl SlotAllocator {
             retired: reserve_u64(words)?,
             frozen: AtomicU32::new(0),
             freezing: Mutex::new(()),
+            kept: reserve_u64(words)?,
             limbo: reserve_u64(words)?,
             limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
         })
@@ -216,15 +219,12 @@ impl SlotAllocator {
         Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
     }
 
-    /// Gives a run back. While frozen the slots stay taken until the thaw.
+    /// Gives a run back. Slots that were in use at a freeze stay taken until the thaw.
     ///
     /// # Errors
     /// When some of the run is not in use; the rest is freed all the same.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
-        self.owned(first, len, |word, mask| match self.frozen.load(SeqCst) {
-            0 => self.release(word, mask),
-            _ => self.remember(word, mask),
-        })
+        self.owned(first, len, |word, mask| self.release_or_remember(word, mask))
     }
 
     /// Gives back what was taken and never used, whether frozen or not: nobody
@@ -373,8 +373,8 @@ impl SlotAllocator {
     /// DRAM that the tables take so far.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        // Three bits per slot, and three half words per cluster of the area.
-        let bits = u64::from(self.touched_clusters()) * 3 * (CLUSTER_SLOTS as u64 / 8);
+        // Four bits per slot, and three half words per cluster of the area.
+        let bits = u64::from(self.touched_clusters()) * 4 * (CLUSTER_SLOTS as u64 / 8);
         bits + u64::from(self.clusters.load(Relaxed)) * 12
     }
 }

@@ -377,7 +377,7 @@ impl Area {
         &self.polling
     }
 
-    /// From now on freed slots keep their content, until [`Area::thaw`].
+    /// From now on the slots in use keep their content when they are freed, until [`Area::thaw`].
     pub(crate) fn freeze(&self) {
         self.slots.freeze();
     }

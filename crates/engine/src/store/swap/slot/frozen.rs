@@ -1,17 +1,32 @@
 //! Frozen slots: freed, but not handed out again yet.
 //!
 //! A forked child reads the slots that its parent had at the fork, so the parent
-//! must not write to them while the child lives. One count for the whole area is
-//! enough, and costs a fork nothing per page: while it is above zero, what is
-//! freed goes into limbo.
+//! must not write to them while the child lives. A fork marks what is in use, a bit
+//! for each slot, and raises a count for the whole area: while that is above zero,
+//! what is freed of the marked goes into limbo. What was handed out after the last
+//! fork no child knows of: it is free at once, so that a parent whose data changes
+//! beside a child takes twice the room of its data at most.
 
 use super::shelf::lock;
 use super::{SlotAllocator, WORDS};
-use crate::base::primitive::Ordering::{Acquire, SeqCst};
+use crate::base::primitive::AtomicU64;
+use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
+    /// Frees slots of one word, but for those that a child may read; returns how many
+    /// were in use.
+    pub(super) fn release_or_remember(&self, word: usize, mask: u64) -> u32 {
+        if self.frozen.load(SeqCst) == 0 {
+            return self.release(word, mask);
+        }
+        // The marks are taken off by a thaw only, after the count has fallen.
+        let kept = mask & self.kept[word].load(SeqCst);
+        let freed = if mask == kept { 0 } else { self.release(word, mask & !kept) };
+        freed + if kept == 0 { 0 } else { self.remember(word, kept) }
+    }
+
     /// Puts freed slots of one word into limbo; returns how many were in use.
-    pub(super) fn remember(&self, word: usize, mask: u64) -> u32 {
+    fn remember(&self, word: usize, mask: u64) -> u32 {
         let mask = mask & self.bits[word].load(Acquire);
         let known = self.limbo[word].fetch_or(mask, SeqCst) & mask;
         let cluster = word / WORDS;
@@ -26,12 +41,26 @@ impl SlotAllocator {
         mask.count_ones()
     }
 
-    /// From now on freed slots keep their content, until [`Self::thaw`]. A
-    /// forked child reads the slots that its parent had at the fork.
+    /// From now on the slots that are in use keep their content when they are
+    /// freed, until [`Self::thaw`]. A forked child reads the slots that its parent
+    /// had at the fork.
     pub(crate) fn freeze(&self) {
         // Waits for a thaw that is still freeing the slots of its own time.
         let _alone = lock(&self.freezing);
+        for (kept, bits) in self.touched_words(self.kept).iter().zip(self.bits) {
+            let bits = bits.load(SeqCst);
+            // What holds nothing stays out of DRAM.
+            if bits & !kept.load(Relaxed) != 0 {
+                kept.fetch_or(bits, SeqCst);
+            }
+        }
+        // After the marks: who sees the count sees them.
         self.frozen.fetch_add(1, SeqCst);
+    }
+
+    /// The words of the clusters that have been allocated from.
+    fn touched_words<'a>(&self, words: &'a [AtomicU64]) -> &'a [AtomicU64] {
+        &words[..self.touched_clusters() as usize * WORDS]
     }
 
     /// Ends one freeze; at the last one all that was freed meanwhile is free.
@@ -42,6 +71,11 @@ impl SlotAllocator {
         self.frozen.store(frozen.saturating_sub(1), SeqCst);
         if frozen != 1 {
             return;
+        }
+        for kept in self.touched_words(self.kept) {
+            if kept.load(Relaxed) != 0 {
+                kept.store(0, SeqCst);
+            }
         }
         let grown = self.clusters.load(SeqCst) as usize;
         for (index, flags) in self.limbo_clusters[..grown.div_ceil(64)].iter().enumerate() {

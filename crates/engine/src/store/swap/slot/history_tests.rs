@@ -42,6 +42,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     free: BTreeSet<u64>,
     used: BTreeSet<u64>,
+    /// In use at a freeze that has not ended.
+    kept: BTreeSet<u64>,
     limbo: BTreeSet<u64>,
     frozen: u32,
     /// Clusters being discarded: free, but not to be had.
@@ -66,10 +68,10 @@ impl Model {
                 let run = (first..first + len as u64).take_while(|slot| self.used.contains(slot));
                 let run: Vec<u64> = run.collect();
                 slots.free(first, run.len()).unwrap();
-                let to = if self.frozen > 0 { &mut self.limbo } else { &mut self.free };
                 for slot in run {
                     self.used.remove(&slot);
-                    to.insert(slot);
+                    let is_kept = self.kept.contains(&slot);
+                    if is_kept { &mut self.limbo } else { &mut self.free }.insert(slot);
                 }
             }
             Step::Retire { pick } => {
@@ -85,12 +87,14 @@ impl Model {
             Step::Freeze => {
                 slots.freeze();
                 self.frozen += 1;
+                self.kept.extend(&self.used);
             }
             Step::Thaw if self.frozen > 0 => {
                 slots.thaw();
                 self.frozen -= 1;
                 if self.frozen == 0 {
                     self.free.append(&mut self.limbo);
+                    self.kept.clear();
                 }
             }
             Step::Thaw => {}

@@ -267,3 +267,48 @@ fn what_is_freed_around_a_thaw_is_neither_lost_nor_early() {
         assert_eq!(drain(&slots), CLUSTER - 1 + 2);
     });
 }
+
+#[test]
+fn what_is_handed_out_in_a_freeze_is_free_at_once_and_what_was_there_is_kept() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.freeze();
+        assert_eq!(slots.alloc_run(1, 2), Some((1, 2)));
+        let freeing = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                slots.free(CLUSTER + 1, 2).unwrap();
+                slots.free(1, 2).unwrap();
+            })
+        };
+        let taken = slots.alloc_run(0, 1).map_or(0, |(first, len)| {
+            assert!(first < CLUSTER, "slot {first} is a child's");
+            len as u64
+        });
+        freeing.join().unwrap();
+        // All of cluster 0 but slot 0.
+        assert_eq!(taken + drain(&slots), CLUSTER - 1);
+        slots.thaw();
+        assert_eq!(drain(&slots), 2);
+    });
+}
+
+#[test]
+fn two_that_thaw_while_a_slot_is_freed_neither_lose_it_nor_keep_it() {
+    check(|| {
+        let slots = with_a_full_cluster();
+        slots.freeze();
+        slots.freeze();
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.thaw())
+        };
+        slots.free(CLUSTER, 2).unwrap();
+        slots.thaw();
+        other.join().unwrap();
+        assert_eq!(drain(&slots), CLUSTER - 1 + 2);
+        // Nothing is marked for a child that is gone.
+        slots.free(CLUSTER, 2).unwrap();
+        assert_eq!(drain(&slots), 2);
+    });
+}

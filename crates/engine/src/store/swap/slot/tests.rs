@@ -204,6 +204,26 @@ fn slots_freed_in_a_freeze_come_back_at_the_last_thaw() {
 }
 
 #[test]
+fn what_is_taken_after_the_last_freeze_is_free_at_once() {
+    let slots = allocator(2, 1);
+    let kept = slots.alloc_run(0, 512).unwrap();
+    slots.freeze();
+    slots.free(kept.0, kept.1).unwrap();
+    for _ in 0..100 {
+        let (first, len) = slots.alloc_run(0, 300).unwrap();
+        assert_eq!(first / CLUSTER, 1 - kept.0 / CLUSTER);
+        slots.free(first, len).unwrap();
+    }
+    let (first, _) = slots.alloc_run(0, 1).unwrap();
+    slots.freeze();
+    slots.free(first, 1).unwrap();
+    slots.thaw();
+    assert_eq!(slots.used_slots(), kept.1 as u64 + 1, "until the last has ended");
+    slots.thaw();
+    assert_eq!(slots.used_slots(), 0);
+}
+
+#[test]
 fn retired_slots_never_come_back() {
     let slots = allocator(1, 1);
     let (first, len) = slots.alloc_run(0, 100).unwrap();
@@ -352,6 +372,7 @@ fn what_is_freed_in_a_freeze_is_not_handed_out_by_any_thread() {
                 }
             });
         });
+        assert_eq!(slots.alloc_run(0, 1), None);
         slots.thaw();
         let mut again = BTreeSet::new();
         while let Some((first, len)) = slots.alloc_run(1, 512) {

@@ -1,0 +1,220 @@
+//! How much longer pages stay that do not pack.
+//!
+//! A page that packs leaves for the pool, and costs little when it is touched again; one
+//! that does not is read from the disk. Where both kinds are touched alike, each that does
+//! not pack is worth more than the memory that it takes, and all that pack had better
+//! leave first. How often pages are passed over is found by trying: what faults on those
+//! that came back have cost for each that left, of either kind. While that is more for
+//! those that do not pack, they are passed over more often, and less often while it is
+//! less: pages that nobody touches again are worth nothing, whatever they are.
+//!
+//! (The same as in GreedyDual, N. E. Young, 1994, by what came of it instead of by price
+//! alone.)
+
+use crate::base::page::{Place, SlotCopy, StoredCopy};
+use crate::base::stats::Tier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Pages that left after which it is judged, and what was counted counts half.
+const HALF_LIFE_PAGES: u64 = 2048;
+/// A page is passed over so many times of so many and one, at most.
+const MOST_TIMES: u64 = 16;
+/// Where fewer of all that leave are others than one in so many, passing over pages finds
+/// none.
+const LEAST_OTHERS: u64 = 4;
+/// What is paid for either must differ by more than this part.
+const MARGIN: f64 = 0.25;
+
+/// What left and came back, by kind. Threads may overwrite each other's halving: all of it
+/// is an estimate. By itself in its cache line, which every fault writes to.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Grace {
+    /// Pages that left, and of these those that do not pack.
+    left: AtomicU64,
+    unpacked_left: AtomicU64,
+    /// What faults have cost on pages that came back, and on those that do not pack.
+    paid_ns: AtomicU64,
+    paid_for_unpacked_ns: AtomicU64,
+    times: AtomicU64,
+}
+
+impl Default for Grace {
+    fn default() -> Grace {
+        let [left, unpacked_left, paid_ns, paid_for_unpacked_ns] = Default::default();
+        let times = AtomicU64::new(1);
+        Grace { left, unpacked_left, paid_ns, paid_for_unpacked_ns, times }
+    }
+}
+
+impl Grace {
+    /// Whether a page is known not to pack: it has a slot of its own for that.
+    #[must_use]
+    pub(crate) fn is_unpacked(place: Place) -> bool {
+        let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
+        copy.unwrap_or(place).is_incompressible()
+    }
+
+    /// A page that does not pack is to leave once in so many times that it is met.
+    #[must_use]
+    pub(crate) fn times(&self) -> u64 {
+        self.times.load(Relaxed)
+    }
+
+    /// A touched page came back from `place`, found in `tier`, where a fault from the pool
+    /// costs so much, and one from the disk.
+    pub(crate) fn note_back(&self, place: Place, tier: Tier, (pool_ns, disk_ns): (u64, u64)) {
+        let ns = match tier {
+            // What is kept on standby is in DRAM, too.
+            Tier::Pool | Tier::Standby => pool_ns,
+            Tier::Disk => disk_ns,
+            _ => return,
+        };
+        self.paid_ns.fetch_add(ns, Relaxed);
+        if Grace::is_unpacked(place) {
+            self.paid_for_unpacked_ns.fetch_add(ns, Relaxed);
+        }
+    }
+
+    /// So many pages left, and so many of them have a slot of their own now.
+    pub(crate) fn note_left(&self, pages: u64, unpacked: u64) {
+        self.unpacked_left.fetch_add(unpacked, Relaxed);
+        if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
+            self.judge();
+            let counts =
+                [&self.left, &self.unpacked_left, &self.paid_ns, &self.paid_for_unpacked_ns];
+            counts.into_iter().for_each(|count| count.store(count.load(Relaxed) / 2, Relaxed));
+        }
+    }
+
+    fn judge(&self) {
+        let of = |count: &AtomicU64| count.load(Relaxed) as f64;
+        let (left, unpacked) = (of(&self.left), of(&self.unpacked_left));
+        let (paid_ns, paid_for_unpacked_ns) = (of(&self.paid_ns), of(&self.paid_for_unpacked_ns));
+        // Noted one after the other.
+        let others = (left - unpacked).max(0.0);
+        let for_others = (paid_ns - paid_for_unpacked_ns).max(0.0) / others.max(1.0);
+        let for_unpacked = paid_for_unpacked_ns / unpacked.max(1.0);
+        let times = self.times();
+        let next = if others * LEAST_OTHERS as f64 <= left {
+            1
+        } else if for_unpacked > for_others * (1.0 + MARGIN) {
+            (2 * times).min(MOST_TIMES)
+        } else if for_unpacked * (1.0 + MARGIN) < for_others {
+            (times / 2).max(1)
+        } else {
+            times
+        };
+        self.times.store(next, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRICES_NS: (u64, u64) = (20_000, 80_000);
+
+    /// Pages leave, half of them such that do not pack, and of either so many in a hundred
+    /// come back.
+    fn pass(grace: &Grace, unpacked: u64, others: u64, pages: u64) {
+        for at in 0..pages {
+            let place = Place::Slot { slot: 1, is_incompressible: true };
+            let back = |place: Place, tier: Tier| grace.note_back(place, tier, PRICES_NS);
+            (0..u64::from(at % 100 < unpacked)).for_each(|_| back(place, Tier::Disk));
+            let place = Place::Pool { handle: 0 };
+            (0..u64::from(at % 100 < others)).for_each(|_| back(place, Tier::Pool));
+            grace.note_left(2, 1);
+        }
+    }
+
+    #[test]
+    fn pages_that_do_not_pack_stay_longer_where_all_are_touched_alike() {
+        let grace = Grace::default();
+        assert_eq!(grace.times(), 1);
+        pass(&grace, 50, 50, 20_000);
+        assert_eq!(grace.times(), MOST_TIMES);
+    }
+
+    #[test]
+    fn pages_that_nobody_touches_again_do_not() {
+        let grace = Grace::default();
+        pass(&grace, 50, 50, 20_000);
+        pass(&grace, 5, 50, 20_000);
+        assert_eq!(grace.times(), 1);
+        // What costs as much either way is left as it is.
+        pass(&grace, 10, 40, 20_000);
+        assert_eq!(grace.times(), 1);
+    }
+
+    #[test]
+    fn what_shares_a_slot_costs_a_read_too() {
+        let grace = Grace::default();
+        let back = |place, tier| grace.note_back(place, tier, PRICES_NS);
+        let shared = Place::Packed { slot: 2, part: 1 };
+        for at in 0..20_000 {
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            (0..at % 2).for_each(|_| back(shared, Tier::Disk));
+            grace.note_left(2, 1);
+        }
+        assert_eq!(grace.times(), MOST_TIMES, "half as often");
+        for _ in 0..20_000 {
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            back(shared, Tier::Disk);
+            back(Place::Pool { handle: 0 }, Tier::Pool);
+            back(Place::Foreign, Tier::Zero);
+            grace.note_left(2, 1);
+        }
+        assert_eq!(grace.times(), MOST_TIMES, "dearer by a quarter is within the margin");
+        for _ in 0..20_000 {
+            (0..2).for_each(|_| back(shared, Tier::Disk));
+            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            grace.note_left(2, 1);
+        }
+        assert_eq!(grace.times(), 1, "twice as often");
+    }
+
+    #[test]
+    fn what_was_kept_on_standby_costs_no_read() {
+        let grace = Grace::default();
+        for _ in 0..20_000 {
+            grace.note_back(
+                Place::Slot { slot: 1, is_incompressible: true },
+                Tier::Standby,
+                PRICES_NS,
+            );
+            grace.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
+            grace.note_left(2, 1);
+        }
+        assert_eq!(grace.times(), 1);
+    }
+
+    #[test]
+    fn where_nearly_all_do_not_pack_none_is_passed_over() {
+        let grace = Grace::default();
+        pass(&grace, 50, 50, 20_000);
+        for _ in 0..20_000 {
+            grace.note_back(
+                Place::Slot { slot: 1, is_incompressible: true },
+                Tier::Disk,
+                PRICES_NS,
+            );
+            grace.note_left(5, 4);
+        }
+        assert_eq!(grace.times(), 1);
+    }
+
+    #[test]
+    fn a_page_is_known_not_to_pack_by_its_slot() {
+        let copy = |place: Place| Place::Resident { heat: 1, copy: place.to_copy() };
+        let (own, shared) =
+            (Place::Slot { slot: 7, is_incompressible: true }, Place::Packed { slot: 7, part: 3 });
+        assert!(Grace::is_unpacked(own) && Grace::is_unpacked(copy(own)));
+        let passed = Place::Slot { slot: 7, is_incompressible: false };
+        assert!(!Grace::is_unpacked(passed) && !Grace::is_unpacked(copy(passed)));
+        assert!(!Grace::is_unpacked(shared) && !Grace::is_unpacked(copy(shared)));
+        let pooled = Place::Pool { handle: 0 };
+        assert!(!Grace::is_unpacked(pooled) && !Grace::is_unpacked(copy(pooled)));
+        assert!(!Grace::is_unpacked(Place::resident(1)));
+    }
+}
