@@ -1,5 +1,5 @@
 //! The same-filled check: the first thing page-out asks of a victim and, when
-//! it says yes, the last. Such a page becomes one word in its page-table entry
+//! it says yes, the last, if its word fits an entry (58 bits): it becomes that word there,
 //! and page-in writes that word 512 times; nothing is stored.
 //!
 //! Nearly every page that is not same-filled is told by its first and last

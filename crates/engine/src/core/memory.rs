@@ -8,6 +8,7 @@ use crate::memory::pinners::Pinners;
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::Window;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 /// The program's memory.
@@ -21,7 +22,7 @@ pub(crate) struct Memory {
     /// The DRAM budget.
     pub(crate) budget: Budget,
     /// The size of the budget that all else goes by, in bytes.
-    pub(crate) sized_for: AtomicUsize,
+    pub(crate) sized_for: Mutex<usize>,
     /// What may be taken of it in a moment, in bytes: by stores into the pool, each of
     /// which may open a slab, and for transient buffers.
     pub(crate) claimed_bytes: AtomicUsize,
@@ -38,7 +39,7 @@ impl Memory {
         Ok(Memory {
             pages: PageTable::new(reserve_u64(window.pages())?),
             space: AddressSpace::scattered(window.pages() as u64)?,
-            sized_for: AtomicUsize::new(budget.limit_bytes()),
+            sized_for: Mutex::new(budget.limit_bytes()),
             budget,
             claimed_bytes: AtomicUsize::new(0),
             pinners: Pinners::start(),

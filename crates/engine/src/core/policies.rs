@@ -5,9 +5,9 @@ use crate::codec::{Choice, Packer, Selector};
 use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::compression_tier::CompressionTier;
-use crate::policy::grace::Grace;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{Partition, PoolView};
+use crate::policy::passing_over::PassingOver;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY};
@@ -24,8 +24,8 @@ const NEWCOMERS: f64 = 8.0;
 pub(crate) struct Batch {
     /// How many left.
     pub(crate) left: u64,
-    /// How many of them have a slot of their own.
-    pub(crate) unpacked: u64,
+    /// How many of them are known not to pack.
+    pub(crate) incompressible: u64,
     /// How many were to go to the swap area.
     pub(crate) for_disk: usize,
     /// Processor time.
@@ -39,7 +39,7 @@ pub(crate) struct Policies {
     /// Which pages are cold.
     pub(crate) clock: Clock,
     /// How much longer those stay that do not pack.
-    pub(crate) grace: Grace,
+    pub(crate) passing_over: PassingOver,
     /// Which pages come back in streams, and which are not for the pool.
     pub(crate) admission: Admission,
     /// How much of the budget the pool gets.
@@ -74,7 +74,7 @@ impl Policies {
         Ok(Policies {
             without,
             clock: Clock::new(window_pages, budget_pages)?,
-            grace: Grace::default(),
+            passing_over: PassingOver::default(),
             admission: Admission::new(window_pages)?,
             partition,
             write_load: WriteLoad::default(),
@@ -105,14 +105,20 @@ impl Policies {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
             Place::Slot { .. } if self.admission.comes_in_streams(page) => {}
-            Place::Slot { is_incompressible: true, .. } => self.partition.found_unpacked(distance),
+            Place::Slot { is_incompressible: true, .. } => {
+                self.partition.found_incompressible(distance)
+            }
             Place::Pool { .. } => {
                 self.partition.write_back_rate().note_held();
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.found_in_pool(distance, limit_bytes, used_bytes);
             }
             // What passed a pool that was full would be there, too, had it been large enough.
-            Place::Packed { .. } | Place::Slot { .. } => {
+            Place::Slot { .. } => {
+                let more = self.partition.write_back_rate().note_passed_found(distance);
+                self.partition.found_on_disk(more, pool());
+            }
+            Place::Packed { .. } => {
                 let more = self.partition.write_back_rate().note_found(distance);
                 self.partition.found_on_disk(more, pool());
             }
@@ -190,10 +196,10 @@ impl Policies {
         self.clock.heat_of_refault(page, resident)
     }
 
-    /// How often pages known not to pack are met before they grow colder ([`Grace::times`]).
+    /// How often pages known not to pack are met before they grow colder ([`PassingOver::times`]).
     #[must_use]
     pub(crate) fn times_passed_over(&self) -> u64 {
-        if self.has(Mechanism::PassingOver) { self.grace.times() } else { 1 }
+        if self.has(Mechanism::PassingOver) { self.passing_over.times() } else { 1 }
     }
 
     /// What is to stay of what is stored of a page that comes in from `place` to be read,
@@ -224,11 +230,11 @@ impl Policies {
     }
 
     /// Notes a batch: of `found` victims so many pages left, in so much processor time, of
-    /// these `unpacked` for slots of their own, and `for_disk` were to be written.
+    /// these so many are `incompressible`, and `for_disk` were to be written.
     pub(crate) fn note_batch(&self, found: usize, batch: Batch) {
-        let Batch { left, unpacked, for_disk, cpu_ns } = batch;
+        let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
-        self.grace.note_left(left, unpacked);
+        self.passing_over.note_left(left, incompressible);
         self.partition.write_back_rate().note_left(left);
         self.partition.costs().left(left, cpu_ns);
     }

@@ -10,7 +10,7 @@ use crate::store::pool::SLAB_BYTES;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::PoisonError;
 
 /// What must be left of the budget for pages.
 const LEAST_PAGES_BYTES: usize = 2 << 20;
@@ -62,8 +62,11 @@ impl Core {
     /// yet. Not in a fault: it waits for who moves the pool's limit.
     pub(crate) fn follow_budget(&self) {
         let (budget, stores, policies) = (&self.memory.budget, &self.stores, &self.policies);
+        // Of two at once the later one has the last word. In a context, or with moves of the limit
+        // locked: so a fork waits for it.
+        let mut sized_for = self.memory.sized_for.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = budget.target_bytes();
-        if self.memory.sized_for.swap(bytes, Relaxed) == bytes {
+        if std::mem::replace(&mut *sized_for, bytes) == bytes {
             return;
         }
         policies.resize(bytes);

@@ -80,7 +80,8 @@ impl AreaSpec {
 }
 
 /// The table of settings. A line is a field of [`Config`] with its default, and the variable
-/// that carries it to the runtime; an option of `softswap run` by the field's name sets it.
+/// that carries it to the runtime; an option of `softswap run` by the field's name sets it. (A
+/// size, and what an option has by another name, `settle` of the command sets.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
         /// Settled settings of one engine.

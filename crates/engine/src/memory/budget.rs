@@ -18,7 +18,7 @@ pub(crate) struct Budget {
     /// What holds now, and what is to hold once as much has left.
     limit_bytes: AtomicUsize,
     target_bytes: AtomicUsize,
-    /// What held before it was last lowered.
+    /// What held when it was last not on its way.
     before_bytes: AtomicUsize,
     fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
@@ -59,7 +59,10 @@ impl Budget {
 
     /// Moves the limit: at once to a higher one, else as [`Budget::follow`] does.
     pub(crate) fn move_to(&self, target_bytes: usize) {
-        self.before_bytes.store(self.limit_bytes(), Relaxed);
+        // One that is lowered again on its way has not held.
+        if !self.is_moving() {
+            self.before_bytes.store(self.limit_bytes(), Relaxed);
+        }
         self.target_bytes.store(target_bytes, Relaxed);
         self.limit_bytes.fetch_max(target_bytes, Relaxed);
     }
@@ -83,14 +86,16 @@ impl Budget {
     }
 
     /// Gives up lowering the limit: what held before holds again. False where it is not on
-    /// its way.
+    /// its way. Who gives way at the same moment, or moves the limit, is not undone.
     #[must_use]
     pub(crate) fn give_way(&self) -> bool {
-        let is_lowered = self.limit_bytes() > self.target_bytes();
-        if is_lowered {
-            self.move_to(self.before_bytes.load(Relaxed));
+        let (target, before) = (self.target_bytes(), self.before_bytes.load(Relaxed));
+        let gives_way = self.limit_bytes() > target
+            && self.target_bytes.compare_exchange(target, before, Relaxed, Relaxed).is_ok();
+        if gives_way {
+            self.limit_bytes.fetch_max(before, Relaxed);
         }
-        is_lowered
+        gives_way
     }
 
     /// The fixed part in bytes.
@@ -246,8 +251,11 @@ mod tests {
         assert!(!budget.give_way() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
         budget.move_to(16 << 20);
         budget.follow(0);
+        // One that is lowered again on its way has not held.
+        budget.move_to(20 << 20);
         assert!(budget.give_way());
         assert_eq!((budget.limit_bytes(), budget.target_bytes()), (64 << 20, 64 << 20));
+        assert!(!budget.give_way(), "not a second time");
         budget.move_to(16 << 20);
         budget.follow(0);
         budget.move_to(48 << 20);

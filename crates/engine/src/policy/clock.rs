@@ -16,7 +16,7 @@
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
-use crate::policy::grace::Grace;
+use crate::policy::passing_over::PassingOver;
 use crate::policy::refault::{FRESH, Refaults};
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -140,7 +140,7 @@ impl Clock {
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order
     /// except where the hand wraps. Returns how many. Pages known not to pack grow colder
-    /// once in so many `times` that they are met ([`Grace::times`]).
+    /// once in so many `times` that they are met ([`PassingOver::times`]).
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
@@ -173,7 +173,10 @@ impl Clock {
             if seen.is_busy() || seen.pins() > 0 {
                 continue;
             }
-            if may_pass_over > 0 && Grace::is_unpacked(seen.place()) && !hand.one_in(times) {
+            if may_pass_over > 0
+                && PassingOver::is_incompressible(seen.place())
+                && !hand.one_in(times)
+            {
                 hand.warm += usize::from(heat > FRESH);
                 may_pass_over -= 1;
                 passed_over = true;
@@ -304,8 +307,8 @@ mod tests {
         };
         let of_either = next(1).into_iter().filter(|page| page % 2 == 0).count();
         assert_eq!(of_either, 256);
-        let unpacked = next(16).into_iter().filter(|page| page % 2 == 0).count();
-        assert!((1..100).contains(&unpacked), "{unpacked} of 512");
+        let incompressible = next(16).into_iter().filter(|page| page % 2 == 0).count();
+        assert!((1..100).contains(&incompressible), "{incompressible} of 512");
         // Until there are no others, and then these.
         let left: Vec<_> = std::iter::from_fn(|| Some(next(u64::MAX)).filter(|it| !it.is_empty()))
             .flatten()

@@ -1,8 +1,8 @@
 //! Decisions: eviction (a clock, refault distances), admission to the pool, how large
-//! the pool is, the codec, readahead. Nothing here knows a store.
+//! the pool is, the codec, readahead. Nothing here keeps pages.
 
 pub mod mechanism;
-pub(crate) mod grace;
+pub(crate) mod passing_over;
 pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;

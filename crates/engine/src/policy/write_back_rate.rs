@@ -97,11 +97,20 @@ impl WriteBackRate {
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
     }
 
-    /// A touched page was found on the disk, packed or because it had passed, and so many have
-    /// left memory since it did. How many more pages the pool would have had to hold for it.
+    /// A touched page was found on the disk, packed, and so many have left memory since it did.
+    /// How many more pages the pool would have had to hold for it.
     pub(crate) fn note_found(&self, distance: u64) -> u64 {
+        self.found_since(distance.saturating_sub(self.age.load(Relaxed)))
+    }
+
+    /// As [`WriteBackRate::note_found`] for one that had passed.
+    pub(crate) fn note_passed_found(&self, distance: u64) -> u64 {
+        self.found_since(distance)
+    }
+
+    /// It has been out of the pool while so many left memory.
+    fn found_since(&self, since: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
-        let since = distance.saturating_sub(self.age.load(Relaxed));
         let left = self.left.load(Relaxed).max(1);
         since.saturating_mul(self.outgrown().min(left)) / left
     }
@@ -151,10 +160,12 @@ mod tests {
     #[test]
     fn what_passed_is_as_if_written_back_at_once() {
         let write_back_rate = WriteBackRate::default();
+        write_back_rate.note_age(300);
         write_back_rate.note_left(1000);
         (0..500).for_each(|_| write_back_rate.note_passed());
         // Of 400 that left since, a half passed.
-        assert_eq!(write_back_rate.note_found(400), 200);
+        assert_eq!(write_back_rate.note_passed_found(400), 200);
+        assert_eq!(write_back_rate.note_found(400), 50);
         assert!(write_back_rate.share_back() < 0.2);
         assert_eq!(write_back_rate.share_held(), 1.0, "nothing is known of what was taken");
     }

@@ -309,7 +309,7 @@ impl Simulation {
         let stays = self.stays(page, (place, access), true);
         let tier = self.fetch(place);
         let prices_ns = self.policies.partition.costs().faults_ns();
-        self.policies.grace.note_back(place, tier, prices_ns);
+        self.policies.passing_over.note_back(place, tier, prices_ns);
         let claim = self.pages.claim(page);
         self.arrive(page, claim, (heat, stays));
         if tier == Tier::Disk {

@@ -7,8 +7,8 @@ use crate::codec::{Codec, MAX_PACKED_BYTES, Packer};
 use crate::core::policies::Batch;
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::compression_tier::SECOND;
-use crate::policy::grace::Grace;
 use crate::policy::partition::WRITE_BACK_PERCENT;
+use crate::policy::passing_over::PassingOver;
 use crate::steps::compress::NotInDram;
 use crate::steps::relocate::GROUP_PAGES;
 use crate::store::pool::{Handle, SLAB_BYTES};
@@ -55,7 +55,7 @@ impl Simulation {
             self.space.sub_resident(page);
             self.resident -= 1;
             let place = self.leave(page, claim.before().place().copy(), &mut batch);
-            batch.unpacked += u64::from(Grace::is_unpacked(place));
+            batch.incompressible += u64::from(PassingOver::is_incompressible(place));
             claim.publish(place);
         }
         self.cpu_ns += found as u64 * self.setup.costs.leave_ns;
@@ -103,7 +103,7 @@ impl Simulation {
                 return packed;
             }
         }
-        if is_on_disk && !place.is_incompressible() {
+        if is_on_disk && !place.is_incompressible() && self.pool_view().is_nearly_full() {
             self.policies.note_passed(page);
         }
         place
@@ -120,26 +120,26 @@ impl Simulation {
     fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInDram> {
         let content = self.contents[page as usize];
         if !self.policies.has_codec() {
-            return Err(NotInDram::NotOffered);
+            return Err(NotInDram::NotTaken);
         }
         if self.policies.bypasses_pool(page, || true, || self.pool_view())
             && !self.policies.admission.is_due(page)
         {
             self.policies.note_passed(page);
-            return Err(NotInDram::NotOffered);
+            return Err(NotInDram::NotTaken);
         }
         // A page that has left is room in any case.
         let has_room = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
         let is_room = self.pool.accepts() && (has_room || self.pool.used_bytes() > 0);
         let first = is_room.then(|| self.policies.packer(|| self.pool_view())).flatten();
-        let first = first.ok_or(NotInDram::NotOffered)?;
+        let first = first.ok_or(NotInDram::NotTaken)?;
         let packed = self.pack(first, content).or_else(|| {
             let second = self.policies.second_packer(first)?;
             self.pack(second, content)
         });
         let (codec, bytes) = packed.ok_or(NotInDram::Incompressible)?;
         let stored = self.pool.store(&ANYTHING[..bytes], page, codec.tag());
-        let handle = stored.map_err(|_| NotInDram::NotOffered)?;
+        let handle = stored.map_err(|_| NotInDram::NotTaken)?;
         Ok(Place::Pool { handle: handle.to_bits() })
     }
 

@@ -1,5 +1,5 @@
 //! Clean victims, which nobody has written since they came in: many are dropped in one
-//! call, wherever they lie, and for those that have a copy nothing is packed or written.
+//! call, wherever they lie, and those that leave for their copy need no packing or writing.
 //!
 //! Such a page is write-protected, and while it is claimed nobody ends that, nor can a
 //! device have got it to write to: that would have ended it. So it may be dropped where
@@ -12,7 +12,7 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
-use crate::policy::grace::Grace;
+use crate::policy::passing_over::PassingOver;
 use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
@@ -22,8 +22,8 @@ use softswap_sys::PAGE_SIZE;
 pub(crate) struct Reclaimed {
     /// So many left for the copy that they had.
     pub(crate) left: usize,
-    /// Of these, so many have a slot of their own.
-    pub(crate) unpacked: usize,
+    /// Of these, so many are known not to pack.
+    pub(crate) incompressible: usize,
     /// And so many are unmapped and have yet to be stored.
     pub(crate) to_store: usize,
 }
@@ -67,7 +67,7 @@ pub(crate) fn reclaim<'t>(
     // The hand may have wrapped in the middle, but no run of neighbours does.
     let gone = window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
-    let mut done = Reclaimed { left: 0, unpacked: 0, to_store: 0 };
+    let mut done = Reclaimed { left: 0, incompressible: 0, to_store: 0 };
     for (at, (page, claim)) in victims.iter_mut().filter_map(Option::take).enumerate() {
         if gone_pages.next_if_eq(&&page).is_none() {
             continue;
@@ -75,7 +75,7 @@ pub(crate) fn reclaim<'t>(
         if for_copy >> at & 1 == 1 {
             let place = leave(core, page, claim);
             done.left += 1;
-            done.unpacked += usize::from(place.is_some_and(Grace::is_unpacked));
+            done.incompressible += usize::from(place.is_some_and(PassingOver::is_incompressible));
         } else {
             unmapped[done.to_store] = Some((page, claim));
             done.to_store += 1;
@@ -121,7 +121,8 @@ fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     core.policies.clock.note_eviction(page);
     core.memory.space.sub_resident(page);
     let place = swap_cache::leave_for(core, page, copy);
-    if place.in_slot().is_some() && !place.is_incompressible() {
+    if place.in_slot().is_some() && !place.is_incompressible() && core.pool_view().is_nearly_full()
+    {
         core.policies.note_passed(page);
     }
     claim.publish(place);

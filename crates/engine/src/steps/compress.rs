@@ -17,8 +17,8 @@ use softswap_sys::raw::now_ns;
 pub(crate) enum NotInDram {
     /// No codec that was tried packs it.
     Incompressible,
-    /// The pool was not to have it, or had no room.
-    NotOffered,
+    /// The pool was not to have it, or had no room. Whether it packs is not known.
+    NotTaken,
 }
 
 /// Where the page can stay without leaving DRAM.
@@ -61,12 +61,12 @@ fn into_pool(
     content: &[u8; PAGE_SIZE],
 ) -> Result<Place, NotInDram> {
     if !core.policies.has_codec() {
-        return Err(NotInDram::NotOffered);
+        return Err(NotInDram::NotTaken);
     }
     if core.bypasses_pool(page) && !core.policies.admission.is_due(page) {
         core.policies.note_passed(page);
         core.stats.add(Counter::PoolPassed, 1);
-        return Err(NotInDram::NotOffered);
+        return Err(NotInDram::NotTaken);
     }
     let room_to_pack =
         |scratch: &Scratch, packer| core.room_for_pool(scratch.bytes_to_pack(packer));
@@ -79,7 +79,7 @@ fn into_pool(
     });
     let Some((_room, packer)) = room.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);
-        return Err(NotInDram::NotOffered);
+        return Err(NotInDram::NotTaken);
     };
     let mut packed = pack(core, context, packer, content).map(|len| (packer, len));
     if packed.is_none()
@@ -96,7 +96,7 @@ fn into_pool(
     let packed = &context.packed.0[..len];
     let Ok(handle) = core.stores.pool.store(packed, page, packer.codec().tag()) else {
         core.stats.add(Counter::PoolLimitHits, 1);
-        return Err(NotInDram::NotOffered);
+        return Err(NotInDram::NotTaken);
     };
     core.stats.add(Counter::PagesPooled, 1);
     core.stats.add(Counter::PooledBytes, len as u64);

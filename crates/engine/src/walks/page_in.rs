@@ -249,7 +249,7 @@ fn publish(
     (wanted, heat): (Wanted, u8),
 ) {
     let prices_ns = core.policies.partition.costs().faults_ns();
-    core.policies.grace.note_back(place, tier, prices_ns);
+    core.policies.passing_over.note_back(place, tier, prices_ns);
     let copy = swap_cache::arrive(core, place, wanted.stays);
     finish(&core.memory, page, claim, heat, copy);
 }

@@ -2,8 +2,8 @@
 //! write -> publish. [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10)
 //! are the walk.
 //!
-//! Clean victims are dropped where they are ([`clean_reclaim`]); those with a copy leave
-//! for that. Others leave in a batch, where that takes fewer TLB shootdowns
+//! Clean victims are dropped where they are ([`clean_reclaim`]), and leave for their copies,
+//! but for those that the pool may take. Others leave in a batch, where that takes fewer TLB shootdowns
 //! ([`batch_unmap`]); the rest is moved out of the program's reach into staging frames
 //! ([`staging`]). From then on a touch finds them staged and takes them straight back.
 //! Only when a write has succeeded is a slot published. When it fails, its pages are
@@ -16,7 +16,7 @@ use crate::core::errors::NoSlot;
 use crate::core::policies::Batch;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
-use crate::policy::grace::Grace;
+use crate::policy::passing_over::PassingOver;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress::{self, NotInDram};
@@ -35,8 +35,8 @@ pub(crate) struct Outcome {
     pub(crate) pages_out: usize,
     /// Of these, how many are in staging frames still, and charged to the budget.
     in_frames: usize,
-    /// Of all that left, how many have a slot of their own.
-    unpacked: usize,
+    /// Of all that left, how many are known not to pack.
+    incompressible: usize,
     /// How many were to go to the swap area.
     pub(crate) for_disk: usize,
     /// Why pages that should have gone to the swap area did not.
@@ -47,7 +47,7 @@ impl Outcome {
     /// A page is at `place` now.
     fn note(&mut self, place: Place) {
         self.pages_out += 1;
-        self.unpacked += usize::from(Grace::is_unpacked(place));
+        self.incompressible += usize::from(PassingOver::is_incompressible(place));
     }
 
     /// A page is at `place` now, and what was its memory is in a staging frame.
@@ -68,7 +68,8 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let (clean, dirty) = clean_first(&mut victims[..found]);
     // 3. Clean pages are dropped where they lie: those that are stored already have left then.
     let has_buffer = reclaim_clean(core, context, (clean, dirty), &mut outcome);
-    // 4. Pages that lie apart are unmapped in a batch, where that takes fewer shootdowns.
+    // 4. Pages that lie apart are unmapped in a batch, where that takes fewer shootdowns. (Those
+    //    that were staged in step 3 are dirty no more.)
     if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
         // 5. Others are moved into staging frames, neighbours together, and stored (6 to 10).
         let staged = staging::stage(core, context, dirty, 0);
@@ -112,12 +113,12 @@ fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     let left = outcome.pages_out as u64;
     // Not what was taken out and had to be put back.
     core.stats.add(Counter::PagesOut, left);
-    let (unpacked, for_disk) = (outcome.unpacked as u64, outcome.for_disk);
+    let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
     let cpu_ns = thread_cpu_ns() - start_ns;
-    core.policies.note_batch(found, Batch { left, unpacked, for_disk, cpu_ns });
+    core.policies.note_batch(found, Batch { left, incompressible, for_disk, cpu_ns });
 }
 
-/// Drops clean victims where they are, and stores those that have no copy. Where that
+/// Drops clean victims where they are, and stores those that do not leave for a copy. Where that
 /// needs the disk, the `dirty` ones of the batch are staged meanwhile and follow.
 /// False where there is no buffer.
 fn reclaim_clean(
@@ -138,7 +139,7 @@ fn reclaim_clean(
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
     let done = clean_reclaim::reclaim(core, clean, for_copy, &mut unmapped, copies);
     outcome.pages_out += done.left;
-    outcome.unpacked += done.unpacked;
+    outcome.incompressible += done.incompressible;
     core.memory.budget.release(done.left);
     let Some(mut buffer) = buffer else { return to_store == 0 };
     let unmapped = &mut unmapped[..done.to_store];
@@ -267,13 +268,17 @@ fn place_without_write(
     if let (Err(_), Place::Slot { slot, .. }) = (packed, copy.place()) {
         core.keep_on_standby(page, slot, |to| filled_from(to, content));
     }
-    Ok(packed.unwrap_or(copy.place()))
+    Ok(match packed {
+        Ok(place) => place,
+        Err(NotInDram::Incompressible) => copy.place().known_not_to_pack(),
+        Err(NotInDram::NotTaken) => copy.place(),
+    })
 }
 
 /// A page is at `place` now: its copy, if it had one, is that or given up.
 fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
     let Some(copy) = copy else { return };
-    if copy.place() == place {
+    if place.in_slot().is_some_and(|now| now.is_same_place(copy)) {
         swap_cache::leave_for(core, page, StoredCopy::Slot(copy));
     } else {
         swap_cache::give_up(core, StoredCopy::Slot(copy));
@@ -351,7 +356,7 @@ fn write_staged(
     outcome.for_disk += pages.len();
     let mut done = 0;
     while done < pages.len() {
-        // 8. Slots of one cluster, as far as it has them.
+        // 8. Slots in few runs of one area.
         let slots = match allocate(stores, pages.len() - done) {
             Ok(slots) => slots,
             Err(full) => {

@@ -130,6 +130,12 @@ impl SlotCopy {
         self.slot
     }
 
+    /// Whether another one lies there too.
+    #[must_use]
+    pub(crate) fn is_same_place(self, other: SlotCopy) -> bool {
+        (self.slot, self.part()) == (other.slot, other.part())
+    }
+
     /// Which part of it, where it is shared.
     #[must_use]
     pub(crate) fn part(self) -> Option<u8> {
@@ -204,6 +210,15 @@ impl Place {
         match self {
             Place::Resident { copy, .. } => copy,
             _ => None,
+        }
+    }
+
+    /// The place, where a slot's page is now known not to pack.
+    #[must_use]
+    pub(crate) fn known_not_to_pack(self) -> Place {
+        match self {
+            Place::Slot { slot, .. } => Place::Slot { slot, is_incompressible: true },
+            other => other,
         }
     }
 

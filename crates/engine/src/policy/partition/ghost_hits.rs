@@ -20,7 +20,7 @@ pub(super) struct GhostHits {
     /// resident pages, and one.
     resident: Counts,
     /// The same of faults from the disk on pages that do not pack: no pool had held them.
-    unpacked: Counts,
+    incompressible: Counts,
     /// Of all others, those on pages that had been on the disk by then: from so many
     /// steps on, and until so many, when they would be resident.
     lost_from: Counts,
@@ -36,7 +36,7 @@ pub(super) struct Seen {
     /// With so many more for resident pages, faults from the pool that had been none.
     pub(super) resident: [u32; STEPS + 1],
     /// Faults from the disk, on pages that do not pack, that had been none.
-    pub(super) unpacked: [u32; STEPS + 1],
+    pub(super) incompressible: [u32; STEPS + 1],
     /// And those that had been from the disk.
     pub(super) lost: [u32; STEPS + 1],
     /// With so many more for the pool, faults from the disk that had been from there.
@@ -66,10 +66,10 @@ impl GhostHits {
 
     /// A touched page was on the disk, and does not pack. It had been resident with more than
     /// `until_resident` steps more for resident pages.
-    pub(super) fn note_unpacked(&self, until_resident: usize) {
+    pub(super) fn note_incompressible(&self, until_resident: usize) {
         if !self.settles() && until_resident < STEPS {
             self.events.fetch_add(1, Relaxed);
-            add(&self.unpacked, until_resident);
+            add(&self.incompressible, until_resident);
         }
     }
 
@@ -118,7 +118,7 @@ impl GhostHits {
         let lost = std::array::from_fn(|steps| from[steps].saturating_sub(until[steps]));
         Seen {
             resident: sums(&self.resident),
-            unpacked: sums(&self.unpacked),
+            incompressible: sums(&self.incompressible),
             lost,
             pooled: sums(&self.pooled),
         }

@@ -140,6 +140,7 @@ impl Partition {
     /// was seen under another limit is forgotten.
     pub(crate) fn set(&self, asked: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
         self.anew(|| {
+            self.write_back_rate.forget();
             self.is_on.store(is_on, Relaxed);
             *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked;
             set_limit(self.limit_of(asked));
@@ -171,13 +172,12 @@ impl Partition {
     }
 
     /// Changes something, not while the limit is being moved, and forgets what was seen
-    /// before.
+    /// before of moves. (What passes through the pool is an average that follows.)
     fn anew(&self, change: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
         self.ghost_hits.forget();
         self.ages.forget();
-        self.write_back_rate.forget();
         change();
     }
 
@@ -255,10 +255,10 @@ impl Partition {
 
     /// A touched page was on the disk because it does not pack, and so many had left since it
     /// did.
-    pub(crate) fn found_unpacked(&self, distance: u64) {
+    pub(crate) fn found_incompressible(&self, distance: u64) {
         if self.is_on() {
             let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
-            self.ghost_hits.note_unpacked(bytes / self.step_bytes());
+            self.ghost_hits.note_incompressible(bytes / self.step_bytes());
         }
     }
 
@@ -370,7 +370,7 @@ impl Look<'_> {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
                 // What resident pages lose is not seen, but how much they would gain.
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
-                    + steepest(&self.seen.unpacked) * disk_ns;
+                    + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);
                 Plan { gain_ns: gained_ns - lost_ns, cost_ns: packing_ns, reading_ns: 0.0 }
             }
@@ -378,7 +378,7 @@ impl Look<'_> {
                 let freed_bytes = self.freed_bytes(bytes);
                 let freed = self.steps(freed_bytes);
                 let gained_ns = within(&self.seen.resident, freed) * pool_ns
-                    + within(&self.seen.unpacked, freed) * disk_ns;
+                    + within(&self.seen.incompressible, freed) * disk_ns;
                 let passed_on = (freed_bytes / self.view.average_bytes()) as u64;
                 let writing_ns = (passed_on * self.partition.costs.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
@@ -394,7 +394,7 @@ impl Look<'_> {
         const MIB: f64 = (1 << 20) as f64;
         let (pool_ns, disk_ns) = self.prices_ns;
         let resident_ns = within(&self.seen.resident, 1.0) * pool_ns as f64
-            + within(&self.seen.unpacked, 1.0) * disk_ns as f64;
+            + within(&self.seen.incompressible, 1.0) * disk_ns as f64;
         let pool_ns = within(&self.seen.pooled, 1.0) * disk_ns.saturating_sub(pool_ns) as f64;
         let a_step_ns = resident_ns.max(pool_ns);
         (a_step_ns * MIB / self.partition.step_bytes() as f64) as u64
