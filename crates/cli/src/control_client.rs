@@ -161,10 +161,11 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
             named.name, named.uid
         )));
     }
-    let (process, peer) = match reach(&named)? {
-        Some(peer) => (named, peer),
-        None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
-    };
+    let (process, peer) =
+        match reach(&named)?.map_or_else(|| reach_supervisor(&named), |peer| Ok(Some(peer)))? {
+            Some(peer) => (named, peer),
+            None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
+        };
     if process.is_stopped() {
         return Err(no_answer(&process));
     }
@@ -184,7 +185,24 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
 
 /// Connects to a process, if it has a socket.
 fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
-    for dir in process.directories() {
+    reach_in(process, process.directories())
+}
+
+/// A `softswap run` whose processes share a budget has a socket where its program has: its own
+/// variables only root may see.
+fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
+    let is_child = |process: &Process| process.parent == supervisor.pid;
+    if supervisor.name != "softswap" {
+        return Ok(None);
+    }
+    match all_processes().find(is_child) {
+        Some(program) => reach_in(supervisor, program.directories()),
+        None => Ok(None),
+    }
+}
+
+fn reach_in(process: &Process, dirs: Vec<PathBuf>) -> Result<Option<Peer>, Refusal> {
+    for dir in dirs {
         let path = control_socket::socket_path(&dir, process.pid);
         let mut connected = control_socket::connect(&path, PATIENCE);
         if is_refused(&connected) {

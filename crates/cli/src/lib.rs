@@ -26,6 +26,7 @@ pub mod library;
 #[doc(hidden)]
 pub mod control_client;
 
+mod tree_report;
 mod run;
 mod stat;
 mod ctl;

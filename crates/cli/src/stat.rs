@@ -5,6 +5,7 @@ use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
 use crate::run::summary;
+use crate::tree_report::TreeReport;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::base::stats::Counter;
@@ -46,6 +47,9 @@ struct Stat {
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
     let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
     let pid = process.pid;
+    if let Some(tree) = TreeReport::parse(&body) {
+        return print_tree(pid, tree, args.json);
+    }
     let snapshot = Snapshot::parse(&body)
         .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
     let budget_bytes = snapshot.stats.get(Counter::BudgetBytes);
@@ -63,6 +67,24 @@ pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
         serde_json::to_string_pretty(&stat).map_err(|error| Refusal::own(error.to_string()))?
     } else {
         for_people(&stat)
+    };
+    // A reader that has gone away has read enough.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct TreeStat {
+    pid: u32,
+    tree: TreeReport,
+}
+
+fn print_tree(pid: u32, tree: TreeReport, as_json: bool) -> Result<ExitCode, Refusal> {
+    let text = if as_json {
+        serde_json::to_string_pretty(&TreeStat { pid, tree })
+            .map_err(|error| Refusal::own(error.to_string()))?
+    } else {
+        tree.for_people(pid)
     };
     // A reader that has gone away has read enough.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());

@@ -4,7 +4,7 @@ use crate::base::instance;
 use crate::guard::sigsys;
 use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
-use crate::process::{control_thread, engine_threads, fork, program_threads, statistics};
+use crate::process::{control_thread, engine_threads, fork, program_threads, statistics, tree};
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::waking::Before;
@@ -56,7 +56,9 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
     // The file is the first process's, whatever that becomes by exec: another one that it
     // starts would begin the recording again.
     let record = if is_first { config.record.clone() } else { String::new() };
-    let config = &Config { record, ..config.clone() };
+    let shared_bytes = tree::join(config);
+    let memory_bytes = shared_bytes.unwrap_or(config.memory_bytes);
+    let config = &Config { record, memory_bytes, ..config.clone() };
     let engine = match before {
         None => Engine::start(config, backing, stats),
         Some(before) => Engine::start_around(config, backing, stats, before),
@@ -65,6 +67,9 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
     growing::set_up(&engine).map_err(|e| format!("cannot make the table of blocks: {e}"))?;
     if exemption::is_in_force() {
         engine.make_do(|| ());
+    }
+    if tree::is_shared() {
+        engine.share_budget(tree::more);
     }
     instance::keep(engine);
     buffers::set_up(config.areas.iter().map(|area| area.path.clone()));

@@ -45,6 +45,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     if !config.sleep
         || !config.record.is_empty()
         || limit_bytes == 0
+        // Its part of a budget that is shared is the engine's to move.
+        || config.ledger_fd.is_some()
         || exemption::is_in_force()
         || !is_single_threaded()
         // What calls the kernel by itself is seen by the filter alone.

@@ -3,6 +3,7 @@
 
 use super::beside::Beside;
 use super::supervise::Ending;
+use crate::tree_report::TreePeaks;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
 use softswap_engine::base::transfer_size;
@@ -31,6 +32,9 @@ pub(crate) struct Figures {
     pub(super) engine_started: bool,
     /// Whether the program slept to its end: what it committed fitted its budget.
     pub(super) slept: bool,
+    /// What all processes of the tree had, where they shared one budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tree: Option<TreePeaks>,
     /// Why the engine stopped the program; `null` if it did not.
     pub(super) stop_reason: Option<u64>,
 
@@ -347,6 +351,7 @@ impl Figures {
             wall_s: wall.as_secs_f64(),
             engine_started: get(C::Version) != 0,
             slept: get(C::Asleep) != 0 && get(C::Version) == 0,
+            tree: None,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
             // As it is now, or was in the end: it may have been moved.
             budget_bytes: match get(C::BudgetBytes) {

@@ -8,6 +8,7 @@ pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
 mod thrashing;
+mod tree;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
@@ -18,7 +19,7 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
-use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
 use std::os::fd::{AsFd, AsRawFd};
@@ -49,31 +50,46 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     // Within another run, the place of that one: its filter is inherited.
     let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
+    let mut tree = match config.tree {
+        true => Some(tree::Tree::make(config.memory_bytes)?),
+        false => None,
+    };
+    config.ledger_fd = tree.as_ref().map(tree::Tree::number);
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 
     let started = Instant::now();
     let stats = Stats::new(words);
     let mut space = release::Space::of(&config.areas);
-    let finished =
-        match supervise::run(command, (stats_fd.as_fd(), stats), &mut space, settled.quiet) {
-            Ok(finished) => finished,
-            Err(refusal) => {
-                report.into_iter().for_each(report::Report::abandon);
-                return Err(refusal);
-            }
-        };
+    let finished = match supervise::run(
+        command,
+        (stats_fd.as_fd(), stats),
+        (&mut space, tree.as_mut()),
+        settled.quiet,
+    ) {
+        Ok(finished) => finished,
+        Err(refusal) => {
+            report.into_iter().for_each(report::Report::abandon);
+            return Err(refusal);
+        }
+    };
     let wall = started.elapsed();
+    let tree = tree.map(tree::Tree::end);
+    let budget_bytes = match tree {
+        None => config.memory_bytes,
+        Some(_) => stats.get(Counter::BudgetBytes),
+    };
     control_client::sweep();
     space.wait_until_free(&stats);
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
-    let figures = Figures::gather(
+    let mut figures = Figures::gather(
         program.collect(),
         Outcome::of(finished.ending),
-        (wall, config.memory_bytes),
+        (wall, budget_bytes),
         &stats,
         finished.beside,
     );
+    figures.tree = tree;
     sum_up(&figures, settled.quiet, report);
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),

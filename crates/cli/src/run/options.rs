@@ -29,6 +29,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
+    /// As --memory, but for each process by itself: each program that the program starts has
+    /// as much again
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, conflicts_with = "memory")]
+    pub(super) memory_per_process: Option<String>,
+
     /// Where pages go: a directory for a swap file and its largest size [default: /var/tmp]
     ///
     /// Without SIZE the file may grow until only the reserve is left. May be
@@ -118,6 +123,10 @@ pub(crate) struct RunArgs {
     /// Have no engine before memory is short; for developers yet
     #[arg(long, hide = true)]
     pub(super) sleep: bool,
+
+    /// Share the budget among all processes of the tree; for developers yet
+    #[arg(long, hide = true)]
+    pub(super) tree: bool,
 
     /// A new file for what the program touches; for `softswap bench record`
     #[arg(long, value_name = "FILE", hide = true)]

@@ -69,6 +69,22 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         }
     }
 
+    /// The value for `name`, unless another setting was given that wins: by a flag where this
+    /// one was not, and so on.
+    fn pick_over(&self, name: &str, other: &str) -> Result<Option<Asked>, Refusal> {
+        let rank = |name: &str| {
+            let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
+            let is_in_env = || (self.env)(&variable).is_some_and(|text| !text.is_empty());
+            match () {
+                () if !self.given.values(name).is_empty() => 0,
+                () if is_in_env() => 1,
+                () if self.file.contains_key(name) => 2,
+                () => 3,
+            }
+        };
+        if rank(other) < rank(name) { Ok(None) } else { self.pick(name) }
+    }
+
     fn in_file(&self, name: &str, value: &toml::Value) -> Result<Asked, Refusal> {
         let text = match value {
             toml::Value::String(text) => text.clone(),
@@ -116,7 +132,13 @@ pub(super) fn settle(
     for option in &options {
         settle_one(option, &sources, &mut config)?;
     }
-    config.memory_bytes = settle_memory(sources.pick("memory")?.as_ref(), &mut notes)?;
+    let per_process = sources.pick_over("memory_per_process", "memory")?;
+    config.tree &= per_process.is_none();
+    let memory = match per_process {
+        Some(asked) => Some(asked),
+        None => sources.pick("memory")?,
+    };
+    config.memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }

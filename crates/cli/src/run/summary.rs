@@ -11,6 +11,9 @@ pub(crate) fn text(figures: &Figures) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_head(&mut out, figures);
+    if let Some(tree) = &figures.tree {
+        out.push_str(&tree.for_people());
+    }
     if !figures.engine_started {
         let _ = write_beside(&mut out, figures);
     } else {

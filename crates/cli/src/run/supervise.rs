@@ -9,6 +9,7 @@
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::release::Space;
 use super::thrashing::Thrashing;
+use super::tree::Tree;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
@@ -58,16 +59,19 @@ pub(super) struct Finished {
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
-    space: &mut Space,
+    (space, mut tree): (&mut Space, Option<&mut Tree>),
     is_quiet: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
-    queue.prepare(&mut command, stats_fd);
+    let ledger_fd = tree.as_ref().map(|tree| tree.fd());
+    let kept: Vec<BorrowedFd<'_>> = [stats_fd].into_iter().chain(ledger_fd).collect();
+    queue.prepare(&mut command, &kept);
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
+    tree.iter_mut().for_each(|tree| tree.serve());
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
@@ -79,6 +83,7 @@ pub(super) fn run(
             let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
         }
         space.look(&stats);
+        tree.iter_mut().for_each(|tree| tree.look());
         watch.pause()
     };
     let ending = attend(pid, &queue, &mut look)

@@ -3,7 +3,13 @@
 
 use crate::memory::interrupted_wait::InterruptedWait;
 use softswap_sys::futex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Grants more of a shared budget, if there is more that nobody has, and raises the limit by what
+/// it is given, in bytes; whether it has. In a fault: it waits for nothing, and nothing is
+/// allocated.
+pub type More = fn(raise: &dyn Fn(usize)) -> bool;
 
 /// Background reclaim, as others see it.
 #[derive(Debug, Default)]
@@ -16,6 +22,8 @@ pub(crate) struct Background {
     is_running: AtomicBool,
     /// Whether a lower limit was given up: pages had no place to go.
     pub(crate) limit_failed: AtomicBool,
+    /// Who grants more of a budget that is shared with other processes, if it is.
+    pub(crate) more: OnceLock<More>,
     /// Who was called away while room was waited for.
     pub(crate) interrupted_wait: InterruptedWait,
 }

@@ -72,6 +72,12 @@ impl Core {
         has_room
     }
 
+    /// Whether the budget has grown, for whoever finds it short.
+    pub(crate) fn grow_budget(&self) -> bool {
+        let raise = |bytes: usize| self.memory.budget.raise_to(bytes);
+        self.background.more.get().is_some_and(|more| more(&raise))
+    }
+
     /// Room within the budget for one slab that the pool may take, and for `workspace_bytes`
     /// of who packs, for as long as it is held: others who ask at the same time count it.
     #[must_use]

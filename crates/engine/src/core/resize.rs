@@ -66,9 +66,12 @@ impl Core {
         // locked: so a fork waits for it.
         let mut sized_for = self.memory.sized_for.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = budget.target_bytes();
-        if std::mem::replace(&mut *sized_for, bytes) == bytes {
+        // A limit that was raised where it was needed has no tables yet. Without address space
+        // for them all goes on by the size that it has.
+        if *sized_for == bytes || self.grow_tables(bytes).is_err() {
             return;
         }
+        *sized_for = bytes;
         policies.resize(bytes);
         stores.standby.resize(bytes / PAGE_SIZE);
         stores.bounce.resize(extra_buffers_bytes(bytes));

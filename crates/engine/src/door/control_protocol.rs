@@ -103,6 +103,12 @@ pub fn answer(engine: &Engine, uptime: Duration, line: &[u8]) -> String {
     }
 }
 
+/// The answer to what cannot be done, and why.
+#[must_use]
+pub fn refused(why: &str) -> String {
+    format!("error {why}\n")
+}
+
 /// The answer to somebody who may not ask.
 #[must_use]
 pub fn denied(why: &str) -> String {

@@ -94,6 +94,8 @@ macro_rules! settings {
             pub stats_fd: Option<i32>,
             /// Process that shares that page; its direct child reports there.
             pub supervisor_pid: Option<i32>,
+            /// Descriptor of the ledger of a tree that shares one budget.
+            pub ledger_fd: Option<i32>,
             /// Where the window and the gate lie in the tree of processes.
             pub place: Option<Bases>,
         }
@@ -105,6 +107,7 @@ macro_rules! settings {
                     areas: vec![AreaSpec::new("/var/tmp")],
                     stats_fd: None,
                     supervisor_pid: None,
+                    ledger_fd: None,
                     place: None,
                 }
             }
@@ -172,6 +175,8 @@ settings! {
     WITHOUT without: Without = Without::default();
     /// No engine before memory is short; for developers yet.
     SLEEP sleep: bool = false;
+    /// The budget is one for the whole tree of processes; for developers yet.
+    TREE tree: bool = false;
     /// A new file for what the first process touches; none where it is empty.
     RECORD record: String = String::new();
 }
@@ -189,6 +194,9 @@ impl Config {
         }
         if let Some(pid) = self.supervisor_pid {
             env.push(("SUPERVISOR_PID", pid.to_string()));
+        }
+        if let Some(fd) = self.ledger_fd {
+            env.push(("LEDGER_FD", fd.to_string()));
         }
         if let Some(place) = self.place {
             env.push(("PLACE", place.to_string()));
@@ -221,6 +229,7 @@ impl Config {
             }
             config.stats_fd = number("STATS_FD")?;
             config.supervisor_pid = number("SUPERVISOR_PID")?;
+            config.ledger_fd = number("LEDGER_FD")?;
             config.place = place(&lookup);
             Ok(config)
         };
@@ -265,6 +274,7 @@ mod tests {
             codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
             stats_fd: Some(9),
+            ledger_fd: Some(1031),
             place: Some(Bases::choose()),
             ..Config::default()
         };

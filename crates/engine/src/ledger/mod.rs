@@ -33,7 +33,7 @@ use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use layout::{HEADER_WORDS, Header, MAGIC, SEAT_WORDS, Word};
 pub use layout::{SHAPE, Shape};
-pub use reaping::Fate;
+pub use reaping::{Fate, Tenant};
 pub use ringing::Rung;
 pub use seat::{Identity, Seat};
 

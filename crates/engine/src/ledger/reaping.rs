@@ -3,6 +3,7 @@
 use super::layout::{Word, holder, started, tenant};
 use super::{Identity, Ledger};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+use softswap_sys::birth;
 
 /// What is known of a process.
 ///
@@ -21,6 +22,57 @@ pub enum Fate {
     Unknown,
 }
 
+/// Who has a seat, and with how much.
+///
+/// ```
+/// use softswap_engine::ledger::{Identity, Ledger, SHAPE};
+/// let words = softswap_sys::memory::reserve_u64(SHAPE.words()).unwrap();
+/// let ledger = Ledger::create(words, SHAPE, 1 << 20, 64);
+/// let me = Identity { pid: 7, start: 1, namespace: 2 };
+/// assert_eq!(ledger.take_seat(me).unwrap().take(3), 3);
+/// assert_eq!((ledger.tenants()[0].identity, ledger.tenants()[0].steps), (me, 3));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenant {
+    /// Which process.
+    pub identity: Identity,
+    /// Steps that it holds, those beyond a lowered limit among them.
+    pub steps: usize,
+    /// What it last said that it uses, and the most of that; 0 where it says nothing.
+    pub used_bytes: u64,
+    /// The most that it has said.
+    pub peak_bytes: u64,
+}
+
+impl Identity {
+    /// This process.
+    ///
+    /// ```
+    /// use softswap_engine::ledger::{Fate, Identity};
+    /// assert_eq!(Identity::own().unwrap().fate(), Fate::Alive);
+    /// ```
+    #[must_use]
+    pub fn own() -> Option<Identity> {
+        let pid = softswap_sys::raw::current_process();
+        Some(Identity { pid, start: birth::began(pid)?, namespace: birth::namespace() })
+    }
+
+    /// What is known of it here.
+    #[must_use]
+    pub fn fate(&self) -> Fate {
+        if self.namespace != birth::namespace() {
+            return Fate::Unknown;
+        }
+        // Where nothing is told of this process either, nothing is known of others.
+        match birth::began(self.pid) {
+            // One that is just taking its seat has not said when it began.
+            Some(start) if start == self.start || self.start == 0 => Fate::Alive,
+            None if birth::began(softswap_sys::raw::current_process()).is_none() => Fate::Unknown,
+            _ => Fate::Dead,
+        }
+    }
+}
+
 impl Ledger {
     /// Takes back what those processes hold that are dead, as `fate` says, and what the table
     /// says of seats that nobody has. How many steps became free. Any number of processes may
@@ -34,6 +86,20 @@ impl Ledger {
             }
         }
         freed + self.sweep()
+    }
+
+    /// Who has a seat, with how much, in the order of the seats.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<Tenant> {
+        let held = self.held_of(self.extent());
+        let tenants = held.iter().enumerate().filter_map(|(at, steps)| {
+            let (generation, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
+            let of = |word| self.seat_word(at, word).load(Relaxed);
+            let (used_bytes, peak_bytes) = (of(Word::Used), of(Word::Peak));
+            let identity = self.identity(at, generation, pid);
+            (pid != 0).then_some(Tenant { identity, steps: *steps, used_bytes, peak_bytes })
+        });
+        tenants.collect()
     }
 
     /// As far as it has said who it is: one that is just taking its seat has not.

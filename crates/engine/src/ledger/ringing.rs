@@ -2,6 +2,7 @@
 
 use super::layout::{Word, held_by, holder, tenant};
 use super::{Ledger, Seat};
+use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// A seat that was asked to give steps back.
@@ -39,8 +40,13 @@ impl Ledger {
 
     /// Steps within the limit, by the seat that holds them.
     fn held_by_all(&self) -> Vec<usize> {
+        self.held_of(&self.table()[..self.limit()])
+    }
+
+    /// Of these steps, how many each seat holds.
+    pub(super) fn held_of(&self, steps: &[AtomicU64]) -> Vec<usize> {
         let mut held = vec![0; self.shape.seats];
-        for step in &self.table()[..self.limit()] {
+        for step in steps {
             let Some((at, generation)) = holder(step.load(Relaxed)) else { continue };
             if at < held.len() && self.tenant_of(at).0 == generation {
                 held[at] += 1;

@@ -1,7 +1,7 @@
 //! A process's seat: what it holds, takes, gives back and publishes.
 
 use super::Ledger;
-use super::layout::{Word, held_by, owner, started, tenant};
+use super::layout::{Word, held_by, holder, owner, started, tenant};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Which process it is: its number is another's later, or elsewhere.
@@ -70,6 +70,13 @@ impl Ledger {
         })
     }
 
+    /// The seat that a process has taken, by what [`Seat::to_word`] said of it.
+    #[must_use]
+    pub fn seat_by(&self, word: u64, pid: u32) -> Option<Seat> {
+        let (at, generation) = holder(word).filter(|(at, _)| *at < self.shape.seats)?;
+        Some(Seat { ledger: *self, at, generation, pid })
+    }
+
     fn seat_of(&self, me: Identity) -> Option<(usize, u32)> {
         (0..self.shape.seats).find_map(|at| {
             let (generation, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
@@ -82,6 +89,18 @@ impl Ledger {
 }
 
 impl Seat {
+    /// The seat as one word, for [`Ledger::seat_by`]; never 0.
+    #[must_use]
+    pub fn to_word(&self) -> u64 {
+        self.mark()
+    }
+
+    /// The ledger that it is of.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     /// Whether the seat is still this process's, and the ledger one.
     #[must_use]
     pub fn is_sound(&self) -> bool {

@@ -67,6 +67,20 @@ impl Budget {
         self.limit_bytes.fetch_max(target_bytes, Relaxed);
     }
 
+    /// Raises the limit at once, unless it is on its way down; for whoever needs room.
+    pub(crate) fn raise_to(&self, bytes: usize) {
+        if !self.is_moving() {
+            self.limit_bytes.fetch_max(bytes, Relaxed);
+            self.target_bytes.fetch_max(bytes, Relaxed);
+        }
+    }
+
+    /// Another limit, whatever is in use: a forked child's own.
+    pub(crate) fn begin_anew(&self, bytes: usize) {
+        self.target_bytes.store(bytes, Relaxed);
+        self.limit_bytes.store(bytes, Relaxed);
+    }
+
     /// Whether the limit is on its way.
     #[must_use]
     pub(crate) fn is_moving(&self) -> bool {

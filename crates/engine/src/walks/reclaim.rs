@@ -143,13 +143,16 @@ pub(crate) fn make_room(
             // Whoever gave the room: the next wait is another one.
             core.background.interrupted_wait.forget();
             // Now, while the page is brought in.
-            if core.memory.budget.is_low(other) {
+            if core.memory.budget.is_low(other) && !core.grow_budget() {
                 core.background.wake();
             }
             if core.memory.budget.is_moving() {
                 core.memory.budget.follow(core.other_bytes());
             }
             return Ok(());
+        }
+        if core.grow_budget() {
+            continue;
         }
         core.background.wake();
         core.stats.add(Counter::DirectReclaims, 1);
@@ -221,6 +224,7 @@ pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
         || !core.policies.has(Mechanism::KeepRoom)
         || !(are_many() && is_spared())
         || is_pool_high(core)
+        || core.grow_budget()
     {
         return;
     }
@@ -287,6 +291,9 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
         if core.memory.budget.is_comfortable(core.other_bytes()) {
             let nap_ns = at_ease.step(core, contexts);
             sleep_until_low(core, seen, nap_ns);
+            continue;
+        }
+        if core.grow_budget() {
             continue;
         }
         // Claimed anew for every batch, so that fork can come in between.

@@ -5,7 +5,7 @@
 //! a client that is taken in never gets a number that the program expects to
 //! get next. Where anything is refused the program runs on without a socket.
 
-use super::descriptors;
+use super::{descriptors, tree};
 use crate::base::instance;
 use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES};
 use softswap_engine::door::engine::Engine;
@@ -128,7 +128,12 @@ fn converse(engine: &Engine, started: Instant, client: &Peer) -> io::Result<()> 
     let line = client.read_line(&mut buffer, PATIENCE)?;
     let own = own_uid();
     let answer = if asker == 0 || asker == own {
-        protocol::answer(engine, started.elapsed(), line)
+        match protocol::Request::parse(line) {
+            Ok(protocol::Request::Set("memory", _)) if tree::is_shared() => protocol::refused(
+                "memory: it shares one budget with its tree; set that of `softswap run`",
+            ),
+            _ => protocol::answer(engine, started.elapsed(), line),
+        }
     } else {
         protocol::denied(&format!("it belongs to uid {own}, not to uid {asker}"))
     };

@@ -13,7 +13,7 @@
 //! (`vfork`) or has a copy of it (`fork`) has none.
 
 use super::program_threads::Start;
-use super::{control_thread, forked_children, program_threads, thread_end};
+use super::{control_thread, forked_children, program_threads, thread_end, tree};
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
@@ -24,8 +24,10 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reclaim and the control socket, and those that read ahead.
-const COUNT: usize = 2 + PREFETCH_THREADS;
+/// Reclaim, the shared budget and the control socket, and those that read ahead.
+const COUNT: usize = 3 + PREFETCH_THREADS;
+/// Which of them the shared budget's is: none where it is not shared.
+const TREE: usize = COUNT - 2;
 /// Which of them the control socket's is.
 const CONTROL: usize = COUNT - 1;
 /// So often they start again.
@@ -62,6 +64,7 @@ fn state() -> MutexGuard<'static, State> {
 fn work_of(index: usize) -> Start {
     match index {
         0 => reclaim,
+        TREE => attend,
         CONTROL => control,
         _ => read_ahead,
     }
@@ -77,6 +80,7 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
         engine.run_reclaim(|| {
             forked_children::reap(engine);
             thread_end::release_gone(engine);
+            tree::tell();
             go_on()
         });
     }
@@ -88,6 +92,12 @@ extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
     if let Some(engine) = instance::engine() {
         engine.run_prefetch(index.addr() - 1, go_on);
     }
+    std::ptr::null_mut()
+}
+
+extern "C" fn attend(_index: *mut c_void) -> *mut c_void {
+    let _ = rustix::thread::set_name(c"softswap-tree");
+    tree::attend(go_on);
     std::ptr::null_mut()
 }
 
@@ -114,11 +124,14 @@ fn start_all(state: &mut State) -> bool {
     GO_ON.store(true, Ordering::Relaxed);
     for at in 0..COUNT {
         NUMBERS[at].store(0, Ordering::Relaxed);
+        if at == TREE && !tree::is_shared() {
+            continue;
+        }
         RUNNING[at].store(1, Ordering::Relaxed);
         match program_threads::start_own(run, std::ptr::without_provenance_mut(at)) {
             Ok(started) => state.threads[at] = Some(started),
             // `stat` and `ctl` are no condition.
-            Err(_) if at == CONTROL => {}
+            Err(_) if at >= TREE => {}
             Err(_) => {
                 end_all(state);
                 return false;
@@ -137,8 +150,8 @@ fn end_all(state: &mut State) {
     for (at, thread) in state.threads.iter_mut().enumerate() {
         let Some(thread) = thread.take() else { continue };
         while RUNNING[at].load(Ordering::Acquire) == 1 {
-            if at == CONTROL {
-                // It sleeps until a client comes, or a signal.
+            if at >= TREE {
+                // They sleep until a client comes, or somebody asks, or a signal.
                 kernel::interrupt(NUMBERS[at].load(Ordering::Acquire));
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));

@@ -13,7 +13,7 @@
 //! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
 
 use super::forked_children::{ChildMark, ForkedChildren};
-use super::{aio, forked_children, statistics, thread_end};
+use super::{aio, forked_children, statistics, thread_end, tree};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
@@ -182,6 +182,7 @@ pub(super) extern "C" fn child() {
         stop_child(&error);
     }
     statistics::leave();
+    tree::become_child(engine);
     virtual_mask::become_child();
     aio::queue::become_child();
     pins::become_child(engine);

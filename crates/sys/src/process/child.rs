@@ -110,13 +110,13 @@ impl SignalQueue {
     }
 
     /// Prepares `command` so that its process starts with the signal mask and
-    /// SIGCHLD disposition from before [`SignalQueue::hold`], inherits `keep`,
+    /// SIGCHLD disposition from before [`SignalQueue::hold`], inherits those `kept`,
     /// and is killed when the calling thread ends, however it ends.
-    pub fn prepare(&self, command: &mut Command, keep: BorrowedFd<'_>) {
+    pub fn prepare(&self, command: &mut Command, kept: &[BorrowedFd<'_>]) {
         let parent = std::process::id();
         let mask = self.mask_before;
         let ignore_child_signal = self.child_signal_was_ignored;
-        let keep = keep.as_raw_fd();
+        let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
         let in_child = move || -> io::Result<()> {
             let death = Some(rustix::process::Signal::KILL);
             rustix::process::set_parent_process_death_signal(death)?;
@@ -125,11 +125,13 @@ impl SignalQueue {
             if now as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            // SAFETY: this runs in the child, whose own copy of the descriptor nobody
-            // closes before exec: `keep` was open when it was borrowed, and a caller that
-            // closes it before the fork makes the child fail by EBADF only.
-            let keep = unsafe { BorrowedFd::borrow_raw(keep) };
-            rustix::io::fcntl_setfd(keep.as_fd(), rustix::io::FdFlags::empty())?;
+            for &number in &kept {
+                // SAFETY: this runs in the child, whose own copy of the descriptor nobody
+                // closes before exec: it was open when it was borrowed, and a caller that
+                // closes it before the fork makes the child fail by EBADF only.
+                let fd = unsafe { BorrowedFd::borrow_raw(number) };
+                rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
+            }
             if ignore_child_signal {
                 // SAFETY: a signal that is ignored runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

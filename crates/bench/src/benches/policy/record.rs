@@ -105,7 +105,7 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     command.args(&args.program[1..]).envs(environment);
     let signals = SignalQueue::hold(&[])
         .map_err(|error| Refusal::own(format!("cannot wait for signals: {}", plain(&error))))?;
-    signals.prepare(&mut command, counters.fd());
+    signals.prepare(&mut command, &[counters.fd()]);
     let mut child = command.spawn().map_err(|error| {
         let name = args.program[0].to_string_lossy();
         Refusal::usage(format!("{name}: it cannot be run: {}", plain(&error)))

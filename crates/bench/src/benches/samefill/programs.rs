@@ -147,7 +147,7 @@ impl Running {
     ) -> Result<Running, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Nothing is to be inherited but the standard streams, which are anyway.
-        signals.prepare(&mut command, std::io::stderr().as_fd());
+        signals.prepare(&mut command, &[std::io::stderr().as_fd()]);
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
             .spawn()

@@ -138,7 +138,7 @@ fn in_turns(
     let mut command = held.command(environment, &this_program()?);
     without_settings(&mut command);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-    context.signals.prepare(&mut command, counters.fd());
+    context.signals.prepare(&mut command, &[counters.fd()]);
     let child = command
         .spawn()
         .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;

@@ -129,7 +129,7 @@ fn start(
     }
     command.args(&ready.arguments).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    context.signals.prepare(&mut command, keep);
+    context.signals.prepare(&mut command, &[keep]);
     let (since, cpu_before) = (Instant::now(), children_cpu_seconds());
     let child = command.spawn().map_err(|error| plain(&error))?;
     Ok(Started { child, since, cpu_before })

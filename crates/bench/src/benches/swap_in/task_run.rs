@@ -49,7 +49,7 @@ pub(super) fn run(
     let mut command = command(task)?;
     without_settings(&mut command);
     command.envs(counters.environment(config, library));
-    signals.prepare(&mut command, counters.fd());
+    signals.prepare(&mut command, &[counters.fd()]);
     let child = command
         .spawn()
         .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;

@@ -1,9 +1,11 @@
 //! The DRAM budget while the program runs: moved up at once, and down as pages leave.
 
 use super::Engine;
+pub use crate::core::background::More;
 use crate::door::settings::MIN_MEMORY_BYTES;
 use crate::policy::pool_limit::text_of_size;
 use crate::walks::mapping;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::dram_bytes;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals;
@@ -66,7 +68,7 @@ impl Engine {
     /// leave, which is waited for, not for long.
     pub fn set_memory_limit(&self, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
-        let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(softswap_sys::PAGE_SIZE as u64);
+        let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(PAGE_SIZE as u64);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         // A fork waits for that: no child has a lock that this thread was about to release.
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,6 +114,37 @@ impl Engine {
             let background = &self.core.background;
             background.pause(background.seen(), LOOK_NS);
         }
+    }
+
+    /// From now on the budget is a part of one that processes share: whoever finds it short asks
+    /// `more` first.
+    pub fn share_budget(&self, more: More) {
+        self.core.background.more.get_or_init(|| more);
+    }
+
+    /// The limit of a forked child that shares a budget: whatever it had by its parent.
+    pub fn begin_share(&self, bytes: usize) {
+        self.core.memory.budget.begin_anew(bytes);
+        self.core.report();
+    }
+
+    /// Whether this limit holds: pages have left for it.
+    #[must_use]
+    pub fn keeps_limit(&self, bytes: usize) -> bool {
+        let budget = &self.core.memory.budget;
+        !budget.is_moving() && budget.limit_bytes() <= bytes.next_multiple_of(PAGE_SIZE)
+    }
+
+    /// All that counts against the budget, in bytes.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.core.used_bytes()
+    }
+
+    /// Whether pages leave for want of memory, or are about to.
+    #[must_use]
+    pub fn is_short_of_memory(&self) -> bool {
+        !self.core.memory.budget.is_comfortable(self.core.other_bytes())
     }
 
     /// What one MiB more of DRAM would have spared this process so far, in ns, about: how much

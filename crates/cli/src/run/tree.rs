@@ -1,0 +1,182 @@
+//! One budget for the whole tree of processes: `run` makes the ledger, looks after it, and answers
+//! `stat` and `ctl` for it.
+
+use crate::control_client::own_uid;
+use crate::refusal::{Refusal, plain};
+use crate::tree_report::{Process, TreePeaks, TreeReport};
+use crate::units::{self, parse_size};
+use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES, Request};
+use softswap_engine::door::settings::MIN_MEMORY_BYTES;
+use softswap_engine::ledger::{Ledger, SHAPE};
+use softswap_sys::control_socket::{self, Listener, Peer};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A step of the budget, unless the machine has more DRAM than so many steps.
+const LEAST_STEP_BYTES: u64 = 1 << 20;
+/// How long a client may take to say what it wants, and to take the answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Between attempts when the kernel has no memory for another client.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The ledger of this run's tree.
+pub(super) struct Tree {
+    fd: OwnedFd,
+    budget: Budget,
+    /// The name of the socket, while there is one.
+    socket: Option<PathBuf>,
+    peaks: TreePeaks,
+}
+
+/// What the thread that answers has, too.
+#[derive(Clone)]
+struct Budget {
+    ledger: Ledger,
+    /// The limit in steps. What the ledger says any process of the tree may overwrite.
+    limit: Arc<AtomicUsize>,
+    step_bytes: u64,
+}
+
+/// The smallest step by which the largest budget of this machine can be told.
+fn step_bytes() -> u64 {
+    let most_bytes = softswap_sys::memory::dram_bytes();
+    let exact = most_bytes.div_ceil(SHAPE.steps as u64);
+    exact.next_power_of_two().clamp(LEAST_STEP_BYTES, MIN_MEMORY_BYTES)
+}
+
+impl Tree {
+    /// Makes the ledger of so large a budget.
+    pub(super) fn make(memory_bytes: u64) -> Result<Tree, Refusal> {
+        let made = softswap_sys::shared::create(SHAPE.words());
+        let (fd, words) = made.map_err(|error| {
+            let why = plain(&error);
+            Refusal::own(format!("cannot make the page by which processes share a budget: {why}"))
+        })?;
+        let step_bytes = step_bytes();
+        let limit = steps(memory_bytes, step_bytes);
+        let ledger = Ledger::create(words, SHAPE, step_bytes, limit);
+        let budget = Budget { ledger, limit: Arc::new(AtomicUsize::new(limit)), step_bytes };
+        Ok(Tree { fd, budget, socket: None, peaks: TreePeaks::default() })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Takes back what the dead hold, and sees to the limit.
+    pub(super) fn look(&mut self) {
+        if !self.budget.ledger.is_sound() {
+            // Overwritten: each process does with what it has.
+            return;
+        }
+        self.peaks.raise(&self.budget.report());
+        let limit = self.budget.limit.load(Relaxed);
+        if self.budget.ledger.limit() != limit {
+            self.budget.ledger.set_limit(limit);
+        }
+        self.budget.ledger.reap(|who| who.fate());
+    }
+
+    /// Nobody is answered any more; what there was.
+    pub(super) fn end(self) -> TreePeaks {
+        self.socket.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        self.peaks
+    }
+
+    /// Answers from now on, in a thread. Where there can be no socket nobody is answered.
+    pub(super) fn serve(&mut self) {
+        let own = own_uid();
+        let dirs = control_socket::directories(|name| std::env::var_os(name), own);
+        let pid = std::process::id();
+        let listener = dirs.iter().find_map(|dir| Listener::open(dir, own, pid).ok());
+        let Some(listener) = listener.filter(|_| control_socket::is_own_number(own)) else {
+            return;
+        };
+        self.socket = Some(listener.path().to_path_buf());
+        let budget = self.budget.clone();
+        let serve = move || {
+            loop {
+                match listener.accept() {
+                    // Whatever became of it, the next one is served.
+                    Ok(client) => drop(budget.converse(&client)),
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            }
+        };
+        // Without it the socket is refused, and whoever meets it removes it.
+        let _ = std::thread::Builder::new().name("softswap-tree".into()).spawn(serve);
+    }
+}
+
+fn steps(bytes: u64, step_bytes: u64) -> usize {
+    usize::try_from(bytes / step_bytes).unwrap_or(usize::MAX).min(SHAPE.steps)
+}
+
+impl Budget {
+    fn converse(&self, client: &Peer) -> std::io::Result<()> {
+        let mut buffer = [0; MAX_REQUEST_BYTES];
+        let asker = client.credentials()?.uid;
+        let line = client.read_line(&mut buffer, PATIENCE)?;
+        let own = own_uid();
+        let answer = if asker == 0 || asker == own {
+            self.answer(line)
+        } else {
+            protocol::denied(&format!("it belongs to uid {own}, not to uid {asker}"))
+        };
+        client.write_all(answer.as_bytes(), PATIENCE)
+    }
+
+    fn answer(&self, line: &[u8]) -> String {
+        let answered = Request::parse(line).and_then(|request| match request {
+            Request::Stat => Ok(self.report().to_text()),
+            Request::Get(None | Some("memory")) => Ok(self.memory()),
+            Request::Set("memory", text) => self.set(text).map(|()| self.memory()),
+            Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
+                "there is no setting {key:?} of the tree; there is memory, and others of each process"
+            )),
+        });
+        match answered {
+            Ok(body) => format!("ok\n{body}"),
+            Err(why) => protocol::refused(&why),
+        }
+    }
+
+    fn memory(&self) -> String {
+        let bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
+        format!("memory {}M\n", bytes >> 20)
+    }
+
+    fn set(&self, text: &str) -> Result<(), String> {
+        let bytes = parse_size(text).map_err(|why| format!("memory: {why}"))?;
+        if bytes < MIN_MEMORY_BYTES {
+            let least = units::bytes(MIN_MEMORY_BYTES);
+            return Err(format!("memory: {text} is too little: a process needs {least}"));
+        }
+        let limit = steps(bytes.min(softswap_sys::memory::dram_bytes()), self.step_bytes);
+        self.limit.store(limit, Relaxed);
+        self.ledger.set_limit(limit);
+        Ok(())
+    }
+
+    fn report(&self) -> TreeReport {
+        let tenants = self.ledger.tenants();
+        // Any process of the tree may have written that.
+        let most_bytes = softswap_sys::memory::dram_bytes();
+        let processes = tenants.iter().map(|tenant| Process {
+            pid: tenant.identity.pid,
+            name: String::new(),
+            granted_bytes: tenant.steps as u64 * self.step_bytes,
+            used_bytes: tenant.used_bytes.min(most_bytes),
+            used_peak_bytes: tenant.peak_bytes.min(most_bytes),
+        });
+        let limit = self.limit.load(Relaxed);
+        TreeReport::of(limit as u64 * self.step_bytes, processes.collect())
+    }
+}

@@ -1,0 +1,172 @@
+//! The figures of a tree of processes that share one budget, as `softswap run` tells them and
+//! `softswap stat` shows them.
+
+use crate::control_client;
+use crate::units::bytes;
+use serde::Serialize;
+use softswap_engine::door::control_protocol::pairs;
+use std::fmt::Write as _;
+
+/// The tree, so far.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub(crate) struct TreeReport {
+    pub(crate) budget_bytes: u64,
+    /// What all hold together.
+    pub(crate) granted_bytes: u64,
+    /// What all have last said that they use.
+    pub(crate) used_bytes: u64,
+    pub(crate) processes: Vec<Process>,
+}
+
+/// A process of the tree.
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) granted_bytes: u64,
+    /// 0 where it says nothing, as a forked child.
+    pub(crate) used_bytes: u64,
+    pub(crate) used_peak_bytes: u64,
+}
+
+impl TreeReport {
+    /// The largest process first.
+    pub(crate) fn of(budget_bytes: u64, mut processes: Vec<Process>) -> TreeReport {
+        processes.sort_by_key(|process| std::cmp::Reverse(process.granted_bytes));
+        TreeReport {
+            budget_bytes,
+            granted_bytes: processes.iter().map(|process| process.granted_bytes).sum(),
+            used_bytes: processes.iter().map(|process| process.used_bytes).sum(),
+            processes,
+        }
+    }
+
+    /// As an answer over the control socket has it: a line a fact.
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = format!("tree_budget_bytes {}\n", self.budget_bytes);
+        for process in &self.processes {
+            let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes}");
+        }
+        text
+    }
+
+    /// Reads what [`TreeReport::to_text`] wrote; `None` where the answer is a process's.
+    pub(crate) fn parse(body: &str) -> Option<TreeReport> {
+        let (mut budget_bytes, mut processes) = (None, Vec::new());
+        for (name, rest) in pairs(body) {
+            match name {
+                "tree_budget_bytes" => budget_bytes = rest.parse().ok(),
+                "process" => processes.extend(Process::parse(rest)),
+                _ => {}
+            }
+        }
+        Some(TreeReport::of(budget_bytes?, processes))
+    }
+
+    /// For people.
+    pub(crate) fn for_people(&self, pid: u32) -> String {
+        let count = self.processes.len();
+        let mut text = format!("softswap: the tree of `softswap run` (pid {pid})\n");
+        let [budget, granted, used] =
+            [self.budget_bytes, self.granted_bytes, self.used_bytes].map(bytes);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  budget   {budget}: {granted} granted to {count} processes, {used} used"
+        );
+        for process in &self.processes {
+            let Process { pid, name, granted_bytes, used_peak_bytes, .. } = process;
+            let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
+            let _ = writeln!(text, "  {pid:<8} {granted} granted, at most {peak} used: {name}");
+        }
+        text
+    }
+}
+
+/// So many processes are worth a line of the summary.
+const SHOWN: usize = 5;
+
+/// What a tree had while it ran, as far as it was looked at.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct TreePeaks {
+    pub(crate) budget_bytes: u64,
+    /// The most that all used together.
+    pub(crate) used_peak_bytes: u64,
+    /// The most processes at a time.
+    pub(crate) processes_peak: usize,
+    /// Those that used most, the largest first.
+    pub(crate) largest: Vec<Process>,
+}
+
+impl TreePeaks {
+    /// Notes what there is now.
+    pub(crate) fn raise(&mut self, now: &TreeReport) {
+        self.budget_bytes = now.budget_bytes;
+        self.used_peak_bytes = self.used_peak_bytes.max(now.used_bytes);
+        self.processes_peak = self.processes_peak.max(now.processes.len());
+        for process in &now.processes {
+            let known = self.largest.iter().position(|it| it.pid == process.pid);
+            let known = known.map(|at| self.largest.remove(at));
+            let is_named = |it: &Process| !it.name.is_empty();
+            let name = known.filter(is_named).map_or_else(|| name_of(process.pid), |it| it.name);
+            self.largest.push(Process { name, ..process.clone() });
+        }
+        self.largest.sort_by_key(|process| std::cmp::Reverse(process.used_peak_bytes));
+        self.largest.truncate(SHOWN);
+    }
+
+    /// Lines of the summary.
+    pub(crate) fn for_people(&self) -> String {
+        let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
+        let count = self.processes_peak;
+        let mut text = format!(
+            "  tree     {budget}, at most {used} used by up to {count} processes at a time"
+        );
+        for (at, process) in self.largest.iter().enumerate() {
+            let Process { pid, name, used_peak_bytes, .. } = process;
+            let before = if at == 0 { ": " } else { ", " };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{before}{name} ({pid}) {}", bytes(*used_peak_bytes));
+        }
+        text + "\n"
+    }
+}
+
+fn name_of(pid: u32) -> String {
+    control_client::Process::read(pid).map(|it| it.name).unwrap_or_default()
+}
+
+impl Process {
+    fn parse(text: &str) -> Option<Process> {
+        let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut next = || words.next()?;
+        let pid = u32::try_from(next()?).ok()?;
+        let [granted_bytes, used_bytes, used_peak_bytes] = [next()?, next()?, next()?];
+        Some(Process { pid, name: name_of(pid), granted_bytes, used_bytes, used_peak_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let of = |pid, granted_bytes| Process {
+            pid,
+            name: String::new(),
+            granted_bytes,
+            used_bytes: granted_bytes / 2,
+            used_peak_bytes: granted_bytes,
+        };
+        // No numbers of processes.
+        let report =
+            TreeReport::of(9 << 20, vec![of(u32::MAX, 1 << 20), of(u32::MAX - 1, 5 << 20)]);
+        assert_eq!(report.granted_bytes, 6 << 20);
+        assert_eq!(report.processes[0].granted_bytes, 5 << 20);
+        assert_eq!(TreeReport::parse(&report.to_text()), Some(report));
+        assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
+    }
+}

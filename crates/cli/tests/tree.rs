@@ -1,0 +1,219 @@
+//! One budget for all processes of a tree.
+
+mod support;
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use support::cgroup::MemoryGroup;
+use support::control_client::{ask, refused, told, wait_for};
+use support::{LIMIT, Running, compiled, plain, python, softswap};
+use tempfile::TempDir;
+
+const BUDGET: &str = "96M";
+const BUDGET_BYTES: u64 = 96 << 20;
+
+/// A tree of processes under `softswap run`, with a directory for its sockets.
+struct Tree {
+    running: Running,
+    _sockets: TempDir,
+}
+
+impl Tree {
+    fn start<A: AsRef<OsStr>>(mut command: Command, options: &[&str], program: &[A]) -> Tree {
+        let sockets = tempfile::tempdir().unwrap();
+        command.args(["run", "--tree", "--reserve", "0"]).args(options).arg("--").args(program);
+        command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
+        Tree { running: Running::start(&mut command), _sockets: sockets }
+    }
+
+    /// Two programs that each want nearly as much as there is for both.
+    fn of_two_hogs(command: Command, seconds: u32) -> Tree {
+        let hog = compiled("hog");
+        let script = format!(
+            "\"$0\" --mib 90 --seconds {seconds} & \"$0\" --mib 90 --seconds {seconds}; wait"
+        );
+        let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+        Tree::start(command, &["--memory", BUDGET], &program)
+    }
+
+    fn pid(&self) -> String {
+        self.running.id().to_string()
+    }
+
+    fn wait_until_ready(&self, count: usize) {
+        wait_for("ready", || {
+            let said = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
+            (said.matches("ready\n").count() == count).then_some(())
+        });
+    }
+
+    fn stat(&self) -> Option<Value> {
+        let stat: Value =
+            serde_json::from_slice(&ask(&["stat", &self.pid(), "--json"]).stdout).ok()?;
+        Some(stat["tree"].clone()).filter(Value::is_object)
+    }
+}
+
+fn bytes(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name} is missing in {value}"))
+}
+
+fn processes(stat: &Value) -> &Vec<Value> {
+    stat["processes"].as_array().unwrap()
+}
+
+#[test]
+fn two_that_want_more_than_the_budget_stay_within_it() {
+    // Beside the budget: 4 MiB for each process that lives at once, and for the command.
+    let group = MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * 4);
+    let command = match &group {
+        Ok(group) => group.command(softswap()),
+        Err(why) => {
+            eprintln!("without a control group: {why}");
+            Command::new(softswap())
+        }
+    };
+    let mut tree = Tree::of_two_hogs(command, 3);
+    let mut seen = 0;
+    while !tree.running.has_ended() {
+        if let Some(stat) = tree.stat() {
+            assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+            assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
+            seen = seen.max(bytes(&stat, "used_bytes"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("two hogs");
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+    assert!(seen > BUDGET_BYTES / 2, "they had only {seen} bytes");
+    assert!(ended.stderr.contains("  tree     96.0 MiB, at most "), "{}", ended.stderr);
+}
+
+#[test]
+fn a_pipeline_of_five_gives_the_same_answer() {
+    let script = "seq 1 400000 | rev | sort -S 200M | uniq -c | sort -n -S 200M | md5sum";
+    let expected = plain("sh", &["-c", script]);
+    let tree =
+        Tree::start(Command::new(softswap()), &["-q", "--memory", "64M"], &["sh", "-c", script]);
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("a pipeline");
+    assert_eq!(ended.stdout_text(), expected.stdout_text());
+}
+
+#[test]
+fn what_a_process_had_that_is_killed_comes_back() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()), 4);
+    tree.wait_until_ready(2);
+    let stat = tree.stat().unwrap();
+    let all = processes(&stat).len();
+    let hog = processes(&stat).iter().find(|it| it["name"] == "hog").unwrap();
+    let pid = bytes(hog, "pid") as i32;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    wait_for("the other to have what was its", || {
+        let stat = tree.stat()?;
+        let left = processes(&stat);
+        let had_by_one = left.iter().map(|it| bytes(it, "granted_bytes")).max()?;
+        (left.len() == all - 1 && had_by_one > BUDGET_BYTES * 3 / 4).then_some(())
+    });
+    let ended = tree.running.finish(LIMIT);
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
+}
+
+#[test]
+fn a_forked_child_has_a_part_of_its_own() {
+    let script = r"
+import os, sys, time
+block = bytearray(os.urandom(1 << 20)) * 24
+if os.fork() == 0:
+    before = bytes(block)
+    for at in range(0, len(block), 4096): block[at] ^= 255
+    for at in range(0, len(block), 4096): assert block[at] == before[at] ^ 255
+    print('ready', flush=True)
+    time.sleep(2)
+    os._exit(0)
+print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", "128M"], &program);
+    tree.wait_until_ready(1);
+    let stat = tree.stat().unwrap();
+    assert_eq!(processes(&stat).len(), 2, "{stat}");
+    assert!(bytes(&stat, "granted_bytes") <= 128 << 20, "{stat}");
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("fork");
+    assert!(ended.stdout_text().ends_with("child 0\n"), "{}", ended.stdout_text());
+}
+
+#[test]
+fn the_limit_of_the_tree_moves_down_and_up() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()), 6);
+    tree.wait_until_ready(2);
+    let run = tree.pid();
+    for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
+        assert_eq!(told(&["ctl", &run, "set", "memory", limit]), format!("memory = {limit}\n"));
+        wait_for("the tree to keep it", || {
+            let stat = tree.stat()?;
+            assert_eq!(bytes(&stat, "budget_bytes"), bytes_then);
+            let granted = bytes(&stat, "granted_bytes");
+            (granted <= bytes_then && granted > bytes_then * 3 / 4).then_some(())
+        });
+    }
+    assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
+    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too little", "8.0 MiB"]);
+    refused(&["ctl", &run, "set", "codec", "lz4"], 2, &["no setting \"codec\" of the tree"]);
+    let stat = tree.stat().unwrap();
+    let one = bytes(&processes(&stat)[0], "pid").to_string();
+    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares one budget with its tree"]);
+    let ended = tree.running.finish(LIMIT);
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+}
+
+#[test]
+fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()), 4);
+    tree.wait_until_ready(2);
+    let stat = tree.stat().unwrap();
+    let pid = bytes(&processes(&stat)[0], "pid");
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let (_, number) = environment.split_once("SOFTSWAP_RT_LEDGER_FD=").unwrap();
+    let number = number.split('\0').next().unwrap();
+    let place = format!("/proc/{pid}/fd/{number}");
+    let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
+    let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
+    page.write_all_at(&garbage, 0).unwrap();
+    let ended = tree.running.finish(LIMIT);
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
+    // The shell and both programs.
+    assert_eq!(
+        ended.stderr.matches("has been overwritten: process ").count(),
+        3,
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_budget_for_each_process_is_each_processs_own() {
+    let hog = compiled("hog");
+    let program =
+        [hog.as_os_str(), "--mib".as_ref(), "64".as_ref(), "--seconds".as_ref(), "2".as_ref()];
+    let tree =
+        Tree::start(Command::new(softswap()), &["-q", "--memory-per-process", "32M"], &program);
+    tree.wait_until_ready(1);
+    let stat: Value =
+        serde_json::from_slice(&ask(&["stat", &tree.pid(), "--json"]).stdout).unwrap();
+    assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
+    tree.running.finish(LIMIT).expect_success("hog");
+    let mut both = Command::new(softswap());
+    both.args(["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"]);
+    assert_eq!(both.output().unwrap().status.code(), Some(2));
+}

@@ -1,0 +1,388 @@
+//! This process's part of a budget that its tree shares.
+//!
+//! It has a seat at the ledger that `softswap run` has made, and its limit is what it holds
+//! there, in steps. It takes free steps where it finds memory short, in the midst of a fault if
+//! need be. A thread of the engine's does the rest: says what the memory is worth here, gives
+//! steps back that are not used or that others ask for, and asks others where none are free.
+//!
+//! Without that thread (a forked child, a program with filters of its own) a process takes free
+//! steps as well, but gives none: it is not asked either, as far as others are.
+//!
+//! The least that an engine can do with it has in any case, with steps for it or not.
+
+use super::descriptors;
+use crate::base::instance;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::door::engine::memory_limit::LimitRefused;
+use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::ledger::{Identity, Ledger, SHAPE, Seat};
+use softswap_sys::raw::{self, now_ns};
+use softswap_sys::{futex, own_descriptors, shared};
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// What a process begins with, of the whole: a part, and at most so many bytes.
+const FIRST_PART: usize = 16;
+const FIRST_BYTES: usize = 64 << 20;
+/// What it does with where the ledger cannot be used.
+const FIXED_PART: u64 = 8;
+/// So long waits who starts for others to give what it cannot do without.
+const START_PATIENCE_NS: u64 = 300_000_000;
+/// So long waits who asks while it runs.
+const PATIENCE_NS: u64 = 60_000_000;
+/// A limit is lowered by so much at a time: soon enough for who waits.
+const PIECE_BYTES: usize = 8 << 20;
+/// So long may pages take to leave for such a piece.
+const PIECE_NS: u64 = 600_000_000;
+/// Between looks at what is short, and at what is used and worth.
+const LOOK_NS: u64 = 100_000_000;
+const TICK_NS: u64 = 1_000_000_000;
+/// What is kept beside what is used, at least.
+const SLACK_BYTES: usize = 8 << 20;
+/// The most that is taken at once.
+const MOST_BYTES: usize = 256 << 20;
+/// Worth more than others' memory: who cannot give is asked last.
+const PRICELESS: u64 = u64::MAX;
+
+static LEDGER: OnceLock<Ledger> = OnceLock::new();
+/// The seat and whose it is; 0: none.
+static SEAT: AtomicU64 = AtomicU64::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static STEP_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Steps that this process has taken, and the limit that it has at least, in bytes.
+static GRANTED: AtomicUsize = AtomicUsize::new(0);
+static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Whether somebody changes what is granted.
+static IS_CHANGING: AtomicBool = AtomicBool::new(false);
+/// Whether it goes without the ledger from now on, and has not said so.
+static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
+/// What the ledger's count of freed steps was when none was free, and one.
+static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
+
+fn seat() -> Option<Seat> {
+    let word = SEAT.load(Acquire);
+    if word == 0 {
+        return None;
+    }
+    LEDGER.get()?.seat_by(word, OWNER.load(Relaxed))
+}
+
+/// Whether this process shares its tree's budget.
+pub(crate) fn is_shared() -> bool {
+    SEAT.load(Relaxed) != 0
+}
+
+fn step_bytes() -> usize {
+    STEP_BYTES.load(Relaxed)
+}
+
+/// What so many steps allow, in bytes.
+fn limit_of(steps: usize) -> usize {
+    (steps * step_bytes()).max(LEAST_BYTES.load(Relaxed))
+}
+
+fn steps_for(bytes: usize) -> usize {
+    bytes.div_ceil(step_bytes())
+}
+
+/// What is granted changes by nobody else meanwhile.
+struct Alone;
+
+impl Alone {
+    /// At once, or not.
+    fn try_be() -> Option<Alone> {
+        (!IS_CHANGING.swap(true, AcqRel)).then_some(Alone)
+    }
+
+    fn be() -> Alone {
+        let mut turns = 0;
+        loop {
+            match Alone::try_be() {
+                Some(alone) => return alone,
+                None => futex::relax(&mut turns),
+            }
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        IS_CHANGING.store(false, Release);
+    }
+}
+
+/// The words of the ledger, where there is one that can be used.
+fn open(number: i32) -> Option<Ledger> {
+    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let ledger = Ledger::open(shared::open(fd, SHAPE.words()).ok()?, SHAPE)?;
+    let step_bytes = usize::try_from(ledger.step_bytes()).ok()?;
+    let is_plausible = step_bytes.is_power_of_two() && step_bytes <= MIN_MEMORY_BYTES as usize;
+    is_plausible.then(|| {
+        // What this process becomes by exec goes on with it, and so does what it starts.
+        own_descriptors::keep(number);
+        STEP_BYTES.store(step_bytes, Relaxed);
+        *LEDGER.get_or_init(|| ledger)
+    })
+}
+
+/// Takes a seat for this process: what it may begin with, in bytes; `None` where its budget is
+/// its own.
+pub(crate) fn join(config: &Config) -> Option<u64> {
+    let number = config.ledger_fd?;
+    let seat = open(number).and_then(|ledger| ledger.take_seat(Identity::own()?));
+    let Some(seat) = seat else {
+        let share = (config.memory_bytes / FIXED_PART).max(MIN_MEMORY_BYTES);
+        say_fixed(share as usize, "cannot be used");
+        return Some(share);
+    };
+    let least = MIN_MEMORY_BYTES as usize;
+    LEAST_BYTES.store(least, Relaxed);
+    // After exec it has what it had before.
+    let had = seat.held() + seat.beyond();
+    let whole_bytes = seat.ledger().limit() * step_bytes();
+    let wanted = steps_for((whole_bytes / FIRST_PART).clamp(least, FIRST_BYTES));
+    let mut granted = had + seat.take(wanted.saturating_sub(had));
+    let needed = steps_for(least);
+    if granted < needed {
+        seat.ledger().reap(|who| who.fate());
+        granted += seat.obtain(needed - granted, START_PATIENCE_NS);
+    }
+    take_place(&seat, granted);
+    Some(limit_of(granted) as u64)
+}
+
+fn take_place(seat: &Seat, granted: usize) {
+    GRANTED.store(granted, Relaxed);
+    NONE_SINCE.store(0, Relaxed);
+    OWNER.store(raw::current_process(), Relaxed);
+    SEAT.store(seat.to_word(), Release);
+    // Until a thread can answer.
+    seat.publish(PRICELESS, 0);
+}
+
+/// In a forked child: a seat of its own, with what is free. What it inherits is its parent's,
+/// but for what the engine itself has.
+pub(super) fn become_child(engine: &Engine) {
+    if SEAT.swap(0, AcqRel) == 0 {
+        return;
+    }
+    IS_CHANGING.store(false, Relaxed);
+    // Where nothing is told of processes it goes on with what it had by its parent.
+    let Some(me) = Identity::own() else { return };
+    let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
+    let needed = engine.used_bytes() + MIN_MEMORY_BYTES as usize;
+    LEAST_BYTES.store(needed, Relaxed);
+    take_place(&seat, seat.take(steps_for(needed)));
+    engine.begin_share(limit_of(GRANTED.load(Relaxed)));
+}
+
+/// Takes free steps, if there are, and raises the limit by them. In a fault: waits for nothing.
+pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
+    let (Some(seat), Some(_alone)) = (seat(), Alone::try_be()) else { return false };
+    let seen = seat.ledger().freed().wrapping_add(1);
+    if NONE_SINCE.load(Relaxed) == seen || !seat.is_sound() {
+        return false;
+    }
+    let before = GRANTED.load(Relaxed);
+    let most = (MOST_BYTES / step_bytes()).max(1);
+    let wanted = (before / 4).clamp(2, most);
+    let got = seat.take(wanted);
+    if got < wanted {
+        NONE_SINCE.store(seen, Relaxed);
+    }
+    GRANTED.store(before + got, Relaxed);
+    // Those it had in any case are no more.
+    let limit = limit_of(before + got);
+    let is_more = limit > limit_of(before);
+    if is_more {
+        raise(limit);
+    }
+    is_more
+}
+
+/// What the thread does, for as long as it is to go on.
+pub(super) fn attend(goes_on: fn() -> bool) {
+    let Some(engine) = instance::engine() else { return };
+    if seat().is_none() || !descriptors::leave_table() {
+        return;
+    }
+    let mut work = Work::default();
+    while goes_on()
+        && let Some(seat) = seat()
+    {
+        let bell = seat.bell();
+        if !is_kept(&seat) {
+            fall_back();
+            engine.wake_background();
+            return;
+        }
+        let is_short = work.turn(engine, &seat);
+        seat.await_bell(bell, if is_short { LOOK_NS } else { TICK_NS / 2 });
+    }
+    if let Some(seat) = seat() {
+        seat.publish(PRICELESS, engine.used_bytes() as u64);
+    }
+}
+
+/// Whether the ledger says of this process what it says itself.
+fn is_kept(seat: &Seat) -> bool {
+    let _alone = Alone::be();
+    seat.is_sound() && seat.held() + seat.beyond() == GRANTED.load(Relaxed)
+}
+
+/// The ledger has been written to by somebody else: what was granted is kept, for good.
+fn fall_back() {
+    SEAT.store(0, Release);
+    HAS_FALLEN_BACK.store(true, Release);
+}
+
+/// Says once that the share is fixed. This thread cannot: standard error is the program's, in
+/// whose table of descriptors it is not.
+pub(super) fn tell() {
+    if HAS_FALLEN_BACK.load(Relaxed) && HAS_FALLEN_BACK.swap(false, AcqRel) {
+        say_fixed(limit_of(GRANTED.load(Relaxed)), "has been overwritten");
+    }
+}
+
+fn say_fixed(bytes: usize, why: &str) {
+    raw::write_stderr(
+        format!(
+            "softswap: the page by which processes share a budget {why}: process {} does with a \
+             fixed share of {} MiB\n",
+            raw::current_process(),
+            bytes >> 20
+        )
+        .as_bytes(),
+    );
+}
+
+/// What the thread knows from turn to turn.
+#[derive(Default)]
+struct Work {
+    ticked_at_ns: u64,
+    spared_ns: u64,
+    worth: u64,
+    pages_out: u64,
+}
+
+impl Work {
+    /// Whether memory is short here.
+    fn turn(&mut self, engine: &Engine, seat: &Seat) -> bool {
+        move_within(seat);
+        let beyond = seat.beyond();
+        if beyond > 0 {
+            lower(engine, seat, GRANTED.load(Relaxed).saturating_sub(beyond));
+        }
+        if let Some(keep) = seat.asked() {
+            lower(engine, seat, keep + seat.beyond());
+            seat.answered(keep);
+        }
+        self.tell(engine, seat);
+        // Not what leaves only because it was just given away.
+        let pages_out = engine.stats().get(Counter::PagesOut);
+        let is_short = engine.is_short_of_memory() || pages_out != self.pages_out;
+        self.pages_out = pages_out;
+        if is_short {
+            ask(engine, seat);
+        }
+        is_short
+    }
+
+    /// Says what memory is worth here, once a second, and gives back what is not used.
+    fn tell(&mut self, engine: &Engine, seat: &Seat) {
+        let now = now_ns();
+        let passed_ns = now.saturating_sub(self.ticked_at_ns);
+        if passed_ns >= TICK_NS {
+            let spared_ns = engine.spared_by_a_mib_ns();
+            if self.ticked_at_ns > 0 {
+                let rise = spared_ns.saturating_sub(self.spared_ns);
+                let in_a_second = u128::from(rise) * u128::from(TICK_NS) / u128::from(passed_ns);
+                self.worth = in_a_second as u64;
+                give_back_unused(engine, seat);
+            }
+            (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
+        }
+        seat.publish(self.worth.min(PRICELESS - 1), engine.used_bytes() as u64);
+    }
+}
+
+/// Moves steps beyond a limit that was lowered to free ones within it.
+fn move_within(seat: &Seat) {
+    if seat.beyond() == 0 {
+        return;
+    }
+    let _alone = Alone::be();
+    let moved = seat.take(seat.beyond());
+    // Those beyond the limit go first.
+    let given = seat.give(moved);
+    GRANTED.store((GRANTED.load(Relaxed) + moved).saturating_sub(given), Relaxed);
+}
+
+fn give_back_unused(engine: &Engine, seat: &Seat) {
+    let used_bytes = engine.used_bytes();
+    let kept_bytes = used_bytes + SLACK_BYTES.max(used_bytes / 4);
+    let keep = steps_for(kept_bytes.max(MIN_MEMORY_BYTES as usize));
+    // Not for a little.
+    if GRANTED.load(Relaxed) > keep + keep / 8 {
+        lower(engine, seat, keep);
+    }
+}
+
+/// Asks others for more, where none is free and theirs is worth less.
+fn ask(engine: &Engine, seat: &Seat) {
+    let ledger = seat.ledger();
+    ledger.reap(|who| who.fate());
+    let granted = GRANTED.load(Relaxed);
+    let owed = ledger.floor().saturating_sub(granted);
+    let most = (MOST_BYTES / 4 / step_bytes()).max(1);
+    let got = seat.obtain((granted / 8).max(owed).clamp(1, most), PATIENCE_NS);
+    if got > 0 {
+        let _alone = Alone::be();
+        let granted = GRANTED.load(Relaxed) + got;
+        GRANTED.store(granted, Relaxed);
+        // Refused only where there is no address space: then it does with the tables it has.
+        let _ = engine.set_memory_limit(limit_of(granted) as u64);
+    }
+}
+
+/// Does with `keep` steps, or as few as it can, and gives the others back, piece by piece.
+fn lower(engine: &Engine, seat: &Seat, keep: usize) {
+    let _alone = Alone::be();
+    let mut keep = keep;
+    loop {
+        let granted = GRANTED.load(Relaxed);
+        if granted <= keep {
+            return;
+        }
+        let next = keep.max(granted.saturating_sub((PIECE_BYTES / step_bytes()).max(1)));
+        match engine.set_memory_limit(limit_of(next) as u64) {
+            Ok(()) if is_reached(engine, limit_of(next)) => {
+                GRANTED.store(next, Relaxed);
+                seat.give(granted - next);
+            }
+            Err(
+                LimitRefused::TooSmall { least_bytes, .. }
+                | LimitRefused::Locked { least_bytes, .. },
+            ) if steps_for(least_bytes as usize) > keep => keep = steps_for(least_bytes as usize),
+            // Pages have no place to go.
+            _ => {
+                let _ = engine.set_memory_limit(limit_of(granted) as u64);
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until a lower limit holds, or is given up.
+fn is_reached(engine: &Engine, bytes: usize) -> bool {
+    const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
+    let until_ns = now_ns() + PIECE_NS;
+    while !engine.keeps_limit(bytes) && now_ns() < until_ns {
+        std::thread::sleep(MOMENT);
+    }
+    engine.keeps_limit(bytes)
+}
