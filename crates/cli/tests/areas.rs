@@ -135,6 +135,29 @@ fn a_named_area_serves_one_process_and_what_it_starts_does_without() {
 }
 
 #[test]
+fn a_forked_child_without_a_directory_is_stopped_when_it_outgrows_dram_and_told_why() {
+    let [named] = dirs();
+    let file = swap_file(&named, 128);
+    let option = format!("--swap={}", file.display());
+    let case = ["--mib", "60", "--only", "fork-both-write"];
+    let ended = Swapped::within("16M").option(option).run(compiled("spawn"), &case).ended;
+    ended.expect_ok("a parent whose child is stopped");
+    assert!(ended.stdout_text().contains("both write: the child was stopped"), "{}", ended.stderr);
+    let why = "a forked child cannot write to the swap area of its parent; give";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+}
+
+#[test]
+fn a_forked_child_goes_on_in_the_next_directory() {
+    let [small, large] = dirs();
+    Swapped::within("16M")
+        .option("--reserve=0")
+        .option(swap(&small, ":32M,pri=9"))
+        .option(swap(&large, ",pri=1"))
+        .run_ok("children", &["--mib", "24", "--pressure", "40", "--require-out"]);
+}
+
+#[test]
 fn two_programs_cannot_have_the_same_swap_file() {
     let [named] = dirs();
     let file = swap_file(&named, 64);

@@ -9,8 +9,8 @@
 //! generation are the nonce. A slot's generation rises each time the slot is
 //! handed out, one that cannot rise any more takes the slot out of service, and
 //! whoever has a slot seals one page for it; so no nonce is used twice. The key
-//! is made at the start and is in this process, and its forks, only: they read
-//! with it, and never seal.
+//! is that of an area, and is in the process that opened this, and its forks, only:
+//! they read with it, and never seal.
 
 use crc32fast::Hasher;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
@@ -66,6 +66,13 @@ pub enum Seal {
 pub struct Sealer {
     /// Without one, pages get a checksum only.
     key: Option<Secret<LessSafeKey>>,
+}
+
+impl std::fmt::Debug for Sealer {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sealer").field("encrypts", &self.encrypts()).finish_non_exhaustive()
+    }
 }
 
 impl Sealer {

@@ -152,4 +152,10 @@ pub enum NoSlot {
          by exec, or raise --memory"
     )]
     ForkedChild,
+    /// The area belongs to the parent, and there is no other.
+    #[error(
+        "a forked child cannot write to the swap area of its parent, and cannot have one of its \
+         own ({0}); name a directory where it can with --swap, or raise --memory"
+    )]
+    NoOwnArea(String),
 }

@@ -4,13 +4,13 @@
 use crate::base::page::Place;
 use crate::base::stats::{Counter, Stats};
 use crate::codec::Workspaces;
-use crate::codec::seal::Sealer;
 use crate::core::errors::die;
 use crate::store::bounce;
 use crate::store::pool::{Handle, Pool};
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::Areas;
+use crate::store::swap::ChildAreas;
 use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use std::sync::Arc;
@@ -28,18 +28,19 @@ pub(crate) struct Stores {
     pub(crate) read_ahead_pages: ReadAheadPages,
     /// I/O buffers.
     pub(crate) bounce: bounce::Pools,
-    /// What seals pages that leave DRAM.
-    pub(crate) sealer: Sealer,
     /// What the codecs have taken beside their scratch.
     pub(crate) workspaces: Arc<Workspaces>,
-    /// Whether the swap areas may be written; a forked child only reads them.
+    /// Areas that a forked child may open.
+    pub(crate) child_areas: ChildAreas,
+    /// Whether pages may be written: not in a forked child that has no area of its own
+    /// and can open none.
     pub(crate) may_write: AtomicBool,
     /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }
 
 impl Stores {
-    /// Whether this process may write to the swap areas; a forked child only reads them.
+    /// Whether this process may write pages: a forked child does so to areas of its own.
     #[must_use]
     pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
@@ -47,11 +48,11 @@ impl Stores {
 
     /// Seals a page, in place, for a slot that was handed out for it: once.
     pub(crate) fn seal(&self, slot: u64, page: &mut [u8]) {
-        if !self.may_write() {
+        if self.areas.is_inherited(slot) {
             // The parent seals with the same key, for the same slots.
-            die(self.stats, "a forked child was about to seal a page");
+            die(self.stats, "a forked child was about to seal a page for its parent's area");
         }
-        match self.sealer.seal(slot, self.areas.generation(slot), page) {
+        match self.areas.sealer(slot).seal(slot, self.areas.generation(slot), page) {
             Some(seal) => self.areas.set_seal(slot, seal),
             None => die(self.stats, "a page cannot be encrypted"),
         }
@@ -62,7 +63,7 @@ impl Stores {
     #[must_use]
     pub(crate) fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
         let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
-        self.sealer.open(slot, generation, page, seal)
+        self.areas.sealer(slot).open(slot, generation, page, seal)
     }
 
     /// Takes what has left for a slot lately, if it is on the standby list.

@@ -18,17 +18,18 @@ use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::Pool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
-use crate::store::swap::{Area, AreaError, Areas, Backing};
+use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Directory};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
 use std::cell::OnceCell;
+use std::cmp::Reverse;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 /// What timers are taken to overshoot by where that is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
@@ -120,7 +121,8 @@ pub(crate) fn build(
         Some(occupied) => Window::adopt(frames, config.avoid_move, occupied)?,
     };
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let core = assemble(config, stats, (window, areas, bounce), &contexts)?;
+    let child_areas = child_areas(config, cpus, pressure, &window);
+    let core = assemble(config, stats, (window, areas, bounce, child_areas), &contexts)?;
     let needed = core.least_bytes();
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
@@ -164,7 +166,7 @@ fn open_areas(
     storage: Vec<Backing>,
     (cpus, pressure): (usize, &Arc<Pressure>),
     stats: Stats,
-) -> Result<Areas, AreaError> {
+) -> Result<Areas, StartError> {
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
@@ -178,13 +180,44 @@ fn open_areas(
         let pressure = Arc::clone(pressure);
         Polling::new(mode, cpus, pressure, overshoot_ns, stats)
     };
-    Areas::new(storage, cpus, polling)
+    let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
+    Ok(Areas::new(storage, cpus, polling, sealer)?)
+}
+
+/// How forked children open areas: in the same directories, in the same order.
+fn child_areas(
+    config: &Config,
+    cpus: usize,
+    pressure: Arc<Pressure>,
+    window: &Window,
+) -> ChildAreas {
+    let mut specs: Vec<_> = config.areas.iter().filter(|spec| spec.path.is_dir()).collect();
+    // Those without a priority come last, as they were given.
+    specs.sort_by_key(|spec| Reverse(spec.priority));
+    let directories = specs.into_iter().map(|spec| Directory {
+        // The program may go elsewhere.
+        path: std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
+        limit_bytes: spec.limit_bytes,
+        discard: spec.discard,
+        poll: spec.poll.unwrap_or(config.poll),
+    });
+    ChildAreas {
+        directories: directories.collect(),
+        reserve_bytes: config.reserve_bytes,
+        cpus,
+        pressure,
+        overshoot_ns: ASSUMED_OVERSHOOT_NS,
+        encrypt: config.encrypt,
+        managed: window.base()..window.base() + window.pages() * PAGE_SIZE,
+        may_open: AtomicBool::new(true),
+        state: Mutex::default(),
+    }
 }
 
 fn assemble(
     config: &Config,
     stats: Stats,
-    (window, areas, bounce): (Window, Areas, Pools),
+    (window, areas, bounce, child_areas): (Window, Areas, Pools, ChildAreas),
     contexts: &Contexts,
 ) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
@@ -199,7 +232,6 @@ fn assemble(
     let bounds = pool_bounds(memory, fixed);
     let partition = Partition::new(is_auto, bounds, memory, usable_processors());
     partition.set(config.pool, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
-    let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
     let policies = Policies::new(
         window.pages(),
         memory,
@@ -213,7 +245,7 @@ fn assemble(
         standby: Standby::new(memory / PAGE_SIZE),
         read_ahead_pages,
         bounce,
-        sealer,
+        child_areas,
         workspaces: contexts.workspaces(),
         may_write: AtomicBool::new(true),
         stats,
@@ -239,8 +271,11 @@ fn publish_facts(core: &Core) {
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
     stats.set(Counter::UsesMove, u64::from(core.memory.window.uses_move()));
-    stats.set(Counter::Encrypts, u64::from(core.stores.sealer.encrypts()));
-    stats.set(Counter::KeyUnlocked, u64::from(core.stores.sealer.is_key_unlocked()));
+    stats.set(Counter::Encrypts, u64::from(core.stores.areas.sealers().any(Sealer::encrypts)));
+    stats.set(
+        Counter::KeyUnlocked,
+        u64::from(core.stores.areas.sealers().any(Sealer::is_key_unlocked)),
+    );
     stats.set(Counter::Version, STATS_VERSION);
 }
 

@@ -6,6 +6,7 @@ use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Stats;
 use crate::codec::Selector;
+use crate::codec::seal::Sealer;
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::core::recorder::Recorder;
@@ -468,17 +469,23 @@ impl Engine {
     pub fn make_do(&self, body: impl FnOnce()) {
         let at_rest = self.rest();
         body();
+        self.core.stores.child_areas.forbid();
         // It takes a call that reads a process's memory by its number.
         self.core.memory.pinners.stop();
         drop(at_rest);
         self.end_fork();
     }
 
-    /// Whether a child that is forked now has pages in slots of this process's: a
-    /// process that is one itself has none of its own.
+    /// Whether a child that is forked now has pages in slots of this process's own.
     #[must_use]
     pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
-        self.core.stores.may_write() && self.core.stores.areas.used_slots() > 0
+        self.core.stores.areas.own_used_slots() > 0
+    }
+
+    /// Whether background reclaim runs here: not in a forked child.
+    #[must_use]
+    pub fn has_background(&self) -> bool {
+        self.core.background.is_running()
     }
 
     /// In the parent after fork. Where the child reads slots, those that exist now
@@ -511,8 +518,8 @@ impl Engine {
     }
 
     /// In a forked child: makes the engine the child's own. The child reads
-    /// its parent's slots but cannot write any, so its pages stay in DRAM or
-    /// in the pool, within the budget.
+    /// its parent's slots and writes to areas that it opens when it needs them;
+    /// where it cannot, its pages stay in DRAM or in the pool, within the budget.
     ///
     /// # Errors
     /// When userfaultfd cannot be opened again; the child must be stopped.
@@ -521,13 +528,17 @@ impl Engine {
         self.core.memory.window.reopen_after_fork(&managed)?;
         self.core.memory.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.core.stats.words())?;
-        self.core.stores.sealer.lock_again();
+        self.core.stores.areas.sealers().for_each(Sealer::lock_again);
         self.contexts.give_up_rings(&mut at_rest.contexts);
         swap_cache::forget_all(&self.core);
         self.core.memory.budget.inherit();
-        self.core.stores.may_write.store(false, Relaxed);
+        self.core.stores.areas.inherit();
+        let may_write = self.core.stores.child_areas.begin(&self.core.stores.areas);
+        self.core.stores.may_write.store(may_write, Relaxed);
         mapping::leave_to_parent(&self.core, &mut at_rest.layout)?;
-        self.core.widen_pool();
+        if !may_write {
+            self.core.widen_pool();
+        }
         self.core.memory.pinners.stop();
         self.core.policies.readahead.serve(false);
         self.core.background.stop();

@@ -98,10 +98,11 @@ fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
     match copy {
         // What the pool may take is offered to it; in a forked child the pool is for what
         // has no other place.
-        StoredCopy::Slot(_) => {
+        StoredCopy::Slot(copy) => {
             is_in_slot(&core.stores, claim)
                 && (core.bypasses_pool(page)
                     || !core.stores.may_write()
+                    || core.stores.areas.is_inherited(copy.slot())
                     || !core.policies.stored_copies.may_be_packed())
         }
         // What is in DRAM is the better one if the pool's is damaged.

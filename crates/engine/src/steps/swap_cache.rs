@@ -52,6 +52,12 @@ pub(crate) fn stays(
         return Stays::Copy;
     }
     let is_room = match place {
+        // Nobody else gets it.
+        Place::Slot { slot, .. } | Place::Packed { slot, .. }
+            if core.stores.areas.is_inherited(slot) =>
+        {
+            return Stays::Copy;
+        }
         Place::Slot { slot, .. } | Place::Packed { slot, .. } => core.stores.areas.has_spare(slot),
         Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,

@@ -9,9 +9,10 @@ use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::admission::Admission;
 use crate::store::io::IoError;
-use crate::store::swap::SlotBatch;
+use crate::store::swap::{Opened, SlotBatch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Which pages of a batch were written.
 #[derive(Clone, Copy, Default)]
@@ -40,9 +41,34 @@ const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 /// When there is none, or the area is not this process's to write to.
 pub(crate) fn allocate(stores: &Stores, want: usize) -> Result<SlotBatch, NoSlot> {
     if !stores.may_write() {
-        return Err(NoSlot::ForkedChild);
+        return Err(no_area(stores));
     }
-    Ok(stores.areas.alloc_batch(current_cpu(), want)?)
+    loop {
+        let seen = stores.areas.count();
+        let full = match stores.areas.alloc_batch(current_cpu(), want) {
+            Ok(batch) => return Ok(batch),
+            Err(full) => full,
+        };
+        if !stores.areas.has_inherited() {
+            return Err(full.into());
+        }
+        // A forked child opens areas of its own when it needs them.
+        match stores.child_areas.open(&stores.areas, seen, stores.stats) {
+            Opened::Yes => {}
+            Opened::No if !stores.areas.has_own() => {
+                stores.may_write.store(false, Relaxed);
+                return Err(no_area(stores));
+            }
+            Opened::No | Opened::NotHere => return Err(full.into()),
+        }
+    }
+}
+
+fn no_area(stores: &Stores) -> NoSlot {
+    match stores.child_areas.refusal() {
+        Some(why) => NoSlot::NoOwnArea(why),
+        None => NoSlot::ForkedChild,
+    }
 }
 
 /// Seals copies in place and writes them to `slots`, at once. Where that fails

@@ -4,8 +4,8 @@
 //! is out would read as zeroes there, silently. So the engine is brought to
 //! rest before, and in the child userfaultfd is opened again before any of the
 //! program's code runs. The child reads its parent's swap area, whose slots
-//! the parent keeps until the child is gone or has called exec ([`forked_children`]); it
-//! has no area of its own yet, so what it changes stays in DRAM or in the pool.
+//! the parent keeps until the child is gone or has called exec ([`forked_children`]). What it
+//! changes goes to areas that it opens itself when it needs them; so do its children.
 //!
 //! Fork opens no descriptor in the parent and changes no limit: other threads of
 //! the program's run on, and start programs meanwhile.
@@ -121,7 +121,7 @@ pub(super) extern "C" fn prepare() {
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
     let mut children = forked_children::lock();
-    if exemption::is_in_force() {
+    if exemption::is_in_force() || !engine.has_background() {
         // No thread does it now and then.
         children.reap(engine);
     }

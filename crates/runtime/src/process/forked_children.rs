@@ -8,8 +8,8 @@
 //! one's, and both are there until the last of them is gone. Where there is none
 //! at all, slots are kept for good: too long is no harm to the data.
 //!
-//! A child has no slots of its own, so it counts none of its children: what those
-//! read is its parent's, and so is what they inherit.
+//! A child counts those of its children that read slots of its own. What these read of
+//! its parent's the parent sees by what they have inherited of the parent.
 
 use softswap_engine::door::engine::Engine;
 use softswap_sys::attach_count::AttachCount;

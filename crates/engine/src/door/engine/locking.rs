@@ -3,6 +3,7 @@
 
 use super::Engine;
 use crate::base::page::PageNo;
+use crate::codec::seal::Sealer;
 use crate::walks::mapping;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -70,7 +71,7 @@ impl Engine {
     /// After the kernel has unlocked all that the process had locked: what the
     /// engine itself keeps out of the kernel's swap is locked again.
     pub fn all_was_unlocked(&self) {
-        self.core.stores.sealer.lock_again();
+        self.core.stores.areas.sealers().for_each(Sealer::lock_again);
     }
 
     /// Whether some page of a range is locked.

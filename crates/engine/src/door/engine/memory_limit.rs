@@ -52,7 +52,7 @@ pub enum LimitRefused {
         least_bytes: u64,
     },
     /// A forked child has nowhere to put what is over a smaller limit.
-    #[error("a forked child cannot write to swap: its limit can only be raised")]
+    #[error("a forked child has no thread that makes room: its limit can only be raised")]
     ForkedChild,
     /// No memory for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
@@ -89,7 +89,7 @@ impl Engine {
 
     fn may_lower(&self, bytes: usize, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
-        if !core.stores.may_write() {
+        if core.stores.areas.has_inherited() {
             return Err(LimitRefused::ForkedChild);
         }
         // What calls hold they soon let go of: it may be more than a share for a while.

@@ -6,16 +6,19 @@
 //! number has its area in the upper bits, so that everything that knows slots
 //! need not know areas.
 
+mod own;
+
 use super::area::{Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run};
 use super::batch::SlotBatch;
 use super::discard::Discard;
-use crate::codec::seal::Seal;
+use crate::codec::seal::{Seal, Sealer};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, Facts, IoError, Lane};
 use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
 /// What page entries have room for.
@@ -84,7 +87,7 @@ impl Backing {
     fn into_area(
         self,
         cpus: usize,
-        polling: &impl Fn(Option<Mode>) -> Polling,
+        polling: impl FnOnce(Option<Mode>) -> Polling,
     ) -> Result<Area, AreaError> {
         let polling = polling(self.poll);
         let config = AreaConfig { cpus, discard: self.discard, ..AreaConfig::default() };
@@ -107,22 +110,39 @@ struct Equals {
 
 /// A channel to each area, for one owner at a time.
 #[derive(Debug)]
-pub(crate) struct Lanes(Box<[Lane]>);
+pub(crate) struct Lanes {
+    list: Box<[Lane]>,
+    /// To those that were added later.
+    plain: Lane,
+}
 
 impl Lanes {
     /// In a forked child: no ring may be used that the parent uses too. They
     /// are not dropped: their completions are the parent's.
     pub(crate) fn give_up_rings(&mut self) {
-        for lane in &mut self.0 {
+        for lane in &mut self.list {
             std::mem::forget(std::mem::replace(lane, Lane::Plain));
         }
     }
 }
 
+/// An area, and what seals its pages.
+#[derive(Debug)]
+struct Entry {
+    area: Area,
+    sealer: Arc<Sealer>,
+}
+
 /// The swap areas.
 #[derive(Debug)]
 pub(crate) struct Areas {
-    list: Box<[Area]>,
+    /// [`MAX_AREAS`], of which the first `count` are there.
+    list: Box<[OnceLock<Entry>]>,
+    count: AtomicUsize,
+    /// Those before it are a parent's.
+    first_own: AtomicUsize,
+    /// Freezes that have not ended.
+    freezes: Mutex<u32>,
     /// The highest priority first.
     order: Box<[Equals]>,
     /// So many areas, from the first on, are reached through rings.
@@ -131,7 +151,7 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// Makes areas of what there is, at least one and at most [`MAX_AREAS`],
-    /// each with statistics from `polling`.
+    /// each with statistics from `polling`. `sealer` seals the pages of all.
     ///
     /// # Errors
     /// Those of the first area that cannot be made.
@@ -139,12 +159,13 @@ impl Areas {
         storage: Vec<Backing>,
         cpus: usize,
         polling: impl Fn(Option<Mode>) -> Polling,
+        sealer: Sealer,
     ) -> Result<Areas, AreaError> {
         if storage.is_empty() || storage.len() > MAX_AREAS {
             return Err(AreaError::Count { areas: storage.len(), most: MAX_AREAS });
         }
         let priorities: Vec<_> = storage.iter().map(|storage| storage.priority).collect();
-        let list: Result<Box<[Area]>, _> =
+        let made: Result<Vec<Area>, _> =
             storage.into_iter().map(|storage| storage.into_area(cpus, &polling)).collect();
         let equals = |priority| Equals {
             members: (0..priorities.len()).filter(|at| priorities[*at] == priority).collect(),
@@ -154,8 +175,19 @@ impl Areas {
         distinct.sort_unstable_by_key(|priority| Reverse(*priority));
         distinct.dedup();
         let order = distinct.into_iter().map(equals).collect();
-        let list = list?;
-        Ok(Areas { with_rings: list.len(), list, order })
+        let made = made?;
+        let count = made.len();
+        let sealer = Arc::new(sealer);
+        let made = made.into_iter().map(|area| Entry { area, sealer: Arc::clone(&sealer) });
+        let later = std::iter::repeat_with(OnceLock::new).take(MAX_AREAS - count);
+        Ok(Areas {
+            list: made.map(OnceLock::from).chain(later).collect(),
+            count: AtomicUsize::new(count),
+            first_own: AtomicUsize::new(0),
+            freezes: Mutex::new(0),
+            order,
+            with_rings: count,
+        })
     }
 
     /// Leaves rings out for the areas for which `most` descriptors would not do;
@@ -163,12 +195,12 @@ impl Areas {
     /// opened.
     #[must_use]
     pub(crate) fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
-        let rings = self.list.iter().map(rings_of).scan(0, |sum, rings| {
+        let rings = self.iter().map(rings_of).scan(0, |sum, rings| {
             *sum += rings * contexts;
             Some(*sum)
         });
         self.with_rings = rings.take_while(|sum| *sum <= most).count();
-        if self.with_rings == 0 && rings_of(&self.list[0]) * contexts <= 2 * most {
+        if self.with_rings == 0 && rings_of(self.area(0)) * contexts <= 2 * most {
             self.with_rings = 1;
         }
         self
@@ -177,17 +209,18 @@ impl Areas {
     /// Rings that lanes to all areas have.
     #[must_use]
     pub(crate) fn rings(&self) -> usize {
-        self.list[..self.with_rings].iter().map(rings_of).sum()
+        self.iter().take(self.with_rings).map(rings_of).sum()
     }
 
     /// Each of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Area> {
-        self.list.iter()
+        self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
 
     /// Says where most buffers will lie, before lanes are opened.
     pub(crate) fn expect_buffers(&mut self, range: StaticRange) {
-        for (index, area) in self.list.iter_mut().enumerate() {
+        let entries = self.list.iter_mut().filter_map(OnceLock::get_mut);
+        for (index, Entry { area, .. }) in entries.enumerate() {
             area.expect_buffers((index < self.with_rings).then_some(range));
         }
     }
@@ -195,18 +228,20 @@ impl Areas {
     /// Opens a channel to each.
     #[must_use]
     pub(crate) fn open_lanes(&self) -> Lanes {
-        let (with_rings, without) = self.list.split_at(self.with_rings);
-        let plain = without.iter().map(|_| Lane::Plain);
-        Lanes(with_rings.iter().map(Area::open_lane).chain(plain).collect())
+        let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
+            true => area.open_lane(),
+            false => Lane::Plain,
+        };
+        Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
     /// How the devices are reached: what holds for all of them, and device
     /// polling if it holds for one.
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
-        let facts = || self.list.iter().map(Area::facts);
+        let facts = || self.iter().map(Area::facts);
         Facts {
-            io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.list.len(),
+            io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.count(),
             direct: facts().all(|facts| facts.direct),
             device_polling: facts().any(|facts| facts.device_polling),
             fixed_buffers: facts().all(|facts| facts.fixed_buffers),
@@ -215,7 +250,7 @@ impl Areas {
 
     /// How reads of single pages are waited for, area by area.
     pub(crate) fn knobs(&self) -> impl Iterator<Item = &Knobs> {
-        self.list.iter().map(|area| area.polling().knobs())
+        self.iter().map(|area| area.polling().knobs())
     }
 
     /// Takes up to `want` adjacent slots from the best area that has any.
@@ -225,7 +260,7 @@ impl Areas {
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Those that failed come last: one may have recovered.
         self.alloc_working(cpu, want, false).or_else(|full| {
-            let any_failed = self.list.iter().any(Area::has_failed);
+            let any_failed = self.own().any(Area::has_failed);
             if any_failed { self.alloc_working(cpu, want, true) } else { Err(full) }
         })
     }
@@ -259,7 +294,7 @@ impl Areas {
         let index = index_of(run.first);
         let mut batch = SlotBatch::of(run);
         while let missing @ 1.. = want - batch.as_slice().len() {
-            let Ok(run) = self.list[index].alloc_run(cpu, missing) else { break };
+            let Ok(run) = self.area(index).alloc_run(cpu, missing) else { break };
             batch.add(Run { first: global(index, run.first), ..run });
         }
         Ok(batch)
@@ -267,13 +302,16 @@ impl Areas {
 
     /// Asks the areas that have failed, or those that have not.
     fn alloc_working(&self, cpu: usize, want: usize, failed: bool) -> Result<Run, AreaFull> {
+        if self.has_inherited() {
+            return self.alloc_added(cpu, want, failed);
+        }
         let mut refused = None;
         for equals in &self.order {
             let count = equals.members.len();
             let first = if count > 1 { equals.next.fetch_add(1, Relaxed) % count } else { 0 };
             for step in 0..count {
                 let index = equals.members[(first + step) % count];
-                let area = &self.list[index];
+                let area = self.area(index);
                 if area.has_failed() != failed {
                     continue;
                 }
@@ -284,10 +322,26 @@ impl Areas {
             }
         }
         Err(match refused {
-            Some(full) if self.list.len() == 1 => full,
+            Some(full) if self.count() == 1 => full,
             None => AreaFull::Failed,
-            Some(_) => AreaFull::Every { areas: self.list.len(), size_bytes: self.size_bytes() },
+            Some(_) => AreaFull::Every { areas: self.count(), size_bytes: self.size_bytes() },
         })
+    }
+
+    /// As [`Areas::alloc_working`], in the areas that were added, one after the other.
+    fn alloc_added(&self, cpu: usize, want: usize, failed: bool) -> Result<Run, AreaFull> {
+        let mut refused = AreaFull::Failed;
+        for index in self.first_own()..self.count() {
+            let area = self.area(index);
+            if area.has_failed() != failed {
+                continue;
+            }
+            match area.alloc_run(cpu, want) {
+                Ok(run) => return Ok(Run { first: global(index, run.first), ..run }),
+                Err(full) => refused = full,
+            }
+        }
+        Err(refused)
     }
 
     /// Gives slots back. Their content may be overwritten at once, unless the
@@ -394,7 +448,7 @@ impl Areas {
     /// How many runs of slots of the area of `slot` are read at once.
     #[must_use]
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
-        lanes.0[index_of(slot)].reads_at_once()
+        lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
     /// Whether two slots lie in one area.
@@ -417,16 +471,6 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// From now on the slots in use keep their content when they are freed, until [`Areas::thaw`].
-    pub(crate) fn freeze(&self) {
-        self.list.iter().for_each(Area::freeze);
-    }
-
-    /// Ends one freeze.
-    pub(crate) fn thaw(&self) {
-        self.list.iter().for_each(Area::thaw);
-    }
-
     /// Whether a slot's area has failed.
     #[must_use]
     pub(crate) fn has_failed(&self, slot: u64) -> bool {
@@ -442,7 +486,7 @@ impl Areas {
     /// Whether slots are plenty: there is an area that works and is less than half full.
     #[must_use]
     pub(crate) fn have_spare(&self) -> bool {
-        self.list.iter().any(Area::has_spare)
+        self.own().any(Area::has_spare)
     }
 
     /// Whether a slot's area is one whose pages are to be brought elsewhere.
@@ -453,41 +497,50 @@ impl Areas {
 
     /// Discards one cluster of any area that has one waiting.
     pub(crate) fn discard_one(&self) -> Discarded {
-        let mut results = self.list.iter().map(Area::discard_one);
+        let mut results = self.own().map(Area::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
     }
 
     /// Gives storage back that is not needed. Returns the bytes given back.
     pub(crate) fn shrink(&self) -> u64 {
-        self.list.iter().map(Area::shrink).sum()
+        self.own().map(Area::shrink).sum()
     }
 
     /// Slots taken, those freed in a freeze included.
     #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
-        self.list.iter().map(Area::used_slots).sum()
+        self.iter().map(Area::used_slots).sum()
     }
 
     /// Backing claimed so far, in bytes.
     #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.list.iter().map(Area::size_bytes).sum()
+        self.iter().map(Area::size_bytes).sum()
     }
 
     /// Slots out of service because writing to them failed.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
-        self.list.iter().map(Area::retired_slots).sum()
+        self.iter().map(Area::retired_slots).sum()
     }
 
     /// DRAM that the tables take by now, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        self.list.iter().map(Area::metadata_bytes).sum()
+        self.iter().map(Area::metadata_bytes).sum()
     }
 
     fn of(&self, slot: u64) -> (&Area, u64) {
-        (&self.list[index_of(slot)], slot & (MAX_SLOTS - 1))
+        (self.area(index_of(slot)), slot & (MAX_SLOTS - 1))
+    }
+
+    fn area(&self, index: usize) -> &Area {
+        &self.entry(index).area
+    }
+
+    /// One that is there: who has a slot of an area has seen that it was added.
+    fn entry(&self, index: usize) -> &Entry {
+        self.list[index].get().expect("a slot of an area that was never added")
     }
 }
 
@@ -510,7 +563,7 @@ fn global(index: usize, slot: u64) -> u64 {
 }
 
 fn lane_of(lanes: &mut Lanes, slot: u64) -> &mut Lane {
-    &mut lanes.0[index_of(slot)]
+    lanes.list.get_mut(index_of(slot)).unwrap_or(&mut lanes.plain)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
         Polling::new(mode.unwrap_or(Mode::Auto), 2, Pressure::shared(2, None), 0, stats)
     };
-    let areas = Areas::new(storage.collect(), 2, polling).unwrap();
+    let areas = Areas::new(storage.collect(), 2, polling, Sealer::checking()).unwrap();
     (disks, areas)
 }
 
@@ -173,7 +173,8 @@ fn no_area_and_too_many_are_refused() {
     };
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
-        let refused = Areas::new((0..count).map(storage).collect(), 1, polling).unwrap_err();
+        let refused = Areas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
+            .unwrap_err();
         assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
     }
 }
@@ -194,7 +195,7 @@ fn discarding_reaches_every_area() {
             Stats::new(reserve_u64(STATS_WORDS).unwrap()),
         )
     };
-    let areas = Areas::new(storage.collect(), 1, polling).unwrap();
+    let areas = Areas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = areas.alloc_run(0, CLUSTER_SLOTS) {
         runs.push(run);
@@ -273,4 +274,57 @@ fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
     found.sort_unstable();
     gaps.sort_unstable();
     assert_eq!(found, gaps);
+}
+
+/// Adds an area of so many MiB, as a forked child does.
+fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
+    let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+    let device = Box::new(SimDevice::new(64 * MIB, 1));
+    let backing = Backing::growing(device, Some(mib * MIB), 0);
+    areas.add(backing, 2, polling, Sealer::encrypting().unwrap())
+}
+
+#[test]
+fn a_child_takes_slots_of_its_own_areas_only_under_a_key_of_their_own() {
+    let (_, areas) = areas(&[(8, 0)]);
+    let before = areas.alloc_run(0, 4).unwrap();
+    areas.inherit();
+    assert!(areas.is_inherited(before.first) && !areas.has_own());
+    assert!(areas.alloc_run(0, 1).is_err());
+    areas.free(before.first, before.len);
+    assert!(areas.alloc_run(0, 1).is_err(), "never handed out again");
+    for round in 1..3 {
+        add(&areas, 4).unwrap();
+        let own = areas.alloc_run(0, 4).unwrap();
+        assert!(!areas.is_inherited(own.first) && areas.has_own());
+        assert!(!areas.are_together(own.first, before.first));
+        assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
+        assert_eq!(areas.own_used_slots(), 4);
+        // Its own child has all of them from it.
+        areas.inherit();
+        assert_eq!((areas.first_own(), areas.own_used_slots()), (1 + round, 0));
+    }
+    while areas.have_room() {
+        add(&areas, 4).unwrap();
+    }
+    assert!(matches!(add(&areas, 4), Err(AreaError::Count { .. })));
+}
+
+#[test]
+fn an_area_added_in_a_freeze_ends_it_with_the_others() {
+    let (_, areas) = areas(&[(8, 0)]);
+    areas.inherit();
+    add(&areas, 2).unwrap();
+    while areas.alloc_run(0, CLUSTER_SLOTS).is_ok() {}
+    areas.freeze();
+    add(&areas, 4).unwrap();
+    let late = areas.alloc_run(0, 4).unwrap();
+    areas.freeze();
+    let used = areas.used_slots();
+    areas.free(late.first, late.len);
+    areas.thaw();
+    assert_eq!(areas.used_slots(), used, "a later child reads them");
+    areas.thaw();
+    assert_eq!(areas.used_slots(), used - 4);
 }

@@ -18,12 +18,14 @@ pub mod named;
 pub mod area;
 pub(crate) mod batch;
 pub(crate) mod areas;
+pub(crate) mod child_areas;
 
 pub(crate) use area::{Area, AreaError, Run};
 pub use area::{AreaFull, FixedPages};
 pub(crate) use areas::{Areas, Lanes};
 pub use areas::{Backing, Layout, MAX_AREAS};
 pub(crate) use batch::SlotBatch;
+pub(crate) use child_areas::{ChildAreas, Directory, Opened};
 pub use cluster::CLUSTER_SLOTS;
 pub use discard::Discard;
 pub use named::{Activated, activate};
