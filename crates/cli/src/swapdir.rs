@@ -43,6 +43,13 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
              choose another with --swap DIR"
         )));
     }
+    // Such as /proc.
+    if space.f_blocks == 0 {
+        return Err(refuse(format!(
+            "the swap directory {shown} is on a file system that takes no files; \
+             choose another with --swap DIR"
+        )));
+    }
     use rustix::fs::Access;
     if let Err(error) = rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK) {
         return Err(refuse(format!(
@@ -57,13 +64,6 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
             "the swap directory {shown} is a {}: its files are kept in DRAM, so that pages \
              written there free none; choose a directory on a disk with --swap DIR",
             name_of(kind)
-        )));
-    }
-    // Such as /proc.
-    if space.f_blocks == 0 {
-        return Err(refuse(format!(
-            "the swap directory {shown} is on a file system that takes no files; \
-             choose another with --swap DIR"
         )));
     }
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
