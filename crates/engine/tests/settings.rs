@@ -3,14 +3,18 @@
 mod common;
 use common::{Setup, World};
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Snapshot, answer};
+use softswap_engine::door::control_protocol::{
+    Answer, MAX_ANSWER_BYTES, Snapshot, answer, carry_out,
+};
 use softswap_engine::door::live_settings::SETTINGS;
 use softswap_engine::store::io::poll::mode::{Mode, Sleep};
 use std::time::Duration;
 
 fn ask(world: &World, request: &str) -> Answer {
     let line = format!("softswap 1 {request}");
-    let text = answer(&world.engine, Duration::from_secs(3), line.as_bytes());
+    let text = answer(line.as_bytes(), |request| {
+        carry_out(&world.engine, Duration::from_secs(3), request)
+    });
     assert!(text.len() <= MAX_ANSWER_BYTES);
     Answer::parse(text.as_bytes())
 }

@@ -5,10 +5,10 @@ use crate::control_client::own_uid;
 use crate::refusal::{Refusal, plain};
 use crate::tree_report::{Process, TreePeaks, TreeReport};
 use crate::units::{self, parse_size};
-use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES, Request};
+use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_engine::ledger::{Ledger, SHAPE};
-use softswap_sys::control_socket::{self, Listener, Peer};
+use softswap_sys::control_socket::{self, Listener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,8 +17,6 @@ use std::time::Duration;
 
 /// A step of the budget, unless the machine has more DRAM than so many steps.
 const LEAST_STEP_BYTES: u64 = 1 << 20;
-/// How long a client may take to say what it wants, and to take the answer.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// Between attempts when the kernel has no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -105,7 +103,7 @@ impl Tree {
             loop {
                 match listener.accept() {
                     // Whatever became of it, the next one is served.
-                    Ok(client) => drop(budget.converse(&client)),
+                    Ok(client) => drop(converse(&client, own, |it| budget.carry_out(it))),
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
@@ -120,31 +118,14 @@ fn steps(bytes: u64, step_bytes: u64) -> usize {
 }
 
 impl Budget {
-    fn converse(&self, client: &Peer) -> std::io::Result<()> {
-        let mut buffer = [0; MAX_REQUEST_BYTES];
-        let asker = client.credentials()?.uid;
-        let line = client.read_line(&mut buffer, PATIENCE)?;
-        let own = own_uid();
-        let answer = if asker == 0 || asker == own {
-            self.answer(line)
-        } else {
-            protocol::denied(&format!("it belongs to uid {own}, not to uid {asker}"))
-        };
-        client.write_all(answer.as_bytes(), PATIENCE)
-    }
-
-    fn answer(&self, line: &[u8]) -> String {
-        let answered = Request::parse(line).and_then(|request| match request {
+    fn carry_out(&self, request: Request<'_>) -> Result<String, String> {
+        match request {
             Request::Stat => Ok(self.report().to_text()),
             Request::Get(None | Some("memory")) => Ok(self.memory()),
             Request::Set("memory", text) => self.set(text).map(|()| self.memory()),
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "there is no setting {key:?} of the tree; there is memory, and others of each process"
             )),
-        });
-        match answered {
-            Ok(body) => format!("ok\n{body}"),
-            Err(why) => protocol::refused(&why),
         }
     }
 

@@ -12,12 +12,17 @@
 use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
 use crate::door::engine::Engine;
 use crate::door::live_settings;
+use softswap_sys::control_socket::Peer;
 use std::fmt::Write;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What every request begins with: the protocol and its version.
 const OPENING: &str = "softswap 1 ";
+/// How long a client may take to say what it wants, and to take the answer: the next one
+/// waits meanwhile.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// The longest request.
 pub const MAX_REQUEST_BYTES: usize = 256;
 /// Longer answers are not given.
@@ -84,10 +89,54 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Does what a line asks for; the answer.
+/// Answers one client by what `carry_out` makes of its request, if it may ask: the user whose
+/// the socket is, or root.
+///
+/// # Errors
+/// When the client does not ask, or does not take the answer, in time.
+pub fn converse(
+    client: &Peer,
+    own_uid: u32,
+    carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
+) -> io::Result<()> {
+    let mut buffer = [0; MAX_REQUEST_BYTES];
+    let asker = client.credentials()?.uid;
+    let line = client.read_line(&mut buffer, PATIENCE)?;
+    let answer = if asker == 0 || asker == own_uid {
+        answer(line, carry_out)
+    } else {
+        denied(&format!("it belongs to uid {own_uid}, not to uid {asker}"))
+    };
+    client.write_all(answer.as_bytes(), PATIENCE)
+}
+
+/// The answer to somebody who may not ask.
+fn denied(why: &str) -> String {
+    format!("denied {why}\n")
+}
+
+/// The answer to a line, by what `carry_out` makes of the request.
 #[must_use]
-pub fn answer(engine: &Engine, uptime: Duration, line: &[u8]) -> String {
-    let answered = Request::parse(line).and_then(|request| match request {
+pub fn answer(
+    line: &[u8],
+    carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
+) -> String {
+    match Request::parse(line).and_then(carry_out) {
+        Ok(body) => format!("ok\n{body}"),
+        Err(why) => format!("error {why}\n"),
+    }
+}
+
+/// Does what is asked of an engine: what it tells.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn carry_out(
+    engine: &Engine,
+    uptime: Duration,
+    request: Request<'_>,
+) -> Result<String, String> {
+    match request {
         Request::Stat => Ok(everything(engine, uptime)),
         Request::Get(None) => Ok(values(live_settings::all(engine))),
         Request::Get(Some(key)) => {
@@ -96,23 +145,7 @@ pub fn answer(engine: &Engine, uptime: Duration, line: &[u8]) -> String {
         Request::Set(key, value) => live_settings::set(engine, key, value)
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
-    });
-    match answered {
-        Ok(body) => format!("ok\n{body}"),
-        Err(why) => format!("error {why}\n"),
     }
-}
-
-/// The answer to what cannot be done, and why.
-#[must_use]
-pub fn refused(why: &str) -> String {
-    format!("error {why}\n")
-}
-
-/// The answer to somebody who may not ask.
-#[must_use]
-pub fn denied(why: &str) -> String {
-    format!("denied {why}\n")
 }
 
 fn values<'k>(pairs: impl IntoIterator<Item = (&'k str, String)>) -> String {

@@ -7,9 +7,9 @@
 
 use super::{descriptors, tree};
 use crate::base::instance;
-use softswap_engine::door::control_protocol::{self as protocol, MAX_REQUEST_BYTES};
+use softswap_engine::door::control_protocol::{self as protocol, Request};
 use softswap_engine::door::engine::Engine;
-use softswap_sys::control_socket::{self, Listener, Peer};
+use softswap_sys::control_socket::{self, Listener};
 use softswap_sys::{futex, raw, signals};
 use std::ffi::{CString, OsString};
 use std::io;
@@ -19,9 +19,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long a client may take to say what it wants, and to take the answer:
-/// the next one waits meanwhile.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// How long the program's end waits for a socket that is just being made.
 const LAST_WAIT_NS: u64 = 200_000_000;
 /// Between attempts when the kernel has no memory for another client.
@@ -90,7 +87,10 @@ pub(crate) fn serve(goes_on: fn() -> bool) {
     while goes_on() {
         match listener.accept() {
             // Whatever became of it, the next one is served.
-            Ok(client) => drop(converse(engine, plan.started, &client)),
+            Ok(client) => {
+                let answer = |request: Request<'_>| carry_out(engine, plan.started, request);
+                drop(protocol::converse(&client, own_uid(), answer));
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => std::thread::sleep(PAUSE),
         }
@@ -122,22 +122,11 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
     Some(listener)
 }
 
-fn converse(engine: &Engine, started: Instant, client: &Peer) -> io::Result<()> {
-    let mut buffer = [0; MAX_REQUEST_BYTES];
-    let asker = client.credentials()?.uid;
-    let line = client.read_line(&mut buffer, PATIENCE)?;
-    let own = own_uid();
-    let answer = if asker == 0 || asker == own {
-        match protocol::Request::parse(line) {
-            Ok(protocol::Request::Set("memory", _)) if tree::is_shared() => protocol::refused(
-                "memory: it shares one budget with its tree; set that of `softswap run`",
-            ),
-            _ => protocol::answer(engine, started.elapsed(), line),
-        }
-    } else {
-        protocol::denied(&format!("it belongs to uid {own}, not to uid {asker}"))
-    };
-    client.write_all(answer.as_bytes(), PATIENCE)
+fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<String, String> {
+    if matches!(request, Request::Set("memory", _)) && tree::is_shared() {
+        return Err("memory: it shares one budget with its tree; set that of `softswap run`".into());
+    }
+    protocol::carry_out(engine, started.elapsed(), request)
 }
 
 #[used]
