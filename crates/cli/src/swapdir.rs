@@ -2,7 +2,7 @@
 
 use crate::refusal::{Refusal, plain};
 use crate::{contents, units};
-use softswap_sys::file::is_in_memory;
+use softswap_sys::file::{is_in_memory, may_make_files};
 use softswap_sys::holders::use_of_path;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -50,12 +50,11 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
              choose another with --swap DIR"
         )));
     }
-    use rustix::fs::Access;
-    if let Err(error) = rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK) {
+    if let Err(error) = may_make_files(path) {
         return Err(refuse(format!(
             "the swap directory {shown} is not writable for this user ({}); \
              choose another with --swap DIR, or change its permissions",
-            plain(&error.into())
+            plain(&error)
         )));
     }
     let kind = rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);

@@ -19,10 +19,11 @@ use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::settings::Config;
 use softswap_sys::descriptor::with_room;
-use softswap_sys::file::is_open_to_files;
+use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::longest_at;
 use softswap_sys::{exemption, raw, signals, uffd};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,7 +42,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let Some(place) = config.place else { return false };
     // Files and devices are for one process, from its start. Where no engine could come up,
     // the start says so.
-    let are_usable = || config.areas.iter().all(|area| is_open_to_files(&area.path));
+    let is_usable = |path: &Path| path.is_dir() && may_make_files(path).is_ok();
+    let are_usable = || config.areas.iter().all(|area| is_usable(&area.path));
     if !config.sleep
         || !config.record.is_empty()
         || limit_bytes == 0

@@ -56,10 +56,11 @@ pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Whether this process may make files in a directory, as far as can be told without making one.
-#[must_use]
-pub fn is_open_to_files(directory: &Path) -> bool {
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    directory.is_dir() && rustix::fs::access(directory, access).is_ok()
+///
+/// # Errors
+/// Why not.
+pub fn may_make_files(directory: &Path) -> io::Result<()> {
+    Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 pub(super) fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Errno> {
