@@ -1,6 +1,7 @@
 //! How much memory this process may count on: the machine's, within the
 //! limits of every memory control group (v1 or v2) it is in.
 
+use softswap_sys::memory::dram_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,13 +22,10 @@ pub struct GroupLimit {
     pub used_bytes: u64,
 }
 
-/// All of the machine's DRAM, in bytes.
-pub use softswap_sys::memory::dram_bytes as physical_bytes;
-
 /// What is available now, by MemAvailable and the control groups.
 pub fn available() -> Available {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = field_kib(&meminfo, "MemAvailable:").unwrap_or_else(physical_bytes);
+    let bytes = field_kib(&meminfo, "MemAvailable:").unwrap_or_else(dram_bytes);
     let machine = Available { bytes, because: "MemAvailable in /proc/meminfo".into() };
     group_limits().into_iter().fold(machine, |least, group| {
         let bytes = group.limit_bytes.saturating_sub(group.used_bytes);
@@ -194,7 +192,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(physical_bytes() > 0);
-        assert!(available().bytes <= physical_bytes());
+        assert!(dram_bytes() > 0);
+        assert!(available().bytes <= dram_bytes());
     }
 }

@@ -189,7 +189,7 @@ fn memory() -> Check {
     let mut detail = format!(
         "{} of {} available by {}",
         units::bytes(available.bytes),
-        units::bytes(memory_limits::physical_bytes()),
+        units::bytes(softswap_sys::memory::dram_bytes()),
         available.because
     );
     for group in memory_limits::group_limits() {

@@ -50,8 +50,8 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
                 .map(|text| Asked { text: text.clone(), shown: shown(text) })
                 .collect());
         }
-        let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
-        if let Some(text) = (self.env)(&variable).filter(|text| !text.is_empty()) {
+        if let Some(text) = self.in_env(name) {
+            let variable = variable_of(name);
             let shown = format!("{variable}={text}");
             let each = |text: &str| Asked { text: text.into(), shown: shown.clone() };
             if name != "swap" {
@@ -73,16 +73,19 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     /// one was not, and so on.
     fn pick_over(&self, name: &str, other: &str) -> Result<Option<Asked>, Refusal> {
         let rank = |name: &str| {
-            let variable = format!("SOFTSWAP_{}", name.to_ascii_uppercase());
-            let is_in_env = || (self.env)(&variable).is_some_and(|text| !text.is_empty());
-            match () {
-                () if !self.given.values(name).is_empty() => 0,
-                () if is_in_env() => 1,
-                () if self.file.contains_key(name) => 2,
-                () => 3,
-            }
+            let places = [
+                !self.given.values(name).is_empty(),
+                self.in_env(name).is_some(),
+                self.file.contains_key(name),
+            ];
+            places.iter().position(|has| *has).unwrap_or(places.len())
         };
         if rank(other) < rank(name) { Ok(None) } else { self.pick(name) }
+    }
+
+    /// An empty variable is none.
+    fn in_env(&self, name: &str) -> Option<String> {
+        (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
     }
 
     fn in_file(&self, name: &str, value: &toml::Value) -> Result<Asked, Refusal> {
@@ -156,13 +159,17 @@ pub(super) fn settle(
     })
 }
 
+/// The variable of the environment for a setting.
+fn variable_of(name: &str) -> String {
+    format!("SOFTSWAP_{}", name.to_ascii_uppercase())
+}
+
 /// What is said of variables that are nearly called as one of softswap's.
 fn misspelt(
     options: &[clap::Arg],
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<String> {
-    let of_option =
-        |option: &clap::Arg| format!("SOFTSWAP_{}", option.get_id().as_str().to_ascii_uppercase());
+    let of_option = |option: &clap::Arg| variable_of(option.get_id().as_str());
     let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
     let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
     let note = |name: OsString| {
@@ -293,7 +300,7 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    let physical = memory_limits::physical_bytes();
+    let physical = softswap_sys::memory::dram_bytes();
     if bytes > physical {
         notes.push(format!(
             "{} is more than the machine's {} of DRAM, which is what the program may use; the kernel may have to swap, or kill it",
