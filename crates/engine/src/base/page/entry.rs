@@ -124,6 +124,11 @@ pub struct SlotCopy {
 }
 
 impl SlotCopy {
+    /// The one page of a slot.
+    fn alone(slot: u64, is_incompressible: bool) -> SlotCopy {
+        SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
+    }
+
     /// The slot.
     #[must_use]
     pub(crate) fn slot(self) -> u64 {
@@ -232,10 +237,9 @@ impl Place {
     #[must_use]
     pub(crate) fn in_slot(self) -> Option<SlotCopy> {
         match self {
-            Place::Slot { slot, is_incompressible: true } => {
-                Some(SlotCopy { slot, part: INCOMPRESSIBLE })
+            Place::Slot { slot, is_incompressible } => {
+                Some(SlotCopy::alone(slot, is_incompressible))
             }
-            Place::Slot { slot, .. } => Some(SlotCopy { slot, part: NOT_TRIED }),
             Place::Packed { slot, part } => Some(SlotCopy { slot, part }),
             _ => None,
         }
@@ -273,12 +277,12 @@ impl Entry {
             Place::Filled { code } => (3, code),
             Place::Pool { handle } => (4, handle),
             Place::Slot { slot, is_incompressible } => {
-                (5, slot | u64::from(is_incompressible) << SLOT_BITS)
+                (5, SlotCopy::alone(slot, is_incompressible).bits())
             }
             Place::Foreign => (6, 0),
             Place::Packed { slot, part } => {
                 debug_assert!(part < PART_LIMIT);
-                (7, slot | u64::from(part) << SLOT_BITS)
+                (7, SlotCopy { slot, part }.bits())
             }
         };
         debug_assert!(payload < PAYLOAD_LIMIT);
@@ -303,15 +307,8 @@ impl Entry {
             2 => Place::Staged { frame: payload as u32 },
             3 => Place::Filled { code: payload },
             4 => Place::Pool { handle: payload },
-            5 => Place::Slot {
-                slot: payload & (SLOT_LIMIT - 1),
-                is_incompressible: payload >> SLOT_BITS != 0,
-            },
             6 => Place::Foreign,
-            _ => Place::Packed {
-                slot: payload & (SLOT_LIMIT - 1),
-                part: (payload >> SLOT_BITS) as u8,
-            },
+            _ => SlotCopy::from_bits(payload).place(),
         }
     }
 
