@@ -156,11 +156,12 @@ impl Partition {
         limit_bytes: usize,
         set_limit: impl FnOnce(usize),
     ) {
-        self.anew(|| {
+        let before_bytes = self.budget_bytes.load(Relaxed);
+        let change = || {
             self.least_bytes.store(least_bytes, Relaxed);
             self.most_bytes.store(most_bytes, Relaxed);
             self.step_bytes.store(step_in(budget_bytes), Relaxed);
-            let before_bytes = self.budget_bytes.swap(budget_bytes, Relaxed);
+            self.budget_bytes.store(budget_bytes, Relaxed);
             if self.is_on() {
                 let share = limit_bytes as f64 / before_bytes.max(1) as f64;
                 let bytes = (budget_bytes as f64 * share) as usize;
@@ -168,7 +169,15 @@ impl Partition {
             }
             let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             set_limit(self.limit_of(asked));
-        });
+        };
+        // All was counted by shares of the budget. So for one of about that size it holds about:
+        // a budget that moves often would else know nothing ever.
+        if (before_bytes / 2..=before_bytes * 2).contains(&budget_bytes) {
+            let _still = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
+            change();
+        } else {
+            self.anew(change);
+        }
     }
 
     /// Changes something, not while the limit is being moved, and forgets what was seen

@@ -86,6 +86,27 @@ fn a_mib_more_is_worth_what_it_would_have_spared() {
 }
 
 #[test]
+fn a_budget_that_moves_often_is_worth_something_all_the_same() {
+    let balance = balance();
+    let near = STEP as u64 / PAGE_SIZE as u64 / 2;
+    let mut bytes = BUDGET;
+    for round in 0..100 {
+        // Never enough at a time for a look.
+        for _ in 0..EVENTS / 4 {
+            balance.found_in_pool(near, MOST, MOST);
+        }
+        balance.step(|| full(MOST), |random| Some(random % AGE), |_| {});
+        bytes = if round % 2 == 0 { bytes + (4 << 20) } else { bytes - (4 << 20) };
+        balance.resize((LEAST, MOST), bytes, MOST, |_| {});
+    }
+    assert!(balance.spared_by_a_mib_ns() > 0);
+    // Of one of quite another size nothing is known.
+    (0..EVENTS / 2).for_each(|_| balance.found_in_pool(near, MOST, MOST));
+    balance.resize((LEAST, MOST), 4 * bytes, MOST, |_| {});
+    assert_eq!(balance.ghost_hits.events(), 0);
+}
+
+#[test]
 fn pages_that_no_pool_had_held_do_not() {
     let balance = balance();
     let far = AGE + MOST as u64 / 512;
