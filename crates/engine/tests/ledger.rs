@@ -1,7 +1,7 @@
 //! One ledger and many processes, which are killed at any moment.
 
-use softswap_engine::ledger::{Fate, Identity, Ledger, SHAPE, Seat};
-use softswap_sys::{birth, shared};
+use softswap_engine::ledger::{Identity, Ledger, SHAPE, Seat};
+use softswap_sys::shared;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
@@ -12,26 +12,19 @@ const WHERE: &str = "SOFTSWAP_TEST_LEDGER";
 const LIMIT: usize = 100;
 const LIVES: usize = 100;
 
-fn own() -> Identity {
-    Identity {
-        pid: std::process::id(),
-        start: birth::began(std::process::id()).unwrap(),
-        namespace: birth::namespace(),
-    }
-}
-
 /// A process of the tree: takes and gives, and rings others, until it is killed.
 fn live(place: &str) -> ! {
     let file = File::options().read(true).write(true).open(place).unwrap();
     let words = shared::open(file, SHAPE.words()).unwrap();
-    let seat: Seat = Ledger::open(words, SHAPE).unwrap().take_seat(own()).unwrap();
+    let seat: Seat =
+        Ledger::open(words, SHAPE).unwrap().take_seat(Identity::own().unwrap()).unwrap();
     for turn in 0_usize.. {
         // A little of its time: who waits cannot answer others.
         let _ = seat.obtain(1 + turn % 7, 100_000);
         seat.publish((turn % 5) as u64, (seat.held() << 20) as u64);
-        if let Some(keep) = seat.asked() {
-            seat.give(seat.held().saturating_sub(keep));
-            seat.answered(keep);
+        if let Some(question) = seat.asked() {
+            seat.give(seat.held().saturating_sub(question.keep));
+            seat.answered(question);
         }
         seat.give(turn % 6);
     }
@@ -52,12 +45,6 @@ fn what_processes_held_that_are_killed_comes_back() {
     let (fd, words) = shared::create(SHAPE.words()).unwrap();
     let place = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let ledger = Ledger::create(words, SHAPE, 1 << 20, LIMIT);
-    let here = birth::namespace();
-    let fate = |who: Identity| match birth::began(who.pid) {
-        _ if who.namespace != here => Fate::Unknown,
-        Some(start) if start == who.start => Fate::Alive,
-        _ => Fate::Dead,
-    };
     let mut alive: Vec<Child> = (0..4).map(|_| start(&place)).collect();
     let mut came = 0;
     for life in 0..LIVES {
@@ -68,7 +55,7 @@ fn what_processes_held_that_are_killed_comes_back() {
         let mut killed = alive.remove(life % alive.len());
         killed.kill().unwrap();
         killed.wait().unwrap();
-        ledger.reap(fate);
+        ledger.reap(|who| who.fate());
         assert!(ledger.taken_seats() <= alive.len(), "one that is dead has a seat");
         alive.push(start(&place));
     }
@@ -76,7 +63,7 @@ fn what_processes_held_that_are_killed_comes_back() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    ledger.reap(fate);
+    ledger.reap(|who| who.fate());
     assert!(came > 1, "they were at it together");
     assert_eq!((ledger.taken_seats(), ledger.free_steps()), (0, LIMIT));
 }

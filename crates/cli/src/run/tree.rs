@@ -79,6 +79,7 @@ impl Tree {
         if self.budget.ledger.limit() != limit {
             self.budget.ledger.set_limit(limit);
         }
+        self.budget.ledger.ring_beyond();
         self.budget.ledger.reap(|who| who.fate());
     }
 

@@ -1,7 +1,9 @@
 //! Where what lies in the shared words.
 
+use softswap_sys::birth::NAMESPACE_BITS;
+
 /// What a ledger begins with: another layout has another one.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg1");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg2");
 pub(super) const HEADER_WORDS: usize = 8;
 /// Two cache lines, so that processes that publish do not disturb each other.
 pub(super) const SEAT_WORDS: usize = 16;
@@ -47,13 +49,12 @@ pub(super) enum Header {
 /// Words of a seat.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {
-    /// Generation above, process below; no process: the seat is free.
+    /// Who has it ([`Owner`]); no process: the seat is free.
     Owner,
-    /// When the process began, and the generation for which that holds.
+    /// When the process began, and the generation for which that holds: told last of all, so
+    /// that a seat of another generation is one that is just being taken.
     Start,
-    /// The name space of its number.
-    Namespace,
-    /// Steps that it is to keep and one; 0: nothing is asked.
+    /// Steps that it is to keep and one, below the number of the question; 0: nothing is asked.
     Asked,
     /// Rises when something is asked.
     Bell,
@@ -62,8 +63,53 @@ pub(super) enum Word {
     /// Bytes that it uses of what it holds, and the most that it has used.
     Used,
     Peak,
-    /// What it is called, for reports.
-    Name,
+}
+
+/// Rises with each tenant of a seat. As many bits as an owner's word has for it.
+pub(super) const GENERATION_BITS: u32 = 64 - NAMESPACE_BITS - PID_BITS;
+/// The kernel's largest number of a process has as many.
+const PID_BITS: u32 = 22;
+
+/// Of so many bits the lower ones.
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// Who has a seat: all that is needed to tell whether it lives, in one word, so that a seat
+/// never has a tenant who is only half known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) generation: u32,
+    pub(super) namespace: u32,
+    /// 0: nobody.
+    pub(super) pid: u32,
+}
+
+impl Owner {
+    pub(super) fn of(word: u64) -> Owner {
+        Owner {
+            generation: (word >> (NAMESPACE_BITS + PID_BITS)) as u32,
+            namespace: (word >> PID_BITS & mask(NAMESPACE_BITS)) as u32,
+            pid: (word & mask(PID_BITS)) as u32,
+        }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        let Owner { generation, namespace, pid } = self;
+        let above =
+            u64::from(generation) << NAMESPACE_BITS | u64::from(namespace) & mask(NAMESPACE_BITS);
+        above << PID_BITS | u64::from(pid) & mask(PID_BITS)
+    }
+
+    /// What the seat's word is when this tenant has left.
+    pub(super) fn gone(self) -> Owner {
+        Owner { namespace: 0, pid: 0, ..self }
+    }
+
+    /// The generation after this one.
+    pub(super) fn next_generation(self) -> u32 {
+        ((u64::from(self.generation) + 1) & mask(GENERATION_BITS)) as u32
+    }
 }
 
 /// What a step's word says of a seat's tenant.
@@ -77,18 +123,14 @@ pub(super) fn holder(word: u64) -> Option<(usize, u32)> {
     Some((seat, (word >> 32) as u32))
 }
 
-pub(super) fn owner(generation: u32, pid: u32) -> u64 {
-    u64::from(generation) << 32 | u64::from(pid)
-}
-
-/// The generation and the process of an owner's word.
-pub(super) fn tenant(word: u64) -> (u32, u32) {
-    ((word >> 32) as u32, word as u32)
-}
-
-/// Bits of a start time, in ticks; the generation's lower ones lie above.
-const START_BITS: u32 = 40;
+/// Bits of a start time, in ticks: those that the generation leaves.
+const START_BITS: u32 = 64 - GENERATION_BITS;
 
 pub(super) fn started(generation: u32, start: u64) -> u64 {
-    u64::from(generation) << START_BITS | start & ((1 << START_BITS) - 1)
+    u64::from(generation) << START_BITS | start & mask(START_BITS)
+}
+
+/// When a seat's tenant began, if its word is of that generation: else it has not said so.
+pub(super) fn start_of(generation: u32, word: u64) -> Option<u64> {
+    (word >> START_BITS == u64::from(generation)).then_some(word & mask(START_BITS))
 }

@@ -35,7 +35,7 @@ use layout::{HEADER_WORDS, Header, MAGIC, SEAT_WORDS, Word};
 pub use layout::{SHAPE, Shape};
 pub use reaping::{Fate, Tenant};
 pub use ringing::Rung;
-pub use seat::{Identity, Seat};
+pub use seat::{Identity, Question, Seat};
 
 /// The shared words.
 ///

@@ -13,7 +13,11 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 }
 
 fn ledger() -> Ledger {
-    Ledger::create(reserve_u64(SMALL.words()).unwrap(), SMALL, 1, SMALL.steps)
+    ledger_of(SMALL)
+}
+
+fn ledger_of(shape: Shape) -> Ledger {
+    Ledger::create(reserve_u64(shape.words()).unwrap(), shape, 1, shape.steps)
 }
 
 fn process(pid: u32) -> Identity {
@@ -84,5 +88,59 @@ fn a_limit_that_is_lowered_under_who_takes_is_told_to_who_has_more() {
         assert_eq!(seat.held() + seat.beyond(), taken);
         seat.give(seat.beyond());
         assert!(seat.held() <= 1 && seat.beyond() == 0);
+    });
+}
+
+#[test]
+fn who_is_taken_for_dead_while_it_takes_its_seat_writes_into_no_other() {
+    check(|| {
+        let ledger = ledger_of(Shape { seats: 1, steps: 1 });
+        let dead = |who: Identity| if who.pid == 7 { Fate::Dead } else { Fate::Alive };
+        let taker = thread::spawn(move || ledger.take_seat(process(7)).is_some());
+        ledger.reap(dead);
+        let next = ledger.take_seat(process(8));
+        taker.join().unwrap();
+        let Some(next) = next else { return };
+        let tenants = ledger.tenants();
+        assert_eq!((tenants.len(), tenants[0].identity), (1, process(8)));
+        assert!(next.is_sound() && next.take(1) == 1);
+        ledger.reap(dead);
+        assert_eq!(next.held(), 1);
+    });
+}
+
+#[test]
+fn who_lives_is_not_reaped_by_what_its_seat_said_of_another() {
+    check(|| {
+        let ledger = ledger_of(Shape { seats: 1, steps: 1 });
+        // As the dead are told: by number and beginning.
+        let fate = |who: Identity| {
+            let is_eight = who.pid == 8 && (who.start == 0 || who.start == process(8).start);
+            if is_eight { Fate::Alive } else { Fate::Dead }
+        };
+        assert_eq!(ledger.take_seat(process(7)).unwrap().take(1), 1);
+        let reaper = thread::spawn(move || ledger.reap(fate));
+        ledger.reap(fate);
+        let seat = ledger.take_seat(process(8)).unwrap();
+        let taken = seat.take(1);
+        reaper.join().unwrap();
+        assert!(seat.is_sound());
+        assert_eq!((seat.held(), taken), (1, 1));
+    });
+}
+
+#[test]
+fn a_question_asked_while_another_is_answered_stays() {
+    check(|| {
+        let ledger = ledger_of(Shape { seats: 2, steps: 4 });
+        let [rich, poor] = [7, 8].map(|pid| ledger.take_seat(process(pid)).unwrap());
+        assert_eq!(rich.take(4), 4);
+        let asking = thread::spawn(move || poor.ring(1, |_| false).is_some());
+        let answered = rich.asked().inspect(|question| {
+            rich.give(rich.held() - question.keep);
+            rich.answered(*question);
+        });
+        let is_asked = asking.join().unwrap();
+        assert!(is_asked && (answered.is_some() != rich.asked().is_some()));
     });
 }

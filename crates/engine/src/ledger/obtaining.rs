@@ -15,15 +15,23 @@ impl Seat {
     pub fn obtain(&self, need: usize, patience_ns: u64) -> usize {
         let until_ns = now_ns().saturating_add(patience_ns);
         let mut got = self.take(need);
-        let mut silent = Vec::new();
+        let (mut owed, mut silent) = (0, Vec::new());
         // Each turn something comes, or somebody is not rung again.
         while got < need && now_ns() < until_ns {
-            let Some(rung) = self.ring(need - got, |seat| silent.contains(&seat)) else { break };
-            let came = self.await_steps(need - got, until_ns.min(now_ns() + ANSWER_NS));
-            if came == 0 {
+            if owed == 0 {
+                let Some(rung) = self.ring(need - got, |seat| silent.contains(&seat)) else {
+                    break;
+                };
+                owed = rung.steps;
                 silent.push(rung.seat);
             }
+            let came = self.await_steps(need - got, until_ns.min(now_ns() + ANSWER_NS));
+            if came > 0 {
+                // Who answers may be asked again.
+                silent.pop();
+            }
             got += came;
+            owed = if came > 0 { owed.saturating_sub(came) } else { 0 };
         }
         got
     }

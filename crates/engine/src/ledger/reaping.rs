@@ -1,9 +1,9 @@
 //! Taking back what dead processes hold, and what nobody holds for a seat that is not.
 
-use super::layout::{Word, holder, started, tenant};
+use super::layout::{Owner, Word, holder, start_of};
 use super::{Identity, Ledger};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
-use softswap_sys::birth;
+use softswap_sys::birth::{self, Seen};
 
 /// What is known of a process.
 ///
@@ -18,7 +18,7 @@ pub enum Fate {
     Alive,
     /// It has ended, or its number is another's.
     Dead,
-    /// It cannot be seen from here: another name space.
+    /// It cannot be told from here: another name space, or no means of asking.
     Unknown,
 }
 
@@ -45,7 +45,8 @@ pub struct Tenant {
 }
 
 impl Identity {
-    /// This process.
+    /// This process. `None` where its name space is not told. Where only its beginning is not,
+    /// for want of a descriptor, others judge it by its number.
     ///
     /// ```
     /// use softswap_engine::ledger::{Fate, Identity};
@@ -54,21 +55,21 @@ impl Identity {
     #[must_use]
     pub fn own() -> Option<Identity> {
         let pid = softswap_sys::raw::current_process();
-        Some(Identity { pid, start: birth::began(pid)?, namespace: birth::namespace() })
+        let start = birth::own().unwrap_or(0);
+        Some(Identity { pid, start, namespace: birth::namespace()? })
     }
 
-    /// What is known of it here.
+    /// What is known of it here. Of one that has not said when it began, only whether there is
+    /// a process of that number.
     #[must_use]
     pub fn fate(&self) -> Fate {
-        if self.namespace != birth::namespace() {
+        if birth::namespace() != Some(self.namespace) {
             return Fate::Unknown;
         }
-        // Where nothing is told of this process either, nothing is known of others.
-        match birth::began(self.pid) {
-            // One that is just taking its seat has not said when it began.
-            Some(start) if start == self.start || self.start == 0 => Fate::Alive,
-            None if birth::began(softswap_sys::raw::current_process()).is_none() => Fate::Unknown,
-            _ => Fate::Dead,
+        match birth::look(self.pid) {
+            Seen::Began(start) if start == self.start || self.start == 0 => Fate::Alive,
+            Seen::Began(_) | Seen::Ended => Fate::Dead,
+            Seen::Unknown => Fate::Unknown,
         }
     }
 }
@@ -80,9 +81,9 @@ impl Ledger {
     pub fn reap(&self, fate: impl Fn(Identity) -> Fate) -> usize {
         let mut freed = 0;
         for at in 0..self.shape.seats {
-            let (generation, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
-            if pid != 0 && fate(self.identity(at, generation, pid)) == Fate::Dead {
-                freed += self.vacate(at, generation, pid);
+            let owner = self.owner(at);
+            if owner.pid != 0 && fate(self.identity(at, owner)) == Fate::Dead {
+                freed += self.vacate(at, owner.generation, owner.pid);
             }
         }
         freed + self.sweep()
@@ -93,22 +94,21 @@ impl Ledger {
     pub fn tenants(&self) -> Vec<Tenant> {
         let held = self.held_of(self.extent());
         let tenants = held.iter().enumerate().filter_map(|(at, steps)| {
-            let (generation, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
+            let owner = self.owner(at);
             let of = |word| self.seat_word(at, word).load(Relaxed);
             let (used_bytes, peak_bytes) = (of(Word::Used), of(Word::Peak));
-            let identity = self.identity(at, generation, pid);
-            (pid != 0).then_some(Tenant { identity, steps: *steps, used_bytes, peak_bytes })
+            let identity = self.identity(at, owner);
+            (owner.pid != 0).then_some(Tenant { identity, steps: *steps, used_bytes, peak_bytes })
         });
         tenants.collect()
     }
 
-    /// As far as it has said who it is: one that is just taking its seat has not.
-    fn identity(&self, at: usize, generation: u32, pid: u32) -> Identity {
-        let word = self.seat_word(at, Word::Start).load(Acquire);
-        let start = word ^ started(generation, 0);
-        let start = if started(generation, start) == word { start } else { 0 };
-        let namespace = self.seat_word(at, Word::Namespace).load(Relaxed);
-        Identity { pid, start, namespace }
+    /// As far as it has said who it is: one that is just taking its seat has not said when it
+    /// began.
+    fn identity(&self, at: usize, owner: Owner) -> Identity {
+        let start = self.seat_word(at, Word::Start).load(Acquire);
+        let start = start_of(owner.generation, start).unwrap_or(0);
+        Identity { pid: owner.pid, start, namespace: owner.namespace }
     }
 
     /// Frees steps of which the table says nothing that can be.
@@ -119,8 +119,8 @@ impl Ledger {
             if at >= self.shape.seats {
                 return true;
             }
-            let (tenant, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
-            pid == 0 || tenant != generation
+            let owner = self.owner(at);
+            owner.pid == 0 || owner.generation != generation
         };
         let stray = self.extent().iter().filter(|step| {
             let word = step.load(Acquire);

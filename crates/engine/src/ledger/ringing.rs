@@ -1,9 +1,9 @@
 //! Who gives way when nothing is free: the seat whose memory is worth least.
 
-use super::layout::{Word, held_by, holder, tenant};
+use super::layout::{Word, holder};
 use super::{Ledger, Seat};
 use crate::base::primitive::AtomicU64;
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::base::primitive::Ordering::{Acquire, Relaxed};
 
 /// A seat that was asked to give steps back.
 ///
@@ -24,7 +24,7 @@ impl Ledger {
     /// Seats that are taken.
     #[must_use]
     pub fn taken_seats(&self) -> usize {
-        (0..self.shape.seats).filter(|at| self.tenant_of(*at).1 != 0).count()
+        (0..self.shape.seats).filter(|at| self.owner(*at).pid != 0).count()
     }
 
     /// Steps that each process may keep, whatever the others' are worth: half of what it had
@@ -34,13 +34,15 @@ impl Ledger {
         (self.limit() / (2 * self.taken_seats().max(1))).max(1)
     }
 
-    fn tenant_of(&self, at: usize) -> (u32, u32) {
-        tenant(self.seat_word(at, Word::Owner).load(Acquire))
-    }
-
-    /// Steps within the limit, by the seat that holds them.
-    fn held_by_all(&self) -> Vec<usize> {
-        self.held_of(&self.table()[..self.limit()])
+    /// What each seat holds within the limit.
+    fn holdings(&self) -> Vec<Holding> {
+        let held = self.held_of(&self.table()[..self.limit()]);
+        let of = |(at, held): (usize, &usize)| {
+            let word = |word| self.seat_word(at, word).load(Acquire);
+            let left = self.left_by_questions(word(Word::Asked), *held);
+            Holding { held: *held, left, worth: word(Word::Worth) }
+        };
+        held.iter().enumerate().map(of).collect()
     }
 
     /// Of these steps, how many each seat holds.
@@ -48,63 +50,78 @@ impl Ledger {
         let mut held = vec![0; self.shape.seats];
         for step in steps {
             let Some((at, generation)) = holder(step.load(Relaxed)) else { continue };
-            if at < held.len() && self.tenant_of(at).0 == generation {
+            if at < held.len() && self.owner(at).generation == generation {
                 held[at] += 1;
             }
         }
         held
     }
 
-    /// Asks a seat to keep no more than `keep` steps; less that was asked before still holds.
-    fn ask(&self, at: usize, keep: usize) {
-        let asked = self.seat_word(at, Word::Asked);
-        let less = |before: u64| {
-            let keep = keep as u64 + 1;
-            (before == 0 || keep < before).then_some(keep)
-        };
-        // Refused where as little is asked already.
-        let _ = asked.fetch_update(AcqRel, Relaxed, less);
-        let bell = self.seat_word(at, Word::Bell);
-        bell.fetch_add(1, AcqRel);
-        super::wake(bell);
+    /// Rings all that hold steps beyond the limit. To be done now and then: one may have taken
+    /// steps by the limit before.
+    pub fn ring_beyond(&self) {
+        let beyond = self.extent().get(self.limit()..).unwrap_or(&[]);
+        let holders = self.held_of(beyond);
+        (0..holders.len()).filter(|at| holders[*at] > 0).for_each(|at| self.ring_bell(at));
+    }
+}
+
+/// Worth so many times as much is clearly more: what is published is an estimate.
+const CLEARLY: u64 = 2;
+
+/// What a seat holds, and what that is worth.
+#[derive(Clone, Copy)]
+struct Holding {
+    held: usize,
+    /// Without what it has been asked for already: that is others'.
+    left: usize,
+    worth: u64,
+}
+
+impl Holding {
+    /// Worth clearly less than another's.
+    fn is_cheaper(self, than: Holding) -> bool {
+        self.worth.saturating_mul(CLEARLY) < than.worth
     }
 
-    /// Rings all that hold steps beyond the limit.
-    pub(super) fn ring_beyond(&self) {
-        for at in 0..self.shape.seats {
-            let (generation, pid) = self.tenant_of(at);
-            let mark = held_by(at, generation);
-            let beyond = self.extent().iter().skip(self.limit());
-            if pid != 0 && beyond.into_iter().any(|step| step.load(Relaxed) == mark) {
-                let bell = self.seat_word(at, Word::Bell);
-                bell.fetch_add(1, AcqRel);
-                super::wake(bell);
-            }
-        }
+    /// Not worth clearly more than another's, and clearly more of it.
+    fn is_larger(self, than: Holding) -> bool {
+        !than.is_cheaper(self) && self.left > than.held + than.held / 4 + 1
     }
 }
 
 impl Seat {
-    /// Asks for up to `need` steps of the seat whose memory is worth least, if that is less
-    /// than this one's, or this one has less than its floor. Nobody is asked below the floor,
-    /// nor who `is_passed_over`: it was asked before, and did not answer.
+    /// Asks another seat for up to `need` steps: the one whose memory is worth least, if that is
+    /// clearly less than this one's, or this one has less than its floor. Else, of those worth
+    /// about as much, the one that has most, if that is clearly more: up to half of what it has
+    /// more. So of two alike neither starves. Nobody is asked below the floor, nor who
+    /// `is_passed_over`: it was asked before, and did not answer.
     #[must_use]
     pub fn ring(&self, need: usize, is_passed_over: impl Fn(usize) -> bool) -> Option<Rung> {
         let (ledger, floor) = (&self.ledger, self.ledger.floor());
-        let held = ledger.held_by_all();
-        let worth = |at: usize| ledger.seat_word(at, Word::Worth).load(Relaxed);
-        let may_give = |at: &usize| *at != self.at && held[*at] > floor && !is_passed_over(*at);
+        let holdings = ledger.holdings();
+        let own = holdings[self.at];
+        let others = || {
+            let others = holdings
+                .iter()
+                .enumerate()
+                .filter(|(at, it)| *at != self.at && it.left > floor && !is_passed_over(*at));
+            others.map(|(at, it)| (at, *it))
+        };
+        let has_too_little = own.held < floor;
+        let is_cheap = |(_, it): &(usize, Holding)| has_too_little || it.is_cheaper(own);
         // Of those worth as little the one that has most.
-        let least = |at: &usize| (worth(*at), usize::MAX - held[*at]);
-        let victim = (0..held.len()).filter(may_give).min_by_key(least)?;
-        let has_too_little = held[self.at] < floor;
-        if !has_too_little && worth(victim) >= worth(self.at) {
-            return None;
-        }
-        // Up to the floor it is owed; beyond that the other keeps as much as it has.
-        let owed = if has_too_little { floor - held[self.at] } else { need };
-        let steps = need.min(owed).min(held[victim] - floor);
-        ledger.ask(victim, held[victim] - steps);
-        Some(Rung { seat: victim, steps })
+        let cheapest =
+            others().filter(is_cheap).min_by_key(|(_, it)| (it.worth, usize::MAX - it.left));
+        let larger = || others().filter(|(_, it)| it.is_larger(own)).max_by_key(|(_, it)| it.left);
+        let (victim, its, most) = match cheapest {
+            // Up to the floor it is owed; beyond that the other keeps as much as it has.
+            Some((at, its)) if has_too_little => (at, its, floor - own.held),
+            Some((at, its)) => (at, its, need),
+            None => larger().map(|(at, its)| (at, its, (its.left - own.held) / 2))?,
+        };
+        let steps = ledger.ask(victim, (its.held, floor), need.min(most));
+        // Another has been quicker.
+        (steps > 0).then_some(Rung { seat: victim, steps })
     }
 }

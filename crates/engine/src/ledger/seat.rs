@@ -1,8 +1,8 @@
 //! A process's seat: what it holds, takes, gives back and publishes.
 
 use super::Ledger;
-use super::layout::{Word, held_by, holder, owner, started, tenant};
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use super::layout::{Owner, Word, held_by, holder, started};
+use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// Which process it is: its number is another's later, or elsewhere.
 ///
@@ -15,10 +15,11 @@ use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 pub struct Identity {
     /// Its number; not 0.
     pub pid: u32,
-    /// When it began, in ticks.
+    /// When it began, in ticks; 0 where that is not known.
     pub start: u64,
-    /// The name space in which that is its number.
-    pub namespace: u64,
+    /// The name spaces in which that is its number, and its beginning
+    /// ([`softswap_sys::birth::namespace`]).
+    pub namespace: u32,
 }
 
 /// A seat that a process has taken. Who has it leaves it in the end, or is reaped.
@@ -43,9 +44,43 @@ pub struct Seat {
     pub(super) pid: u32,
 }
 
+/// What a seat is asked: to keep so many steps and give back the others.
+///
+/// ```
+/// use softswap_engine::ledger::{Identity, Ledger, SHAPE};
+/// let words = softswap_sys::memory::reserve_u64(SHAPE.words()).unwrap();
+/// let ledger = Ledger::create(words, SHAPE, 1 << 20, 64);
+/// let seat = ledger.take_seat(Identity { pid: 7, start: 1, namespace: 2 }).unwrap();
+/// assert!(seat.asked().is_none());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    word: u64,
+    /// How many it is to keep.
+    pub keep: usize,
+}
+
+/// Below: steps to keep and one. Above: the number of the question, so that no two are alike.
+const KEEP_MASK: u64 = 0xFFFF_FFFF;
+
+impl Question {
+    fn of(word: u64, most: usize) -> Option<Question> {
+        let keep = (word & KEEP_MASK).checked_sub(1)? as usize;
+        Some(Question { word, keep: keep.min(most) })
+    }
+
+    fn cleared(self) -> u64 {
+        self.word & !KEEP_MASK
+    }
+}
+
 impl Ledger {
     /// Takes a free seat, or the one that this process has already. `None` where all are
     /// taken.
+    ///
+    /// The first word says who takes it, and the last one that it is taken. Who is killed in
+    /// between is known by the first ([`Ledger::reap`]), and who lives is never taken for dead
+    /// meanwhile.
     #[must_use]
     pub fn take_seat(&self, me: Identity) -> Option<Seat> {
         let of = |at, generation| Seat { ledger: *self, at, generation, pid: me.pid };
@@ -55,18 +90,17 @@ impl Ledger {
         (0..self.shape.seats).find_map(|at| {
             let word = self.seat_word(at, Word::Owner);
             let seen = word.load(Acquire);
-            let (before, pid) = tenant(seen);
-            let generation = before.wrapping_add(1);
-            let taken = owner(generation, me.pid);
-            if pid != 0 || word.compare_exchange(seen, taken, AcqRel, Relaxed).is_err() {
+            let before = Owner::of(seen);
+            let generation = before.next_generation();
+            let taken = Owner { generation, namespace: me.namespace, pid: me.pid }.word();
+            if before.pid != 0 || word.compare_exchange(seen, taken, AcqRel, Relaxed).is_err() {
                 return None;
             }
-            for word in [Word::Asked, Word::Worth, Word::Used, Word::Peak, Word::Name] {
+            for word in [Word::Asked, Word::Worth, Word::Used, Word::Peak] {
                 self.seat_word(at, word).store(0, Relaxed);
             }
-            self.seat_word(at, Word::Namespace).store(me.namespace, Relaxed);
-            self.seat_word(at, Word::Start).store(started(generation, me.start), Release);
-            Some(of(at, generation))
+            let seat = of(at, generation);
+            seat.say_who(me.start).then_some(seat)
         })
     }
 
@@ -77,18 +111,51 @@ impl Ledger {
         Some(Seat { ledger: *self, at, generation, pid })
     }
 
+    /// The seat that this process has. One that another process of its number has left, or not
+    /// even taken to the end, becomes free: that one has ended.
     fn seat_of(&self, me: Identity) -> Option<(usize, u32)> {
         (0..self.shape.seats).find_map(|at| {
-            let (generation, pid) = tenant(self.seat_word(at, Word::Owner).load(Acquire));
-            let is_mine = pid == me.pid
-                && self.seat_word(at, Word::Start).load(Acquire) == started(generation, me.start)
-                && self.seat_word(at, Word::Namespace).load(Relaxed) == me.namespace;
-            is_mine.then_some((at, generation))
+            let owner = self.owner(at);
+            if (owner.pid, owner.namespace) != (me.pid, me.namespace) {
+                return None;
+            }
+            let start = self.seat_word(at, Word::Start).load(Acquire);
+            if start == started(owner.generation, me.start) {
+                return Some((at, owner.generation));
+            }
+            self.vacate(at, owner.generation, owner.pid);
+            None
         })
+    }
+
+    pub(super) fn owner(&self, at: usize) -> Owner {
+        Owner::of(self.seat_word(at, Word::Owner).load(Acquire))
     }
 }
 
 impl Seat {
+    /// Says last of all when its process began. False where the seat has been taken away from
+    /// under it, by somebody who took it for dead: then nothing is written into another's.
+    fn say_who(&self, start: u64) -> bool {
+        let word = self.ledger.seat_word(self.at, Word::Start);
+        let mine = started(self.generation, start);
+        loop {
+            let seen = word.load(Acquire);
+            if !self.is_its() {
+                return false;
+            }
+            if word.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok() {
+                return self.is_its();
+            }
+        }
+    }
+
+    /// Whether its process is the one that has the seat.
+    fn is_its(&self) -> bool {
+        let owner = self.ledger.owner(self.at);
+        (owner.generation, owner.pid) == (self.generation, self.pid)
+    }
+
     /// The seat as one word, for [`Ledger::seat_by`]; never 0.
     #[must_use]
     pub fn to_word(&self) -> u64 {
@@ -104,7 +171,7 @@ impl Seat {
     /// Whether the seat is still this process's, and the ledger one.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.ledger.is_sound() && self.word(Word::Owner) == owner(self.generation, self.pid)
+        self.ledger.is_sound() && self.is_its()
     }
 
     fn word(&self, word: Word) -> u64 {
@@ -161,22 +228,17 @@ impl Seat {
         self.ledger.seat_word(self.at, Word::Peak).fetch_max(used_bytes, Relaxed);
     }
 
-    /// How many steps it is asked to keep, if it is asked.
+    /// What it is asked, if it is.
     #[must_use]
-    pub fn asked(&self) -> Option<usize> {
-        self.word(Word::Asked)
-            .checked_sub(1)
-            .map(|keep| (keep as usize).min(self.ledger.shape.steps))
+    pub fn asked(&self) -> Option<Question> {
+        Question::of(self.word(Word::Asked), self.ledger.shape.steps)
     }
 
-    /// It has been done, or cannot be, that this seat keeps `keep` steps. What has been asked
-    /// meanwhile still is.
-    pub fn answered(&self, keep: usize) {
+    /// That has been done, or cannot be. What has been asked meanwhile still is, also where it
+    /// is the same.
+    pub fn answered(&self, question: Question) {
         let asked = self.ledger.seat_word(self.at, Word::Asked);
-        let seen = asked.load(Acquire);
-        if self.asked() == Some(keep) {
-            let _ = asked.compare_exchange(seen, 0, AcqRel, Relaxed);
-        }
+        let _ = asked.compare_exchange(question.word, question.cleared(), AcqRel, Relaxed);
     }
 
     /// Rises when something is asked: what [`Seat::await_bell`] is to begin with.
@@ -197,6 +259,35 @@ impl Seat {
 }
 
 impl Ledger {
+    /// Asks a seat that holds `held` steps for up to `need` of them, beside those that others
+    /// have asked it for, but for none below `floor`. How many it is asked for.
+    pub(super) fn ask(&self, at: usize, (held, floor): (usize, usize), need: usize) -> usize {
+        let asked = self.seat_word(at, Word::Asked);
+        let mut count = 0;
+        let _ = asked.fetch_update(AcqRel, Acquire, |word| {
+            let left = self.left_by_questions(word, held);
+            count = need.min(left.saturating_sub(floor));
+            let number = (word >> 32).wrapping_add(1);
+            let next = (number << 32) | ((left - count) as u64 + 1);
+            (count > 0).then_some(next)
+        });
+        if count > 0 {
+            self.ring_bell(at);
+        }
+        count
+    }
+
+    /// Steps that are left to who holds `held`, once it has done what it is asked.
+    pub(super) fn left_by_questions(&self, word: u64, held: usize) -> usize {
+        Question::of(word, self.shape.steps).map_or(held, |question| question.keep.min(held))
+    }
+
+    pub(super) fn ring_bell(&self, at: usize) {
+        let bell = self.seat_word(at, Word::Bell);
+        bell.fetch_add(1, AcqRel);
+        super::wake(bell);
+    }
+
     /// Frees what a seat's tenant holds, then the seat. How many steps that were.
     pub(super) fn vacate(&self, at: usize, generation: u32, pid: u32) -> usize {
         let mark = held_by(at, generation);
@@ -206,8 +297,11 @@ impl Ledger {
         let freed = held.count();
         // Last: from here on the seat is another's, whose steps bear another generation.
         let seat = self.seat_word(at, Word::Owner);
-        let _ =
-            seat.compare_exchange(owner(generation, pid), owner(generation, 0), AcqRel, Relaxed);
+        let seen = seat.load(Acquire);
+        let owner = Owner::of(seen);
+        if (owner.generation, owner.pid) == (generation, pid) {
+            let _ = seat.compare_exchange(seen, owner.gone().word(), AcqRel, Relaxed);
+        }
         if freed > 0 {
             self.note_freed();
         }

@@ -1,6 +1,6 @@
 //! The ledger against a sequential one, against threads, and with garbage in it.
 
-use super::layout::{Header, Word};
+use super::layout::{Header, Owner, Word};
 use super::*;
 use proptest::prelude::*;
 use softswap_sys::memory::reserve_u64;
@@ -60,14 +60,37 @@ impl Model {
         self.worth.remove(&pid);
     }
 
-    fn ring(&mut self, pid: u32, need: usize) -> Option<usize> {
+    /// What is left to it once it has done what it is asked.
+    fn left(&self, pid: u32) -> usize {
+        self.asked.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
+    }
+
+    /// Whom a process may ask, and for how much of what it needs.
+    fn ring(&self, pid: u32, need: usize) -> Vec<(u32, usize)> {
         let floor = (self.limit / (2 * self.seated.len())).max(1);
-        let may_give = |other: &&u32| **other != pid && self.held(**other) > floor;
-        let worth = |pid: u32| self.worth.get(&pid).copied().unwrap_or(0);
-        let has_too_little = self.held(pid) < floor;
-        let least = self.seated.iter().filter(may_give).map(|other| worth(*other)).min()?;
-        (has_too_little || least < worth(pid)).then_some(())?;
-        Some(if has_too_little { need.min(floor - self.held(pid)) } else { need })
+        let worth = |pid: &u32| self.worth.get(pid).copied().unwrap_or(0);
+        let (held, own) = (self.held(pid), worth(&pid));
+        let may_give = |other: &&u32| **other != pid && self.left(**other) > floor;
+        let others: Vec<u32> = self.seated.iter().filter(may_give).copied().collect();
+        let is_cheap = |other: &&u32| held < floor || 2 * worth(other) < own;
+        let cheap: Vec<u32> = others.iter().filter(is_cheap).copied().collect();
+        let key = |other: &u32| (worth(other), usize::MAX - self.left(*other));
+        if let Some(least) = cheap.iter().map(key).min() {
+            let most = if held < floor { floor - held } else { need };
+            let cheapest = cheap.iter().filter(|other| key(other) == least);
+            let of = |other: &u32| (*other, need.min(most).min(self.left(*other) - floor));
+            return cheapest.map(of).collect();
+        }
+        let is_larger =
+            |other: &&u32| 2 * own >= worth(other) && self.left(**other) > held + held / 4 + 1;
+        let larger: Vec<u32> = others.iter().filter(is_larger).copied().collect();
+        let most = larger.iter().map(|other| self.left(*other)).max();
+        let largest = larger.iter().filter(|other| Some(self.left(**other)) == most);
+        let of = |other: &u32| {
+            let left = self.left(*other);
+            (*other, need.min((left - held) / 2).min(left - floor))
+        };
+        largest.map(of).collect()
     }
 }
 
@@ -106,11 +129,13 @@ struct Both {
     ledger: Ledger,
     model: Model,
     seats: BTreeMap<u32, Seat>,
+    /// Of processes that have been killed, which nobody has found out.
+    left: BTreeMap<u32, Seat>,
 }
 
 impl Both {
     fn act(&mut self, step: &Step) -> Result<(), TestCaseError> {
-        let Both { ledger, model, seats } = self;
+        let Both { ledger, model, seats, left } = self;
         match step {
             Step::Sit(pid) if !model.dead.contains(pid) => {
                 let seat = ledger.take_seat(process(*pid));
@@ -137,13 +162,18 @@ impl Both {
                 prop_assert!(!seat.is_sound());
                 model.end(*pid);
             }
-            Step::Kill(pid) if seats.remove(pid).is_some() => model.dead.push(*pid),
+            Step::Kill(pid) => {
+                let Some(seat) = seats.remove(pid) else { return Ok(()) };
+                left.insert(*pid, seat);
+                model.dead.push(*pid);
+            }
             Step::Reap => {
                 let dead = std::mem::take(&mut model.dead);
                 let is_dead = |who: Identity| dead.iter().any(|pid| process(*pid) == who);
                 let free = ledger.free_steps();
                 ledger.reap(|who| if is_dead(who) { Fate::Dead } else { Fate::Alive });
                 dead.iter().for_each(|pid| model.end(*pid));
+                left.clear();
                 prop_assert!(ledger.free_steps() >= free);
             }
             Step::Limit(limit) => {
@@ -161,11 +191,11 @@ impl Both {
             }
             Step::Answer(pid) => {
                 let Some(seat) = seats.get(pid).copied() else { return Ok(()) };
-                prop_assert_eq!(seat.asked(), model.asked.remove(pid));
-                seat.asked().into_iter().for_each(|keep| seat.answered(keep));
+                prop_assert_eq!(seat.asked().map(|it| it.keep), model.asked.remove(pid));
+                seat.asked().into_iter().for_each(|question| seat.answered(question));
                 prop_assert_eq!(seat.asked(), None);
             }
-            Step::Sit(_) | Step::Kill(_) => {}
+            Step::Sit(_) => {}
         }
         Ok(())
     }
@@ -173,23 +203,23 @@ impl Both {
     fn ring(&mut self, pid: u32, seat: Seat, need: usize) -> Result<(), TestCaseError> {
         let rung = seat.ring(need, |_| false);
         let expected = self.model.ring(pid, need);
-        prop_assert_eq!(rung.is_some(), expected.is_some());
-        let (Some(rung), Some(most)) = (rung, expected) else { return Ok(()) };
-        prop_assert!(rung.steps <= most && rung.steps > 0);
+        let Some(rung) = rung else {
+            prop_assert!(expected.iter().all(|(_, steps)| *steps == 0), "{:?}", expected);
+            return Ok(());
+        };
         // Who was killed is asked, too, as long as nobody has found out.
-        let others = self.seats.iter().find(|(_, seat)| seat.at == rung.seat);
-        if let Some((other, others)) = others {
-            let keep = self.model.held(*other) - rung.steps;
-            prop_assert!(keep >= self.ledger.floor());
-            let asked = self.model.asked.entry(*other).or_insert(keep);
-            *asked = keep.min(*asked);
-            prop_assert_eq!(others.asked(), Some(*asked));
-        }
+        let mut all = self.seats.iter().chain(&self.left);
+        let (other, others) = all.find(|(_, seat)| seat.at == rung.seat).unwrap();
+        prop_assert!(expected.contains(&(*other, rung.steps)), "{:?} of {:?}", rung, expected);
+        let keep = self.model.left(*other) - rung.steps;
+        prop_assert!(keep >= self.ledger.floor());
+        prop_assert_eq!(others.asked().map(|it| it.keep), Some(keep));
+        self.model.asked.insert(*other, keep);
         Ok(())
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let Both { ledger, model, seats } = self;
+        let Both { ledger, model, seats, .. } = self;
         let free = model.steps[..model.limit].iter().filter(|step| step.is_none()).count();
         prop_assert_eq!((ledger.limit(), ledger.free_steps()), (model.limit, free));
         for (pid, seat) in seats {
@@ -215,7 +245,8 @@ fn do_without_model(ledger: Ledger, seats: &mut BTreeMap<u32, Seat>, step: &Step
         Step::Publish(pid, worth) => drop(seat_of(pid).map(|seat| seat.publish(*worth, 1))),
         Step::Ring(pid, need) => drop(seat_of(pid).map(|seat| seat.ring(*need, |_| false))),
         Step::Answer(pid) => {
-            seat_of(pid).into_iter().for_each(|seat| seat.answered(seat.asked().unwrap_or(0)))
+            let asked = seat_of(pid).and_then(|seat| Some((seat, seat.asked()?)));
+            asked.into_iter().for_each(|(seat, question)| seat.answered(question));
         }
     }
 }
@@ -224,7 +255,8 @@ proptest! {
     #[test]
     fn a_ledger_agrees_with_a_list_of_steps(steps in prop::collection::vec(steps(), 0..200)) {
         let ledger = ledger_of(SMALL, LIMIT);
-        let mut both = Both { ledger, model: Model::new(), seats: BTreeMap::new() };
+        let (seats, left) = (BTreeMap::new(), BTreeMap::new());
+        let mut both = Both { ledger, model: Model::new(), seats, left };
         for step in steps {
             both.act(&step)?;
             both.check()?;
@@ -266,6 +298,10 @@ fn a_seat_that_is_lost_is_told() {
     assert!(!other.is_sound() && Ledger::open(ledger.words, SMALL).is_none());
 }
 
+fn keep(seat: &Seat) -> Option<usize> {
+    seat.asked().map(|question| question.keep)
+}
+
 #[test]
 fn who_has_too_little_gets_its_floor_from_whoever_is_worth_least() {
     let ledger = ledger_of(SMALL, LIMIT);
@@ -276,18 +312,108 @@ fn who_has_too_little_gets_its_floor_from_whoever_is_worth_least() {
     // A third of half of all.
     assert_eq!(ledger.floor(), 2);
     assert_eq!(poor.ring(8, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
-    assert_eq!((rich.asked(), richer.asked()), (Some(4), None));
+    assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
     // One that does not answer, as it is stopped.
     let is_rich = |at| at == rich.at;
     assert_eq!(poor.ring(8, is_rich), Some(Rung { seat: richer.at, steps: 2 }));
     rich.give(2);
-    rich.answered(5);
-    assert_eq!(rich.asked(), Some(4), "that is another thing");
-    rich.answered(4);
     assert_eq!(poor.take(2), 2);
+    rich.answered(rich.asked().unwrap());
     assert_eq!(poor.ring(8, |_| false), None, "it is worth less than the others");
-    poor.publish(7, 0);
+    poor.publish(11, 0);
     assert_eq!(poor.ring(8, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+}
+
+#[test]
+fn of_two_questions_alike_each_is_answered() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [rich, one, other] = [1, 2, 3].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!(rich.take(LIMIT), LIMIT);
+    assert_eq!(ledger.floor(), 2);
+    assert_eq!(one.ring(2, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+    let first = rich.asked().unwrap();
+    // Both get what they asked for.
+    assert_eq!(other.ring(2, |_| false), Some(Rung { seat: rich.at, steps: 2 }));
+    assert_eq!(keep(&rich), Some(LIMIT - 4));
+    rich.give(2);
+    rich.answered(first);
+    let second = rich.asked().unwrap();
+    assert_eq!(second.keep, LIMIT - 4, "that is another question");
+    rich.give(2);
+    rich.answered(second);
+    assert_eq!(rich.asked(), None);
+    // The same once more, while the answer to the one before is under way.
+    assert_eq!(rich.take(4), 4);
+    assert!(one.ring(2, |_| false).is_some());
+    let before = rich.asked().unwrap();
+    rich.answered(before);
+    assert!(one.ring(2, |_| false).is_some());
+    let after = rich.asked().unwrap();
+    assert_eq!(after.keep, before.keep);
+    rich.answered(before);
+    assert_eq!(rich.asked(), Some(after));
+}
+
+#[test]
+fn of_two_alike_neither_starves_and_neither_asks_for_ever() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [one, other] = [1, 2].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!((one.take(12), other.take(4)), (12, 4));
+    one.publish(90, 0);
+    other.publish(60, 0);
+    // It has clearly more, and is not worth clearly more.
+    assert_eq!(other.ring(9, |_| false), Some(Rung { seat: one.at, steps: 4 }));
+    assert_eq!(one.ring(9, |_| false), None);
+    one.give(4);
+    one.answered(one.asked().unwrap());
+    assert_eq!(other.take(4), 4);
+    one.publish(60, 0);
+    other.publish(90, 0);
+    assert_eq!((one.ring(9, |_| false), other.ring(9, |_| false)), (None, None));
+    // Clearly more.
+    other.publish(121, 0);
+    assert_eq!(other.ring(9, |_| false), Some(Rung { seat: one.at, steps: 4 }));
+}
+
+#[test]
+fn who_holds_steps_beyond_a_lower_limit_is_rung_again() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let seat = ledger.take_seat(process(1)).unwrap();
+    assert_eq!(seat.take(LIMIT), LIMIT);
+    ledger.set_limit(8);
+    let bell = seat.bell();
+    ledger.ring_beyond();
+    assert_ne!(seat.bell(), bell);
+    assert_eq!(seat.give(8), 8);
+    let bell = seat.bell();
+    ledger.ring_beyond();
+    assert_eq!((seat.bell(), seat.beyond()), (bell, 0));
+}
+
+#[test]
+fn who_was_killed_while_it_took_its_seat_is_known() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let half = Owner { generation: 5, namespace: 1, pid: 9 };
+    ledger.seat_word(0, Word::Owner).store(half.word(), Relaxed);
+    let seen = |who: Identity| (who.pid, who.start, who.namespace) == (9, 0, 1);
+    ledger.reap(|who| if seen(who) { Fate::Alive } else { Fate::Dead });
+    assert_eq!(ledger.taken_seats(), 1);
+    // Another process of that number knows that the first one has ended.
+    let seat = ledger.take_seat(process(9)).unwrap();
+    assert_eq!((seat.at, seat.generation, ledger.taken_seats()), (0, 6, 1));
+    ledger.reap(|_| Fate::Dead);
+    ledger.seat_word(1, Word::Owner).store(half.word(), Relaxed);
+    ledger.reap(|who| if seen(who) { Fate::Dead } else { Fate::Alive });
+    assert_eq!(ledger.taken_seats(), 0);
+}
+
+#[test]
+fn what_an_owner_is_its_word_says() {
+    let largest = Owner { generation: (1 << 24) - 1, namespace: (1 << 18) - 1, pid: 4_194_304 - 1 };
+    for owner in [largest, Owner { generation: 1, namespace: 2, pid: 3 }] {
+        assert_eq!(Owner::of(owner.word()), owner);
+    }
+    assert_eq!((largest.next_generation(), largest.gone().pid), (0, 0));
 }
 
 #[test]
@@ -300,9 +426,9 @@ fn who_does_not_answer_is_passed_over_for_who_does() {
         scope.spawn(|| {
             while !done.load(Relaxed) {
                 polite.await_bell(polite.bell(), 1_000_000);
-                if let Some(keep) = polite.asked() {
-                    polite.give(polite.held() - keep);
-                    polite.answered(keep);
+                if let Some(question) = polite.asked() {
+                    polite.give(polite.held() - question.keep);
+                    polite.answered(question);
                 }
             }
         });
@@ -352,4 +478,47 @@ fn processes_that_come_go_and_are_killed_leave_every_step_free() {
     ledger.reap(fate);
     assert_eq!((ledger.taken_seats(), ledger.free_steps()), (0, 48));
     assert_eq!(ledger.extent().len(), 48);
+}
+
+#[test]
+fn who_scribbles_over_the_page_stops_nobody() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for pid in 1..4 {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    let Some(seat) = ledger.take_seat(process(pid)) else { continue };
+                    let _ = seat.obtain(3, 100_000);
+                    seat.publish(u64::from(pid), 1);
+                    seat.await_bell(seat.bell(), 1_000);
+                    if let Some(question) = seat.asked() {
+                        seat.give(question.keep.min(seat.held()));
+                        seat.answered(question);
+                    }
+                    let tenants = ledger.tenants();
+                    assert!(tenants.len() <= SMALL.seats && ledger.limit() <= SMALL.steps);
+                    ledger.ring_beyond();
+                    ledger.reap(|who| if who.pid % 2 == 0 { Fate::Dead } else { Fate::Unknown });
+                    seat.leave();
+                }
+            });
+        }
+        let mut random = 1_u64;
+        for _ in 0..200_000 {
+            // Marsaglia's xorshift.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let word = random as usize % ledger.words.len();
+            // Often one that means something.
+            let value = if random >> 63 == 0 { random } else { random >> 20 & 0xFF };
+            ledger.words[word].store(value, Relaxed);
+        }
+        done.store(true, Relaxed);
+    });
+    ledger.set_limit(SMALL.steps);
+    ledger.reap(|_| Fate::Dead);
+    assert_eq!((ledger.taken_seats(), ledger.free_steps()), (0, SMALL.steps));
 }

@@ -18,7 +18,7 @@ use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::ledger::{Identity, Ledger, SHAPE, Seat};
 use softswap_sys::raw::{self, now_ns};
-use softswap_sys::{futex, own_descriptors, shared};
+use softswap_sys::{exemption, futex, own_descriptors, shared};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -51,6 +51,7 @@ static LEDGER: OnceLock<Ledger> = OnceLock::new();
 /// The seat and whose it is; 0: none.
 static SEAT: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
+static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 static STEP_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Steps that this process has taken, and the limit that it has at least, in bytes.
 static GRANTED: AtomicUsize = AtomicUsize::new(0);
@@ -133,7 +134,11 @@ fn open(number: i32) -> Option<Ledger> {
 /// its own.
 pub(crate) fn join(config: &Config) -> Option<u64> {
     let number = config.ledger_fd?;
-    let seat = open(number).and_then(|ledger| ledger.take_seat(Identity::own()?));
+    let seat = open(number).and_then(|ledger| {
+        let me = Identity::own()?;
+        NAMESPACE.store(me.namespace, Relaxed);
+        ledger.take_seat(me)
+    });
     let Some(seat) = seat else {
         let share = (config.memory_bytes / FIXED_PART).max(MIN_MEMORY_BYTES);
         say_fixed(share as usize, "cannot be used");
@@ -171,8 +176,17 @@ pub(super) fn become_child(engine: &Engine) {
         return;
     }
     IS_CHANGING.store(false, Relaxed);
+    // Nothing is opened where the program's own filter may forbid it.
+    let me = match exemption::is_in_force() {
+        true => Some(Identity {
+            pid: raw::current_process(),
+            start: 0,
+            namespace: NAMESPACE.load(Relaxed),
+        }),
+        false => Identity::own(),
+    };
     // Where nothing is told of processes it goes on with what it had by its parent.
-    let Some(me) = Identity::own() else { return };
+    let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
     let needed = engine.used_bytes() + MIN_MEMORY_BYTES as usize;
     LEAST_BYTES.store(needed, Relaxed);
@@ -277,9 +291,9 @@ impl Work {
         if beyond > 0 {
             lower(engine, seat, GRANTED.load(Relaxed).saturating_sub(beyond));
         }
-        if let Some(keep) = seat.asked() {
-            lower(engine, seat, keep + seat.beyond());
-            seat.answered(keep);
+        if let Some(question) = seat.asked() {
+            lower(engine, seat, question.keep + seat.beyond());
+            seat.answered(question);
         }
         self.tell(engine, seat);
         // Not what leaves only because it was just given away.
@@ -301,7 +315,9 @@ impl Work {
             if self.ticked_at_ns > 0 {
                 let rise = spared_ns.saturating_sub(self.spared_ns);
                 let in_a_second = u128::from(rise) * u128::from(TICK_NS) / u128::from(passed_ns);
-                self.worth = in_a_second as u64;
+                // What is seen in one second says little.
+                let rises = in_a_second as u64;
+                self.worth = (self.worth / 4).saturating_mul(3).saturating_add(rises / 4);
                 give_back_unused(engine, seat);
             }
             (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
