@@ -4,6 +4,7 @@ mod options;
 mod asked;
 pub(crate) mod areas;
 pub(crate) mod settle;
+mod static_program;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
