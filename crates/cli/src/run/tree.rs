@@ -81,6 +81,7 @@ impl Tree {
         }
         self.budget.ledger.ring_beyond();
         self.budget.ledger.reap(|who| who.fate());
+        self.budget.ledger.ring_for_others();
     }
 
     /// Nobody is answered any more; what there was.

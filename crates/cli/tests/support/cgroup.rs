@@ -83,7 +83,15 @@ impl MemoryGroup {
         command
     }
 
-    fn processes(&self) -> Vec<i32> {
+    /// How often the kernel has killed one of its processes for want of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
+        let text = read("memory.oom_control").or_else(|| read("memory.events")).unwrap_or_default();
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    pub(crate) fn processes(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }

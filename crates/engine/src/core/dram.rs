@@ -78,6 +78,15 @@ impl Core {
         self.background.more.get().is_some_and(|more| more(&raise))
     }
 
+    /// A forked child that shares a budget is to add `count` pages. Where it can write nothing,
+    /// what it inherits could not leave, and never counts.
+    pub(crate) fn count_inherited(&self, count: usize) {
+        let may_write = self.stores.may_write.load(Ordering::Relaxed);
+        if may_write && self.background.more.get().is_some() {
+            self.memory.budget.count_inherited(count);
+        }
+    }
+
     /// Room within the budget for one slab that the pool may take, and for `workspace_bytes`
     /// of who packs, for as long as it is held: others who ask at the same time count it.
     #[must_use]

@@ -58,6 +58,8 @@ pub(super) enum Word {
     Asked,
     /// Rises when something is asked.
     Bell,
+    /// Steps that it wants and does not ask for itself.
+    Wanted,
     /// What one MiB more would save it, in ns in each second.
     Worth,
     /// Bytes that it uses of what it holds, and the most that it has used.

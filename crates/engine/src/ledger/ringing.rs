@@ -3,7 +3,7 @@
 use super::layout::{Word, holder};
 use super::{Ledger, Seat};
 use crate::base::primitive::AtomicU64;
-use crate::base::primitive::Ordering::{Acquire, Relaxed};
+use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// A seat that was asked to give steps back.
 ///
@@ -63,6 +63,27 @@ impl Ledger {
         let beyond = self.extent().get(self.limit()..).unwrap_or(&[]);
         let holders = self.held_of(beyond);
         (0..holders.len()).filter(|at| holders[*at] > 0).for_each(|at| self.ring_bell(at));
+    }
+}
+
+impl Ledger {
+    /// Asks others for what processes want that cannot ask ([`Seat::want`]), up to their floor.
+    /// How many steps were asked for.
+    pub fn ring_for_others(&self) -> usize {
+        let wanted = |at: usize| {
+            let word = self.seat_word(at, Word::Wanted);
+            if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) as usize }
+        };
+        let each = (0..self.shape.seats).map(|at| {
+            let (steps, owner) = (wanted(at), self.owner(at));
+            if steps == 0 || owner.pid == 0 {
+                return 0;
+            }
+            let seat = Seat { ledger: *self, at, generation: owner.generation, pid: owner.pid };
+            let owed = self.floor().saturating_sub(seat.held());
+            seat.ring(steps.min(owed), |_| false).map_or(0, |rung| rung.steps)
+        });
+        each.sum()
     }
 }
 

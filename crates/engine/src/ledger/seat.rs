@@ -96,7 +96,7 @@ impl Ledger {
             if before.pid != 0 || word.compare_exchange(seen, taken, AcqRel, Relaxed).is_err() {
                 return None;
             }
-            for word in [Word::Asked, Word::Worth, Word::Used, Word::Peak] {
+            for word in [Word::Asked, Word::Wanted, Word::Worth, Word::Used, Word::Peak] {
                 self.seat_word(at, word).store(0, Relaxed);
             }
             let seat = of(at, generation);
@@ -239,6 +239,16 @@ impl Seat {
     pub fn answered(&self, question: Question) {
         let asked = self.ledger.seat_word(self.at, Word::Asked);
         let _ = asked.compare_exchange(question.word, question.cleared(), AcqRel, Relaxed);
+    }
+
+    /// Wakes who sleeps in [`Seat::await_bell`]: this process's own thread.
+    pub fn wake_own(&self) {
+        self.ledger.ring_bell(self.at);
+    }
+
+    /// Has others asked for steps by whoever does so for all ([`Ledger::ring_for_others`]).
+    pub fn want(&self, steps: usize) {
+        self.ledger.seat_word(self.at, Word::Wanted).store(steps as u64, Relaxed);
     }
 
     /// Rises when something is asked: what [`Seat::await_bell`] is to begin with.

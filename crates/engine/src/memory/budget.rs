@@ -10,7 +10,8 @@
 //! reached is no worse than the one before.
 
 use softswap_sys::PAGE_SIZE;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use softswap_sys::raw::now_ns;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug)]
@@ -26,7 +27,15 @@ pub(crate) struct Budget {
     leaving: AtomicUsize,
     /// Pages that a forked child shares with its parent, who pays for them.
     inherited: AtomicUsize,
+    /// When it was forked, and how many pages it has added since.
+    forked_at_ns: AtomicU64,
+    added: AtomicUsize,
 }
+
+/// A child that adds more than so many pages, or any so long after the fork, is no longer about
+/// to call exec.
+const FEW_PAGES: usize = 64;
+const SOON_NS: u64 = 10_000_000;
 
 impl Budget {
     /// A budget of `limit_bytes`, of which `fixed_bytes` are spent on what
@@ -41,6 +50,8 @@ impl Budget {
             pages: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             inherited: AtomicUsize::new(0),
+            forked_at_ns: AtomicU64::new(0),
+            added: AtomicUsize::new(0),
         }
     }
 
@@ -151,6 +162,20 @@ impl Budget {
     /// always get as far as exec.
     pub(crate) fn inherit(&self) {
         self.inherited.store(self.pages(), Relaxed);
+        self.added.store(0, Relaxed);
+        self.forked_at_ns.store(now_ns(), Relaxed);
+    }
+
+    /// A forked child is to add `count` pages. Where it lives on, what it has inherited counts
+    /// here, too, from now on: it has a copy of its own of whatever it or its parent changes.
+    pub(crate) fn count_inherited(&self, count: usize) {
+        if self.inherited.load(Relaxed) == 0 {
+            return;
+        }
+        let added = self.added.fetch_add(count, Relaxed) + count;
+        if added > FEW_PAGES || now_ns() - self.forked_at_ns.load(Relaxed) > SOON_NS {
+            self.inherited.store(0, Relaxed);
+        }
     }
 
     /// Takes `count` pages if that leaves the reserve free.
@@ -234,6 +259,9 @@ mod tests {
         assert!(budget.is_low(2 << 20) && !budget.is_comfortable(2 << 20));
         budget.inherit();
         assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
+        budget.count_inherited(FEW_PAGES + 1);
+        assert!(budget.is_low(2 << 20), "until it is its own");
+        budget.inherit();
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));
     }

@@ -136,6 +136,7 @@ pub(crate) fn make_room(
         core.memory.budget.charge(count);
         return Ok(());
     }
+    core.count_inherited(count);
     let (mut stuck, mut rounds) = (Stuck::default(), 0_u32);
     loop {
         let other = core.other_bytes();

@@ -133,9 +133,10 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
 #[unsafe(link_section = ".fini_array")]
 static ON_EXIT: extern "C" fn() = remove_name;
 
-/// Takes the socket's name away when the process ends by itself. Whoever
+/// Takes the socket's name away when the process ends by itself, and its seat. Whoever
 /// meets a name that was left by one that was killed removes it.
 extern "C" fn remove_name() {
+    tree::leave();
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
         return;
     }

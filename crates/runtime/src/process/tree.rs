@@ -6,9 +6,11 @@
 //! steps back that are not used or that others ask for, and asks others where none are free.
 //!
 //! Without that thread (a forked child, a program with filters of its own) a process takes free
-//! steps as well, but gives none: it is not asked either, as far as others are.
+//! steps as well, but gives none: it is not asked either, as far as others are. `softswap run`
+//! asks others for it.
 //!
-//! The least that an engine can do with it has in any case, with steps for it or not.
+//! The least that an engine can do with it may use in any case, so that none waits to start. What
+//! it does use of that without steps it asks for.
 
 use super::descriptors;
 use crate::base::instance;
@@ -29,9 +31,13 @@ const FIRST_PART: usize = 16;
 const FIRST_BYTES: usize = 64 << 20;
 /// What it does with where the ledger cannot be used.
 const FIXED_PART: u64 = 8;
-/// So long waits who starts for others to give what it cannot do without.
-const START_PATIENCE_NS: u64 = 300_000_000;
-/// So long waits who asks while it runs.
+/// What a process begins with where little is free, about what its engine takes.
+const SMALL_STEPS: usize = 2;
+/// What a forked child may add in any case: it gets as far as exec.
+const CHILD_BYTES: usize = 4 << 20;
+/// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
+const MOST_LEFT_STEPS: usize = 8;
+/// So long waits who asks.
 const PATIENCE_NS: u64 = 60_000_000;
 /// A limit is lowered by so much at a time: soon enough for who waits.
 const PIECE_BYTES: usize = 8 << 20;
@@ -41,7 +47,7 @@ const PIECE_NS: u64 = 600_000_000;
 const LOOK_NS: u64 = 100_000_000;
 const TICK_NS: u64 = 1_000_000_000;
 /// What is kept beside what is used, at least.
-const SLACK_BYTES: usize = 8 << 20;
+const SLACK_BYTES: usize = 1 << 20;
 /// The most that is taken at once.
 const MOST_BYTES: usize = 256 << 20;
 /// Worth more than others' memory: who cannot give is asked last.
@@ -60,6 +66,8 @@ static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// Whether it goes without the ledger from now on, and has not said so.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
+/// Whether a thread of this process asks others and answers them.
+static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 /// What the ledger's count of freed steps was when none was free, and one.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
 
@@ -95,7 +103,8 @@ struct Alone;
 impl Alone {
     /// At once, or not.
     fn try_be() -> Option<Alone> {
-        (!IS_CHANGING.swap(true, AcqRel)).then_some(Alone)
+        // Made only where it is to be: one that is dropped lets go of what another has.
+        (!IS_CHANGING.swap(true, AcqRel)).then(|| Alone)
     }
 
     fn be() -> Alone {
@@ -148,14 +157,10 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     LEAST_BYTES.store(least, Relaxed);
     // After exec it has what it had before.
     let had = seat.held() + seat.beyond();
-    let whole_bytes = seat.ledger().limit() * step_bytes();
-    let wanted = steps_for((whole_bytes / FIRST_PART).clamp(least, FIRST_BYTES));
-    let mut granted = had + seat.take(wanted.saturating_sub(had));
-    let needed = steps_for(least);
-    if granted < needed {
-        seat.ledger().reap(|who| who.fate());
-        granted += seat.obtain(needed - granted, START_PATIENCE_NS);
-    }
+    let ledger = seat.ledger();
+    let first = steps_for((ledger.limit() * step_bytes() / FIRST_PART).clamp(least, FIRST_BYTES));
+    let wanted = if ledger.free_steps() > ledger.limit() / 2 { first } else { SMALL_STEPS };
+    let granted = had + seat.take(wanted.saturating_sub(had));
     take_place(&seat, granted);
     Some(limit_of(granted) as u64)
 }
@@ -163,14 +168,15 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
 fn take_place(seat: &Seat, granted: usize) {
     GRANTED.store(granted, Relaxed);
     NONE_SINCE.store(0, Relaxed);
+    HAS_THREAD.store(false, Relaxed);
     OWNER.store(raw::current_process(), Relaxed);
     SEAT.store(seat.to_word(), Release);
     // Until a thread can answer.
     seat.publish(PRICELESS, 0);
 }
 
-/// In a forked child: a seat of its own, with what is free. What it inherits is its parent's,
-/// but for what the engine itself has.
+/// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
+/// for what the engine itself has, until it needs more than a little.
 pub(super) fn become_child(engine: &Engine) {
     if SEAT.swap(0, AcqRel) == 0 {
         return;
@@ -188,7 +194,7 @@ pub(super) fn become_child(engine: &Engine) {
     // Where nothing is told of processes it goes on with what it had by its parent.
     let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
-    let needed = engine.used_bytes() + MIN_MEMORY_BYTES as usize;
+    let needed = engine.used_bytes() + CHILD_BYTES;
     LEAST_BYTES.store(needed, Relaxed);
     take_place(&seat, seat.take(steps_for(needed)));
     engine.begin_share(limit_of(GRANTED.load(Relaxed)));
@@ -202,20 +208,43 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
         return false;
     }
     let before = GRANTED.load(Relaxed);
-    let most = (MOST_BYTES / step_bytes()).max(1);
-    let wanted = (before / 4).clamp(2, most);
+    let used_bytes = instance::engine().map_or(0, Engine::used_bytes);
+    let limit = limit_of(before);
+    // Beyond what it may use in any case, and what it uses already.
+    let rise = (limit / 4).clamp(2 * step_bytes(), MOST_BYTES.max(2 * step_bytes()));
+    let wanted = steps_for(limit.max(used_bytes) + rise).saturating_sub(before);
     let got = seat.take(wanted);
     if got < wanted {
         NONE_SINCE.store(seen, Relaxed);
+        want(&seat, wanted - got, used_bytes);
     }
     GRANTED.store(before + got, Relaxed);
-    // Those it had in any case are no more.
-    let limit = limit_of(before + got);
-    let is_more = limit > limit_of(before);
-    if is_more {
-        raise(limit);
+    let limit_then = limit_of(before + got);
+    if limit_then > limit {
+        raise(limit_then);
     }
-    is_more
+    limit_then > limit
+}
+
+/// Has others asked for what nobody has: by this process's thread, or by `softswap run`.
+fn want(seat: &Seat, steps: usize, used_bytes: usize) {
+    if HAS_THREAD.load(Relaxed) {
+        return seat.wake_own();
+    }
+    // What a child inherits it shares, until it has made room for it.
+    seat.publish(PRICELESS, used_bytes.min(limit_of(GRANTED.load(Relaxed))) as u64);
+    seat.want(steps);
+}
+
+/// This process ends. What little it has is free from now on; what more would be, once its
+/// memory is, others see.
+pub(crate) fn leave() {
+    let Some(seat) = seat().filter(|_| OWNER.load(Relaxed) == raw::current_process()) else {
+        return;
+    };
+    if GRANTED.load(Relaxed) <= MOST_LEFT_STEPS && SEAT.swap(0, AcqRel) != 0 {
+        seat.leave();
+    }
 }
 
 /// What the thread does, for as long as it is to go on.
@@ -225,18 +254,20 @@ pub(super) fn attend(goes_on: fn() -> bool) {
         return;
     }
     let mut work = Work::default();
+    HAS_THREAD.store(true, Relaxed);
     while goes_on()
         && let Some(seat) = seat()
     {
         let bell = seat.bell();
         if !is_kept(&seat) {
-            fall_back();
+            fall_back(&seat);
             engine.wake_background();
             return;
         }
         let is_short = work.turn(engine, &seat);
         seat.await_bell(bell, if is_short { LOOK_NS } else { TICK_NS / 2 });
     }
+    HAS_THREAD.store(false, Relaxed);
     if let Some(seat) = seat() {
         seat.publish(PRICELESS, engine.used_bytes() as u64);
     }
@@ -249,9 +280,11 @@ fn is_kept(seat: &Seat) -> bool {
 }
 
 /// The ledger has been written to by somebody else: what was granted is kept, for good.
-fn fall_back() {
-    SEAT.store(0, Release);
-    HAS_FALLEN_BACK.store(true, Release);
+fn fall_back(seat: &Seat) {
+    // Not where it has been left meanwhile.
+    if SEAT.compare_exchange(seat.to_word(), 0, AcqRel, Relaxed).is_ok() {
+        HAS_FALLEN_BACK.store(true, Release);
+    }
 }
 
 /// Says once that the share is fixed. This thread cannot: standard error is the program's, in
@@ -300,10 +333,11 @@ impl Work {
         let pages_out = engine.stats().get(Counter::PagesOut);
         let is_short = engine.is_short_of_memory() || pages_out != self.pages_out;
         self.pages_out = pages_out;
-        if is_short {
-            ask(engine, seat);
+        let missing = steps_for(engine.used_bytes()).saturating_sub(GRANTED.load(Relaxed));
+        if is_short || missing > 0 {
+            ask(engine, seat, missing);
         }
-        is_short
+        is_short || missing > 0
     }
 
     /// Says what memory is worth here, once a second, and gives back what is not used.
@@ -321,6 +355,8 @@ impl Work {
                 give_back_unused(engine, seat);
             }
             (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
+            // Where `softswap run` has been killed nobody else does.
+            let _ = seat.ledger().ring_for_others();
         }
         seat.publish(self.worth.min(PRICELESS - 1), engine.used_bytes() as u64);
     }
@@ -341,21 +377,23 @@ fn move_within(seat: &Seat) {
 fn give_back_unused(engine: &Engine, seat: &Seat) {
     let used_bytes = engine.used_bytes();
     let kept_bytes = used_bytes + SLACK_BYTES.max(used_bytes / 4);
-    let keep = steps_for(kept_bytes.max(MIN_MEMORY_BYTES as usize));
+    let keep = steps_for(kept_bytes);
     // Not for a little.
     if GRANTED.load(Relaxed) > keep + keep / 8 {
         lower(engine, seat, keep);
     }
 }
 
-/// Asks others for more, where none is free and theirs is worth less.
-fn ask(engine: &Engine, seat: &Seat) {
+/// Asks others for more, where none is free and theirs is worth less; for what is `missing` of
+/// what it uses at least.
+fn ask(engine: &Engine, seat: &Seat, missing: usize) {
     let ledger = seat.ledger();
     ledger.reap(|who| who.fate());
     let granted = GRANTED.load(Relaxed);
     let owed = ledger.floor().saturating_sub(granted);
     let most = (MOST_BYTES / 4 / step_bytes()).max(1);
-    let got = seat.obtain((granted / 8).max(owed).clamp(1, most), PATIENCE_NS);
+    let need = (granted / 8).max(owed).max(missing).clamp(1, most);
+    let got = seat.obtain(need, PATIENCE_NS);
     if got > 0 {
         let _alone = Alone::be();
         let granted = GRANTED.load(Relaxed) + got;
