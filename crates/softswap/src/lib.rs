@@ -79,7 +79,7 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use pin::{Pin, PinMut};
 pub use pool::Pool;
-pub use region::{Advice, Region};
+pub use region::{Advice, PinOwned, Region};
 pub use stats::Stats;
 
 /// What a thread must have left of its stack where it touches a region, in bytes.

@@ -3,20 +3,21 @@
 use crate::error::{Error, Result};
 use crate::running::Running;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// More guards than that could be of one page, which counts them in 16 bits.
 const MOST_PINS: usize = 1 << 15;
 
 /// The pages of a range, counted as pinned.
-struct Held<'r> {
-    running: &'r Running,
+pub(crate) struct Held {
+    running: Arc<Running>,
     start: usize,
     len: usize,
 }
 
-impl<'r> Held<'r> {
-    fn new(running: &'r Running, start: usize, len: usize) -> Result<Held<'r>> {
+impl Held {
+    pub(crate) fn new(running: &Arc<Running>, start: usize, len: usize) -> Result<Held> {
         // What is counted is taken back by the destructor.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
@@ -28,7 +29,7 @@ impl<'r> Held<'r> {
             }
             let pinned = engine.pin(start, len, len);
             match pinned {
-                Ok(bytes) if bytes == len => Ok(Held { running, start, len }),
+                Ok(bytes) if bytes == len => Ok(Held { running: Arc::clone(running), start, len }),
                 other => {
                     engine.unpin(start, *other.as_ref().unwrap_or(&0));
                     engine.let_go(pages);
@@ -40,7 +41,7 @@ impl<'r> Held<'r> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Held {
     fn drop(&mut self) {
         let _ = self.running.with(|engine| {
             engine.unpin(self.start, self.len);
@@ -65,11 +66,11 @@ impl Drop for Held<'_> {
 #[must_use = "the bytes stay only while the guard lives"]
 pub struct Pin<'r> {
     bytes: &'r [u8],
-    _held: Held<'r>,
+    _held: Held,
 }
 
 impl<'r> Pin<'r> {
-    pub(crate) fn new(running: &'r Running, bytes: &'r [u8]) -> Result<Pin<'r>> {
+    pub(crate) fn new(running: &Arc<Running>, bytes: &'r [u8]) -> Result<Pin<'r>> {
         let held = Held::new(running, bytes.as_ptr().addr(), bytes.len())?;
         Ok(Pin { bytes, _held: held })
     }
@@ -99,11 +100,11 @@ impl Deref for Pin<'_> {
 #[must_use = "the bytes stay only while the guard lives"]
 pub struct PinMut<'r> {
     bytes: &'r mut [u8],
-    _held: Held<'r>,
+    _held: Held,
 }
 
 impl<'r> PinMut<'r> {
-    pub(crate) fn new(running: &'r Running, bytes: &'r mut [u8]) -> Result<PinMut<'r>> {
+    pub(crate) fn new(running: &Arc<Running>, bytes: &'r mut [u8]) -> Result<PinMut<'r>> {
         let held = Held::new(running, bytes.as_ptr().addr(), bytes.len())?;
         Ok(PinMut { bytes, _held: held })
     }

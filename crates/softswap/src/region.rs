@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use crate::pin::{Pin, PinMut};
+use crate::pin::{Held, Pin, PinMut};
 use crate::running::Running;
 use softswap_engine::base::access::Access;
 use softswap_engine::door::engine::Engine;
@@ -158,6 +158,30 @@ impl Region {
         PinMut::new(&self.running, &mut self.bytes[range])
     }
 
+    /// As [`Region::pin`], for calls that end some time later: the guard keeps the region.
+    ///
+    /// ```
+    /// # fn main() -> softswap::Result<()> {
+    /// use std::sync::Arc;
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// let region = Arc::new(pool.map(1 << 20)?);
+    /// let pin: softswap::PinOwned = Region::pin_owned(&region, ..4096)?;
+    /// # use softswap::Region;
+    /// drop(region);
+    /// assert_eq!(pin.len(), 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::pin`].
+    pub fn pin_owned(this: &Arc<Region>, range: impl RangeBounds<usize>) -> Result<PinOwned> {
+        let range = this.range(range)?;
+        let held =
+            Held::new(&this.running, this.bytes[range.clone()].as_ptr().addr(), range.len())?;
+        Ok(PinOwned { _held: held, range, region: Arc::clone(this) })
+    }
+
     fn range(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
         let len = self.bytes.len();
         let start = match range.start_bound() {
@@ -229,6 +253,41 @@ fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
         })??;
     }
     Ok(())
+}
+
+/// As [`Pin`], of a region that it keeps.
+///
+/// ```
+/// # fn main() -> softswap::Result<()> {
+/// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+/// let region = std::sync::Arc::new(pool.map(1 << 20)?);
+/// let pins: Vec<softswap::PinOwned> = (0..4)
+///     .map(|part| softswap::Region::pin_owned(&region, part * 4096..part * 4096 + 512))
+///     .collect::<softswap::Result<_>>()?;
+/// assert!(pins.iter().all(|pin| pin[..] == [0; 512]));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the bytes stay only while the guard lives"]
+pub struct PinOwned {
+    // Given up before the region.
+    _held: Held,
+    range: Range<usize>,
+    region: Arc<Region>,
+}
+
+impl Deref for PinOwned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for PinOwned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinOwned").field("range", &self.range).finish_non_exhaustive()
+    }
 }
 
 impl Deref for Region {
