@@ -38,7 +38,7 @@ mod bench;
 #[doc(hidden)]
 pub mod parsers;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// More memory than DRAM for an unmodified program: the Linux swap path in user space.
@@ -81,6 +81,13 @@ enum Command {
     Analyze(bench::HandedOver),
 }
 
+/// What can be asked for: the man pages and completions are made of it.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Does what the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -107,15 +114,15 @@ mod reference_tests;
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::command;
     use super::reference_tests::{names, section};
-    use clap::{Arg, CommandFactory};
+    use clap::Arg;
     use softswap_engine::door::live_settings::SETTINGS;
 
     #[test]
     fn every_option_of_run_has_its_variable_in_the_reference() {
         let part = section("softswap run").unwrap();
-        let cli = Cli::command();
+        let cli = command();
         let run = cli.find_subcommand("run").unwrap();
         for long in run.get_arguments().filter_map(Arg::get_long) {
             let variable = format!("SOFTSWAP_{}", long.replace('-', "_").to_ascii_uppercase());

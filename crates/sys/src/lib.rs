@@ -30,6 +30,7 @@
 //! |              | [`found`]             | what lies in a range, as /proc tells           |
 //! |              | [`window`]            | managed memory: pages in, pages out            |
 //! |              | [`inline`]            | managed memory inside one's own process        |
+//! |              | [`touches`]           | who brings in the pages of which window        |
 //! |              | [`attach_count`]      | whether forked children are there yet          |
 //! | `filters`    | [`pointer_arguments`]     | which arguments of which calls are pointers    |
 //! |              | [`seccomp`]           | the guard's filter                             |
@@ -70,7 +71,7 @@ pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals}
 pub(crate) use base::{page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, pointer_arguments, seccomp};
-pub use managed::{aslr, attach_count, committed, found, inline, uffd, window};
+pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};
 pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};

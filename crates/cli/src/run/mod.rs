@@ -5,6 +5,7 @@ mod asked;
 mod auto_memory;
 pub(crate) mod areas;
 pub(crate) mod settle;
+mod static_program;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;

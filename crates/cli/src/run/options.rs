@@ -2,7 +2,7 @@
 //! by the same name, from here, the environment or the file.
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -45,6 +45,7 @@ pub(crate) struct RunArgs {
     /// become free (`pages`), all of a device at the start (`once`), or `both`.
     /// `poll` is as --poll, for this area alone.
     #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,
 
     /// Free space always left on the swap directory's file system [default: 512M]
@@ -136,6 +137,7 @@ pub(crate) struct RunArgs {
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(super) program: Vec<OsString>,
 }
 

@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::core::recorder::Recorder;
 use crate::door::builder;
-pub(crate) use crate::door::builder::StartError;
+pub use crate::door::builder::StartError;
 use crate::door::settings::{Config, PoolLimit};
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts};
@@ -395,6 +395,12 @@ impl Engine {
         for (page, byte) in range.zip(out) {
             *byte = u8::from(self.core.memory.pages.load(page).is_resident());
         }
+        Ok(())
+    }
+
+    /// Has the resident pages of a range leave before others (`MADV_COLD`).
+    pub fn chill(&self, address: usize, len: usize) -> io::Result<()> {
+        self.pages_of(address, len)?.for_each(|page| self.core.memory.pages.chill(page));
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 
 use crate::codec::Choice;
 use crate::policy::mechanism::Without;
-pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit};
+pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit, size_of_text};
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;

@@ -89,7 +89,7 @@ impl std::str::FromStr for PoolLimit {
 
 /// Reads a size with its unit: `64M`, `64 MiB`, `1g`, `65536B`.
 #[must_use]
-pub(crate) fn size_of_text(text: &str) -> Option<u64> {
+pub fn size_of_text(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
     let given = text.trim();
     let digits = given.trim_end_matches(|c: char| !c.is_ascii_digit());

@@ -3,12 +3,16 @@
 //! Everything here is reserved once and kept until the process ends, because
 //! the engine itself lives that long; it is populated by the kernel page by
 //! page as it is touched, so a large reservation costs address space only.
+//! Whoever ends an engine before its process does collects what it reserves
+//! ([`Reservations`]).
 //! Raw system calls throughout: inside the preloaded runtime the C library's
 //! `mmap` is the interposed one.
 
 use crate::raw;
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::{Mutex, PoisonError};
 
 pub use crate::page::{PAGE_SIZE, Page};
 
@@ -17,6 +21,56 @@ pub use crate::page::{PAGE_SIZE, Page};
 pub fn dram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+thread_local! {
+    /// Where this thread notes what it reserves; null where nobody asks.
+    static COLLECTING: Cell<*const Reservations> = const { Cell::new(std::ptr::null()) };
+}
+
+/// What was reserved on behalf of one engine, to be given back after it.
+///
+/// ```
+/// use softswap_sys::memory::{Reservations, reserve_u64};
+///
+/// let reservations = Reservations::default();
+/// let word = reservations.collect(|| reserve_u64(1).map(|words| words[0].as_ptr().addr()))?;
+/// assert_ne!(word, 0);
+/// // SAFETY: of the table only an address is left.
+/// unsafe { reservations.release() };
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Reservations(Mutex<Vec<(usize, usize)>>);
+
+impl Reservations {
+    /// Runs `body`, and notes what this thread reserves in it.
+    pub fn collect<R>(&self, body: impl FnOnce() -> R) -> R {
+        struct Restored(*const Reservations);
+        impl Drop for Restored {
+            fn drop(&mut self) {
+                COLLECTING.set(self.0);
+            }
+        }
+        let _restored = Restored(COLLECTING.replace(self));
+        body()
+    }
+
+    fn note(&self, base: usize, len: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((base, len));
+    }
+
+    /// Unmaps all that was noted.
+    ///
+    /// # Safety
+    /// Nobody uses any of it any more.
+    pub unsafe fn release(self) {
+        for (base, len) in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: `map_anonymous` has mapped the range, and nobody uses it any more, as
+            // asked for above.
+            unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
+        }
+    }
 }
 
 /// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
@@ -143,6 +197,10 @@ fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     };
     if len >= LARGE_BYTES {
         leave_out_of_dumps(base, len);
+    }
+    // SAFETY: null, or what a `collect` further up this thread's stack has borrowed.
+    if let Some(reservations) = unsafe { COLLECTING.get().as_ref() } {
+        reservations.note(base, len);
     }
     Ok(base as *mut u8)
 }

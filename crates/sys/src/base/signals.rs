@@ -5,6 +5,7 @@ use crate::memory::{PAGE_SIZE, map_new};
 use crate::program_filter;
 use crate::raw;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
@@ -156,6 +157,15 @@ pub fn set_default(signal: i32) {
     let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
 }
 
+/// What [`block_all`] and [`with_blocked`] leave open.
+static LEFT_OPEN: AtomicU64 = AtomicU64::new(0);
+
+/// From now on [`block_all`] and [`with_blocked`] leave these signals open: by them somebody
+/// else brings in pages of this process, such as those of its heap.
+pub fn leave_open(mask: Mask) {
+    LEFT_OPEN.fetch_or(mask, Ordering::Relaxed);
+}
+
 fn procmask(how: i32, mask: Mask) -> Mask {
     let mut old: Mask = 0;
     let args =
@@ -169,7 +179,7 @@ fn procmask(how: i32, mask: Mask) -> Mask {
 /// held in program context nothing may run that could fault on a managed page.
 #[must_use]
 pub fn block_all() -> Mask {
-    procmask(libc::SIG_SETMASK, !0)
+    procmask(libc::SIG_SETMASK, !LEFT_OPEN.load(Ordering::Relaxed))
 }
 
 /// Sets the thread's mask.
@@ -184,7 +194,7 @@ pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
 
 /// Runs `body` with the signals of `mask` blocked, and no others.
 pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
-    let saved = procmask(libc::SIG_SETMASK, mask);
+    let saved = procmask(libc::SIG_SETMASK, mask & !LEFT_OPEN.load(Ordering::Relaxed));
     let result = body();
     set_mask(saved);
     result

@@ -143,6 +143,14 @@ pub(crate) fn wanted() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
+/// Other places for a window, where it need not be at the one of those before in the tree: a
+/// process may have several.
+pub(crate) fn others() -> impl Iterator<Item = usize> {
+    const TRIES: usize = 24;
+    let tries = if INHERITED.get().is_none() { TRIES } else { 0 };
+    std::iter::repeat_with(|| Bases::choose().window()).take(tries)
+}
+
 /// Makes calls from that place's gate from now on, unless something lies there.
 pub fn settle(bases: Bases) {
     raw::settle_gate(bases.gate);

@@ -156,6 +156,22 @@ impl<'t> PageTable<'t> {
     }
 }
 
+impl PageTable<'_> {
+    /// Takes all grace from a resident page that nobody is changing.
+    pub(crate) fn chill(&self, page: PageNo) {
+        let seen = self.load(page);
+        if seen.is_resident() && !seen.is_busy() {
+            // Losing the race means that somebody has just used the entry.
+            let _ = self.words[page as usize].compare_exchange(
+                seen.0,
+                seen.0 & !HEAT,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+}
+
 impl Claim<'_> {
     /// The entry before the claim.
     #[must_use]

@@ -68,6 +68,12 @@ impl Engine {
         (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
     }
 
+    /// Half of the budget, in bytes: what is brought in ahead of touches on request.
+    #[must_use]
+    pub fn half_of_budget_bytes(&self) -> usize {
+        self.core.memory.budget.target_bytes() / 2
+    }
+
     /// How much of it one call pins: an eighth of the budget, within bounds.
     #[must_use]
     pub fn call_limit_bytes(&self) -> usize {

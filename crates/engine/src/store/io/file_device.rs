@@ -34,6 +34,8 @@ pub struct FileDevice {
     device_polling: AtomicBool,
     /// Where the bounce buffers are registered; lanes share that.
     registered: Option<Ring>,
+    /// It showed whether lanes can.
+    tried: Option<Ring>,
 }
 
 /// A request under way, and the real clock.
@@ -62,7 +64,7 @@ impl FileDevice {
         let io_uring = first_ring.is_some();
         let device_polling = io_uring && file.is_direct() && can_ask(&file);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, io_uring, first_ring, device_polling, registered: None }
+        Self { file, io_uring, first_ring, device_polling, registered: None, tried: None }
     }
 
     /// A ring for a lane, which has the file and the bounce buffers.
@@ -225,15 +227,16 @@ impl Device for FileDevice {
 
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let first_ring = self.first_ring.take();
-        let register = |mut ring: Ring, range| {
+        let kept = &mut self.tried;
+        let mut register = |mut ring: Ring, range| {
             ring.register(range)?;
             // Only where lanes can share it: registered by each, the pages
             // would count against RLIMIT_MEMLOCK as often.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
-            // Not closed: some time later that would interrupt whatever call the
-            // thread that made it, one of the program's, waits in by then.
-            std::mem::forget(tried);
+            // Not closed before the device is: some time later that would interrupt whatever
+            // call the thread that made it, one of the program's, waits in by then.
+            *kept = Some(tried);
             shared.map(|()| ring)
         };
         // Through the page cache the data is copied, and nothing gained.

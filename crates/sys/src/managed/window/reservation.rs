@@ -93,8 +93,8 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     let most = memory::address_space_limit() / 2;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
         // A neighbouring slot serves when something already lies at the first.
-        for slot in 0..aslr::WINDOWS {
-            let base = first + slot * len;
+        let beside = (0..aslr::WINDOWS).map(|slot| first + slot * len);
+        for base in beside.chain(aslr::others()) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),

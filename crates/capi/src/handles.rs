@@ -1,0 +1,288 @@
+//! Pools, regions and pins, by what C knows them by.
+//!
+//! A pool and a pin are numbers that are never used again, a region is its address: what is
+//! given up twice, or was never handed out, is refused instead of touching what is somebody
+//! else's.
+
+use crate::options::{self, softswap_options};
+use crate::refusal::{Refusal, answer};
+use softswap::{Advice, PinOwned, Pool, Region};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A pool, as C knows it.
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "the name is C's")]
+pub struct softswap_pool {
+    _opaque: [u8; 0],
+}
+
+/// Figures of a pool. Set `size` to `sizeof(struct softswap_stats)` before the call.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(non_camel_case_types, reason = "the name is C's")]
+pub struct softswap_stats {
+    /// `sizeof(struct softswap_stats)`.
+    pub size: usize,
+    /// The limit on DRAM, in bytes.
+    pub budget_bytes: u64,
+    /// DRAM in use, in bytes.
+    pub used_bytes: u64,
+    /// The most there ever was of that.
+    pub used_peak_bytes: u64,
+    /// Touches that waited for a page.
+    pub faults: u64,
+    /// Of those, pages that were read from the disk.
+    pub faults_disk: u64,
+    /// How long threads waited for pages, in ns.
+    pub stalled_ns: u64,
+    /// Written to the disk, in bytes.
+    pub written_bytes: u64,
+    /// Read from the disk, in bytes.
+    pub read_bytes: u64,
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
+static REGIONS: Mutex<BTreeMap<usize, Arc<Region>>> = Mutex::new(BTreeMap::new());
+static PINS: Mutex<BTreeMap<u64, PinOwned>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that was never used.
+fn number() -> u64 {
+    NEXT.fetch_add(1, Relaxed)
+}
+
+fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
+    let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
+    found.ok_or(Refusal::Argument("pool: is none, or was destroyed"))
+}
+
+/// The region in which a range lies, and where in it.
+fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize), Refusal> {
+    let regions = lock(&REGIONS);
+    let (start, region) = regions.range(..=address.addr()).next_back().ok_or(NO_REGION)?;
+    let offset = address.addr() - start;
+    let fits = offset.checked_add(len).is_some_and(|end| end <= region.len());
+    if fits { Ok((Arc::clone(region), offset)) } else { Err(NO_REGION) }
+}
+
+const NO_REGION: Refusal = Refusal::Argument("address, len: do not lie in a region that is mapped");
+
+/// Stores what C asked for.
+///
+/// # Safety
+/// NULL, or the address of a writable `T`.
+unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Refusal> {
+    if to.is_null() {
+        return Err(Refusal::Argument("the result's address is NULL"));
+    }
+    // SAFETY: writable, as asked for above.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Makes a pool: see `softswap.h`.
+///
+/// # Safety
+/// `options` is NULL or begins with its size, and has as many bytes; `pool` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softswap_pool_create(
+    options: *const softswap_options,
+    pool: *mut *mut softswap_pool,
+) -> c_int {
+    answer(|| {
+        // SAFETY: as asked for above.
+        unsafe { put(pool, std::ptr::null_mut())? };
+        // SAFETY: as asked for above.
+        let made = unsafe { options::builder(options)? }.build()?;
+        let handle = number();
+        lock(&POOLS).insert(handle, made);
+        // SAFETY: as asked for above.
+        unsafe { put(pool, std::ptr::without_provenance_mut(handle as usize)) }
+    })
+}
+
+/// Ends a pool, once its regions are unmapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
+    answer(|| {
+        if pool.is_null() {
+            return Ok(());
+        }
+        let gone = lock(&POOLS).remove(&(pool.addr() as u64));
+        gone.map(drop).ok_or(Refusal::Argument("pool: is none, or was destroyed"))
+    })
+}
+
+/// Maps a region of zeroes.
+///
+/// # Safety
+/// `address` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softswap_map(
+    pool: *mut softswap_pool,
+    len: usize,
+    address: *mut *mut c_void,
+) -> c_int {
+    answer(|| {
+        // SAFETY: as asked for above.
+        unsafe { put(address, std::ptr::null_mut())? };
+        let mut region = pool_of(pool)?.map(len)?;
+        let start = region.as_mut_ptr();
+        lock(&REGIONS).insert(start.addr(), Arc::new(region));
+        // SAFETY: as asked for above.
+        unsafe { put(address, start.cast()) }
+    })
+}
+
+/// Unmaps a whole region, by its first address.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
+    answer(|| {
+        if address.is_null() {
+            return Ok(());
+        }
+        let mut regions = lock(&REGIONS);
+        let region = regions.remove(&address.addr()).ok_or(NO_REGION)?;
+        match Arc::try_unwrap(region) {
+            Ok(region) => {
+                drop(regions);
+                drop(region);
+                Ok(())
+            }
+            Err(used) => {
+                regions.insert(address.addr(), used);
+                Err(softswap::Error::Shared.into())
+            }
+        }
+    })
+}
+
+/// Says what is expected of a range of a region.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    answer(|| {
+        let advice = match advice {
+            0 => Advice::WillNeed,
+            1 => Advice::Cold,
+            2 => Advice::DontNeed,
+            3 => Advice::Sequential,
+            4 => Advice::Random,
+            _ => return Err(Refusal::Argument("advice: is none of enum softswap_advice")),
+        };
+        let (region, at) = region_of(address, len)?;
+        if advice != Advice::DontNeed {
+            return Ok(region.advise_shared(at..at + len, advice)?);
+        }
+        drop(region);
+        let mut regions = lock(&REGIONS);
+        let region = regions.get_mut(&(address.addr() - at)).ok_or(NO_REGION)?;
+        let region = Arc::get_mut(region).ok_or(softswap::Error::Shared)?;
+        Ok(region.advise(at..at + len, advice)?)
+    })
+}
+
+/// Keeps a range of a region in DRAM.
+///
+/// # Safety
+/// `pin` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mut u64) -> c_int {
+    answer(|| {
+        // SAFETY: as asked for above.
+        unsafe { put(pin, 0)? };
+        let (region, at) = region_of(address, len)?;
+        let made = Region::pin_owned(&region, at..at + len)?;
+        let handle = number();
+        lock(&PINS).insert(handle, made);
+        // SAFETY: as asked for above.
+        unsafe { put(pin, handle) }
+    })
+}
+
+/// Ends a pin.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
+    answer(|| {
+        let gone = lock(&PINS).remove(&pin);
+        gone.map(drop).ok_or(Refusal::Argument("pin: is none, or was ended"))
+    })
+}
+
+/// Changes the limit on DRAM.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_set_memory(pool: *mut softswap_pool, bytes: u64) -> c_int {
+    answer(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
+}
+
+/// Tells figures of a pool.
+///
+/// # Safety
+/// `stats` is NULL or begins with its size, and has as many writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softswap_pool_stats(
+    pool: *mut softswap_pool,
+    stats: *mut softswap_stats,
+) -> c_int {
+    answer(|| {
+        let found = pool_of(pool)?.stats();
+        if stats.is_null() {
+            return Err(Refusal::Argument("stats: is NULL"));
+        }
+        // SAFETY: it begins with its size, as asked for above.
+        let size = unsafe { (&raw const (*stats).size).read_unaligned() };
+        if !(size_of::<usize>()..=4096).contains(&size) {
+            return Err(Refusal::Argument("stats: size is not that of struct softswap_stats"));
+        }
+        let told = softswap_stats {
+            size,
+            budget_bytes: found.budget_bytes,
+            used_bytes: found.used_bytes,
+            used_peak_bytes: found.used_peak_bytes,
+            faults: found.faults,
+            faults_disk: found.faults_disk,
+            stalled_ns: found.stalled_ns,
+            written_bytes: found.written_bytes,
+            read_bytes: found.read_bytes,
+        };
+        let len = size.min(size_of::<softswap_stats>());
+        // SAFETY: `size` bytes are writable, as asked for above; the local has `len`.
+        unsafe { (&raw const told).cast::<u8>().copy_to_nonoverlapping(stats.cast(), len) };
+        Ok(())
+    })
+}
+
+/// Tells all figures of a pool as one JSON object.
+///
+/// # Safety
+/// `buffer` has `len` writable bytes; `needed` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softswap_pool_stats_json(
+    pool: *mut softswap_pool,
+    buffer: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> c_int {
+    answer(|| {
+        let text = pool_of(pool)?.snapshot_stats_json();
+        if !needed.is_null() {
+            // SAFETY: writable, as asked for above.
+            unsafe { needed.write(text.len() + 1) };
+        }
+        if buffer.is_null() || len <= text.len() {
+            return Err(Refusal::Argument("buffer: is too short; see *needed"));
+        }
+        // SAFETY: the text and its end fit into the `len` bytes, which are writable.
+        unsafe {
+            text.as_ptr().copy_to_nonoverlapping(buffer.cast(), text.len());
+            buffer.add(text.len()).write(0);
+        }
+        Ok(())
+    })
+}

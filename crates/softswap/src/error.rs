@@ -1,0 +1,158 @@
+//! What can go wrong, each with what to do about it.
+
+use softswap_engine::core::errors::FaultError;
+use softswap_engine::door::engine::memory_limit::LimitRefused;
+use softswap_engine::door::open_areas::OpenError;
+use std::io;
+
+/// Why a call was refused. Nothing has changed then.
+///
+/// ```
+/// let error = softswap::Pool::builder().memory("64X").unwrap_err();
+/// assert!(matches!(error, softswap::Error::Size { .. }));
+/// assert_eq!(error.raw_os_error(), 22); // EINVAL
+/// assert_eq!(error.to_string(), "\"64X\" is no size; give a number with a unit, such as 256M");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A text that is no size.
+    #[error("{text:?} is no size; give a number with a unit, such as 256M")]
+    Size {
+        /// What was given.
+        text: String,
+    },
+    /// A text that names no swap area.
+    #[error("{text:?} names no swap area; give a directory, or one and a size: /var/tmp:50G")]
+    Swap {
+        /// What was given.
+        text: String,
+    },
+    /// The budget leaves nothing for pages.
+    #[error("a budget of {asked_bytes} bytes is too little; {reason}")]
+    TooLittleMemory {
+        /// What was asked for, in bytes.
+        asked_bytes: u64,
+        /// What is needed.
+        reason: String,
+    },
+    /// A swap area cannot be used.
+    #[error("{0}")]
+    Area(String),
+    /// The kernel or a limit of the process refuses what a pool needs.
+    #[error("{reason}")]
+    Unsupported {
+        /// What is refused, and what to do about it.
+        reason: String,
+    },
+    /// A region of no bytes, or of more than there can be.
+    #[error("a region of {len} bytes cannot be; its length is from 1 byte to the pool's window")]
+    Length {
+        /// What was asked for, in bytes.
+        len: usize,
+    },
+    /// The pool has no address space for so long a region.
+    #[error("the pool has no room for a region of {len} bytes; drop others, or make another pool")]
+    WindowFull {
+        /// What was asked for, in bytes.
+        len: usize,
+    },
+    /// A range that does not lie in the region.
+    #[error("bytes {start} to {end} do not lie in a region of {len} bytes")]
+    Range {
+        /// Its first byte.
+        start: usize,
+        /// The byte after its last.
+        end: usize,
+        /// The region's length, in bytes.
+        len: usize,
+    },
+    /// What is pinned may be part of the budget only.
+    #[error(
+        "{asked_bytes} bytes cannot be pinned beside what is: pins may hold {most_bytes} bytes in \
+         all; drop some, pin in pieces, or give the pool more memory"
+    )]
+    Pinned {
+        /// What was asked for, in bytes.
+        asked_bytes: usize,
+        /// What pins may hold in all, in bytes.
+        most_bytes: usize,
+    },
+    /// Others may read the region at this moment.
+    #[error("what drops content needs the region for itself; call `Region::advise`")]
+    Shared,
+    /// A page cannot be brought in.
+    #[error("{0}")]
+    Page(String),
+    /// The budget cannot be that.
+    #[error("{0}")]
+    Limit(String),
+    /// The pool was made by a process of which this is a forked child.
+    #[error("a forked child has nothing of its parent's pools; it may make pools of its own")]
+    OtherProcess,
+    /// The kernel refused a call.
+    #[error("the kernel refused a call: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// What the functions of this crate return.
+///
+/// ```
+/// fn half(text: &str) -> softswap::Result<softswap::Builder> {
+///     softswap::Pool::builder().memory(text)
+/// }
+/// assert!(half("64M").is_ok());
+/// ```
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The nearest `errno`, positive.
+    ///
+    /// ```
+    /// let error = softswap::Error::Length { len: 0 };
+    /// assert_eq!(std::io::Error::from_raw_os_error(error.raw_os_error()).kind(),
+    ///     std::io::ErrorKind::InvalidInput);
+    /// ```
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        const EIO: i32 = 5;
+        const EAGAIN: i32 = 11;
+        const ENOMEM: i32 = 12;
+        const EBUSY: i32 = 16;
+        const EINVAL: i32 = 22;
+        const ENOSYS: i32 = 38;
+        const EOWNERDEAD: i32 = 130;
+        match self {
+            Error::Size { .. } | Error::Swap { .. } | Error::Length { .. } => EINVAL,
+            Error::Range { .. } | Error::Limit(_) => EINVAL,
+            Error::TooLittleMemory { .. } | Error::WindowFull { .. } => ENOMEM,
+            Error::Area(_) | Error::Page(_) => EIO,
+            Error::Unsupported { .. } => ENOSYS,
+            Error::Pinned { .. } => EAGAIN,
+            Error::Shared => EBUSY,
+            Error::OtherProcess => EOWNERDEAD,
+            Error::Kernel(error) => error.raw_os_error().unwrap_or(EIO),
+        }
+    }
+}
+
+impl From<FaultError> for Error {
+    fn from(error: FaultError) -> Error {
+        Error::Page(error.to_string())
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Error {
+        Error::Area(error.to_string())
+    }
+}
+
+impl From<LimitRefused> for Error {
+    fn from(refused: LimitRefused) -> Error {
+        match refused {
+            LimitRefused::Tables(error) => Error::Kernel(error),
+            refused => Error::Limit(refused.to_string()),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Memory of a pool: bytes that may be anywhere between DRAM and the disk.
+
+use crate::bytes::Bytes;
+use crate::error::{Error, Result};
+use crate::pin::{Held, Pin, PinMut};
+use crate::running::Running;
+use softswap_engine::base::access::Access;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::window::READ_WRITE;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::sync::Arc;
+
+/// What a program expects of a range.
+///
+/// ```
+/// # fn main() -> softswap::Result<()> {
+/// use softswap::Advice;
+/// let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+/// let mut region = pool.map(1 << 20)?;
+/// region.fill(1);
+/// region.advise(.., Advice::Cold)?;
+/// region.advise(..4096, Advice::WillNeed)?;
+/// region.advise(100..200, Advice::DontNeed)?;
+/// assert!(region[100..200].iter().all(|byte| *byte == 0) && region[99] == 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// It is touched soon: brought in now, as far as half the budget goes.
+    WillNeed,
+    /// It is not touched soon: its pages leave before others when memory is short.
+    Cold,
+    /// Its content is of no use any more: it reads as zero, and takes neither DRAM nor disk.
+    DontNeed,
+    /// It is touched from its start to its end. A hint: streams are found without it.
+    Sequential,
+    /// It is touched in no order. A hint: where that is so, nothing is read ahead anyway.
+    Random,
+}
+
+/// Bytes of a pool. They are zero at first, and gone when this is dropped.
+///
+/// A system call cannot wait for a page that is out: it fails with `EFAULT`, as for a bad
+/// pointer. [`Region::pin`] what is handed to one.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+/// let mut region = pool.map(1 << 20)?;
+/// region[..5].copy_from_slice(b"hello");
+/// std::thread::spawn(move || assert_eq!(&region[..5], b"hello")).join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub struct Region {
+    bytes: Bytes,
+    running: Arc<Running>,
+}
+
+impl Region {
+    pub(crate) fn map(running: Arc<Running>, len: usize) -> Result<Region> {
+        let start = running.with(|engine| match whole_pages(engine, len) {
+            Some(whole) => Ok(engine.map(whole, READ_WRITE)?),
+            None => Err(Error::Length { len }),
+        })??;
+        let start = start.ok_or(Error::WindowFull { len })?;
+        // SAFETY: the engine has mapped these bytes just now for nobody else, readable and
+        // writable; `running` serves touches of them, and is kept beside them. They are
+        // unmapped by the destructor only.
+        Ok(Region { bytes: unsafe { Bytes::new(start, len) }, running })
+    }
+
+    /// Says what is expected of a range.
+    ///
+    /// ```
+    /// # fn main() -> softswap::Result<()> {
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// let mut region = pool.map(8192)?;
+    /// region.advise(4096.., softswap::Advice::WillNeed)?;
+    /// assert!(region.advise(..9000, softswap::Advice::Cold).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Page`] where a page cannot be brought in.
+    pub fn advise(&mut self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        let range = self.range(range)?;
+        if advice == Advice::DontNeed { self.drop_content(range) } else { self.hint(range, advice) }
+    }
+
+    /// As [`Region::advise`], while others read the region.
+    ///
+    /// ```
+    /// # fn main() -> softswap::Result<()> {
+    /// use softswap::{Advice, Error};
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// let region = pool.map(8192)?;
+    /// region.advise_shared(.., Advice::WillNeed)?;
+    /// assert!(matches!(region.advise_shared(.., Advice::DontNeed), Err(Error::Shared)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::advise`], and [`Error::Shared`] for [`Advice::DontNeed`].
+    pub fn advise_shared(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        if advice == Advice::DontNeed {
+            return Err(Error::Shared);
+        }
+        self.hint(self.range(range)?, advice)
+    }
+
+    /// Brings a range in and keeps it in DRAM, at its address, until the guard is dropped: for
+    /// system calls that read from it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::Write;
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// # let mut file = tempfile::tempfile()?;
+    /// let region = pool.map(1 << 20)?;
+    /// for start in (0..region.len()).step_by(64 << 10) {
+    ///     file.write_all(&region.pin(start..start + (64 << 10))?)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Pinned`]: all pins of a pool may hold a quarter of what its
+    /// budget leaves for pages; [`Error::Page`].
+    pub fn pin(&self, range: impl RangeBounds<usize>) -> Result<Pin<'_>> {
+        let range = self.range(range)?;
+        Pin::new(&self.running, &self.bytes[range])
+    }
+
+    /// As [`Region::pin`], for system calls that write to the range.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::Read;
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// let mut region = pool.map(1 << 20)?;
+    /// std::fs::File::open("/dev/urandom")?.read_exact(&mut region.pin_mut(..8192)?)?;
+    /// assert!(region[..8192].iter().any(|byte| *byte != 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::pin`].
+    pub fn pin_mut(&mut self, range: impl RangeBounds<usize>) -> Result<PinMut<'_>> {
+        let range = self.range(range)?;
+        PinMut::new(&self.running, &mut self.bytes[range])
+    }
+
+    /// As [`Region::pin`], for calls that end some time later: the guard keeps the region.
+    ///
+    /// ```
+    /// # fn main() -> softswap::Result<()> {
+    /// use std::sync::Arc;
+    /// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+    /// let region = Arc::new(pool.map(1 << 20)?);
+    /// let pin: softswap::PinOwned = Region::pin_owned(&region, ..4096)?;
+    /// # use softswap::Region;
+    /// drop(region);
+    /// assert_eq!(pin.len(), 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::pin`].
+    pub fn pin_owned(this: &Arc<Region>, range: impl RangeBounds<usize>) -> Result<PinOwned> {
+        let range = this.range(range)?;
+        let held =
+            Held::new(&this.running, this.bytes[range.clone()].as_ptr().addr(), range.len())?;
+        Ok(PinOwned { _held: held, range, region: Arc::clone(this) })
+    }
+
+    fn range(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
+        let len = self.bytes.len();
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => len,
+        };
+        if start > end || end > len {
+            Err(Error::Range { start, end, len })
+        } else {
+            Ok(start..end)
+        }
+    }
+
+    /// Whole pages are dropped; what of others lies in the range is overwritten.
+    fn drop_content(&mut self, range: Range<usize>) -> Result<()> {
+        let first = range.start.next_multiple_of(PAGE_SIZE).min(range.end);
+        // After the region's last byte there is nothing in its last page.
+        let is_end = range.end == self.bytes.len();
+        let last = if is_end { range.end } else { range.end / PAGE_SIZE * PAGE_SIZE }.max(first);
+        if first < last && first.is_multiple_of(PAGE_SIZE) {
+            let start = self.bytes.as_ptr().addr() + first;
+            self.running.with(|engine| engine.discard(start, last - first))??;
+            self.bytes[range.start..first].fill(0);
+            self.bytes[last..range.end].fill(0);
+        } else {
+            self.bytes[range].fill(0);
+        }
+        Ok(())
+    }
+
+    fn hint(&self, range: Range<usize>, advice: Advice) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let start = (self.bytes.as_ptr().addr() + range.start) / PAGE_SIZE * PAGE_SIZE;
+        let end = self.bytes.as_ptr().addr() + range.end;
+        match advice {
+            Advice::WillNeed => bring_in(&self.running, start..end),
+            Advice::Cold => Ok(self.running.with(|engine| engine.chill(start, end - start))??),
+            Advice::DontNeed | Advice::Sequential | Advice::Random => Ok(()),
+        }
+    }
+}
+
+/// The length in whole pages, if there can be a region so long.
+fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
+    let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
+    (len > 0 && whole <= engine.window().1).then_some(whole)
+}
+
+/// Brings pages in, from the first on, as far as half the budget goes: what comes in beyond
+/// would only have the first ones leave.
+fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
+    let most = running.with(Engine::half_of_budget_bytes)?;
+    for address in range.take(most).step_by(PAGE_SIZE) {
+        running.with(|engine| {
+            let mut is_resident = [0];
+            engine.residency(address, &mut is_resident)?;
+            if is_resident == [0] {
+                engine.fault(address, Access::Read)?;
+            }
+            Ok::<_, Error>(())
+        })??;
+    }
+    Ok(())
+}
+
+/// As [`Pin`], of a region that it keeps.
+///
+/// ```
+/// # fn main() -> softswap::Result<()> {
+/// # let pool = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?.build()?;
+/// let region = std::sync::Arc::new(pool.map(1 << 20)?);
+/// let pins: Vec<softswap::PinOwned> = (0..4)
+///     .map(|part| softswap::Region::pin_owned(&region, part * 4096..part * 4096 + 512))
+///     .collect::<softswap::Result<_>>()?;
+/// assert!(pins.iter().all(|pin| pin[..] == [0; 512]));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the bytes stay only while the guard lives"]
+pub struct PinOwned {
+    // Given up before the region.
+    _held: Held,
+    range: Range<usize>,
+    region: Arc<Region>,
+}
+
+impl Deref for PinOwned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for PinOwned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinOwned").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Region {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let (start, len) = (self.bytes.as_ptr().addr(), self.bytes.len());
+        // Refused only in a forked child, which has no such memory, or where the kernel has no
+        // memory for a call: then the range stays mapped as long as the pool.
+        let _ = self.running.with(|engine| engine.unmap(start, len));
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region").field("len", &self.bytes.len()).finish_non_exhaustive()
+    }
+}

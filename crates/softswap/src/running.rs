@@ -1,0 +1,200 @@
+//! An engine with its threads and its touches served, from its start to its end.
+
+use crate::error::{Error, Result};
+use crate::last_words;
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::door::engine::{Engine, StartError};
+use softswap_engine::door::open_areas::open;
+use softswap_engine::door::settings::Config;
+use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_sys::memory::{Reservations, reserve_u64};
+use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
+use softswap_sys::touches::{self, Resolver, Served};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Engines start one at a time: the limit on descriptors is raised for a moment meanwhile.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// What the engine's threads and the handler of touches share.
+struct Shared {
+    engine: Engine,
+    /// What the engine has reserved.
+    reservations: Arc<Reservations>,
+    go_on: AtomicBool,
+}
+
+impl Resolver for Shared {
+    fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
+        let access = if is_write { Access::Write } else { Access::Read };
+        match self.engine.fault_until(address, access, open) {
+            Ok(()) => true,
+            // The thread takes its signal, then touches again.
+            Err(error) if error.is_for_a_signal() => true,
+            Err(error) => {
+                if let Some(reason) = error.stop_reason() {
+                    self.engine.stats().set(Counter::StopReason, reason as u64);
+                }
+                last_words::say(address, &error);
+                false
+            }
+        }
+    }
+}
+
+/// The table of windows owns what it calls.
+struct Handle(Arc<Shared>);
+
+impl Resolver for Handle {
+    fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
+        self.0.resolve(address, is_write, open)
+    }
+}
+
+/// An engine that serves touches until this is dropped.
+pub(crate) struct Running {
+    shared: ManuallyDrop<Arc<Shared>>,
+    served: ManuallyDrop<Served>,
+    threads: ManuallyDrop<Vec<JoinHandle<()>>>,
+    process: u32,
+    /// Guards that keep pages where they are.
+    pub(crate) pins: AtomicUsize,
+}
+
+/// Why a budget is too little, apart from other reasons not to start.
+fn why(error: StartError, asked_bytes: u64) -> Error {
+    let reason = error.to_string();
+    match error {
+        StartError::Budget { .. } | StartError::Needs { .. } => {
+            Error::TooLittleMemory { asked_bytes, reason }
+        }
+        StartError::Area(_) => Error::Area(reason),
+        StartError::Tables(error) => Error::Kernel(error),
+        _ => Error::Unsupported { reason },
+    }
+}
+
+fn start(config: &Config) -> Result<Engine> {
+    let stats = Stats::new(reserve_u64(STATS_WORDS)?);
+    let areas = open(&config.areas, config.reserve_bytes, config.avoid_io_uring, true);
+    let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;
+    Engine::start(config, areas, stats).map_err(|error| why(error, config.memory_bytes))
+}
+
+impl Running {
+    pub(crate) fn start(config: &Config) -> Result<Running> {
+        // Under `softswap run` this process's own heap may be swapped out, by another engine.
+        signals::leave_open(NEVER_BLOCKED);
+        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let reservations = Arc::new(Reservations::default());
+        let engine = match reservations.collect(|| start(config)) {
+            Ok(engine) => engine,
+            Err(error) => {
+                release(reservations);
+                return Err(error);
+            }
+        };
+        let go_on = AtomicBool::new(true);
+        let shared = Arc::new(Shared { engine, reservations, go_on });
+        let (base, len) = shared.engine.window();
+        let served = match touches::serve(base, len, Box::new(Handle(Arc::clone(&shared)))) {
+            Ok(served) => served,
+            Err(error) => {
+                end(shared);
+                return Err(error.into());
+            }
+        };
+        let mut running = Running {
+            shared: ManuallyDrop::new(shared),
+            served: ManuallyDrop::new(served),
+            threads: ManuallyDrop::default(),
+            process: raw::current_process(),
+            pins: AtomicUsize::new(0),
+        };
+        running.start_threads()?;
+        Ok(running)
+    }
+
+    /// What makes room, and what reads ahead. None of the program's signals go there.
+    fn start_threads(&mut self) -> Result<()> {
+        let work = |index: usize| {
+            let shared = Arc::clone(&self.shared);
+            let go_on = move |shared: &Shared| shared.go_on.load(Ordering::Relaxed);
+            let name = if index == 0 { "softswap" } else { "softswap-ahead" };
+            let body = move || {
+                shared.reservations.collect(|| match index {
+                    0 => shared.engine.run_reclaim(|| go_on(&shared)),
+                    _ => shared.engine.run_prefetch(index - 1, || go_on(&shared)),
+                });
+            };
+            thread::Builder::new().name(name.into()).spawn(body)
+        };
+        signals::with_all_blocked(|| {
+            for index in 0..=PREFETCH_THREADS {
+                self.threads.push(work(index)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs `body` with the engine, where no handler of the program's comes between.
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&Engine) -> R) -> Result<R> {
+        if !self.is_of_this_process() {
+            return Err(Error::OtherProcess);
+        }
+        let body = || body(&self.shared.engine);
+        Ok(self.shared.reservations.collect(|| signals::with_all_blocked(body)))
+    }
+
+    /// Whether the pool was made by this very process, not by a parent of it.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == raw::current_process()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A forked child has neither the threads nor the memory: all it has of them is a copy
+        // of some words.
+        if !self.is_of_this_process() {
+            return;
+        }
+        self.shared.go_on.store(false, Ordering::Relaxed);
+        self.shared.engine.wake_background();
+        // SAFETY: taken once, here, where nobody uses the value any more.
+        let (threads, served, shared) = unsafe {
+            (
+                ManuallyDrop::take(&mut self.threads),
+                ManuallyDrop::take(&mut self.served),
+                ManuallyDrop::take(&mut self.shared),
+            )
+        };
+        for thread in threads {
+            // It ends by itself; a panic of its own would have ended the process or is told.
+            let _ = thread.join();
+        }
+        drop(served);
+        end(shared);
+    }
+}
+
+/// Ends an engine that nobody uses any more, and gives back what it had.
+fn end(shared: Arc<Shared>) {
+    if let Ok(Shared { engine, reservations, .. }) = Arc::try_unwrap(shared) {
+        signals::with_all_blocked(|| drop(engine));
+        release(reservations);
+    }
+}
+
+/// Gives back what an engine had reserved that is gone, or did not start.
+fn release(reservations: Arc<Reservations>) {
+    if let Some(reservations) = Arc::into_inner(reservations) {
+        // SAFETY: only the engine had any of it, its threads and the handler of its touches
+        // included: what they share has been taken apart, so they are gone.
+        unsafe { reservations.release() };
+    }
+}

@@ -1,0 +1,10 @@
+//! Sizes as people write them.
+
+use crate::error::{Error, Result};
+use softswap_engine::door::settings::size_of_text;
+
+/// A size with its unit, or a number of bytes.
+pub(crate) fn bytes_of(text: &str) -> Result<u64> {
+    let bytes = text.trim().parse().ok().or_else(|| size_of_text(text));
+    bytes.ok_or_else(|| Error::Size { text: text.into() })
+}

@@ -1,0 +1,232 @@
+//! Regions over several times their pool's budget: content, advice, pins, refusals, and what is
+//! left when they are gone.
+
+use softswap::{Advice, Error, Pool};
+use std::io::{Read, Seek, Write};
+use std::sync::Mutex;
+
+/// What a process has is counted: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+const PAGE: usize = 4096;
+
+fn pool(memory: &str) -> Pool {
+    let directory = std::env::temp_dir();
+    let builder = Pool::builder().memory(memory).unwrap();
+    builder.swap(directory.to_str().unwrap()).unwrap().build().unwrap()
+}
+
+/// SplitMix64: neighbouring numbers give unrelated ones.
+fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A page that packs a little, or not at all.
+fn content(number: usize) -> [u8; PAGE] {
+    let mut page = [number as u8; PAGE];
+    let step = if number.is_multiple_of(3) { 1 } else { 4 };
+    for (at, word) in page.as_chunks_mut().0.iter_mut().enumerate().step_by(step) {
+        *word = scramble((number << 9 | at) as u64).to_ne_bytes();
+    }
+    page
+}
+
+#[test]
+fn a_region_holds_four_times_the_budget_for_many_threads() {
+    let _alone = alone();
+    let pool = pool("16M");
+    let mut region = pool.map(64 << 20).unwrap();
+    let pages = region.len() / PAGE;
+    std::thread::scope(|scope| {
+        for (part, bytes) in region.chunks_mut(16 << 20).enumerate() {
+            scope.spawn(move || {
+                for (number, page) in bytes.chunks_mut(PAGE).enumerate() {
+                    page.copy_from_slice(&content(part * 4096 + number));
+                }
+            });
+        }
+    });
+    let region = &region;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for step in 0..6000 {
+                    let number = scramble(thread << 32 | step) as usize % pages;
+                    let found = &region[number * PAGE..][..PAGE];
+                    assert!(found == content(number), "page {number}");
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert!(stats.used_peak_bytes <= 16 << 20, "{stats:?}");
+    assert!(stats.faults_disk > 0 && stats.written_bytes > 0, "{stats:?}");
+    assert_eq!(stats.read_errors, 0);
+}
+
+#[test]
+fn pools_do_not_know_of_each_other() {
+    let _alone = alone();
+    let pools: Vec<_> = (0..8).map(|_| pool("8M")).collect();
+    let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(12 << 20).unwrap()).collect();
+    for (number, region) in regions.iter_mut().enumerate() {
+        for page in region.chunks_mut(PAGE) {
+            page.fill(number as u8 + 1);
+        }
+    }
+    for (number, region) in regions.iter().enumerate() {
+        assert!(region.iter().all(|byte| *byte == number as u8 + 1));
+    }
+    let (last, gone) = (regions.pop().unwrap(), regions);
+    drop((gone, pools));
+    assert!(last.iter().all(|byte| *byte == 8), "a region keeps its pool");
+}
+
+#[test]
+fn advice_does_what_it_says() {
+    let _alone = alone();
+    let pool = pool("16M");
+    let mut region = pool.map(32 << 20).unwrap();
+    region.chunks_mut(PAGE).enumerate().for_each(|(number, page)| page.fill(number as u8 | 1));
+    for range in [0..10, 100..PAGE, 5000..5001, 4096..8192, 10_000..100_000, 8192..9000] {
+        region.advise(range.clone(), Advice::DontNeed).unwrap();
+        assert!(region[range.clone()].iter().all(|byte| *byte == 0), "{range:?}");
+        assert_ne!(region[range.end], 0, "{range:?}");
+    }
+    assert_eq!((region[11], region[99]), (1, 1));
+    region.advise(.., Advice::Cold).unwrap();
+    region.advise(.., Advice::Sequential).unwrap();
+    region.advise_shared(.., Advice::Random).unwrap();
+    let before = pool.stats();
+    region.advise(1 << 20..5 << 20, Advice::WillNeed).unwrap();
+    let after = pool.stats();
+    assert!(after.faults > before.faults);
+    assert_eq!(region[3 << 20], 1);
+    region.advise(.., Advice::DontNeed).unwrap();
+    assert!(region.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_is_pinned_goes_through_the_kernel_and_what_is_out_does_not() {
+    let _alone = alone();
+    let pool = pool("16M");
+    let mut region = pool.map(64 << 20).unwrap();
+    region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
+    let mut file = tempfile::tempfile().unwrap();
+    // The first pages are long gone.
+    let refused = file.write(&region[..1 << 20]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+    for start in (0..region.len()).step_by(1 << 20) {
+        file.write_all(&region.pin(start..start + (1 << 20)).unwrap()).unwrap();
+    }
+    file.rewind().unwrap();
+    let mut copy = pool.map(region.len()).unwrap();
+    for start in (0..copy.len()).step_by(1 << 20) {
+        file.read_exact(&mut copy.pin_mut(start..start + (1 << 20)).unwrap()).unwrap();
+    }
+    assert!(region[..] == copy[..]);
+
+    let refused = region.pin(..).unwrap_err();
+    let Error::Pinned { asked_bytes, most_bytes } = refused else { panic!("{refused}") };
+    assert!(asked_bytes == region.len() && (1 << 20..4 << 20).contains(&most_bytes));
+    let pins: Vec<_> = (0..1000).map_while(|_| region.pin(..PAGE).ok()).collect();
+    assert!(pins.len() > 200, "{}", pins.len());
+    drop(pins);
+    assert!(region.pin(..1 << 20).is_ok());
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let _alone = alone();
+    for size in ["", "M", "-1", "1.5G", "64X", "99999999999999999999G"] {
+        assert!(matches!(Pool::builder().memory(size), Err(Error::Size { .. })), "{size}");
+    }
+    for area in ["", ":1G", "/var/tmp:", "/var/tmp:0", "/var/tmp:many", "a\0b"] {
+        assert!(matches!(Pool::builder().swap(area), Err(Error::Swap { .. })), "{area}");
+    }
+    let nowhere = Pool::builder().swap("/nowhere/at/all").unwrap().build();
+    assert!(
+        matches!(nowhere, Err(Error::Area(ref why)) if why.contains("/nowhere")),
+        "{nowhere:?}"
+    );
+    let small = Pool::builder().memory_bytes(1 << 20).build();
+    assert!(matches!(small, Err(Error::TooLittleMemory { asked_bytes: 1_048_576, .. })));
+
+    let pool = pool("16M");
+    assert!(matches!(pool.map(0), Err(Error::Length { .. })));
+    for len in [usize::MAX, usize::MAX - 4095, 1 << 50] {
+        assert!(matches!(pool.map(len), Err(Error::Length { .. })), "{len}");
+    }
+    assert!(matches!(pool.set_memory("1M"), Err(Error::Limit(_))));
+    let mut region = pool.map(100).unwrap();
+    for range in [0..101, 50..101, 101..102] {
+        assert!(matches!(region.advise(range.clone(), Advice::Cold), Err(Error::Range { .. })));
+        assert!(matches!(region.pin(range), Err(Error::Range { .. })));
+    }
+    assert!(region.advise(100..100, Advice::WillNeed).is_ok());
+    assert!(region.advise(..=usize::MAX, Advice::WillNeed).is_err());
+    assert!(region.pin(100..).unwrap().is_empty());
+}
+
+#[test]
+fn the_budget_moves() {
+    let _alone = alone();
+    let pool = pool("32M");
+    let mut region = pool.map(96 << 20).unwrap();
+    region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
+    for size in ["16M", "64M", "24M"] {
+        pool.set_memory(size).unwrap();
+        for number in (0..region.len() / PAGE).step_by(7) {
+            assert!(region[number * PAGE..][..PAGE] == content(number));
+        }
+    }
+}
+
+/// Mappings, descriptors and threads.
+fn had() -> [usize; 3] {
+    let count = |path: &str| std::fs::read_dir(path).unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    // What the allocator of the standard library has, it keeps.
+    let kept = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
+    let bytes_of = |line: &str| {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        number(end) - number(start)
+    };
+    let bytes = maps.lines().filter(|line| !kept(line)).map(bytes_of).sum::<usize>();
+    [bytes, count("/proc/self/fd"), count("/proc/self/task")]
+}
+
+#[test]
+fn a_thousand_pools_leave_nothing() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let swap = directory.path().to_str().unwrap();
+    let made = |bytes: usize| {
+        let pool = Pool::builder().memory("8M").unwrap().swap(swap).unwrap().build().unwrap();
+        let mut region = pool.map(bytes).unwrap();
+        region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.fill(at as u8));
+        assert_eq!(region[PAGE * 17], 17);
+    };
+    made(16 << 20);
+    made(16 << 20);
+    let before = had();
+    for number in 0..1000 {
+        made(if number % 100 == 0 { 16 << 20 } else { 256 << 10 });
+    }
+    let after = had();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().take(40);
+    let open: Vec<_> = open.map(|link| std::fs::read_link(link.path())).collect();
+    assert_eq!(before[1..], after[1..], "descriptors, threads: {open:?}");
+    // Arenas of the C library's allocator, for threads that have ended, may come and go.
+    let more_bytes = after[0].saturating_sub(before[0]);
+    assert!(more_bytes <= 256 << 20, "{more_bytes} bytes more");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,305 @@
+//! Touches of managed memory in a program that has asked for it: SIGBUS, and who brings in the
+//! page. There may be several windows, each with a [`Resolver`] of its own.
+//!
+//! What is no touch of such a page goes to the handler that was there before, as if this one
+//! were not.
+//!
+//! The handler runs on the stack of whoever touches, not on an alternate one: those that the
+//! standard library makes for its threads have 8 KiB, too little for what unpacks a page, and
+//! most threads of other languages have none. Managed memory is no stack, so there is one, and
+//! the handler needs [`STACK_NEEDED_BYTES`] of it. Where the preloaded runtime has SIGBUS, it
+//! calls the handler on its own.
+
+use crate::futex;
+use crate::raw;
+use crate::signals::{self, Mask, SIGBUS, siginfo_t};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What a thread must have left of its stack where it touches managed memory.
+pub const STACK_NEEDED_BYTES: usize = 64 << 10;
+
+/// The most windows that a process has at a time.
+pub const MOST_WINDOWS: usize = 1024;
+
+/// Brings in pages of one window.
+pub trait Resolver: Send + Sync {
+    /// Brings in the page at a touched address; whether the touch may be repeated. In a signal
+    /// handler, with all signals blocked: of those in `open` the thread would take one that
+    /// came. It must not touch managed memory, nor allocate, nor panic.
+    fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;
+}
+
+struct Window {
+    /// 0 where there is none.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// Handlers that are about to use the resolver, or do.
+    users: AtomicU32,
+    resolver: AtomicPtr<Box<dyn Resolver>>,
+}
+
+static WINDOWS: [Window; MOST_WINDOWS] = [const {
+    Window {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        users: AtomicU32::new(0),
+        resolver: AtomicPtr::new(null_mut()),
+    }
+}; MOST_WINDOWS];
+/// Windows from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the handler is in force, and held while windows are added.
+static INSTALLED: Mutex<bool> = Mutex::new(false);
+/// What SIGBUS did before: written once, before the handler is in force.
+static BEFORE_HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+static BEFORE_FLAGS: AtomicU32 = AtomicU32::new(0);
+static BEFORE_MASK: AtomicUsize = AtomicUsize::new(0);
+/// A handler that was to be called once (SA_RESETHAND) has been.
+static IS_SPENT: AtomicBool = AtomicBool::new(false);
+
+/// A window whose touches are served until this is dropped.
+///
+/// ```no_run
+/// use softswap_sys::signals::Mask;
+/// use softswap_sys::touches::{self, Resolver};
+/// use softswap_sys::window::{Window, Writes};
+///
+/// struct Sevens(Window);
+/// impl Resolver for Sevens {
+///     fn resolve(&self, address: usize, _is_write: bool, _open: Mask) -> bool {
+///         let page = (address - self.0.base()) as u64 / 4096;
+///         self.0.install(page, &[7; 4096], Writes::Allowed).error.is_none()
+///     }
+/// }
+/// let window = Window::reserve(1, false)?;
+/// let (base, len) = (window.base(), window.len_bytes());
+/// let served = touches::serve(base, len, Box::new(Sevens(window)))?;
+/// // Reads of memory in the window find sevens.
+/// drop(served);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Served {
+    index: usize,
+    process: u32,
+}
+
+/// Has touches of the `len` bytes from `base` resolved.
+///
+/// # Errors
+/// `QuotaExceeded` where there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
+pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        install()?;
+        *installed = true;
+    }
+    let free = |window: &Window| window.base.load(Ordering::Relaxed) == 0;
+    let index = WINDOWS.iter().position(free).ok_or(io::ErrorKind::QuotaExceeded)?;
+    let window = &WINDOWS[index];
+    window.resolver.store(Box::into_raw(Box::new(resolver)), Ordering::Relaxed);
+    window.len.store(len, Ordering::Relaxed);
+    window.base.store(base, Ordering::Release);
+    USED.fetch_max(index + 1, Ordering::Release);
+    Ok(Served { index, process: raw::current_process() })
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // A forked child has no windows.
+        if self.process != raw::current_process() {
+            return;
+        }
+        let _adding = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = &WINDOWS[self.index];
+        let resolver = window.resolver.swap(null_mut(), Ordering::SeqCst);
+        let mut turns = 0;
+        while window.users.load(Ordering::SeqCst) > 0 {
+            futex::relax(&mut turns);
+        }
+        window.base.store(0, Ordering::Release);
+        // SAFETY: `serve` has made it by `into_raw`; it is in the table no more, and who found
+        // it there has done with it.
+        drop(unsafe { Box::from_raw(resolver) });
+    }
+}
+
+/// A child has no windows: what it maps may lie where they are in its parent.
+extern "C" fn in_child() {
+    for window in &WINDOWS[..USED.load(Ordering::Relaxed)] {
+        window.resolver.store(null_mut(), Ordering::Relaxed);
+        window.users.store(0, Ordering::Relaxed);
+        window.base.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Puts the handler in force. By the C library's functions: where the preloaded runtime has
+/// SIGBUS it sees to it that both get what is theirs.
+fn install() -> io::Result<()> {
+    // SAFETY: the function only stores to atomics of its own.
+    let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if refused != 0 {
+        return Err(io::Error::from_raw_os_error(refused));
+    }
+    let mut before = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action the call only writes what there is to `before`.
+    if unsafe { libc::sigaction(SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, and so filled it in.
+    let before = unsafe { before.assume_init() };
+    BEFORE_FLAGS.store(before.sa_flags as u32, Ordering::Relaxed);
+    // SAFETY: a set of signals begins with the kernel's 64 bits.
+    let mask = unsafe { (&raw const before.sa_mask).cast::<Mask>().read() };
+    BEFORE_MASK.store(mask as usize, Ordering::Relaxed);
+    BEFORE_HANDLER.store(before.sa_sigaction, Ordering::Release);
+    // SAFETY: integers, a set of bits and no pointer: zero is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_sigbus as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // Everything is blocked while a page comes in: a handler of the program's that touched the
+    // same page would wait for itself.
+    // SAFETY: fills in a local. The handler is of the type that SA_SIGINFO asks for, and takes
+    // care by itself of what it may do.
+    let refused = unsafe {
+        libc::sigfillset(&raw mut action.sa_mask);
+        libc::sigaction(SIGBUS, &raw const action, null_mut())
+    };
+    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+extern "C" fn on_sigbus(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: `info` is what this handler of SIGBUS was given.
+        let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
+        // SAFETY: `context` is what this handler was given; nobody else has it.
+        let (is_write, blocked) =
+            unsafe { (signals::fault_is_write(context), *signals::interrupted_mask(context)) };
+        if code > 0 && resolve(address, is_write, !blocked) {
+            return;
+        }
+        // SAFETY: both are what this handler was given.
+        unsafe { pass_on(signal, info, context) };
+    });
+}
+
+/// Whether the touched address is in a window, and its page came in.
+fn resolve(address: usize, is_write: bool, open: Mask) -> bool {
+    let is_in = |window: &&Window| {
+        let base = window.base.load(Ordering::Acquire);
+        base != 0 && address.wrapping_sub(base) < window.len.load(Ordering::Relaxed)
+    };
+    let Some(window) = WINDOWS[..USED.load(Ordering::Acquire)].iter().find(is_in) else {
+        return false;
+    };
+    window.users.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: null, or what `serve` has put there. Who takes it out waits for `users` before
+    // freeing it, and that was counted up before this load.
+    let resolver = unsafe { window.resolver.load(Ordering::SeqCst).as_ref() };
+    // It may have become another window meanwhile, and now stays what it is.
+    let resolver = resolver.filter(|_| is_in(&window));
+    let is_there = resolver.is_some_and(|resolver| resolver.resolve(address, is_write, open));
+    window.users.fetch_sub(1, Ordering::SeqCst);
+    is_there
+}
+
+/// Does what SIGBUS did before.
+///
+/// # Safety
+/// In a handler, with its `info` and `context`.
+unsafe fn pass_on(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the details that the handler was given.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    let flags = BEFORE_FLAGS.load(Ordering::Relaxed) as i32;
+    let handler = BEFORE_HANDLER.load(Ordering::Acquire);
+    let once = flags & libc::SA_RESETHAND != 0;
+    let is_default = handler == libc::SIG_DFL || once && IS_SPENT.swap(true, Ordering::AcqRel);
+    if !is_default && handler == libc::SIG_IGN && was_sent {
+        return;
+    }
+    if is_default || handler == libc::SIG_IGN {
+        // The kernel ends the program for a touch, ignored or not: the instruction is repeated.
+        // SAFETY: the default action runs no code of this program.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        if was_sent {
+            // SAFETY: `info` is what the handler was given.
+            let _ = unsafe { signals::raise_with(signal, info) };
+        }
+        return;
+    }
+    let mut mask = BEFORE_MASK.load(Ordering::Relaxed) as Mask;
+    if flags & libc::SA_NODEFER == 0 {
+        mask |= signals::bit(signal);
+    }
+    // SAFETY: the context that the handler was given; nobody else has it.
+    let interrupted = unsafe { *signals::interrupted_mask(context) };
+    signals::with_blocked(interrupted | mask, || {
+        if flags & libc::SA_SIGINFO != 0 {
+            // SAFETY: who set the action has said by its flag that the handler is of this type.
+            let handler: signals::Handler = unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        } else {
+            // SAFETY: who set the action has said, without the flag, that it is of this type.
+            let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE_SIZE;
+    use crate::window::{Window, Writes};
+    use std::sync::atomic::AtomicU64;
+
+    struct Filled(Window, u8);
+
+    impl Resolver for Filled {
+        fn resolve(&self, address: usize, _is_write: bool, _open: Mask) -> bool {
+            let page = ((address - self.0.base()) / PAGE_SIZE) as u64;
+            page < 4 && self.0.install(page, &[self.1; PAGE_SIZE], Writes::Allowed).error.is_none()
+        }
+    }
+
+    static PASSED_ON: AtomicU64 = AtomicU64::new(0);
+
+    extern "C" fn programs(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
+        // SAFETY: `info` is what the kernel gave this handler.
+        PASSED_ON.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
+    }
+
+    fn served(content: u8) -> (Served, *const u8) {
+        let window = Window::reserve(1, false).unwrap();
+        let (base, len) = (window.base(), window.len_bytes());
+        (serve(base, len, Box::new(Filled(window, content))).unwrap(), base as *const u8)
+    }
+
+    // One test, because the signal is the process's.
+    #[test]
+    fn each_window_has_its_resolver_and_the_rest_is_the_programs() {
+        signals::install(SIGBUS, programs, 0, 0).unwrap();
+        let (one, ones) = served(1);
+        let (two, twos) = served(2);
+        // SAFETY: pages of the windows, which are brought in.
+        let seen = unsafe { [ones.read_volatile(), twos.add(PAGE_SIZE).read_volatile()] };
+        assert_eq!(seen, [1, 2]);
+        drop(one);
+        let address = twos as usize;
+        let other = std::thread::spawn(move || {
+            // SAFETY: a page of the second window, which is brought in.
+            unsafe { (address as *const u8).read_volatile() }
+        });
+        assert_eq!(other.join().unwrap(), 2);
+        drop(two);
+
+        // SAFETY: a handler is there.
+        unsafe { libc::raise(SIGBUS) };
+        assert_eq!(PASSED_ON.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
+    }
+}
