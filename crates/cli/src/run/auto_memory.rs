@@ -24,6 +24,8 @@ const MOST_MARGIN_BYTES: u64 = 1 << 30;
 /// It grows by such a part at a time, and at least by so much.
 const GROWTH_PART: u64 = 16;
 const LEAST_GROWTH_BYTES: u64 = 4 << 20;
+/// A machine with less than such a part of its DRAM available has little.
+const LITTLE_PART: u64 = 4;
 /// Some of the others wait for memory in so many percent of the last ten seconds.
 const PRESSED_PERCENT: f64 = 10.0;
 
@@ -120,14 +122,16 @@ fn margin(all_bytes: u64) -> u64 {
     (all_bytes / MARGIN_PART).clamp(LEAST_MARGIN_BYTES, MOST_MARGIN_BYTES)
 }
 
-/// Whether memory is waited for, in this process's control group or on the machine.
+/// Whether memory is waited for, in this process's control group, or on the machine where that
+/// has little: else it is in another group, for want of what that one is allowed.
 fn is_pressed() -> bool {
     let groups = memory_limits::hierarchies();
-    let of_group = groups.iter().filter(|it| it.version == GroupVersion::Two);
-    let texts = of_group
-        .map(|it| it.own.join("memory.pressure"))
-        .chain([Path::new("/proc/pressure/memory").to_path_buf()]);
-    texts.filter_map(|path| fs::read_to_string(path).ok()).any(|text| is_pressed_by(&text))
+    let own = groups.iter().filter(|it| it.version == GroupVersion::Two);
+    let own = own.map(|it| it.own.join("memory.pressure"));
+    let has_little = memory_limits::available_on_machine() < dram_bytes() / LITTLE_PART;
+    let machine = has_little.then(|| Path::new("/proc/pressure/memory").to_path_buf());
+    let texts = own.chain(machine).filter_map(|path| fs::read_to_string(path).ok());
+    texts.into_iter().any(|text| is_pressed_by(&text))
 }
 
 fn is_pressed_by(text: &str) -> bool {
