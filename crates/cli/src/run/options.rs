@@ -26,6 +26,8 @@ pub(crate) struct RunArgs {
     /// Available is what /proc/meminfo calls MemAvailable, or less where a
     /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
     /// count by 1024, `MB` by 1000. At least 8 MiB. [default: 50%]
+    /// `auto` is as much as the machine has to spare, for the program and all that it starts
+    /// together, and moves with that; `auto:FLOOR-CEILING` (auto:256M-4G) keeps within bounds.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
