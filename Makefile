@@ -124,6 +124,7 @@ dist: ## build all packages into dist/, with checksums and a list of what is in 
 	for crate in cli bench runtime python; do \
 	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
 	done
+	sed -i 's|path+file://$(CURDIR)/|path+file:|g' dist/*.cdx.json
 	rm -f crates/*/softswap.cdx.json fuzz/softswap.cdx.json
 	cd dist && sha256sum -- * >SHA256SUMS
 

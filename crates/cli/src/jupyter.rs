@@ -1,8 +1,7 @@
 //! `softswap jupyter`: kernels for notebooks that run within a budget.
 
 use crate::refusal::{FAILED, Refusal, plain};
-use crate::run::program;
-use crate::units;
+use crate::run::{self, program};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
 use std::ffi::OsStr;
@@ -55,7 +54,7 @@ struct InstallArgs {
 pub(crate) fn jupyter(args: &JupyterArgs) -> Result<ExitCode, Refusal> {
     let Action::Install(args) = &args.action;
     let bad = |why: String| Refusal::usage(format!("jupyter: {why}"));
-    units::parse_amount(&args.memory)
+    run::check_memory(&args.memory)
         .map_err(|why| bad(format!("--memory {}: {why}", args.memory)))?;
     let name = args.name.clone().unwrap_or_else(|| default_name(&args.memory));
     if !is_name(&name) {

@@ -19,7 +19,7 @@ mod report;
 pub(crate) use options::RunArgs;
 
 use crate::refusal::{Refusal, plain};
-use crate::{control_client, library};
+use crate::{control_client, library, units};
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
@@ -28,6 +28,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
+
+/// Whether `--memory` can be that.
+pub(crate) fn check_memory(text: &str) -> Result<(), String> {
+    match auto_memory::Bounds::parse(text) {
+        Some(bounds) => bounds.map(drop),
+        None => units::parse_amount(text).map(drop),
+    }
+}
 
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
