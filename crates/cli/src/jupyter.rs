@@ -129,6 +129,8 @@ fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
         "argv": line,
         "display_name": format!("{shown} (softswap, {})", args.memory),
         "language": "python",
+        // A signal to the group would reach the kernel twice: softswap passes its own on.
+        "interrupt_mode": "message",
         "metadata": { "debugger": true },
     })
 }

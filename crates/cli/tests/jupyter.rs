@@ -14,6 +14,7 @@ fn a_kernel_runs_under_softswap_and_says_so() {
     let text = std::fs::read_to_string(dir.path().join("kernels/softswap-2g/kernel.json")).unwrap();
     let kernel: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(kernel["display_name"], "python3.99 (softswap, 2G)");
+    assert_eq!(kernel["interrupt_mode"], "message");
     let line: Vec<&str> =
         kernel["argv"].as_array().unwrap().iter().flat_map(|it| it.as_str()).collect();
     assert_eq!(line[1..6], ["run", "--memory", "2G", "--swap", "/var/tmp:9G"]);
