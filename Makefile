@@ -112,7 +112,7 @@ wheel: build ## build the wheel for Python into dist/ (needs `pip install maturi
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
 	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_35 --out dist
-	auditwheel show dist/softswap-*.whl | tee /dev/stderr | grep -q '"manylinux_2_35_x86_64"'
+	auditwheel show dist/softswap-*.whl | grep '"manylinux_2_35_x86_64"'
 
 test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
 	tests/wheel.sh
