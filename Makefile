@@ -10,7 +10,12 @@ RELEASE := $(TARGET_DIR)/release
 
 bindir := $(DESTDIR)$(PREFIX)/bin
 libdir := $(DESTDIR)$(PREFIX)/lib/softswap
-docdir := $(DESTDIR)$(PREFIX)/share/doc/softswap
+share := $(DESTDIR)$(PREFIX)/share
+docdir := $(share)/doc/softswap
+documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/reference.md docs/limits.md \
+  docs/troubleshooting.md
+completions := bash-completion/completions/softswap zsh/site-functions/_softswap \
+  fish/vendor_completions.d/softswap.fish
 
 # The pinned compiler may be there by another name only.
 toolchain := $(shell tests/toolchain.sh)
@@ -19,16 +24,19 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
-build: ## build the command, its benchmarks and the runtime library
+build: ## build the command, its benchmarks, the runtime library, man pages and completions
 	$(CARGO) build --release --workspace
+	rm -rf "$(RELEASE)/share"
+	"$(RELEASE)/softswap-manual" "$(RELEASE)/share"
 
 check: ## format, order, lints and unit tests: what to run before each commit
 	$(CARGO) fmt --all --check
 	tests/order_test.py
 	tests/order.py
 	tests/names.py
+	tests/versions.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --lib
 
@@ -73,19 +81,55 @@ tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
 # `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
-	  test -f "$(RELEASE)/libsoftswap.so" || $(MAKE) build
-	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)"
+	  test -f "$(RELEASE)/libsoftswap.so" && test -d "$(RELEASE)/share" || $(MAKE) build
+	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)" "$(share)/man/man1"
 	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
-	$(INSTALL) -m 644 LICENSE-MIT LICENSE-APACHE "$(docdir)/"
+	$(INSTALL) -m 644 $(documents) "$(docdir)/"
+	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
+	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
 
 uninstall: ## remove what install put there
 	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(libdir)/libsoftswap.so" \
-	  "$(docdir)/LICENSE-MIT" "$(docdir)/LICENSE-APACHE"
+	  $(foreach file,$(completions),"$(share)/$(file)") \
+	  "$(share)/man/man1/softswap.1" "$(share)/man/man1"/softswap-*.1 \
+	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
 	-rmdir "$(libdir)" "$(docdir)" 2>/dev/null
+
+# What the packages hold is what `make install` would install.
+deb: build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
+	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
+	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
+	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
+
+# pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest
+# glibc that all of it runs with; auditwheel says so.
+data := crates/python/softswap.data
+wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
+	rm -rf $(data)
+	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1
+	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" $(data)/scripts/
+	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
+	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
+	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_35 --out dist
+	auditwheel show dist/softswap-*.whl | tee /dev/stderr | grep -q '"manylinux_2_35_x86_64"'
+
+test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
+	tests/wheel.sh
+
+dist: ## build all packages into dist/, with checksums and a list of what is in them (SBOM)
+	rm -rf dist
+	$(MAKE) deb wheel
+	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
+	for crate in cli bench runtime python; do \
+	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
+	done
+	rm -f crates/*/softswap.cdx.json fuzz/softswap.cdx.json
+	cd dist && sha256sum -- * >SHA256SUMS
 
 clean: ## remove what was built
 	$(CARGO) clean
+	rm -rf dist
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

@@ -59,6 +59,7 @@ install_what_is_missing() {
     command -v gcc >/dev/null && [ -e /usr/include/stdio.h ] || missing+=(gcc libc6-dev)
     command -v python3 >/dev/null || missing+=(python3)
     ! is_root || command -v setpriv >/dev/null || missing+=(util-linux)
+    ! is_root || command -v man >/dev/null || missing+=(man-db)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -125,6 +126,7 @@ step "format" cargo fmt --all --check
 step "order of rooms: what the check refuses" tests/order_test.py
 step "order of rooms" tests/order.py
 step "what the documents name" tests/names.py
+step "versions" tests/versions.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models

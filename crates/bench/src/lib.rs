@@ -15,7 +15,7 @@ mod benches;
 #[doc(hidden)]
 pub mod parsers;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -31,6 +31,13 @@ struct Cli {
 enum Command {
     Bench(benches::BenchArgs),
     Analyze(analyze::AnalyzeArgs),
+}
+
+/// What can be asked for: the man pages and completions are made of it.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Does what the command line asks for: `analyze` and what follows it, or a benchmark's name.

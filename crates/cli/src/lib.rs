@@ -3,7 +3,8 @@
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `bench` and `analyze` are `softswap-bench`'s.
+//! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
+//! `softswap-bench`'s.
 //! `run` speaks on stderr, the others on stdout, and none of them logs.
 //!
 //! A library only for `softswap-bench`, and so that what reads other people's
@@ -33,12 +34,13 @@ mod ctl;
 mod mkswap;
 mod swapon_check;
 mod doctor;
+mod jupyter;
 mod bench;
 
 #[doc(hidden)]
 pub mod parsers;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// More memory than DRAM for an unmodified program: the Linux swap path in user space.
@@ -75,10 +77,18 @@ enum Command {
     Mkswap(mkswap::MkswapArgs),
     SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
+    Jupyter(jupyter::JupyterArgs),
     /// Measure what softswap costs on this machine
     Bench(bench::HandedOver),
     /// Examine a file, or a program's memory
     Analyze(bench::HandedOver),
+}
+
+/// What can be asked for: the man pages and completions are made of it.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Does what the command line asks for.
@@ -91,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Mkswap(args) => mkswap::mkswap(&args),
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Jupyter(args) => jupyter::jupyter(&args),
         Command::Bench(args) => args.hand_over(None),
         Command::Analyze(args) => args.hand_over(Some("analyze")),
     };
@@ -107,15 +118,15 @@ mod reference_tests;
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::command;
     use super::reference_tests::{names, section};
-    use clap::{Arg, CommandFactory};
+    use clap::Arg;
     use softswap_engine::door::live_settings::SETTINGS;
 
     #[test]
     fn every_option_of_run_has_its_variable_in_the_reference() {
         let part = section("softswap run").unwrap();
-        let cli = Cli::command();
+        let cli = command();
         let run = cli.find_subcommand("run").unwrap();
         for long in run.get_arguments().filter_map(Arg::get_long) {
             let variable = format!("SOFTSWAP_{}", long.replace('-', "_").to_ascii_uppercase());

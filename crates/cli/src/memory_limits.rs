@@ -24,8 +24,7 @@ pub struct GroupLimit {
 
 /// What is available now, by MemAvailable and the control groups.
 pub fn available() -> Available {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = field_kib(&meminfo, "MemAvailable:").unwrap_or_else(dram_bytes);
+    let bytes = available_on_machine();
     let machine = Available { bytes, because: "MemAvailable in /proc/meminfo".into() };
     group_limits().into_iter().fold(machine, |least, group| {
         let bytes = group.limit_bytes.saturating_sub(group.used_bytes);
@@ -36,6 +35,12 @@ pub fn available() -> Available {
             least
         }
     })
+}
+
+/// MemAvailable, whatever control groups allow.
+pub fn available_on_machine() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field_kib(&meminfo, "MemAvailable:").unwrap_or_else(dram_bytes)
 }
 
 /// The limits of this process's control group and its ancestors.

@@ -1,8 +1,8 @@
 //! The figures of a tree of processes that share one budget, as `softswap run` tells them and
 //! `softswap stat` shows them.
 
-use crate::control_client;
-use crate::units::bytes;
+use crate::control_client::visible;
+use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
 use std::fmt::Write as _;
@@ -24,9 +24,12 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) granted_bytes: u64,
-    /// 0 where it says nothing, as a forked child.
+    /// 0 where it says nothing, as a forked child that needs little.
     pub(crate) used_bytes: u64,
     pub(crate) used_peak_bytes: u64,
+    /// Those that brought something back, and for how long threads waited for them.
+    pub(crate) faults: u64,
+    pub(crate) stalled_ns: u64,
 }
 
 impl TreeReport {
@@ -46,8 +49,13 @@ impl TreeReport {
         let mut text = format!("tree_budget_bytes {}\n", self.budget_bytes);
         for process in &self.processes {
             let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
+            let Process { faults, stalled_ns, name, .. } = process;
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes}");
+            let _ = writeln!(
+                text,
+                "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes} {faults} \
+                 {stalled_ns} {name}"
+            );
         }
         text
     }
@@ -76,11 +84,7 @@ impl TreeReport {
             text,
             "  budget   {budget}: {granted} granted to {count} processes, {used} used"
         );
-        for process in &self.processes {
-            let Process { pid, name, granted_bytes, used_peak_bytes, .. } = process;
-            let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
-            let _ = writeln!(text, "  {pid:<8} {granted} granted, at most {peak} used: {name}");
-        }
+        write_table(&mut text, &self.processes);
         text
     }
 }
@@ -109,9 +113,13 @@ impl TreePeaks {
         for process in &now.processes {
             let known = self.largest.iter().position(|it| it.pid == process.pid);
             let known = known.map(|at| self.largest.remove(at));
-            let is_named = |it: &Process| !it.name.is_empty();
-            let name = known.filter(is_named).map_or_else(|| name_of(process.pid), |it| it.name);
-            self.largest.push(Process { name, ..process.clone() });
+            let before = known.map_or((0, 0), |it| (it.faults, it.stalled_ns));
+            // One that has become another program by exec begins anew.
+            self.largest.push(Process {
+                faults: process.faults.max(before.0),
+                stalled_ns: process.stalled_ns.max(before.1),
+                ..process.clone()
+            });
         }
         self.largest.sort_by_key(|process| std::cmp::Reverse(process.used_peak_bytes));
         self.largest.truncate(SHOWN);
@@ -122,29 +130,42 @@ impl TreePeaks {
         let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
         let count = self.processes_peak;
         let mut text = format!(
-            "  tree     {budget}, at most {used} used by up to {count} processes at a time"
+            "  tree     {budget}, at most {used} used by up to {count} processes at a time\n"
         );
-        for (at, process) in self.largest.iter().enumerate() {
-            let Process { pid, name, used_peak_bytes, .. } = process;
-            let before = if at == 0 { ": " } else { ", " };
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{before}{name} ({pid}) {}", bytes(*used_peak_bytes));
-        }
-        text + "\n"
+        write_table(&mut text, &self.largest);
+        text
     }
 }
 
-fn name_of(pid: u32) -> String {
-    control_client::Process::read(pid).map(|it| it.name).unwrap_or_default()
+/// A line for each process.
+fn write_table(text: &mut String, processes: &[Process]) {
+    let (title, used) = ("process", "at most used");
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "    {title:<16} {:>8} {:>10} {used:>12} {:>12} {:>10}",
+        "pid", "granted", "faults", "stalled"
+    );
+    for process in processes {
+        let Process { pid, name, granted_bytes, used_peak_bytes, faults, stalled_ns, .. } = process;
+        let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
+        let (faults, stalled) = (count(*faults), nanoseconds(*stalled_ns));
+        let _ = writeln!(
+            text,
+            "    {name:<16} {pid:>8} {granted:>10} {peak:>12} {faults:>12} {stalled:>10}"
+        );
+    }
 }
 
 impl Process {
     fn parse(text: &str) -> Option<Process> {
-        let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut next = || words.next()?;
-        let pid = u32::try_from(next()?).ok()?;
-        let [granted_bytes, used_bytes, used_peak_bytes] = [next()?, next()?, next()?];
-        Some(Process { pid, name: name_of(pid), granted_bytes, used_bytes, used_peak_bytes })
+        let mut words = text.splitn(7, ' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let pid = u32::try_from(number()?).ok()?;
+        let [granted_bytes, used_bytes, used_peak_bytes] = [number()?, number()?, number()?];
+        let [faults, stalled_ns] = [number()?, number()?];
+        let name = visible(words.next()?);
+        Some(Process { pid, name, granted_bytes, used_bytes, used_peak_bytes, faults, stalled_ns })
     }
 }
 
@@ -156,17 +177,18 @@ mod tests {
     fn a_report_is_read_as_it_was_written() {
         let of = |pid, granted_bytes| Process {
             pid,
-            name: String::new(),
+            name: format!("a name {pid}"),
             granted_bytes,
             used_bytes: granted_bytes / 2,
             used_peak_bytes: granted_bytes,
+            faults: granted_bytes / 3,
+            stalled_ns: 77,
         };
-        // No numbers of processes.
-        let report =
-            TreeReport::of(9 << 20, vec![of(u32::MAX, 1 << 20), of(u32::MAX - 1, 5 << 20)]);
+        let report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
         assert_eq!(report.granted_bytes, 6 << 20);
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
-        assert_eq!(TreeReport::parse(&report.to_text()), Some(report));
+        assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
+        assert!(report.for_people(1).contains("a name 8"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 use common::{as_nobody, compile, is_root, run, script, set_mode, skip};
 use std::path::Path;
+use std::process::Command;
 
 fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
     let output = command.assert().code(status).get_output().clone();
@@ -60,6 +61,53 @@ fn a_static_program_is_refused() {
     refused(&program, 126, &["fixed", "statically linked", "preloading", "-static"]);
     let through = script(dir.path(), "through", &format!("#!{}\n", program.display()));
     refused(through, 126, &["through", "its interpreter", "statically linked"]);
+}
+
+#[test]
+fn a_static_program_without_glibc_is_told_from_one_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts =
+        ["alone", "statically linked without glibc, as with musl", "x86_64-unknown-linux-gnu"];
+    let source = dir.path().join("alone.c");
+    std::fs::write(&source, "void _start(void) { for (;;); }\n").unwrap();
+    let program = dir.path().join("alone");
+    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
+        true => refused(&program, 126, &parts),
+        false => return skip("no C compiler"),
+    }
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    match built(Command::new("musl-gcc").arg("-static"), &source, &program) {
+        true => refused(&program, 126, &parts),
+        false => skip("no musl-gcc"),
+    }
+}
+
+#[test]
+fn a_go_program_is_told_by_its_note() {
+    let dir = tempfile::tempdir().unwrap();
+    // What the linker of Go writes, without having Go.
+    let source = dir.path().join("gopher.s");
+    let note = ".section .note.go.buildid, \"a\", @note\n.long 4, 4, 4\n.asciz \"Go\"\n\
+                .byte 0\n.ascii \"abcd\"\n.text\n.globl _start\n_start: jmp _start\n";
+    std::fs::write(&source, note).unwrap();
+    let program = dir.path().join("gopher");
+    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
+        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
+        false => return skip("no C compiler"),
+    }
+    std::fs::write(dir.path().join("main.go"), "package main\nfunc main() {}\n").unwrap();
+    let mut go = Command::new("go");
+    go.args(["build", "-ldflags=-s -w"]).env("CGO_ENABLED", "0").env("HOME", dir.path());
+    go.env("GOFLAGS", "-mod=mod").env("GOCACHE", dir.path().join("cache"));
+    match built(&mut go, &dir.path().join("main.go"), &program) {
+        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
+        false => skip("no Go compiler"),
+    }
+}
+
+fn built(compiler: &mut Command, source: &Path, program: &Path) -> bool {
+    let output = compiler.arg("-o").arg(program).arg(source).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 #[test]

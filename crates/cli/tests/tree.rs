@@ -223,6 +223,67 @@ fn the_limit_of_the_tree_moves_down_and_up() {
 }
 
 #[test]
+fn a_budget_that_moves_by_itself_gives_way_to_another_program_that_takes_memory() {
+    const GROUP_BYTES: u64 = 640 << 20;
+    const LEFT_BYTES: u64 = 256 << 20;
+    let group = match MemoryGroup::limited_to(GROUP_BYTES) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let hog = compiled("hog");
+    let program =
+        [hog.as_os_str(), "--mib".as_ref(), "400".as_ref(), "--seconds".as_ref(), "0".as_ref()];
+    let options = ["--memory", "auto:16M-600M"];
+    let mut tree = Tree::start(group.command(softswap()), &options, &program);
+    tree.wait_until_ready(1);
+    let before = tree.stat().unwrap();
+    assert!(bytes(&before, "budget_bytes") > LEFT_BYTES, "{before}");
+    let script = format!(
+        r"
+import time
+taken = []
+while len(taken) << 23 < {}:
+    taken.append(bytearray(1 << 23))
+    for at in range(0, 1 << 23, 4096): taken[-1][at] = 1
+    time.sleep(0.1)
+print('taken', flush=True)
+time.sleep(2)
+",
+        GROUP_BYTES - LEFT_BYTES
+    );
+    let mut command = group.command(python());
+    let mut other = Running::start(command.args(["-c", &script]));
+    wait_for("all to be taken", || {
+        assert!(!other.has_ended(), "it was killed");
+        other.stdout_so_far().starts_with(b"taken").then_some(())
+    });
+    let after = tree.stat().unwrap();
+    assert!(bytes(&after, "budget_bytes") < LEFT_BYTES, "{after}");
+    other.finish(LIMIT).expect_success("who took memory");
+    assert_eq!(told(&["ctl", &tree.pid(), "set", "memory", "100M"]), "memory = 100M\n");
+    assert!(told(&["ctl", &tree.pid(), "set", "memory", "auto"]).ends_with("(auto)\n"));
+    // It compares what it touches, and ends where that differs.
+    assert!(!tree.running.has_ended() && group.oom_kills() == 0);
+}
+
+/// A shell starts one program after another while a hog has all that there is.
+#[test]
+fn programs_start_and_end_where_all_is_granted() {
+    let hog = compiled("hog");
+    let script = "\"$0\" --mib 90 --seconds 6 & i=0; while [ $i -lt 100 ]; do \
+                  /bin/true || exit 1; i=$((i+1)); done; echo started; wait";
+    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+    let tree = Tree::start(Command::new(softswap()), &["--memory", "64M"], &program);
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("many programs");
+    assert!(ended.stdout_text().contains("started\n"), "{}", ended.stdout_text());
+    let line = ended.stderr.lines().find(|line| line.trim_start().starts_with("hog "));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert!(words[1].parse::<u32>().is_ok(), "{words:?}");
+    assert!(ended.stderr.contains("  tree     64.0 MiB, at most "), "{}", ended.stderr);
+}
+
+#[test]
 fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
     let tree = Tree::of_two_hogs(Command::new(softswap()), 4);
     tree.wait_until_ready(2);

@@ -2,8 +2,10 @@
 
 mod options;
 mod asked;
+mod auto_memory;
 pub(crate) mod areas;
 pub(crate) mod settle;
+mod static_program;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
@@ -51,7 +53,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut tree = match config.tree {
-        true => Some(tree::Tree::make(config.memory_bytes)?),
+        true => Some(tree::Tree::make(config.memory_bytes, settled.auto)?),
         false => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);

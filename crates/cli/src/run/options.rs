@@ -2,7 +2,7 @@
 //! by the same name, from here, the environment or the file.
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ pub(crate) struct RunArgs {
     /// Available is what /proc/meminfo calls MemAvailable, or less where a
     /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
     /// count by 1024, `MB` by 1000. At least 8 MiB. [default: 50%]
+    /// `auto` is as much as the machine has to spare, for the program and all that it starts
+    /// together, and moves with that; `auto:FLOOR-CEILING` (auto:256M-4G) keeps within bounds.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
@@ -43,6 +45,7 @@ pub(crate) struct RunArgs {
     /// become free (`pages`), all of a device at the start (`once`), or `both`.
     /// `poll` is as --poll, for this area alone.
     #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,
 
     /// Free space always left on the swap directory's file system [default: 512M]
@@ -134,6 +137,7 @@ pub(crate) struct RunArgs {
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(super) program: Vec<OsString>,
 }
 

@@ -1,6 +1,7 @@
 //! Finding the program, and telling before it starts whether the runtime can
 //! come along: the dynamic loader of glibc must load it, and must heed LD_PRELOAD.
 
+use super::static_program::{self, NO_PRELOAD};
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -18,10 +19,9 @@ const HEAD_BYTES: usize = 4096;
 /// header in practice.
 const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
 const LOADER: &str = "ld-linux-x86-64.so.2";
-const NO_PRELOAD: &str = "softswap works by preloading a library";
 
 /// Finds `name` as a shell does and checks that it can run under softswap.
-pub(super) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let path = look_up(name)?;
     check(&path, DEPTH)?;
     Ok(path)
@@ -189,10 +189,7 @@ pub(crate) fn loader_of(
     }
     let headers = header.program_headers(endian, &bytes[..]).map_err(|_| truncated())?;
     let Some(interp) = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP) else {
-        return Err(format!(
-            "is statically linked, and {NO_PRELOAD}, which only a dynamic loader does; \
-             use a dynamically linked build (without -static)"
-        ));
+        return Err(static_program::why(headers, endian, read_at));
     };
     let mut name = vec![0; (interp.p_filesz(endian) as usize).min(HEAD_BYTES)];
     match read_at(&mut name, interp.p_offset(endian)) {

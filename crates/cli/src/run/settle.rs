@@ -3,6 +3,7 @@
 
 use super::areas;
 use super::asked::Asked;
+use super::auto_memory::Bounds;
 use super::options::{Given, RunArgs};
 use crate::refusal::{Refusal, plain};
 use crate::units::{self, Amount, parse_amount, parse_size};
@@ -20,6 +21,8 @@ const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) config: Config,
+    /// What the budget of the tree moves between, if it moves by itself.
+    pub(super) auto: Option<Bounds>,
     pub(super) report: Option<PathBuf>,
     pub(super) quiet: bool,
     /// What is allowed but probably not meant.
@@ -137,11 +140,17 @@ pub(super) fn settle(
     }
     let per_process = sources.pick_over("memory_per_process", "memory")?;
     config.tree &= per_process.is_none();
+    let is_each = per_process.is_some();
     let memory = match per_process {
         Some(asked) => Some(asked),
         None => sources.pick("memory")?,
     };
-    config.memory_bytes = settle_memory(memory.as_ref(), &mut notes)?;
+    let auto = settle_auto(memory.as_ref(), is_each)?;
+    config.tree |= auto.is_some();
+    config.memory_bytes = match auto {
+        Some(bounds) => bounds.first(),
+        None => settle_memory(memory.as_ref(), &mut notes)?,
+    };
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
@@ -153,6 +162,7 @@ pub(super) fn settle(
     let report = sources.pick("report")?;
     Ok(Settled {
         config,
+        auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
         notes,
@@ -272,6 +282,18 @@ fn choose(asked: Option<&Asked>, words: [&str; 2]) -> Result<bool, Refusal> {
         Some(asked) if asked.text == words[1] => Ok(false),
         Some(asked) => Err(asked.refuse(format!("give {} or {}", words[0], words[1]))),
     }
+}
+
+/// The bounds of a budget that moves by itself, if it is to.
+fn settle_auto(asked: Option<&Asked>, is_each: bool) -> Result<Option<Bounds>, Refusal> {
+    let Some(asked) = asked else { return Ok(None) };
+    let Some(bounds) = Bounds::parse(&asked.text) else { return Ok(None) };
+    if is_each {
+        return Err(
+            asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
+        );
+    }
+    bounds.map(Some).map_err(|why| asked.refuse(why))
 }
 
 fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, Refusal> {

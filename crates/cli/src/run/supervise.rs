@@ -84,7 +84,7 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
-        watch.pause()
+        tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
     };
     let ending = attend(pid, &queue, &mut look)
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;

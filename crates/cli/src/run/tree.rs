@@ -1,7 +1,8 @@
 //! One budget for the whole tree of processes: `run` makes the ledger, looks after it, and answers
 //! `stat` and `ctl` for it.
 
-use crate::control_client::own_uid;
+use super::auto_memory::{self, Bounds, Seen};
+use crate::control_client::{own_uid, visible};
 use crate::refusal::{Refusal, plain};
 use crate::tree_report::{Process, TreePeaks, TreeReport};
 use crate::units::{self, parse_size};
@@ -12,7 +13,7 @@ use softswap_sys::control_socket::{self, Listener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A step of the budget, unless the machine has more DRAM than so many steps.
@@ -36,6 +37,9 @@ struct Budget {
     /// The limit in steps. What the ledger says any process of the tree may overwrite.
     limit: Arc<AtomicUsize>,
     step_bytes: u64,
+    /// What the limit moves between, and whether it moves by itself now.
+    bounds: Option<Bounds>,
+    is_auto: Arc<AtomicBool>,
 }
 
 /// The smallest step by which the largest budget of this machine can be told.
@@ -47,7 +51,7 @@ fn step_bytes() -> u64 {
 
 impl Tree {
     /// Makes the ledger of so large a budget.
-    pub(super) fn make(memory_bytes: u64) -> Result<Tree, Refusal> {
+    pub(super) fn make(memory_bytes: u64, bounds: Option<Bounds>) -> Result<Tree, Refusal> {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
@@ -56,7 +60,13 @@ impl Tree {
         let step_bytes = step_bytes();
         let limit = steps(memory_bytes, step_bytes);
         let ledger = Ledger::create(words, SHAPE, step_bytes, limit);
-        let budget = Budget { ledger, limit: Arc::new(AtomicUsize::new(limit)), step_bytes };
+        let budget = Budget {
+            ledger,
+            limit: Arc::new(AtomicUsize::new(limit)),
+            step_bytes,
+            bounds,
+            is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
+        };
         Ok(Tree { fd, budget, socket: None, peaks: TreePeaks::default() })
     }
 
@@ -74,7 +84,9 @@ impl Tree {
             // Overwritten: each process does with what it has.
             return;
         }
-        self.peaks.raise(&self.budget.report());
+        let now = self.budget.report();
+        self.peaks.raise(&now);
+        self.budget.follow_machine(now.used_bytes.min(now.granted_bytes));
         let limit = self.budget.limit.load(Relaxed);
         if self.budget.ledger.limit() != limit {
             self.budget.ledger.set_limit(limit);
@@ -82,6 +94,11 @@ impl Tree {
         self.budget.ledger.ring_beyond();
         self.budget.ledger.reap(|who| who.fate());
         self.budget.ledger.ring_for_others();
+    }
+
+    /// How long to wait until the next look at most.
+    pub(super) fn longest_pause(&self) -> Duration {
+        if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
     /// Nobody is answered any more; what there was.
@@ -115,6 +132,12 @@ impl Tree {
     }
 }
 
+/// What a process says that it is called, for people.
+fn name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    visible(&String::from_utf8_lossy(&bytes[..end]))
+}
+
 fn steps(bytes: u64, step_bytes: u64) -> usize {
     usize::try_from(bytes / step_bytes).unwrap_or(usize::MAX).min(SHAPE.steps)
 }
@@ -133,16 +156,33 @@ impl Budget {
 
     fn memory(&self) -> String {
         let bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
-        format!("memory {}M\n", bytes >> 20)
+        let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
+        format!("memory {}M{auto}\n", bytes >> 20)
+    }
+
+    /// Moves the limit with what the machine has to spare, if it is to.
+    fn follow_machine(&self, used_bytes: u64) {
+        let Some(bounds) = self.bounds.filter(|_| self.is_auto.load(Relaxed)) else { return };
+        let before = self.limit.load(Relaxed);
+        let limit_bytes = before as u64 * self.step_bytes;
+        let next = steps(bounds.next(Seen::now(limit_bytes, used_bytes)), self.step_bytes);
+        // Not where a client has set it meanwhile.
+        let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
 
     fn set(&self, text: &str) -> Result<(), String> {
+        if text == "auto" {
+            self.bounds.ok_or("memory: it can move by itself where it did from the start")?;
+            self.is_auto.store(true, Relaxed);
+            return Ok(());
+        }
         let bytes = parse_size(text).map_err(|why| format!("memory: {why}"))?;
         if bytes < MIN_MEMORY_BYTES {
             let least = units::bytes(MIN_MEMORY_BYTES);
             return Err(format!("memory: {text} is too little: a process needs {least}"));
         }
         let limit = steps(bytes.min(softswap_sys::memory::dram_bytes()), self.step_bytes);
+        self.is_auto.store(false, Relaxed);
         self.limit.store(limit, Relaxed);
         self.ledger.set_limit(limit);
         Ok(())
@@ -154,10 +194,12 @@ impl Budget {
         let most_bytes = softswap_sys::memory::dram_bytes();
         let processes = tenants.iter().map(|tenant| Process {
             pid: tenant.identity.pid,
-            name: String::new(),
+            name: name(&tenant.name),
             granted_bytes: tenant.steps as u64 * self.step_bytes,
             used_bytes: tenant.used_bytes.min(most_bytes),
             used_peak_bytes: tenant.peak_bytes.min(most_bytes),
+            faults: tenant.faults,
+            stalled_ns: tenant.stalled_ns,
         });
         let limit = self.limit.load(Relaxed);
         TreeReport::of(limit as u64 * self.step_bytes, processes.collect())

@@ -65,6 +65,12 @@ pub(super) enum Word {
     /// Bytes that it uses of what it holds, and the most that it has used.
     Used,
     Peak,
+    /// Faults that brought something back, and what threads waited for, in ns.
+    Faults,
+    StalledNs,
+    /// What it is called: so many bytes, and as many more.
+    Name,
+    NameRest,
 }
 
 /// Rises with each tenant of a seat. As many bits as an owner's word has for it.
@@ -75,6 +81,21 @@ const PID_BITS: u32 = 22;
 /// Of so many bits the lower ones.
 const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
+}
+
+impl Word {
+    /// What is a tenant's own, and nothing at its beginning.
+    pub(super) const OF_TENANT: [Word; 9] = [
+        Word::Asked,
+        Word::Wanted,
+        Word::Worth,
+        Word::Used,
+        Word::Peak,
+        Word::Faults,
+        Word::StalledNs,
+        Word::Name,
+        Word::NameRest,
+    ];
 }
 
 /// Who has a seat: all that is needed to tell whether it lives, in one word, so that a seat

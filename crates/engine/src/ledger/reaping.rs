@@ -42,6 +42,12 @@ pub struct Tenant {
     pub used_bytes: u64,
     /// The most that it has said.
     pub peak_bytes: u64,
+    /// Faults that brought something back, and for how long they were waited for.
+    pub faults: u64,
+    /// See `faults`.
+    pub stalled_ns: u64,
+    /// What it is called, up to the first 0.
+    pub name: [u8; 16],
 }
 
 impl Identity {
@@ -96,9 +102,19 @@ impl Ledger {
         let tenants = held.iter().enumerate().filter_map(|(at, steps)| {
             let owner = self.owner(at);
             let of = |word| self.seat_word(at, word).load(Relaxed);
-            let (used_bytes, peak_bytes) = (of(Word::Used), of(Word::Peak));
-            let identity = self.identity(at, owner);
-            (owner.pid != 0).then_some(Tenant { identity, steps: *steps, used_bytes, peak_bytes })
+            let mut name = [0; 16];
+            name[..8].copy_from_slice(&of(Word::Name).to_le_bytes());
+            name[8..].copy_from_slice(&of(Word::NameRest).to_le_bytes());
+            let tenant = Tenant {
+                identity: self.identity(at, owner),
+                steps: *steps,
+                used_bytes: of(Word::Used),
+                peak_bytes: of(Word::Peak),
+                faults: of(Word::Faults),
+                stalled_ns: of(Word::StalledNs),
+                name,
+            };
+            (owner.pid != 0).then_some(tenant)
         });
         tenants.collect()
     }

@@ -96,7 +96,7 @@ impl Ledger {
             if before.pid != 0 || word.compare_exchange(seen, taken, AcqRel, Relaxed).is_err() {
                 return None;
             }
-            for word in [Word::Asked, Word::Wanted, Word::Worth, Word::Used, Word::Peak] {
+            for word in Word::OF_TENANT {
                 self.seat_word(at, word).store(0, Relaxed);
             }
             let seat = of(at, generation);
@@ -226,6 +226,22 @@ impl Seat {
         self.ledger.seat_word(self.at, Word::Worth).store(worth, Relaxed);
         self.ledger.seat_word(self.at, Word::Used).store(used_bytes, Relaxed);
         self.ledger.seat_word(self.at, Word::Peak).fetch_max(used_bytes, Relaxed);
+    }
+
+    /// Says how many faults have brought something back so far, and for how long they were
+    /// waited for.
+    pub fn publish_faults(&self, faults: u64, stalled_ns: u64) {
+        self.ledger.seat_word(self.at, Word::Faults).store(faults, Relaxed);
+        self.ledger.seat_word(self.at, Word::StalledNs).store(stalled_ns, Relaxed);
+    }
+
+    /// Says what the process is called, for reports: as the kernel has it, in 16 bytes.
+    pub fn publish_name(&self, name: [u8; 16]) {
+        let (words, _) = name.as_chunks::<8>();
+        let places = [Word::Name, Word::NameRest];
+        for (place, word) in places.into_iter().zip(words) {
+            self.ledger.seat_word(self.at, place).store(u64::from_le_bytes(*word), Relaxed);
+        }
     }
 
     /// What it is asked, if it is.

@@ -408,6 +408,23 @@ fn who_was_killed_while_it_took_its_seat_is_known() {
 }
 
 #[test]
+fn what_a_process_says_of_itself_is_its_own_only() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let seat = ledger.take_seat(process(1)).unwrap();
+    seat.publish(5, 4096);
+    seat.publish_faults(7, 9);
+    seat.publish_name(*b"a name of 16 let");
+    let tenant = ledger.tenants()[0];
+    assert_eq!((tenant.faults, tenant.stalled_ns, tenant.peak_bytes), (7, 9, 4096));
+    assert_eq!(&tenant.name, b"a name of 16 let");
+    seat.leave();
+    assert!(ledger.take_seat(process(2)).is_some());
+    let tenant = ledger.tenants()[0];
+    assert_eq!((tenant.faults, tenant.stalled_ns, tenant.peak_bytes), (0, 0, 0));
+    assert_eq!(tenant.name, [0; 16]);
+}
+
+#[test]
 fn what_an_owner_is_its_word_says() {
     let largest = Owner { generation: (1 << 24) - 1, namespace: (1 << 18) - 1, pid: 4_194_304 - 1 };
     for owner in [largest, Owner { generation: 1, namespace: 2, pid: 3 }] {

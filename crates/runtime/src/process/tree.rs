@@ -14,13 +14,13 @@
 
 use super::descriptors;
 use crate::base::instance;
-use softswap_engine::base::stats::Counter;
+use softswap_engine::base::stats::{Counter, TIERS, Tier};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::ledger::{Identity, Ledger, SHAPE, Seat};
 use softswap_sys::raw::{self, now_ns};
-use softswap_sys::{exemption, futex, own_descriptors, shared};
+use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -173,6 +173,10 @@ fn take_place(seat: &Seat, granted: usize) {
     SEAT.store(seat.to_word(), Release);
     // Until a thread can answer.
     seat.publish(PRICELESS, 0);
+    // Asked for only where no filter of the program's may forbid it.
+    if !exemption::is_in_force() {
+        seat.publish_name(threads::own_name());
+    }
 }
 
 /// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
@@ -359,6 +363,10 @@ impl Work {
             let _ = seat.ledger().ring_for_others();
         }
         seat.publish(self.worth.min(PRICELESS - 1), engine.used_bytes() as u64);
+        let stats = engine.stats();
+        let back = TIERS.iter().filter(|tier| **tier != Tier::Zero);
+        let faults = back.map(|tier| stats.faults(*tier)).sum();
+        seat.publish_faults(faults, stats.get(Counter::StalledNs));
     }
 }
 

@@ -1,0 +1,46 @@
+//! What kind of program has no dynamic loader, and what to use instead: by its notes, which
+//! stripping leaves. glibc's start files bring a tag for the kernel it needs, Go its build's number.
+
+use object::Endianness;
+use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::read::elf::{NoteIterator, ProgramHeader};
+
+/// More notes than any linker writes.
+const NOTES_BYTES: u64 = 64 << 10;
+const GO_BUILD_ID: u32 = 4;
+pub(super) const NO_PRELOAD: &str = "softswap works by preloading a library";
+
+/// Why such a program cannot be served, and the way out.
+pub(super) fn why(
+    headers: &[ProgramHeader64<Endianness>],
+    endian: Endianness,
+    read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
+) -> String {
+    let (mut is_go, mut is_glibc) = (false, false);
+    for header in headers.iter().filter(|header| header.p_type(endian) == elf::PT_NOTE) {
+        let mut bytes = vec![0; header.p_filesz(endian).min(NOTES_BYTES) as usize];
+        let got = read_at(&mut bytes, header.p_offset(endian)).unwrap_or(0);
+        let align = if header.p_align(endian) == 8 { 8 } else { 4 };
+        let notes = NoteIterator::<FileHeader64<Endianness>>::new(endian, align, &bytes[..got]);
+        let Ok(mut notes) = notes else { continue };
+        while let Ok(Some(note)) = notes.next() {
+            let kind = note.n_type(endian).0;
+            is_go |= note.name() == elf::ELF_NOTE_GO && kind == GO_BUILD_ID;
+            is_glibc |= note.name() == elf::ELF_NOTE_GNU && kind == elf::NT_GNU_ABI_TAG.0;
+        }
+    }
+    let (kind, instead) = if is_go {
+        (
+            "is a Go program, statically linked",
+            "build it with cgo (CGO_ENABLED=1, and a package that uses it), without -static",
+        )
+    } else if is_glibc {
+        ("is statically linked", "use a dynamically linked build (without -static)")
+    } else {
+        (
+            "is statically linked without glibc, as with musl",
+            "use a dynamically linked glibc build (of Rust programs x86_64-unknown-linux-gnu)",
+        )
+    };
+    format!("{kind}, and {NO_PRELOAD}, which only a dynamic loader does; {instead}")
+}

@@ -1,0 +1,264 @@
+//! Writes what is installed below `share` beside the command: a man page for each of its
+//! commands, and completions for bash, zsh and fish. All of it is made of the definitions by
+//! which the command line is read, so it says what they say.
+#![forbid(unsafe_code)]
+
+use clap::builder::Resettable;
+use clap::{Arg, Command, Id};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+const NAME: &str = "softswap";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Where each shell looks for its completions by itself, below `share`.
+const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions/softswap"),
+    (Shell::Zsh, "zsh/site-functions/_softswap"),
+    (Shell::Fish, "fish/vendor_completions.d/softswap.fish"),
+];
+
+fn main() -> ExitCode {
+    let Some(share) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        eprintln!("usage: softswap-manual DIR (man pages and completions are written there)");
+        return ExitCode::from(2);
+    };
+    if let Err(error) = write(&share) {
+        eprintln!("softswap-manual: {}: {error}", share.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn write(share: &Path) -> io::Result<()> {
+    let pages = share.join("man/man1");
+    fs::create_dir_all(&pages)?;
+    let mut whole = definition();
+    let completed = without_hidden(&whole).version(VERSION).propagate_version(true);
+    whole.build();
+    write_pages(&whole, &pages)?;
+    for (shell, file) in COMPLETIONS {
+        let file = share.join(file);
+        fs::create_dir_all(file.parent().unwrap_or(share))?;
+        clap_complete::generate(shell, &mut completed.clone(), NAME, &mut fs::File::create(file)?);
+    }
+    Ok(())
+}
+
+/// The whole command line: `bench` and `analyze` as the program defines them that does them.
+fn definition() -> Command {
+    let mut whole = softswap_cli::command();
+    for other in softswap_bench::command().get_subcommands() {
+        let in_its_place = |own: Command| other.clone().display_order(own.get_display_order());
+        whole = whole.mut_subcommand(other.get_name(), in_its_place);
+    }
+    whole.disable_help_subcommand(true)
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|below| !below.is_hide_set())
+}
+
+/// A copy without what only developers and softswap itself use, which nobody wants completed.
+fn without_hidden(command: &Command) -> Command {
+    // clap keeps names for ever; this program ends soon.
+    let name: &'static str = command.get_name().to_string().leak();
+    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    // What they conflict with may be hidden.
+    let apart = |argument: &Arg| argument.clone().conflicts_with(Resettable::<Id>::Reset);
+    Command::new(name)
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_subcommand(true)
+        .args(arguments.map(apart))
+        .subcommands(shown(command).map(without_hidden))
+}
+
+/// The name that a command's page has: `softswap-bench-swap`.
+fn page_name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or(command.get_name())
+}
+
+fn write_pages(command: &Command, pages: &Path) -> io::Result<()> {
+    let text = page(command)?;
+    fs::write(pages.join(format!("{}.1", page_name(command))), text)?;
+    shown(command).try_for_each(|below| write_pages(below, pages))
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    // What the short help leaves out belongs into the page.
+    let whole_help = |argument: Arg| match (argument.get_long_help(), argument.get_help()) {
+        (None, Some(help)) => {
+            let help = help.clone();
+            argument.long_help(help)
+        }
+        _ => argument,
+    };
+    let man = Man::new(command.clone().mut_args(whole_help));
+    let man = man.source(format!("{NAME} {VERSION}")).manual("User Commands");
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if shown(command).next().is_some() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    if let Some(notes) = command.get_after_long_help() {
+        notes_section(&notes.to_string()).to_writer(&mut text)?;
+    }
+    see_also(command).to_writer(&mut text)?;
+    Ok(text)
+}
+
+/// What follows the options in the help: prose is filled anew, examples keep their lines, and
+/// `TERM  meaning` becomes an item.
+fn notes_section(notes: &str) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["NOTES"]);
+    let (mut in_example, mut in_items) = (false, false);
+    for line in notes.lines() {
+        let is_indented = line.starts_with(' ');
+        let line = line.trim();
+        if in_items && !is_indented || line.is_empty() {
+            roff.control("PP", []);
+            in_items = false;
+        }
+        if in_example && !is_indented {
+            roff.control("fi", []);
+            in_example = false;
+        }
+        match line.split_once("  ") {
+            _ if line.is_empty() => {}
+            Some((term, meaning)) if is_indented && !in_example => {
+                roff.control("TP", []).text([bold(term)]).text([roman(meaning.trim())]);
+                in_items = true;
+            }
+            _ => _ = roff.text([roman(line)]),
+        }
+        if line.starts_with("Example") && line.ends_with(':') {
+            roff.control("nf", []);
+            in_example = true;
+        }
+    }
+    if in_example {
+        roff.control("fi", []);
+    }
+    roff
+}
+
+/// The page above, and below the first one the documents.
+fn see_also(command: &Command) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    match command.get_bin_name().and_then(|line| line.rsplit_once(' ')) {
+        Some((above, _)) => roff.text([bold(above.replace(' ', "-")), roman("(1)")]),
+        None => roff.text([roman("README.md, reference.md and limits.md in share/doc/softswap")]),
+    };
+    roff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command as Process, Output};
+
+    fn written() -> tempfile::TempDir {
+        let share = tempfile::tempdir().unwrap();
+        write(share.path()).unwrap();
+        share
+    }
+
+    fn names(command: &Command, found: &mut Vec<String>) {
+        found.push(page_name(command).to_string());
+        shown(command).for_each(|below| names(below, found));
+    }
+
+    /// What a tool says; `None` where there is none.
+    fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<Output> {
+        let mut process = Process::new(tool);
+        process.args(arguments).arg(file).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80");
+        let output = process.env("MANROFFSEQ", "").output();
+        output.inspect_err(|_| eprintln!("skipped: {tool} is not installed")).ok()
+    }
+
+    fn assert_silent(output: &Output, file: &Path) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{}: {said}", file.display());
+    }
+
+    #[test]
+    fn each_command_has_a_page_that_renders_without_warnings() {
+        let share = written();
+        let mut whole = definition();
+        whole.build();
+        let mut expected = Vec::new();
+        names(&whole, &mut expected);
+        for name in ["softswap", "softswap-run", "softswap-ctl-set", "softswap-bench-swap-in"] {
+            assert!(expected.iter().any(|known| known == name), "{name}: {expected:?}");
+        }
+        for name in &expected {
+            let page = share.path().join(format!("man/man1/{name}.1"));
+            assert!(fs::read_to_string(&page).unwrap().contains(".SH \"SEE ALSO\""), "{name}");
+            let arguments = ["--warnings", "-E", "UTF-8", "-Tutf8", "-Z", "-l"];
+            match output("man", &arguments, &page) {
+                Some(output) => assert_silent(&output, &page),
+                None => return,
+            }
+        }
+        assert_eq!(fs::read_dir(share.path().join("man/man1")).unwrap().count(), expected.len());
+    }
+
+    #[test]
+    fn a_page_has_the_options_and_what_follows_them() {
+        let share = written();
+        let read = |name: &str| {
+            let text = fs::read_to_string(share.path().join("man/man1").join(name)).unwrap();
+            text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
+        };
+        let page = read("softswap-run.1");
+        for part in ["--memory", "Use pread and pwrite even", ".TP\n125\nsoftswap itself failed"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(!page.contains("--tree"), "what is hidden stays so: {page}");
+        assert!(read("softswap.1").contains("Examples:\n.nf\nsoftswap doctor\nsoftswap run"));
+    }
+
+    #[test]
+    fn completions_are_read_by_their_shells() {
+        let share = written();
+        for (shell, file) in COMPLETIONS {
+            let file = share.path().join(file);
+            let text = fs::read_to_string(&file).unwrap();
+            for hidden in ["swap-in-task", "tree", "restorer"] {
+                let named = [format!("--{hidden} "), format!(" {hidden} "), format!("'{hidden}:")];
+                assert!(!named.iter().any(|named| text.contains(named)), "{shell}: {hidden}");
+            }
+            if let Some(output) = output(&shell.to_string(), &["-n"], &file) {
+                assert_silent(&output, &file);
+            }
+        }
+    }
+
+    #[test]
+    fn bash_completes_commands_and_options() {
+        let share = written();
+        let file = share.path().join(COMPLETIONS[0].1);
+        let completed = |line: &str| {
+            let script = format!(
+                "source \"$0\"; COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+                 _softswap softswap \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"
+                 echo \"${{COMPREPLY[@]}}\""
+            );
+            let output = output("bash", &["--norc", "-c", &script], &file).unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().to_string()
+        };
+        assert_eq!(completed("softswap do"), "doctor");
+        assert_eq!(completed("softswap run --mem"), "--memory --memory-per-process");
+        assert_eq!(completed("softswap bench swap-"), "swap-in");
+    }
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""What is published under a version says so everywhere: the workspace, what its crates ask of each
+other, the newest section of CHANGELOG.md that has a number, and the Debian package."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEBIAN = "packaging/debian/changelog"
+
+
+def found(pattern, file):
+    return re.findall(pattern, (ROOT / file).read_text(), re.M)
+
+
+def main():
+    (version,) = found(r'^version = "(.+)"$', "Cargo.toml")
+    said = {
+        "CHANGELOG.md": found(r"^## \[(\d[^]]*)\]", "CHANGELOG.md")[0],
+        DEBIAN: found(r"^softswap \(([^)]+)-\d+\)", DEBIAN)[0],
+    }
+    for name, asked in found(r'^(softswap[\w-]*) = \{ path = .*version = "(.+?)"', "Cargo.toml"):
+        said[f"Cargo.toml: {name}"] = asked
+    for manifest in [*ROOT.glob("crates/*/Cargo.toml"), ROOT / "fuzz/Cargo.toml"]:
+        own = found(r"^version(?:\.workspace)? = (.+)$", manifest)[0]
+        said[manifest.relative_to(ROOT)] = version if own == "true" else own.strip('"')
+    wrong = [f"{place} has {other}, the workspace {version}"
+             for place, other in said.items() if other != version]
+    print("\n".join(wrong) or f"all say {version}")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
