@@ -3,7 +3,7 @@
 //! a mapping of a file, and on the heap with a swap file of the kernel's. A memory control group
 //! holds each to the limit.
 
-pub(in crate::benches) mod task;
+pub(crate) mod task;
 mod outcome;
 
 use super::limits::Limits;
@@ -66,7 +66,7 @@ pub(crate) struct LibraryArgs {
     json: Option<PathBuf>,
 }
 
-pub(in crate::benches) fn run(args: &LibraryArgs) -> Result<ExitCode, Refusal> {
+pub(crate) fn run(args: &LibraryArgs) -> Result<ExitCode, Refusal> {
     if Limits::first(args.memory).memory_bytes < MIN_MEMORY_BYTES {
         return Err(Refusal::usage(format!(
             "--memory {}: too little for the engine in it; ask for 16M or more",
