@@ -26,10 +26,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use task::{Place, Told};
-
-/// The region over the limit.
-const OVER_LIMIT: u64 = 4;
+use task::{OVER_LIMIT, Place, Told};
 
 /// Compare a pool of the library with `softswap run`, a file mapping and the kernel's swap.
 #[derive(Args)]

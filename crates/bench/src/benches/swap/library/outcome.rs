@@ -1,6 +1,6 @@
 //! What was found, as a table and as JSON.
 
-use super::task::{Place, STEPS, Told};
+use super::task::{OVER_LIMIT, Place, STEPS, Told};
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
@@ -68,7 +68,7 @@ impl LibraryOutcome {
             bench: "library",
             machine,
             limit_bytes,
-            region_bytes: limit_bytes * super::OVER_LIMIT,
+            region_bytes: limit_bytes * OVER_LIMIT,
             disturbance,
             ratios: ratios(cells),
             rows: rows.collect(),

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The region over the limit.
+pub(super) const OVER_LIMIT: u64 = 4;
+
 /// Where the bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
