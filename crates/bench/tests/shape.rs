@@ -78,6 +78,7 @@ const SMALLEST: [(&str, &[&str], bool); 15] = [
         true,
     ),
     ("swap-in", &["--memory", "16M", "--touches", "100", "--threads", "1", "--rounds", "1"], true),
+    ("tree", &["--rounds", "1", "--seconds", "1", "--budget", "32"], true),
 ];
 
 fn found(name: &str, options: &[&str], swaps: bool) -> Value {
