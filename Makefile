@@ -24,7 +24,7 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall deb clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
 build: ## build the command, its benchmarks, the runtime library, man pages and completions
 	$(CARGO) build --release --workspace
@@ -101,6 +101,31 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
 	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
 	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
+
+# pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest
+# glibc that all of it runs with; auditwheel says so.
+data := crates/python/softswap.data
+wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
+	rm -rf $(data)
+	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1
+	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" $(data)/scripts/
+	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
+	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
+	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_35 --out dist
+	auditwheel show dist/softswap-*.whl | tee /dev/stderr | grep -q '"manylinux_2_35_x86_64"'
+
+test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
+	tests/wheel.sh
+
+dist: ## build all packages into dist/, with checksums and a list of what is in them (SBOM)
+	rm -rf dist
+	$(MAKE) deb wheel
+	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
+	for crate in cli bench runtime python; do \
+	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
+	done
+	rm -f crates/*/softswap.cdx.json fuzz/softswap.cdx.json
+	cd dist && sha256sum -- * >SHA256SUMS
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -16,7 +17,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -26,7 +29,7 @@ static long of_status(const char *name)
 {
     char line[256];
     long value = -1;
-    FILE *file = fopen("/proc/self/status", "r");
+    FILE *file = fopen("/proc/thread-self/status", "r");
     while (file && fgets(line, sizeof line, file))
         if (!strncmp(line, name, strlen(name)))
             value = strtol(line + strlen(name), NULL, 10);
@@ -264,6 +267,114 @@ static void threads(void)
     must(sigismember(&mask, SIGUSR2) && !sigismember(&mask, SIGBUS), "the mask set before");
 }
 
+static void *commits(void *argument)
+{
+    press(100);
+    return argument;
+}
+
+static int commits_c11(void *argument)
+{
+    press(100);
+    return *(int *)argument;
+}
+
+/* The whole engine comes up in a thread whose stack is as small as can be. */
+static void small_stack(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    must(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
+    must(pthread_attr_setstacksize(&attributes, 16384) == 0, "pthread_attr_setstacksize");
+    must(pthread_create(&thread, &attributes, commits, NULL) == 0, "pthread_create");
+    must(pthread_join(thread, NULL) == 0, "pthread_join");
+}
+
+static void c11_thread(void)
+{
+    thrd_t thread;
+    int number = 7, result = 0;
+    must(thrd_create(&thread, commits_c11, &number) == thrd_success, "thrd_create");
+    must(thrd_join(thread, &result) == thrd_success && result == 7, "thrd_join");
+}
+
+/* The child has this memory, and calls with it are answered while another thread commits. */
+static void vforks(void)
+{
+    pthread_t thread;
+    char *path = malloc(70000);
+    strcpy(path, "/dev/null");
+    must(pthread_create(&thread, NULL, commits, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 200; i++) {
+        pid_t pid = vfork();
+        must(pid >= 0, "vfork");
+        if (pid == 0)
+            _exit(open(path, O_RDONLY) < 0);
+        int status;
+        must(waitpid(pid, &status, 0) == pid && status == 0, "a child of vfork");
+    }
+    must(pthread_join(thread, NULL) == 0, "pthread_join");
+    free(path);
+}
+
+static volatile sig_atomic_t must_commit;
+
+static void commit_in_handler(int number)
+{
+    (void)number;
+    if (must_commit)
+        press(100);
+    must_commit = 0;
+}
+
+static void *interrupts(void *argument)
+{
+    pthread_t *main = argument;
+    usleep(50000);
+    must_commit = 1;
+    pthread_kill(*main, SIGUSR1);
+    while (must_commit)
+        usleep(1000);
+    must(write(*(int *)(main + 1), "hello", 5) == 5, "write");
+    return NULL;
+}
+
+/* A call is begun anew after a handler in which the process woke. */
+static void restarts(void)
+{
+    struct {
+        pthread_t main;
+        int ends[2];
+    } it = {.main = pthread_self()};
+    int fds[2];
+    char *buffer = malloc(70000);
+    struct iovec vectors[2] = {{buffer, 2}, {buffer + 40000, 10}};
+    pthread_t thread;
+    signal(SIGUSR1, commit_in_handler);
+    must(pipe(fds) == 0, "pipe");
+    it.ends[0] = fds[1];
+    must(pthread_create(&thread, NULL, interrupts, &it) == 0, "pthread_create");
+    must(readv(fds[0], vectors, 2) == 5, "readv");
+    must(!memcmp(buffer, "he", 2) && !memcmp(buffer + 40000, "llo", 3), "what readv gave");
+    must(pthread_join(thread, NULL) == 0, "pthread_join");
+}
+
+static void *stays(void *argument)
+{
+    press(100);
+    printf("awake %d\nok %s\n", is_awake(), (char *)argument);
+    fflush(stdout);
+    _exit(0);
+}
+
+/* The first thread ends, another one commits. */
+static void main_ends(void)
+{
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, stays, "main_ends") == 0, "pthread_create");
+    pthread_exit(NULL);
+}
+
 /* Starts a program where userfaultfd is refused, as in some containers. */
 static int without_userfaultfd(char **arguments)
 {
@@ -288,7 +399,9 @@ int main(int count, char **arguments)
         const char *name;
         void (*run)(void);
     } cases[] = {{"fits", fits},   {"wakes", wakes}, {"reserves", reserves},
-                 {"lazy", lazy},   {"forks", forks}, {"threads", threads}};
+                 {"lazy", lazy},   {"forks", forks}, {"threads", threads},
+                 {"small_stack", small_stack}, {"c11_thread", c11_thread}, {"vforks", vforks},
+                 {"restarts", restarts}, {"main_ends", main_ends}};
     filters_at_first = of_status("Seccomp_filters:");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (count > 1 && !strcmp(arguments[1], cases[i].name)) {

@@ -3,7 +3,8 @@
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `bench` and `analyze` are `softswap-bench`'s.
+//! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
+//! `softswap-bench`'s.
 //! `run` speaks on stderr, the others on stdout, and none of them logs.
 //!
 //! A library only for `softswap-bench`, and so that what reads other people's
@@ -33,6 +34,7 @@ mod ctl;
 mod mkswap;
 mod swapon_check;
 mod doctor;
+mod jupyter;
 mod bench;
 
 #[doc(hidden)]
@@ -75,6 +77,7 @@ enum Command {
     Mkswap(mkswap::MkswapArgs),
     SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
+    Jupyter(jupyter::JupyterArgs),
     /// Measure what softswap costs on this machine
     Bench(bench::HandedOver),
     /// Examine a file, or a program's memory
@@ -98,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Mkswap(args) => mkswap::mkswap(&args),
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Jupyter(args) => jupyter::jupyter(&args),
         Command::Bench(args) => args.hand_over(None),
         Command::Analyze(args) => args.hand_over(Some("analyze")),
     };

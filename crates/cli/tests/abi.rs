@@ -25,14 +25,21 @@ struct Way {
     options: &'static [&'static str],
 }
 
+const AWAKE: &str = "--awake";
+
 const WAYS: [Way; 6] = [
-    Way { name: "8M", memory: "8M", pressure_mib: "20", options: &[] },
-    Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[] },
-    Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &["--no-move"] },
-    Way { name: "no-io-uring", memory: "16M", pressure_mib: "40", options: &["--no-io-uring"] },
+    Way { name: "8M", memory: "8M", pressure_mib: "20", options: &[AWAKE] },
+    Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
+    Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
+    Way {
+        name: "no-io-uring",
+        memory: "16M",
+        pressure_mib: "40",
+        options: &[AWAKE, "--no-io-uring"],
+    },
     // Wakes when the first large block is allocated; the next one never does by itself.
-    Way { name: "wakes", memory: "8M", pressure_mib: "20", options: &["--sleep"] },
-    Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &["--sleep"] },
+    Way { name: "wakes", memory: "8M", pressure_mib: "20", options: &[] },
+    Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
 ];
 
 /// Where the programs lie: `SOFTSWAP_ABI_DIR`, or in the source tree.

@@ -38,7 +38,8 @@ fn managed_memory_is_not_taken_for_unmanaged() {
 fn memory_of_a_running_program_is_shown_by_stat() {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", "mapped", "--mib", "64", "--seconds", "60"];
-    let program = Running::start(&mut swapped.command(compiled("beside"), &arguments));
+    let mut command = swapped.command(compiled("beside"), &arguments);
+    let program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
     let end = Instant::now() + Duration::from_secs(60);
     while !String::from_utf8_lossy(&program.stdout_so_far()).contains("ready") {
         assert!(Instant::now() < end, "it is not ready");

@@ -269,7 +269,7 @@ fn no_report_is_left_when_the_program_does_not_start() {
 fn the_runtime_comes_up_in_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
-    run(dir.path()).args(["-q", "--report"]).arg(&path).arg("true").assert().code(0);
+    run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);
     let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report["engine_started"], true);
 }

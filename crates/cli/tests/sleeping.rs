@@ -9,7 +9,7 @@ use support::{LIMIT, Running, compiled, softswap};
 /// What a case says, with a budget.
 fn said(memory: &str, case: &str) -> String {
     let mut command = Command::new(softswap());
-    command.args(["run", "--sleep", "-q", "--reserve", "0", "--memory", memory, "--"]);
+    command.args(["run", "-q", "--reserve", "0", "--memory", memory, "--"]);
     let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
     ended.expect_ok(case);
     ended.stdout_text()
@@ -41,8 +41,26 @@ fn a_forked_child_wakes_by_itself() {
 }
 
 #[test]
-fn a_second_thread_wakes_and_signals_are_as_they_were_set() {
+fn signals_are_as_they_were_set_when_a_process_of_threads_has_woken() {
     assert_eq!(said("64M", "threads"), "awake 1\nok threads\n");
+}
+
+#[test]
+fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
+    for _ in 0..2 {
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--reserve", "0", "--memory", "192M", "--"]);
+        let ended = Running::start(command.arg(compiled("waking")).arg("192")).finish(LIMIT);
+        ended.expect_ok("waking");
+        assert_eq!(ended.stdout_text(), "ok waking\n");
+    }
+}
+
+#[test]
+fn it_wakes_in_whatever_state_its_threads_are() {
+    for case in ["small_stack", "c11_thread", "vforks", "restarts", "main_ends"] {
+        assert_eq!(said("64M", case), format!("awake 1\nok {case}\n"));
+    }
 }
 
 #[test]
@@ -50,10 +68,7 @@ fn the_summary_and_the_report_say_that_it_slept() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let report = dir.path().join("report.json");
     let mut command = Command::new(softswap());
-    command
-        .args(["run", "--sleep", "--memory", "256M", "--report"])
-        .arg(&report)
-        .args(["--", "true"]);
+    command.args(["run", "--memory", "256M", "--report"]).arg(&report).args(["--", "true"]);
     let ended = Running::start(&mut command).finish(LIMIT);
     assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
     let text = std::fs::read_to_string(report).expect("a report");
@@ -66,16 +81,16 @@ fn the_summary_and_the_report_say_that_it_slept() {
 fn where_no_engine_could_come_up_the_start_says_so() {
     let mut command = Command::new(compiled("sleeping"));
     command.arg("without-userfaultfd").arg(softswap());
-    command.args(["run", "--sleep", "-q", "--memory", "256M", "--", "true"]);
+    command.args(["run", "-q", "--memory", "256M", "--", "true"]);
     let ended = Running::start(&mut command).finish(LIMIT);
     assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
     assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
 }
 
 #[test]
-fn who_is_not_asked_to_sleep_is_awake() {
+fn who_is_asked_to_be_awake_is() {
     let mut command = Command::new(softswap());
-    command.args(["run", "--memory", "256M", "--", "true"]);
+    command.args(["run", "--awake", "--memory", "256M", "--", "true"]);
     let ended = Running::start(&mut command).finish(LIMIT);
     assert!(ended.stderr.contains("  budget   256.0 MiB"), "{}", ended.stderr);
 }

@@ -53,6 +53,7 @@ fn the_session_directory_is_used_where_there_is_one() {
     let swapped = Swapped::within("32M");
     let mut command = swapped.command("/bin/sh", &["-c", "echo ready; exec sleep 1000"]);
     command.env_remove(DIR_VARIABLE).env("XDG_RUNTIME_DIR", session.path());
+    command.env("SOFTSWAP_AWAKE", "1");
     let running = Running::start(&mut command);
     let dir = session.path().join("softswap");
     wait_for("a socket", || std::fs::read_dir(&dir).ok()?.next()?.ok());

@@ -306,7 +306,7 @@ fn only_the_user_and_root_may_ask() {
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let mut command = as_nobody(&binaries);
-    command.args(["run", "-q", "--memory", "32M", "--reserve", "0", "--swap"]);
+    command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();

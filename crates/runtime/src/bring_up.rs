@@ -29,7 +29,8 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     if !config.manage_children {
         leave_children_alone();
     }
-    heap::set_up(config.sleep);
+    program_threads::set_up();
+    heap::set_up(!config.awake);
     stdio_buffers::set_up();
     libc_memory::find(config.memory_bytes as usize)?;
     fork::install()
@@ -73,11 +74,19 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
     }
     instance::keep(engine);
     buffers::set_up(config.areas.iter().map(|area| area.path.clone()));
+    if !instance::emulates_signals() {
+        take_signals()?;
+    }
+    Ok(true)
+}
+
+/// The engine's two signals come to it from now on. The process has one thread.
+pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     lifecycle::remember(bus, sys);
-    Ok(true)
+    Ok(())
 }
 
 /// From here on what the program does is seen. The guard last: then calls with managed
@@ -87,11 +96,15 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
 /// Where that cannot be: the program must not go on.
 pub(crate) fn begin_managing() -> Result<(), String> {
     lifecycle::adopt();
-    // Under a filter of an earlier program's there are none.
+    start_threads();
+    install_guard()
+}
+
+/// The engine's own threads. Under a filter of an earlier program's there are none.
+pub(crate) fn start_threads() {
     if !exemption::is_in_force() {
         engine_threads::start();
     }
-    install_guard()
 }
 
 /// What is noted of the program before it can change it.
@@ -123,7 +136,11 @@ fn install_guard() -> Result<(), String> {
     if sigsys::is_inherited(engine)? {
         return Ok(());
     }
-    let (base, len) = engine.window();
+    install_filter(engine.window())
+}
+
+/// The filter for a window, in all threads.
+pub(crate) fn install_filter((base, len): (usize, usize)) -> Result<(), String> {
     let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
     seccomp::install(&program).map_err(|e| {
         format!(

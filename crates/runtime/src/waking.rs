@@ -1,31 +1,37 @@
 //! A process sleeps as long as what it has committed fits its budget: it has no engine, no
 //! handlers, no filter and no threads of ours, and its memory calls are the kernel's
 //! ([`asleep`]). It wakes when a commit would exceed the budget, or before the program does what
-//! would keep it from waking later: a second thread, a filter of its own, fewer rights.
+//! would keep it from waking later: a filter of its own, fewer rights.
 //!
-//! Then all that the start of a managed program does is done, around the memory that is there.
-//! What the program has set up of signals meanwhile is taken over like what a constructor sets
-//! up before the start.
+//! Before it has a second thread the engine's signals are emulated ([`prepare`]): nobody else
+//! can give a thread its signal stack and its mask. Nothing else changes.
+//!
+//! Then it wakes with other threads running ([`wake`]). Memory calls and forks wait
+//! ([`sleep_gate`]). With the filter, calls that are given the window wait, too, in its handler;
+//! of those that are in the kernel already the buffers are kept
+//! ([`calls_under_way`]). Then the window is registered: who touches what is absent waits in the
+//! handler of SIGBUS. All that was present is found there, and charged. In the end there is an
+//! engine, and all go on.
 
-use crate::base::instance;
+use crate::base::{instance, signal_stack};
 use crate::bring_up;
 use crate::guard::sigsys;
-use crate::memory::asleep;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
-use crate::process::statistics;
-use crate::signals::alternate_stack;
+use crate::memory::{asleep, sleep_gate};
+use crate::process::{calls_under_way, statistics};
+use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::settings::Config;
 use softswap_sys::descriptor::with_room;
 use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
-use softswap_sys::window::longest_at;
-use softswap_sys::{exemption, raw, signals, uffd};
+use softswap_sys::window::{longest_at, settle_gate};
+use softswap_sys::{exemption, raw, signals, threads, uffd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -44,7 +50,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     // the start says so.
     let is_usable = |path: &Path| path.is_dir() && may_make_files(path).is_ok();
     let are_usable = || config.areas.iter().all(|area| is_usable(&area.path));
-    if !config.sleep
+    if config.awake
         || !config.record.is_empty()
         || limit_bytes == 0
         // Its part of a budget that is shared is the engine's to move.
@@ -62,58 +68,158 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     // that sleeps: then the next place is as good, and gets a filter of its own on waking.
     let Some(base) = place.windows().find(|base| !sigsys::is_trapped(*base)) else { return false };
     let Some(len) = longest_at(base) else { return false };
-    asleep::set_up(base, len, limit_bytes);
+    asleep::set_up(limit_bytes);
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
-    instance::fall_asleep(wake);
+    instance::fall_asleep((base, len), wake, prepare);
     true
 }
 
-static IS_WAKING: AtomicBool = AtomicBool::new(false);
-
-/// Wakes this process, unless that cannot be now: in the child of a `vfork`, or in a handler on
-/// an alternate stack, which the kernel would not let go of. The next commit tries again.
-fn wake() {
-    let (Some(config), Some((base, len))) = (CONFIG.get(), asleep::window()) else { return };
+/// Has the engine's signals emulated from now on, in the only thread that there is. Not in the
+/// child of a `vfork`, nor in a handler on an alternate stack, which the kernel would not let go
+/// of.
+fn prepare() {
     let stack = alternate_stack::in_force();
-    if !asleep::is_owner()
-        || stack.ss_flags & libc::SS_ONSTACK != 0
-        || IS_WAKING.swap(true, Ordering::AcqRel)
-    {
+    if !asleep::is_owner() || stack.ss_flags & libc::SS_ONSTACK != 0 {
         return;
     }
-    let woken = raw::preserving_errno(|| {
-        outside_the_window(|| {
-            let reserved = program_break::reserved();
-            let before = Before { base, len, reserved, is_odd: asleep::is_odd() };
-            let up = || with_room(|| bring_up::bring_up(config, Some(&before)));
-            let is_up = signals::with_all_blocked(up)?;
-            instance::settle(is_up);
-            if is_up {
-                alternate_stack::remember(stack);
-                bring_up::begin_managing().unwrap_or_else(|why| bring_up::fail(&why));
-            }
-            Ok::<bool, String>(is_up)
-        })
+    let prepared = raw::preserving_errno(|| {
+        outside_the_window(|| signals::with_all_blocked(bring_up::take_signals))
     });
-    match woken {
-        Ok(_) => {
-            if let Some(engine) = instance::engine() {
-                signals::with_all_blocked(|| engine.fit());
-                // What is used is told by now.
-                engine.stats().set(Counter::Asleep, 0);
-            }
+    match prepared {
+        Ok(()) => {
+            alternate_stack::remember(stack);
+            instance::emulate_signals();
+            lifecycle::adopt();
         }
-        Err(why) => {
-            // Better beyond its budget than ended.
-            instance::settle(false);
-            raw::write_stderr(
-                format!(
-                    "softswap: memory is short, and this process cannot be managed: {why}; it \
-                     goes on without a budget\n"
-                )
-                .as_bytes(),
-            );
+        Err(why) => give_up(&why),
+    }
+}
+
+/// Better beyond its budget than ended.
+fn give_up(why: &str) {
+    instance::settle(false);
+    raw::write_stderr(
+        format!(
+            "softswap: memory is short, and this process cannot be managed: {why}; it goes on \
+             without a budget\n"
+        )
+        .as_bytes(),
+    );
+}
+
+/// Wakes this process, or waits until another thread has. Not where that cannot be now: as
+/// [`prepare`], or in the midst of what the waking would wait for. The next commit tries again.
+fn wake() {
+    let (Some(config), Some(window)) = (CONFIG.get(), instance::window()) else { return };
+    if !asleep::is_owner() || sleep_gate::is_inside() || !is_time() {
+        return;
+    }
+    if !instance::emulates_signals() {
+        if !is_alone() {
+            // Its first thread was made where signals could not be emulated.
+            give_up("it has threads that were not prepared for it");
+            return;
+        }
+        prepare();
+        if !instance::emulates_signals() {
+            return;
         }
     }
+    let local = 0_u8;
+    if !signal_stack::contains(&raw const local as usize) {
+        // This stack may be small, or just about to be registered: from the handler of a signal.
+        threads::request_to_wake();
+        return;
+    }
+    // Nothing of the program's comes in between that would wait for the end of this.
+    let is_first = raw::preserving_errno(|| {
+        signals::with_all_blocked(|| {
+            let is_first = instance::begin_waking();
+            if is_first {
+                settle(outside_the_window(|| with_room(|| come_up(config, window))));
+            }
+            is_first
+        })
+    });
+    if !is_first {
+        instance::await_waking();
+    } else {
+        begin();
+    }
+}
+
+fn is_alone() -> bool {
+    outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
+}
+
+/// When to try again; 0: at any time.
+static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);
+
+fn is_time() -> bool {
+    let again_at_ns = AGAIN_AT_NS.load(Ordering::Relaxed);
+    again_at_ns == 0 || raw::now_ns() >= again_at_ns
+}
+
+/// How an attempt to bring the engine up ends.
+enum Attempt {
+    IsUp,
+    /// There is no area for this process.
+    HasNone,
+    /// Not now: a thread cannot be waited for.
+    Later,
+}
+
+/// All who wait go on.
+fn settle(attempt: Result<Attempt, String>) {
+    const PAUSE_NS: u64 = 1_000_000_000;
+    match attempt {
+        Ok(Attempt::IsUp) => instance::settle(true),
+        Ok(Attempt::HasNone) => instance::settle(false),
+        Ok(Attempt::Later) => {
+            AGAIN_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
+            instance::sleep_on();
+        }
+        Err(why) => give_up(&why),
+    }
+}
+
+/// Whether the filter is there: an attempt leaves it.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
+
+/// Brings the engine up, beside threads that run. All signals are blocked.
+fn come_up(config: &Config, (base, len): (usize, usize)) -> Result<Attempt, String> {
+    if !sleep_gate::drain() || !calls_under_way::all_have_entered() {
+        return Ok(Attempt::Later);
+    }
+    if !HAS_FILTER.load(Ordering::Relaxed) {
+        settle_gate();
+        bring_up::install_filter((base, len))?;
+        HAS_FILTER.store(true, Ordering::Relaxed);
+    }
+    // What the engine keeps in memory is a part of the budget.
+    let most_bytes = usize::try_from(config.memory_bytes / 16).unwrap_or(usize::MAX);
+    let handler = |error| format!("cannot handle SIGBUS: {error}");
+    page_fault::let_calls_restart(true).map_err(handler)?;
+    let buffers = calls_under_way::find(most_bytes);
+    page_fault::let_calls_restart(false).map_err(handler)?;
+    let Ok(buffers) = buffers else { return Ok(Attempt::Later) };
+    let reserved = program_break::reserved();
+    let before = Before { base, len, reserved, is_odd: asleep::is_odd() };
+    if !bring_up::bring_up(config, Some(&before))? {
+        return Ok(Attempt::HasNone);
+    }
+    if let Some(engine) = instance::kept() {
+        calls_under_way::keep(engine, &buffers);
+    }
+    Ok(Attempt::IsUp)
+}
+
+/// The engine begins its work.
+fn begin() {
+    let Some(engine) = instance::engine() else { return };
+    outside_the_window(bring_up::start_threads);
+    signals::with_all_blocked(|| engine.fit());
+    // What is used is told by now.
+    engine.stats().set(Counter::Asleep, 0);
 }

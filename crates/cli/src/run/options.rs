@@ -123,9 +123,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", hide = true)]
     pub(super) without: Option<String>,
 
-    /// Have no engine before memory is short; for developers yet
+    /// Have an engine from the start, also where memory suffices; for developers
     #[arg(long, hide = true)]
-    pub(super) sleep: bool,
+    pub(super) awake: bool,
 
     /// Share the budget among all processes of the tree; for developers yet
     #[arg(long, hide = true)]

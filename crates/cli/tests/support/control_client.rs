@@ -43,7 +43,8 @@ impl Program {
         let swapped =
             options.iter().fold(Swapped::within("32M"), |swapped, option| swapped.option(option));
         let mut command = swapped.command(program, arguments);
-        command.env(DIR_VARIABLE, sockets.path());
+        // One that sleeps answers nothing.
+        command.env(DIR_VARIABLE, sockets.path()).env("SOFTSWAP_AWAKE", "1");
         let running = Running::start(&mut command);
         let mut started = Program { running, sockets, _swapped: swapped };
         started.wait_for_line("ready");

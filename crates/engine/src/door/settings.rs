@@ -173,8 +173,8 @@ settings! {
     POLL poll: Mode = Mode::Auto;
     /// Mechanisms that are switched off; for developers.
     WITHOUT without: Without = Without::default();
-    /// No engine before memory is short; for developers yet.
-    SLEEP sleep: bool = false;
+    /// An engine from the start, also where memory suffices; for developers.
+    AWAKE awake: bool = false;
     /// The budget is one for the whole tree of processes; for developers yet.
     TREE tree: bool = false;
     /// A new file for what the first process touches; none where it is empty.

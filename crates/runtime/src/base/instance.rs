@@ -1,36 +1,43 @@
 //! The one engine of this process, and which addresses are its.
 
 use softswap_engine::door::engine::Engine;
+use softswap_sys::futex;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Where the runtime stands.
-const LOADING: u8 = 0;
-const MANAGED: u8 = 1;
-const PLAIN: u8 = 2;
+const LOADING: u32 = 0;
+const MANAGED: u32 = 1;
+const PLAIN: u32 = 2;
 /// There is no engine as long as memory suffices.
-const ASLEEP: u8 = 3;
-static STATE: AtomicU8 = AtomicU8::new(LOADING);
+const ASLEEP: u32 = 3;
+/// A thread makes an engine; the others wait where they need one.
+const WAKING: u32 = 4;
+static STATE: AtomicU32 = AtomicU32::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
+
+fn state() -> u32 {
+    STATE.load(Ordering::Acquire)
+}
 
 /// The engine, once it is up. Everything that lies in the window was put there
 /// by it, so whoever has such an address gets `Some`.
 #[inline]
 pub(crate) fn engine() -> Option<&'static Engine> {
-    if STATE.load(Ordering::Acquire) == MANAGED { ENGINE.get() } else { None }
+    if state() == MANAGED { ENGINE.get() } else { None }
 }
 
 /// Whether the runtime has decided what it does; before, memory comes from
 /// the engine's own heap.
 #[inline]
 pub(crate) fn is_settled() -> bool {
-    STATE.load(Ordering::Acquire) != LOADING
+    state() != LOADING
 }
 
 /// Whether this process has no engine and gets none.
 #[inline]
 pub(crate) fn is_plain() -> bool {
-    STATE.load(Ordering::Acquire) == PLAIN
+    state() == PLAIN
 }
 
 /// Whether an address is managed.
@@ -39,29 +46,105 @@ pub(crate) fn is_managed(address: usize) -> bool {
     engine().is_some_and(|engine| engine.contains(address))
 }
 
-/// What makes an engine of a process that sleeps.
-static WAKE: OnceLock<fn()> = OnceLock::new();
+/// Whether the engine's signals are emulated for the program: as long as there is an engine,
+/// and from the first thread on that a process starts in its sleep.
+static EMULATES: AtomicBool = AtomicBool::new(false);
+
+#[inline]
+pub(crate) fn emulates_signals() -> bool {
+    EMULATES.load(Ordering::Acquire)
+}
+
+/// From now on they are.
+pub(crate) fn emulate_signals() {
+    EMULATES.store(true, Ordering::Release);
+}
+
+/// What makes an engine of a process that sleeps, and what has its signals emulated.
+struct OnWaking {
+    wake: fn(),
+    prepare: fn(),
+}
+
+static ON_WAKING: OnceLock<OnWaking> = OnceLock::new();
+/// Where its window will be: the first address, and the length.
+static WINDOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// From now on this process is managed only when it needs to be: until `wake` has been called.
-pub(crate) fn fall_asleep(wake: fn()) {
-    WAKE.get_or_init(|| wake);
+/// Before it has a second thread `prepare` is called.
+pub(crate) fn fall_asleep((base, len): (usize, usize), wake: fn(), prepare: fn()) {
+    WINDOW[0].store(base, Ordering::Relaxed);
+    WINDOW[1].store(len, Ordering::Relaxed);
+    ON_WAKING.get_or_init(|| OnWaking { wake, prepare });
     STATE.store(ASLEEP, Ordering::Release);
+}
+
+/// Where the window of a process is that sleeps, or did: its first address and its length.
+pub(crate) fn window() -> Option<(usize, usize)> {
+    let [base, len] = [&WINDOW[0], &WINDOW[1]].map(|word| word.load(Ordering::Relaxed));
+    (len != 0).then_some((base, len))
+}
+
+/// Whether an address lies in the window: that of the engine, or of one that there may be.
+pub(crate) fn is_in_window(address: usize) -> bool {
+    window().is_some_and(|(base, len)| address & !(len - 1) == base) || is_managed(address)
 }
 
 /// Whether this process sleeps: there is no engine, and there may be one.
 #[inline]
 pub(crate) fn is_asleep() -> bool {
-    STATE.load(Ordering::Acquire) == ASLEEP
+    state() == ASLEEP
+}
+
+/// Whether a thread is just making an engine.
+#[inline]
+pub(crate) fn is_waking() -> bool {
+    state() == WAKING
+}
+
+/// Whether there may be an engine that is not there yet.
+#[inline]
+pub(crate) fn may_wake() -> bool {
+    matches!(state(), ASLEEP | WAKING)
 }
 
 /// The engine, for what a sleeping process cannot do: it wakes.
 pub(crate) fn awake() -> Option<&'static Engine> {
-    if is_asleep()
-        && let Some(wake) = WAKE.get()
+    if may_wake()
+        && let Some(on_waking) = ON_WAKING.get()
     {
-        wake();
+        (on_waking.wake)();
     }
     engine()
+}
+
+/// Before a sleeping process has a second thread: what cannot be done for a thread by others
+/// is done from now on.
+pub(crate) fn prepare_for_threads() {
+    if is_asleep()
+        && !emulates_signals()
+        && let Some(on_waking) = ON_WAKING.get()
+    {
+        (on_waking.prepare)();
+    }
+}
+
+/// From now on this process wakes; false where it does not sleep, or another thread was first.
+pub(crate) fn begin_waking() -> bool {
+    STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// It could not be woken now: it sleeps on.
+pub(crate) fn sleep_on() {
+    STATE.store(ASLEEP, Ordering::SeqCst);
+    futex::wake_all(&STATE);
+}
+
+/// Waits for the end of a waking that another thread has begun.
+pub(crate) fn await_waking() {
+    while is_waking() {
+        futex::wait(&STATE, WAKING, None);
+    }
 }
 
 /// Keeps the engine, which nobody sees before [`settle`].
@@ -69,7 +152,18 @@ pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
+/// The engine that was kept.
+pub(crate) fn kept() -> Option<&'static Engine> {
+    ENGINE.get()
+}
+
 /// From now on this process is managed by the engine that was kept, or does without.
 pub(crate) fn settle(has_engine: bool) {
-    STATE.store(if has_engine { MANAGED } else { PLAIN }, Ordering::Release);
+    if has_engine {
+        emulate_signals();
+    }
+    let before = STATE.swap(if has_engine { MANAGED } else { PLAIN }, Ordering::AcqRel);
+    if before == WAKING {
+        futex::wake_all(&STATE);
+    }
 }

@@ -26,3 +26,13 @@ pub(crate) fn contains(address: usize) -> bool {
     let base = BASE.get();
     base != 0 && signals::stack_at(base).contains(&address)
 }
+
+/// Whether a jump to a frame at `target` leaves one at `frame`: the signal stack comes on top of
+/// the others.
+pub(crate) fn is_left(frame: usize, target: usize) -> bool {
+    match (contains(frame), contains(target)) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => frame < target,
+    }
+}

@@ -10,9 +10,10 @@
 use super::filter_install;
 use super::pinned_call::issue_pinned;
 use crate::base::errno::c_result;
-use crate::base::issue_call::{Answer, Arguments, is_our_own};
+use crate::base::issue_call::{Answer, Arguments, ask, is_our_own};
 use crate::base::real::real;
 use crate::base::{instance, uaccess};
+use crate::memory::sleep_gate;
 use crate::process::engine_threads;
 use std::ffi::c_void;
 
@@ -124,6 +125,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     if (own || concerns_threads(option as usize)) && instance::awake().is_some() {
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
     }
+    if option == libc::PR_SET_DUMPABLE && a == 0 {
+        // Then /proc does not tell what the waking asks.
+        instance::awake();
+    }
     // The allocator in this library would name its memory, for nobody.
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
@@ -167,22 +172,30 @@ macro_rules! waking {
             if true $(&& $condition)? {
                 instance::awake();
             }
+            // The waking raises a limit for a moment.
+            let _inside = sleep_gate::enter();
             // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { $name()($($arg),*) }
         }
     )*};
 }
 
-/// Whether less of a resource may be too little for the engine.
-fn is_needed(resource: u32) -> bool {
-    matches!(
-        resource,
-        libc::RLIMIT_AS
-            | libc::RLIMIT_FSIZE
-            | libc::RLIMIT_MEMLOCK
-            | libc::RLIMIT_NOFILE
-            | libc::RLIMIT_NPROC
-    )
+/// Whether a limit leaves less of a resource, where that may be too little for the engine.
+fn lowers(resource: u32, limit: Limit) -> bool {
+    const NEEDED: [u32; 5] = [
+        libc::RLIMIT_AS,
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_MEMLOCK,
+        libc::RLIMIT_NOFILE,
+        libc::RLIMIT_NPROC,
+    ];
+    if !NEEDED.contains(&resource) || !instance::may_wake() {
+        return false;
+    }
+    let mut now = [0_u64; 2];
+    ask(libc::SYS_prlimit64, [0, resource as usize, 0, now.as_mut_ptr() as usize, 0, 0]);
+    let Some(new) = uaccess::words::<2>(limit as usize) else { return false };
+    new.iter().zip(&now).any(|(new, now)| (*new as u64) < *now)
 }
 
 type Limit = *const c_void;
@@ -193,10 +206,10 @@ waking! {
     seteuid(uid: libc::uid_t);
     setreuid(real: libc::uid_t, effective: libc::uid_t);
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t);
-    setrlimit(resource: u32, limit: Limit) if is_needed(resource);
-    setrlimit64(resource: u32, limit: Limit) if is_needed(resource);
+    setrlimit(resource: u32, limit: Limit) if lowers(resource, limit);
+    setrlimit64(resource: u32, limit: Limit) if lowers(resource, limit);
     prlimit(pid: i32, resource: u32, new: Limit, old: *mut c_void)
-        if !new.is_null() && is_needed(resource);
+        if !new.is_null() && lowers(resource, new);
     prlimit64(pid: i32, resource: u32, new: Limit, old: *mut c_void)
-        if !new.is_null() && is_needed(resource);
+        if !new.is_null() && lowers(resource, new);
 }

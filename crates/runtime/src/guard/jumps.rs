@@ -6,7 +6,8 @@
 
 use crate::base::instance;
 use crate::base::real::{Real, real};
-use crate::memory::pins;
+use crate::memory::{pins, sleep_gate};
+use crate::signals::pending;
 use crate::signals::sets::OURS;
 use crate::signals::virtual_mask;
 use crate::signals::virtual_mask::settle;
@@ -73,12 +74,15 @@ unsafe fn target_of(buffer: *const c_void) -> usize {
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
 unsafe fn jump(buffer: *const c_void) {
-    if instance::engine().is_none() {
+    if !instance::emulates_signals() {
         return;
     }
     // SAFETY: a `jmp_buf` that was set: its words are within it.
     unsafe {
-        pins::jump_to(target_of(buffer));
+        let target = target_of(buffer);
+        pending::jump_to(target);
+        sleep_gate::jump_to(target);
+        pins::jump_to(target);
         let keeps_mask = buffer.byte_add(KEEPS_MASK_AT).cast::<i32>().read() != 0;
         if keeps_mask && let Some(mask) = stored_mask(buffer.byte_add(KEPT_MASK_AT).cast()) {
             settle(mask);
@@ -112,7 +116,7 @@ static SETCONTEXT: Real = Real::new(c"setcontext");
 static SWAPCONTEXT: Real = Real::new(c"swapcontext");
 
 unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *const c_void {
-    if keeps_mask != 0 && instance::engine().is_some() {
+    if keeps_mask != 0 && instance::emulates_signals() {
         // SAFETY: the caller's buffer.
         unsafe { store_mask(buffer.add(KEPT_MASK_AT)) };
     }
@@ -125,7 +129,7 @@ unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *cons
 /// # Safety
 /// `context` is valid.
 unsafe fn adopt(context: *mut u8) {
-    if instance::engine().is_none() {
+    if !instance::emulates_signals() {
         return;
     }
     // SAFETY: the mask's first word lies in the context. The kernel's contexts have no second word,
@@ -154,7 +158,7 @@ unsafe fn adopt(context: *mut u8) {
 }
 
 unsafe extern "C" fn before_getcontext(context: *mut u8) -> *const c_void {
-    if instance::engine().is_some() {
+    if instance::emulates_signals() {
         // SAFETY: the caller's context.
         unsafe { store_mask(context.add(CONTEXT_MASK_AT)) };
     }
@@ -168,7 +172,7 @@ unsafe extern "C" fn before_setcontext(context: *mut u8) -> *const c_void {
 }
 
 unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_void {
-    if instance::engine().is_some() {
+    if instance::emulates_signals() {
         // SAFETY: the caller's contexts.
         unsafe {
             store_mask(from.add(CONTEXT_MASK_AT));

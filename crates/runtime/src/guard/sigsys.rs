@@ -17,6 +17,7 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::{guarded_call, instance};
 use crate::memory::mappings;
 use crate::process::spawn::exec_call;
+use crate::process::thread_end;
 use crate::signals::deliver::deliver;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
@@ -128,12 +129,17 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
     raw::preserving_errno(|| {
         // SAFETY: what the kernel gave to this handler.
         let Trapped { by_filter, number, caller } = unsafe { trapped(info) };
+        // SAFETY: the context that the kernel gave to this handler, which alone has it.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
         // SAFETY: what the kernel gave to this handler.
         if unsafe { threads::is_interruption(info) } {
             return;
         }
-        // SAFETY: the context that the kernel gave to this handler, which alone has it.
-        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        // SAFETY: what the kernel gave to this handler.
+        if unsafe { threads::is_request_to_wake(info) } {
+            instance::awake();
+            return;
+        }
         let is_from_gate = by_filter && raw::is_in_gate(caller);
         let is_early = by_filter && !instance::is_settled();
         if (is_from_gate || is_early) && PROBING.load(Ordering::Relaxed) {
@@ -148,6 +154,18 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             return;
         }
         let arguments = arguments_of(registers);
+        let is_caught = by_filter && !raw::is_in_gate(caller);
+        if is_caught && arguments.iter().any(|argument| instance::is_in_window(*argument)) {
+            instance::await_waking();
+            // It could not be woken, and nothing is out.
+            if instance::engine().is_none() {
+                // SAFETY: the context is the running handler's.
+                let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
+                let result = answer.unwrap_or_else(|| issue(number, arguments));
+                registers.gregs[libc::REG_RAX as usize] = result as i64;
+                return;
+            }
+        }
         let managed = arguments.iter().any(|argument| instance::is_managed(*argument));
         if !by_filter || !managed || raw::is_in_gate(caller) {
             // A filter of the program's own, or a signal somebody sent.
@@ -180,6 +198,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = instance::engine() else { return refused(libc::ENOSYS) };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
+    thread_end::note_call(engine);
     if let Some(result) = mappings::memory_calls::answer(engine, number, arguments)
         .or_else(|| kernel_async_io::refusal(number))
     {

@@ -9,6 +9,7 @@ use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::memory::insistence;
+use crate::memory::sleep_gate::{self, Inside};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_sys::committed::Committed;
 use softswap_sys::{PAGE_SIZE, aslr, raw};
@@ -37,7 +38,6 @@ struct Place {
 static PLACE: OnceLock<Place> = OnceLock::new();
 /// What may be committed.
 static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
-static WHERE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Where `softswap run` looks at what is committed; nowhere for a process that it has not started.
 static FIGURES: OnceLock<Stats> = OnceLock::new();
 static HAS_FIGURES: AtomicBool = AtomicBool::new(false);
@@ -46,11 +46,9 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Whether the program has said what a forked child gets of its memory.
 static IS_ODD: AtomicBool = AtomicBool::new(false);
 
-/// The process may commit `limit_bytes` in the `len` bytes at `base`.
-pub(crate) fn set_up(base: usize, len: usize, limit_bytes: usize) {
+/// The process may commit `limit_bytes` in its window.
+pub(crate) fn set_up(limit_bytes: usize) {
     LIMIT_BYTES.store(limit_bytes, Relaxed);
-    WHERE[0].store(base, Relaxed);
-    WHERE[1].store(len, Relaxed);
     become_child();
 }
 
@@ -71,25 +69,16 @@ pub(crate) fn is_owner() -> bool {
     OWNER.load(Relaxed) == raw::current_process()
 }
 
-/// The first address of the window and its length; `None` where nobody has chosen one.
-pub(crate) fn window() -> Option<(usize, usize)> {
-    let [base, len] = [&WHERE[0], &WHERE[1]].map(|word| word.load(Relaxed));
-    (len != 0).then_some((base, len))
-}
-
 pub(crate) fn is_odd() -> bool {
     IS_ODD.load(Relaxed)
 }
 
-/// The place, if this process sleeps. Made when it is needed: most programs map nothing.
+/// The place of a process that sleeps. Made when it is needed: most programs map nothing.
 fn place() -> Option<&'static Place> {
-    if !instance::is_asleep() {
-        return None;
-    }
     if let Some(place) = PLACE.get() {
         return Some(place);
     }
-    let (base, len) = window()?;
+    let (base, len) = instance::window()?;
     let committed = Committed::new(base, len).ok()?;
     // As much is left behind it as before it.
     let first = aslr::below(len / 4 / PAGE_SIZE) * PAGE_SIZE;
@@ -224,17 +213,16 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
     const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
-    if !is_managed_kind(prot, flags) || !instance::is_asleep() {
-        return None;
+    if !is_managed_kind(prot, flags) {
+        return map_foreign(arguments);
     }
+    let inside = sleep_gate::enter()?;
     if flags & FIXED != 0 {
         let place = PLACE.get().filter(|place| place.contains(address))?;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let range = address..address.checked_add(whole)?;
         let more = committed_by(place.committed.missing_bytes(&range), prot);
-        if !has_room(more) {
-            return None;
-        }
+        let _inside = with_room(inside, more)?;
         let there = issue(libc::SYS_mmap, arguments);
         place.note_mapped(there, whole, prot);
         return Some(there);
@@ -244,9 +232,10 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     }
     let place = place().filter(|place| len <= place.len / 4)?;
     let is_wish = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
-    if is_wish && insistence::is_kept(address, len) || !has_room(committed_by(len, prot)) {
+    if is_wish && insistence::is_kept(address, len) {
         return None;
     }
+    let _inside = with_room(inside, committed_by(len, prot))?;
     let there = place.map(arguments, (Half::Lower, 0))?;
     if is_wish && there >= 0 {
         insistence::not_kept(there as usize);
@@ -254,10 +243,26 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
+/// A file, shared memory or code that the program puts into the window.
+fn map_foreign(arguments: Arguments) -> Option<isize> {
+    let [address, len, _, flags, ..] = arguments;
+    if flags as i32 & libc::MAP_FIXED == 0 || !instance::is_in_window(address) {
+        return None;
+    }
+    let _inside = sleep_gate::enter()?;
+    let there = issue(libc::SYS_mmap, arguments);
+    if let (Some(place), Some(whole)) = (PLACE.get(), len.checked_next_multiple_of(PAGE_SIZE)) {
+        place.note_mapped(there, whole, libc::PROT_NONE);
+    }
+    Some(there)
+}
+
 /// A mapping of `len` bytes that can grow where it is; `None` where it is the engine's, or
 /// there is none.
 pub(crate) fn map_roomy(len: usize) -> Option<usize> {
-    let place = place().filter(|place| len <= place.len / 4 && has_room(len))?;
+    let inside = sleep_gate::enter()?;
+    let place = place().filter(|place| len <= place.len / 4)?;
+    let _inside = with_room(inside, len)?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let room = room_for(len);
@@ -286,6 +291,7 @@ pub(crate) fn remap(arguments: Arguments) -> Option<isize> {
 fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let [old, old_len, len, flags, target, _] = arguments;
     const NAMED: i32 = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let inside = sleep_gate::enter()?;
     let place = place()?;
     let whole = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
     let (old_len, len) = (whole(old_len)?, whole(len)?);
@@ -297,9 +303,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let is_committed = place.committed.missing_bytes(&from) < old_len;
     let more = if is_committed { len.saturating_sub(old_len) } else { 0 };
     let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
-    if !has_room(if doubled { len } else { more }) {
-        return None;
-    }
+    let _inside = with_room(inside, if doubled { len } else { more })?;
     let there = if flags as i32 & NAMED == 0 {
         resize(place, arguments, (old_len, len), half)
     } else {
@@ -362,7 +366,8 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
     const DETAILS: [i32; 4] =
         [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
     let [address, len, third, ..] = arguments;
-    let place = PLACE.get().filter(|_| instance::is_asleep())?;
+    let inside = sleep_gate::enter()?;
+    let place = PLACE.get()?;
     let end = address.checked_add(len.checked_next_multiple_of(PAGE_SIZE)?)?;
     let range = address..end;
     if end <= place.base || address >= place.base + place.len {
@@ -378,9 +383,7 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
             Some(result)
         }
         libc::SYS_mprotect if third as i32 & libc::PROT_WRITE != 0 => {
-            if !has_room(place.committed.missing_bytes(&range)) {
-                return None;
-            }
+            let _inside = with_room(inside, place.committed.missing_bytes(&range))?;
             let result = issue(number, arguments);
             if result == 0 {
                 place.commit(&range);
@@ -396,9 +399,9 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
             if DETAILS.contains(&(third as i32)) {
                 IS_ODD.store(true, Relaxed);
             }
-            None
+            Some(issue(number, arguments))
         }
-        _ => None,
+        _ => Some(issue(number, arguments)),
     }
 }
 
@@ -428,12 +431,19 @@ pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
     (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
 }
 
-/// Whether a process that sleeps can commit so much more. Where it cannot, it has been woken, if
-/// that can be now: then what is to be committed is the engine's business.
-pub(crate) fn has_room(bytes: usize) -> bool {
+/// Begins what is to commit so much more in a process that sleeps. Where it cannot, it has been
+/// woken, if that can be now: then what is to be committed is the engine's business.
+pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
+    with_room(sleep_gate::enter()?, bytes)
+}
+
+/// The same, for who is inside already.
+fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     let committed = PLACE.get().map_or(0, |place| place.committed.bytes());
-    if committed.saturating_add(bytes) > LIMIT_BYTES.load(Relaxed) {
-        instance::awake();
+    if committed.saturating_add(bytes) <= LIMIT_BYTES.load(Relaxed) || sleep_gate::is_nested() {
+        return Some(inside);
     }
-    instance::is_asleep()
+    drop(inside);
+    instance::awake();
+    sleep_gate::enter()
 }

@@ -113,7 +113,7 @@ fn allocate_asleep(size: usize) -> Option<usize> {
     if !instance::is_asleep() {
         return None;
     }
-    let (base, len) = asleep::window()?;
+    let (base, len) = instance::window()?;
     make_table(base + len / 2..base + len).ok()?;
     let len = size.checked_next_multiple_of(PAGE_SIZE)?;
     let address = asleep::map_roomy(len)?;

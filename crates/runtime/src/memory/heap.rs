@@ -25,13 +25,19 @@ const NATURAL: usize = 16;
 /// much again, and until then what is used would be written out to make room for
 /// what is not. The C library gives such blocks back, too, until they have made it
 /// raise its threshold.
+///
+/// What a process that may sleep has reserved is not committed: each thread has a segment of
+/// 32 MiB, of which most use little.
 pub(crate) fn set_up(may_sleep: bool) {
+    const ARENA_EAGER_COMMIT: mi::mi_option_t = 4;
     const ARENA_RESERVE: mi::mi_option_t = 23;
     const ARENA_PURGE_MULT: mi::mi_option_t = 24;
     const AT_ONCE: std::ffi::c_long = 0;
-    // All of an arena counts as committed while the process sleeps: it has one segment then.
-    let arena_kib = if may_sleep { 32 << 10 } else { 64 << 10 };
-    for (option, value) in [(ARENA_RESERVE, arena_kib), (ARENA_PURGE_MULT, AT_ONCE)] {
+    const ARENA_KIB: std::ffi::c_long = 64 << 10;
+    let is_eager = std::ffi::c_long::from(!may_sleep);
+    for (option, value) in
+        [(ARENA_RESERVE, ARENA_KIB), (ARENA_PURGE_MULT, AT_ONCE), (ARENA_EAGER_COMMIT, is_eager)]
+    {
         // SAFETY: an option of this version of mimalloc and a value in its range;
         // set before the first allocation.
         unsafe { mi::mi_option_set(option, value) };

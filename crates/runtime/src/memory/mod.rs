@@ -7,6 +7,7 @@
 //! | `libc_memory`   | what the C library and the loader keep for themselves         |
 //! | `stdio_buffers` | the buffers of the C library's streams                        |
 //! | `insistence`    | programs that insist on a place for their memory               |
+//! | `sleep_gate`    | what must not be under way when a sleeping process wakes      |
 //! | `asleep`        | the calls of a process that has no engine yet                 |
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
@@ -19,6 +20,7 @@ pub(crate) mod pins;
 pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;
 pub(crate) mod insistence;
+pub(crate) mod sleep_gate;
 pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;

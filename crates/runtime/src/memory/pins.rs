@@ -129,6 +129,13 @@ pub(crate) fn become_child(engine: &Engine) {
     spare_files::forget();
 }
 
+/// In a forked child of a process that sleeps: calls hold nothing, and the other threads are
+/// not there.
+pub(crate) fn forget_others() {
+    let own = Table(PINNED.get());
+    TABLES.with(|tables| tables.retain(|table| *table == own));
+}
+
 /// This thread has a signal stack, at `base`: its pins are kept beside it.
 pub(crate) fn keep_pins(base: usize) {
     signal_stack::set(base);

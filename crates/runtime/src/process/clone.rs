@@ -7,6 +7,7 @@ use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::Real;
 use crate::base::resident::ResidentRanges;
 use crate::base::{instance, uaccess};
+use crate::memory::sleep_gate;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
 use std::cell::UnsafeCell;
@@ -31,12 +32,16 @@ fn shares_descriptors(flags: usize) -> bool {
 /// A call that makes a child with a copy of the memory. `words` is where the
 /// kernel writes numbers to, in the parent and in the child.
 fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
-    let Some(engine) = instance::engine() else { return issue(number, arguments) };
+    if !instance::emulates_signals() {
+        return issue(number, arguments);
+    }
     if shares_descriptors(flags) {
         return refused(libc::EINVAL);
     }
-    let mut pinned = ResidentRanges::new(engine);
-    words.iter().for_each(|(word, len)| pinned.add(*word, *len));
+    let mut pinned = instance::engine().map(ResidentRanges::new);
+    if let Some(pinned) = &mut pinned {
+        words.iter().for_each(|(word, len)| pinned.add(*word, *len));
+    }
     forked(|| issue(number, arguments))
 }
 
@@ -72,7 +77,7 @@ struct CloneArguments {
 /// Reads `clone3`'s arguments; `None` where the kernel is to say what is wrong
 /// with them.
 fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
-    if len != size_of::<CloneArguments>() || instance::engine().is_none() {
+    if len != size_of::<CloneArguments>() || !instance::emulates_signals() {
         return None;
     }
     let mut bytes = [0; size_of::<CloneArguments>()];
@@ -209,7 +214,8 @@ pub unsafe extern "C" fn clone(
     let (Some(body), false) = (body, stack.is_null()) else {
         return c_result(refused(libc::EINVAL)) as i32;
     };
-    if is_thread(flags as usize) {
+    // What cannot be prepared here: a thread that nobody knows, and a child of several.
+    if is_thread(flags as usize) || instance::emulates_signals() {
         instance::awake();
     }
     let engine = instance::engine().filter(|_| is_fork(flags as usize));
@@ -236,4 +242,55 @@ pub unsafe extern "C" fn clone(
     };
     raw::preserving_errno(|| parent());
     pid
+}
+
+static VFORK: Real = Real::new(c"vfork");
+
+/// Before a `vfork`: where to go on with it; null where it is made here.
+extern "C" fn before_vfork() -> *const c_void {
+    if instance::emulates_signals() && sleep_gate::begin_vfork() {
+        return std::ptr::null();
+    }
+    VFORK.get()
+}
+
+/// In the parent of a child that is gone, or has called exec: the number as `vfork` returns it.
+extern "C" fn after_vfork(pid: isize) -> isize {
+    sleep_gate::end_vfork();
+    c_result(pid)
+}
+
+/// `vfork(2)`. The child of a process that sleeps has its memory, and no filter by which calls
+/// would wait: the process does not wake meanwhile. The child may write over the stack from
+/// here on, so what it returns to is in a register, which the kernel keeps for the parent.
+///
+/// # Safety
+/// As `vfork(2)`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "test rax, rax",
+        "jnz 3f",
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "test rax, rax",
+        "jz 2f",
+        "mov rdi, rax",
+        "sub rsp, 8",
+        "call {after}",
+        "add rsp, 8",
+        "2:",
+        "ret",
+        "3:",
+        "jmp rax",
+        before = sym before_vfork,
+        after = sym after_vfork,
+        number = const libc::SYS_vfork,
+    )
 }

@@ -11,6 +11,7 @@ use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::real::real;
+use crate::memory::sleep_gate;
 use softswap_sys::own_descriptors;
 
 const NOT_OPEN: isize = refused(libc::EBADF);
@@ -48,6 +49,8 @@ pub(crate) fn leave_table() -> bool {
 /// What the kernel would answer if the engine's descriptors were not there.
 fn answer_close_range(arguments: Arguments) -> isize {
     let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
+    // The waking opens some.
+    let _inside = sleep_gate::enter();
     if first > last || instance::is_plain() {
         return issue(libc::SYS_close_range, arguments);
     }
@@ -106,6 +109,7 @@ pub unsafe extern "C" fn dup(old: i32) -> i32 {
 }
 
 fn duplicate(number: i64, arguments: Arguments) -> isize {
+    let _inside = sleep_gate::enter();
     let is_ours = is_ours(arguments[0] as i32) || is_ours(arguments[1] as i32);
     if is_ours { NOT_OPEN } else { issue(number, arguments) }
 }

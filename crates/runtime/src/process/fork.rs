@@ -22,6 +22,7 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::mappings::program_break::Break;
 use crate::memory::pins;
+use crate::memory::sleep_gate::{self, Inside};
 use crate::signals::{lifecycle, program_actions, virtual_mask};
 use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
@@ -45,7 +46,20 @@ struct Forking {
     pinned: ResidentRanges<'static>,
 }
 
-struct Slot(UnsafeCell<Option<Forking>>);
+/// The same, of a process that sleeps, or could not be woken, and has had other threads.
+struct ForkingAsleep {
+    heap_break: MutexGuard<'static, Break>,
+    mask: Mask,
+    /// It does not wake meanwhile; `None` where it never does.
+    inside: Option<Inside>,
+}
+
+enum Held {
+    Awake(Forking),
+    Asleep(ForkingAsleep),
+}
+
+struct Slot(UnsafeCell<Option<Held>>);
 
 // SAFETY: touched only by the thread that forks, between `prepare` and
 // `parent` or `child`; `AtRest` keeps a second fork out meanwhile, and the
@@ -109,8 +123,35 @@ pub(crate) fn install() -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
+/// Keeps other threads from holding these locks while this one forks.
+fn lock_for_fork() {
+    program_actions::lock_for_fork();
+    thread_end::lock_for_fork();
+    aio::queue::lock_for_fork();
+    pins::lock_for_fork();
+}
+
+fn prepare_asleep(inside: Option<Inside>) {
+    let mask = signals::block_all();
+    lifecycle::begin_fork();
+    let heap_break = program_break::lock_break();
+    lock_for_fork();
+    hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
+}
+
+/// Last: nothing is allocated or freed until after the fork.
+fn hold(held: Held) {
+    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
+    unsafe { *FORKING.0.get() = Some(held) };
+    HEAP.lock();
+}
+
 pub(super) extern "C" fn prepare() {
-    let Some(engine) = instance::engine() else { return };
+    if !instance::emulates_signals() {
+        return;
+    }
+    let inside = sleep_gate::enter();
+    let Some(engine) = instance::engine() else { return prepare_asleep(inside) };
     let mask = signals::block_all();
     lifecycle::begin_fork();
     // What the C library does between here and the fork may touch managed
@@ -126,24 +167,19 @@ pub(super) extern "C" fn prepare() {
         children.reap(engine);
     }
     let heap_break = program_break::lock_break();
-    program_actions::lock_for_fork();
-    thread_end::lock_for_fork();
-    aio::queue::lock_for_fork();
-    pins::lock_for_fork();
+    lock_for_fork();
     let at_rest = engine.rest();
     // If refused, the child has no window at all: it faults where it would
     // otherwise have read zeroes.
     let _ = engine.before_fork(&at_rest);
     let mark = engine.leaves_slots(&at_rest).then(|| children.make());
-    let forking = Forking { at_rest, children, mark, heap_break, mask, pinned };
-    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
-    unsafe { *FORKING.0.get() = Some(forking) };
-    // Last: nothing is allocated or freed until after the fork.
-    HEAP.lock();
+    hold(Held::Awake(Forking { at_rest, children, mark, heap_break, mask, pinned }));
 }
 
-fn take() -> Option<Forking> {
-    instance::engine()?;
+fn take() -> Option<Held> {
+    if !instance::emulates_signals() {
+        return None;
+    }
     HEAP.unlock();
     aio::queue::unlock_after_fork();
     pins::unlock_after_fork();
@@ -154,7 +190,18 @@ fn take() -> Option<Forking> {
 }
 
 pub(super) extern "C" fn parent() {
-    let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
+    match take() {
+        Some(Held::Awake(forking)) => parent_awake(forking),
+        Some(Held::Asleep(forking)) => {
+            drop((forking.heap_break, forking.inside));
+            end(forking.mask);
+        }
+        None => {}
+    }
+}
+
+fn parent_awake(mut forking: Forking) {
+    let Some(engine) = instance::engine() else { return };
     engine.child_made(&forking.at_rest, forking.mark.is_some());
     // Also when fork has failed: then it shows that nobody is there.
     if let Some(mark) = forking.mark {
@@ -171,13 +218,35 @@ pub(super) extern "C" fn parent() {
 }
 
 pub(super) extern "C" fn child() {
-    if instance::is_asleep() {
-        // It sleeps, too, in memory of its own.
-        statistics::leave();
-        asleep::become_child();
-        return;
+    match take() {
+        Some(Held::Awake(forking)) => child_awake(forking),
+        Some(Held::Asleep(forking)) => child_asleep(forking),
+        None if instance::is_asleep() => sleep_on(),
+        None => {}
     }
-    let (Some(engine), Some(mut forking)) = (instance::engine(), take()) else { return };
+}
+
+/// In a child of a process that sleeps: it sleeps, too, in memory of its own.
+fn sleep_on() {
+    statistics::leave();
+    asleep::become_child();
+}
+
+fn child_asleep(forking: ForkingAsleep) {
+    statistics::leave();
+    if forking.inside.is_some() {
+        asleep::become_child();
+        sleep_gate::become_child();
+    }
+    virtual_mask::become_child();
+    aio::queue::become_child();
+    pins::forget_others();
+    drop((forking.heap_break, forking.inside));
+    end(forking.mask);
+}
+
+fn child_awake(mut forking: Forking) {
+    let Some(engine) = instance::engine() else { return };
     if let Err(error) = engine.become_child(&mut forking.at_rest) {
         stop_child(&error);
     }

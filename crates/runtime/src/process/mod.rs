@@ -8,6 +8,7 @@
 //! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `forked_children` | children that read this process's slots                     |
 //! | `thread_end`      | what the kernel reads and writes when a thread ends         |
+//! | `calls_under_way` | calls that began before the process woke                    |
 //! | `program_threads` | `pthread_create`: a signal stack for every thread           |
 //! | `engine_threads`  | the engine's own: ended before what no thread of ours may miss |
 //! | `aio`             | POSIX asynchronous I/O, in threads like the program's       |
@@ -22,6 +23,7 @@ pub(crate) mod tree;
 pub(crate) mod control_thread;
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;
+pub(crate) mod calls_under_way;
 pub(crate) mod program_threads;
 pub(crate) mod engine_threads;
 pub(crate) mod aio;

@@ -7,7 +7,7 @@ use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
 use crate::memory::libc_memory::outside_the_window;
-use crate::memory::pins;
+use crate::memory::{pins, sleep_gate};
 use crate::signals::sets::INTERNAL;
 use crate::signals::{lifecycle, virtual_mask};
 use softswap_engine::door::engine::Engine;
@@ -39,12 +39,18 @@ thread_local! {
     static ROUND: Cell<u8> = const { Cell::new(0) };
 }
 
-pub(crate) fn adopt_main() -> io::Result<()> {
+/// Makes the key. While loading, so that it is one of the first, whose values glibc
+/// keeps in the thread itself.
+pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: valid out-pointer; the destructor has the right signature.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(take_stack)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
+}
+
+/// Gives the only thread that there is its signal stack.
+pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
     pins::keep_pins(base);
     if keep_stack(base) {
@@ -157,26 +163,67 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> i32 {
-    // With several threads nobody could be woken: who needs one is awake.
-    match instance::awake() {
-        // SAFETY: the program's attributes, valid or null, and room for a thread's number.
-        Some(engine) => unsafe {
-            create(
-                engine,
-                thread,
-                attributes,
-                Job { start, argument, blocked: virtual_mask::get(), is_own: false },
-            )
-        },
+    instance::prepare_for_threads();
+    if !instance::emulates_signals() {
         // SAFETY: the C library's function of this name, with the program's arguments.
-        None => unsafe { really_create()(thread, attributes, start, argument) },
+        return unsafe { really_create()(thread, attributes, start, argument) };
+    }
+    // SAFETY: the program's attributes, valid or null, and room for a thread's number.
+    unsafe {
+        let job = Job { start, argument, blocked: virtual_mask::get(), is_own: false };
+        create(thread, attributes, job)
+    }
+}
+
+/// What a thread of C11 is to run.
+#[repr(C)]
+struct C11Job {
+    start: extern "C" fn(*mut c_void) -> i32,
+    argument: *mut c_void,
+}
+
+extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
+    // SAFETY: `thrd_create` below wrote it there for this thread alone.
+    let C11Job { start, argument } = unsafe { job.cast::<C11Job>().read() };
+    // SAFETY: it came from the engine's heap and is not used again.
+    unsafe { HEAP.release(job.cast()) };
+    std::ptr::without_provenance_mut(start(argument) as isize as usize)
+}
+
+/// `thrd_create(3)`. The C library makes such a thread by its own `pthread_create`, and its
+/// result as that of any other.
+///
+/// # Safety
+/// As `thrd_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut libc::pthread_t,
+    start: extern "C" fn(*mut c_void) -> i32,
+    argument: *mut c_void,
+) -> i32 {
+    /// `thrd_error` and `thrd_nomem` of <threads.h>.
+    const ERROR: i32 = 2;
+    const NO_MEMORY: i32 = 3;
+    let job = HEAP.allocate(size_of::<C11Job>(), align_of::<C11Job>(), false).cast::<C11Job>();
+    if job.is_null() {
+        return NO_MEMORY;
+    }
+    // SAFETY: fresh memory of the right size and alignment; the program's number.
+    unsafe {
+        job.write(C11Job { start, argument });
+        match pthread_create(thread, std::ptr::null(), begin_c11, job.cast()) {
+            0 => 0,
+            error => {
+                HEAP.release(job.cast());
+                if error == libc::ENOMEM { NO_MEMORY } else { ERROR }
+            }
+        }
     }
 }
 
 /// # Safety
 /// As `pthread_create(3)`, for what the job says.
 unsafe fn create(
-    engine: &'static Engine,
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
     mut what: Job,
@@ -191,15 +238,17 @@ unsafe fn create(
     // The C library reads the attributes and writes the result with all
     // signals blocked, when nothing can be brought in.
     let mut made: libc::pthread_t = 0;
-    let own_stack = without_managed_stack(engine, attributes);
+    let inside = sleep_gate::enter();
+    let own_stack = without_managed_stack(attributes);
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
-    let pinned = (!attributes.is_null()).then(|| pin_attributes(engine, attributes));
+    let engine = instance::engine().filter(|_| !attributes.is_null());
+    let pinned = engine.map(|engine| pin_attributes(engine, attributes));
     // What it makes of the default attributes is read with signals blocked, too.
     // SAFETY: `begin` takes the Job; the attributes are valid or null, the number goes to a local.
     let result = outside_the_window(|| unsafe {
         really_create()(&raw mut made, attributes, begin, job.cast())
     });
-    drop(pinned);
+    drop((pinned, inside));
     if result == 0 {
         // SAFETY: the caller's pointer is valid.
         unsafe { thread.write(made) };
@@ -237,7 +286,6 @@ fn inherited_mask(
 /// allocate in it, and that memory is managed. Not through std, which
 /// allocates from the program's heap before it blocks anything.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
-    let engine = instance::engine().ok_or(io::ErrorKind::Unsupported)?;
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
     // SAFETY: a valid C string.
@@ -247,7 +295,7 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
     // library's own: a `setuid` under way has a lock that is needed here.
     // SAFETY: a valid out-pointer and a function of the right type.
     let result = signals::with_blocked(!INTERNAL, || unsafe {
-        create(engine, &raw mut thread, std::ptr::null(), job)
+        create(&raw mut thread, std::ptr::null(), job)
     });
     if result != 0 {
         return Err(io::Error::from_raw_os_error(result));
@@ -282,17 +330,14 @@ fn pin_attributes(
 /// A thread cannot live on a managed stack: the kernel itself writes to what
 /// glibc keeps at its top, and the thread ends with signals blocked. It gets a
 /// stack of the C library's of the same size; the other attributes stay.
-fn without_managed_stack(
-    engine: &Engine,
-    attributes: *const libc::pthread_attr_t,
-) -> Option<libc::pthread_attr_t> {
+fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc::pthread_attr_t> {
     if attributes.is_null() {
         return None;
     }
     let (mut base, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: a valid attribute object and out-pointers.
     let found = unsafe { libc::pthread_attr_getstack(attributes, &raw mut base, &raw mut len) };
-    if found != 0 || len == 0 || !engine.contains(base as usize) {
+    if found != 0 || len == 0 || !instance::is_in_window(base as usize) {
         return None;
     }
     // In glibc the object is plain data; the flag says that a stack was set.

@@ -12,10 +12,12 @@ use crate::signals::lifecycle;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory that stays until a thread is gone.
+/// Memory that stays until a thread is gone, or its call has ended.
 struct KeptRange {
     thread: i32,
+    is_for_call: bool,
     address: usize,
     len: usize,
 }
@@ -42,9 +44,46 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
     let Ok(pinned) = pinned else { return false };
     if pinned > 0 {
         let thread = raw::current_thread();
-        LIST.with(|kept| kept.push(KeptRange { thread, address, len: pinned }));
+        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: false, address, len: pinned }));
     }
     pinned == len
+}
+
+/// Whether anything is kept for calls.
+static ANY_FOR_CALLS: AtomicBool = AtomicBool::new(false);
+
+/// Keeps `len` bytes, as many as can be, until the call ends in which another thread is.
+pub(super) fn keep_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
+    let pinned = signals::with_all_blocked(|| engine.pin(address, len, len)).unwrap_or(0);
+    if pinned > 0 {
+        LIST.with(|kept| kept.push(KeptRange { thread, is_for_call: true, address, len: pinned }));
+        ANY_FOR_CALLS.store(true, Ordering::Release);
+    }
+}
+
+/// This thread makes another call: that for which something is kept has ended.
+#[inline]
+pub(crate) fn note_call(engine: &Engine) {
+    if ANY_FOR_CALLS.load(Ordering::Acquire) {
+        end_call(engine);
+    }
+}
+
+#[cold]
+fn end_call(engine: &Engine) {
+    let own = raw::current_thread();
+    LIST.with(|kept| {
+        kept.retain(|range| {
+            let ends = range.is_for_call && range.thread == own;
+            if ends {
+                engine.unpin(range.address, range.len);
+            }
+            !ends
+        });
+        if !kept.iter().any(|range| range.is_for_call) {
+            ANY_FOR_CALLS.store(false, Ordering::Release);
+        }
+    });
 }
 
 /// Gives up what was kept for threads that are gone.
@@ -111,6 +150,9 @@ fn exit(arguments: Arguments) -> isize {
 }
 
 fn set_tid_address(arguments: Arguments) -> isize {
+    if instance::is_in_window(arguments[0]) {
+        instance::awake();
+    }
     if let Some(engine) = instance::engine() {
         keep(engine, arguments[0], size_of::<u32>());
     }

@@ -14,7 +14,7 @@ use softswap_sys::signals::{self, Action, SIGBUS, SIGSYS};
 /// A signal is ignored by all threads, so that is for a process which was forked off.
 pub(crate) fn with_program_mask<R>(exec: impl FnOnce() -> R) -> R {
     let local = 0_u8;
-    if instance::engine().is_none() || instance::is_managed(&raw const local as usize) {
+    if !instance::emulates_signals() || instance::is_managed(&raw const local as usize) {
         return exec();
     }
     let blocked = virtual_mask::get();

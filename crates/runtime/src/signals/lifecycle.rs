@@ -41,6 +41,11 @@ pub(crate) fn look() {
     virtual_mask::release(OURS & !virtual_mask::get());
 }
 
+/// Whether a thread has its signal stack, and its mask from here.
+pub(crate) fn knows(thread: i32) -> bool {
+    pending::knows(thread)
+}
+
 /// This thread ends. The child of a `vfork` is none, though its memory is its parent's.
 pub(crate) fn leave() {
     if !virtual_mask::is_borrowing() {

@@ -21,6 +21,7 @@
 //! | `sigprocmask`     | `sigprocmask` and all that is made of it                    |
 //! | `exec_mask`       | what a program that is started finds                        |
 //! | `lifecycle`       | the start, a thread's begin and end, fork                   |
+//! | `user_mode`       | whether a thread has left the kernel since it was asked     |
 //! | `page_fault`      | SIGBUS: bring the page in, or stop the toucher              |
 //!
 //! A way to change handlers ends in [`sigaction::change`], a way to change masks in
@@ -41,4 +42,5 @@ pub(crate) mod sigaction;
 mod sigprocmask;
 pub(crate) mod exec_mask;
 pub(crate) mod lifecycle;
+pub(crate) mod user_mode;
 pub(crate) mod page_fault;

@@ -2,12 +2,13 @@
 
 use super::deliver::deliver;
 use super::force_signal::force_signal;
+use super::user_mode;
 use crate::base::instance;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::core::errors::FaultError;
-use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use softswap_sys::{raw, threads};
 use std::ffi::c_void;
 use std::io;
 
@@ -17,7 +18,20 @@ use std::io;
 const WHILE_HANDLING: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {
-    signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, 0)
+    install_with(0)
+}
+
+/// Calls that are interrupted by it begin anew from now on, or not any more, as far as the kernel
+/// does that.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub(crate) fn let_calls_restart(may: bool) -> io::Result<()> {
+    install_with(if may { libc::SA_RESTART } else { 0 }).map(drop)
+}
+
+fn install_with(flags: i32) -> io::Result<Action> {
+    signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, flags)
 }
 
 extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
@@ -26,6 +40,17 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         let address = unsafe { signals::fault_address(info) };
         // SAFETY: `info` is what the kernel gave this SIGBUS handler.
         let from_kernel = unsafe { (*info).si_code } > 0;
+        // SAFETY: what the kernel gave to this handler.
+        if unsafe { threads::is_question(info) } {
+            // SAFETY: what the kernel gave to this handler.
+            unsafe { user_mode::answer(context) };
+            return;
+        }
+        if from_kernel && instance::is_waking() && instance::is_in_window(address) {
+            // Nothing can be brought in yet: then the touch is repeated.
+            instance::await_waking();
+            return;
+        }
         if from_kernel && instance::is_managed(address) {
             // SAFETY: `context` is what the kernel gave this handler.
             let writes = unsafe { signals::fault_is_write(context) };

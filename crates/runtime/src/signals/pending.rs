@@ -17,12 +17,14 @@
 //! which then stays, too, and not among the variables that go with the thread.
 
 use super::sets::{OURS, kinds};
+use crate::base::issue_call::Arguments;
+use crate::base::signal_stack;
 use softswap_sys::futex::Lock;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, SIGSYS, siginfo_t};
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel's part of a signal's details; the rest is zero.
 type Details = [u64; 6];
@@ -89,6 +91,12 @@ struct Thread {
     next: Cell<*const Thread>,
     before: Cell<*const Thread>,
     held: Held,
+    /// The last round in which it has answered that it is out of the kernel.
+    answered: AtomicU32,
+    /// Its call that may hide pointers: its number and one, 0 for none; then its arguments.
+    hidden: [AtomicUsize; 7],
+    /// Where on the stack that call's frame is.
+    hidden_at: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Thread>() <= signals::NOTE_BYTES);
@@ -107,7 +115,16 @@ impl Thread {
             next: Cell::new(ptr::null()),
             before: Cell::new(ptr::null()),
             held: nothing(),
+            answered: AtomicU32::new(0),
+            hidden: [const { AtomicUsize::new(0) }; 7],
+            hidden_at: Cell::new(0),
         }
+    }
+
+    fn hidden_call(&self) -> Option<(i64, Arguments)> {
+        let number = self.hidden[0].load(Ordering::SeqCst).checked_sub(1)?;
+        let argument = |at: usize| self.hidden[at + 1].load(Ordering::Relaxed);
+        Some((number as i64, std::array::from_fn(argument)))
     }
 
     /// Takes over what another was: the same thread's, in another place.
@@ -312,6 +329,77 @@ pub(super) fn enter(note: usize) {
         process.list(listed);
         LISTED.set(listed);
     });
+}
+
+/// Whether a thread has entered, and not left.
+pub(super) fn knows(thread: i32) -> bool {
+    of_thread(thread, |_| ()).is_some()
+}
+
+fn of_thread<R>(number: i32, body: impl FnOnce(&Thread) -> R) -> Option<R> {
+    let is_it = |other: &&Thread| other.number.load(Ordering::Relaxed) == number;
+    with(|process, _| process.threads().find(is_it).map(body))
+}
+
+/// This thread is out of the kernel.
+pub(super) fn answer(round: u32) {
+    with_me(|me| me.answered.store(round, Ordering::SeqCst));
+}
+
+/// The last round in which a thread has answered; 0 for none.
+pub(super) fn last_answer(thread: i32) -> u32 {
+    of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
+}
+
+/// What a thread was in when it made another call that may hide pointers.
+pub(super) struct Outer {
+    call: Option<(i64, Arguments)>,
+    at: usize,
+}
+
+fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
+    // Never the number of one call with the arguments of another.
+    me.hidden[0].store(0, Ordering::SeqCst);
+    if let Some((number, arguments)) = call {
+        for (place, argument) in me.hidden[1..].iter().zip(arguments) {
+            place.store(argument, Ordering::Relaxed);
+        }
+        me.hidden[0].store(number as usize + 1, Ordering::SeqCst);
+    }
+    me.hidden_at.set(at);
+}
+
+/// This thread is about to make a call that may hide pointers.
+pub(super) fn hide(number: i64, arguments: Arguments, at: usize) -> Outer {
+    with_me(|me| {
+        let outer = Outer { call: me.hidden_call(), at: me.hidden_at.get() };
+        note_hidden(me, Some((number, arguments)), at);
+        outer
+    })
+}
+
+/// That call has ended.
+pub(super) fn end_hiding(outer: Outer) {
+    with_me(|me| note_hidden(me, outer.call, outer.at));
+}
+
+/// This thread jumps to a frame at `target`, perhaps out of that call.
+pub(crate) fn jump_to(target: usize) {
+    with_me(|me| {
+        if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {
+            note_hidden(me, None, 0);
+        }
+    });
+}
+
+/// The call that may hide pointers and that this thread is in.
+pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
+    with_me(Thread::hidden_call)
+}
+
+/// The same of another thread.
+pub(super) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
+    of_thread(thread, Thread::hidden_call).flatten()
 }
 
 /// This thread ends: what is pending for the process is for others.

@@ -123,7 +123,9 @@ pub(super) static ASKED: [Asked; 65] = [const { Asked::new() }; 65];
 
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
     // Before the engine is up, and without one, these are the program's.
-    instance::engine()?;
+    if !instance::emulates_signals() {
+        return None;
+    }
     match signal {
         SIGBUS => Some(&ON_SIGBUS),
         SIGSYS => Some(&ON_SIGSYS),

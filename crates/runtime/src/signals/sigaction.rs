@@ -37,7 +37,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Ok(before);
     }
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
-    let asked = ASKED.get(signal as usize).filter(|_| instance::engine().is_some());
+    let asked = ASKED.get(signal as usize).filter(|_| instance::emulates_signals());
     let Some(asked) = asked else {
         // SAFETY: `new` names a handler of the program's for this signal, or none.
         return unsafe { signals::change_action(signal, new.as_ref()) }.map_err(error_number);

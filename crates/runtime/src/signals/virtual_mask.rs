@@ -99,7 +99,7 @@ pub(super) fn release(of: Mask) -> bool {
 
 /// What is held back for this thread.
 pub(crate) fn held() -> Mask {
-    if instance::engine().is_some() { pending::held() } else { 0 }
+    if instance::emulates_signals() { pending::held() } else { 0 }
 }
 
 /// Takes a held signal that a thread waits for.
@@ -119,7 +119,7 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
 /// Changes the mask of this thread, if there is a set; the mask before, or an error
 /// number. Every change of a mask in force ends here.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
-    let ours = if instance::engine().is_some() { OURS } else { 0 };
+    let ours = if instance::emulates_signals() { OURS } else { 0 };
     let local = set.map(|set| set & !ours);
     let mut before: Mask = 0;
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);

@@ -31,7 +31,7 @@ impl While {
         let before = virtual_mask::get();
         // SAFETY: a set of the program's, valid or null.
         let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
-        let Some(wanted) = wanted.filter(|_| instance::engine().is_some()) else {
+        let Some(wanted) = wanted.filter(|_| instance::emulates_signals()) else {
             // SAFETY: a set of the program's, valid or null.
             return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
         };
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn sigtimedwait(
     // SAFETY: the program's set; room for details, and a time, valid or null.
     unsafe {
         let wanted = bits(set) & virtual_mask::get();
-        if wanted == 0 || instance::engine().is_none() {
+        if wanted == 0 || !instance::emulates_signals() {
             return sigtimedwait()(set, info, time);
         }
         wait_for_ours(set, wanted, info, time, |set, info, time| sigtimedwait()(set, info, time))

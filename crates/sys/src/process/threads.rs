@@ -2,19 +2,51 @@
 
 use crate::futex;
 use crate::raw;
-use crate::signals::{self, SIGSYS, siginfo_t};
+use crate::signals::{self, SIGBUS, SIGSYS, siginfo_t};
+use std::io;
 
 /// What tells a signal that only interrupts: nobody else queues a SIGSYS with it.
 const INTERRUPTS: usize = 0x736f_6674_7377_6170;
+/// The same of one that asks a sleeping process to wake.
+const WAKES: usize = 0x736f_6674_7761_6b65;
+/// What tells a SIGBUS by which a thread is asked whether it is out of the kernel.
+const ASKS: usize = 0x736f_6674_6173_6b73;
+
+fn queue(thread: i32, signal: i32, value: usize) {
+    let info = signals::queued_info(signal, value);
+    let pid = raw::current_process() as usize;
+    let args = [pid, thread as usize, signal as usize, &raw const info as usize, 0, 0];
+    // SAFETY: the kernel reads one `siginfo_t` from `info`.
+    unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
+}
+
+/// # Safety
+/// `info` is what a handler was given.
+unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
+    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
+    let info = unsafe { &*info };
+    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
+}
+
+/// Has the handler of SIGSYS in this thread find [`is_request_to_wake`], on the signal stack.
+pub fn request_to_wake() {
+    queue(raw::current_thread(), SIGSYS, WAKES);
+}
+
+/// Whether a SIGSYS came from [`request_to_wake`].
+///
+/// # Safety
+/// `info` is what a handler was given.
+#[must_use]
+pub unsafe fn is_request_to_wake(info: *const siginfo_t) -> bool {
+    // SAFETY: asked for above.
+    unsafe { has_value(info, WAKES) }
+}
 
 /// Interrupts the thread's system call, if it is in one that can be. The
 /// handler of SIGSYS asks [`is_interruption`] and returns.
 pub fn interrupt(thread: i32) {
-    let info = signals::queued_info(SIGSYS, INTERRUPTS);
-    let pid = raw::current_process() as usize;
-    let args = [pid, thread as usize, SIGSYS as usize, &raw const info as usize, 0, 0];
-    // SAFETY: the kernel reads one `siginfo_t` from `info`.
-    unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
+    queue(thread, SIGSYS, INTERRUPTS);
 }
 
 /// Whether a SIGSYS came from [`interrupt`].
@@ -23,9 +55,95 @@ pub fn interrupt(thread: i32) {
 /// `info` is what a handler was given.
 #[must_use]
 pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
-    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
-    let info = unsafe { &*info };
-    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == INTERRUPTS
+    // SAFETY: asked for above.
+    unsafe { has_value(info, INTERRUPTS) }
+}
+
+/// Has the handler of SIGBUS in another thread find [`is_question`]. Not by SIGSYS: a call that
+/// a filter has just trapped would be lost, as one of a kind is kept pending. A touch is
+/// repeated.
+pub fn question(thread: i32) {
+    queue(thread, SIGBUS, ASKS);
+}
+
+/// Whether a SIGBUS came from [`question`].
+///
+/// # Safety
+/// `info` is what a handler was given.
+#[must_use]
+pub unsafe fn is_question(info: *const siginfo_t) -> bool {
+    // SAFETY: asked for above.
+    unsafe { has_value(info, ASKS) }
+}
+
+/// What a thread does, as /proc tells of one that does not run.
+///
+/// ```
+/// use softswap_sys::{raw, threads};
+///
+/// // It runs: it asks.
+/// let own = raw::current_thread();
+/// assert_eq!(threads::activity(own).unwrap(), threads::Activity::Unknown);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It waits in this system call.
+    Call {
+        /// The call's number.
+        number: i64,
+        /// Its arguments.
+        arguments: [usize; 6],
+    },
+    /// It runs, or waits for something else.
+    Unknown,
+    /// There is no such thread.
+    Gone,
+}
+
+/// The numbers of this process's threads.
+///
+/// # Errors
+/// When /proc does not tell.
+pub fn all() -> io::Result<Vec<i32>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        all.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(all)
+}
+
+/// What a thread of this process does.
+///
+/// # Errors
+/// When /proc does not tell.
+pub fn activity(thread: i32) -> io::Result<Activity> {
+    match std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) {
+        Ok(text) => Ok(parse_activity(&text)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+            Ok(Activity::Gone)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// "running", "-1 SP PC", or "NUMBER A B C D E F SP PC".
+fn parse_activity(text: &str) -> Activity {
+    let mut fields = text.split_ascii_whitespace();
+    let number = fields.next().and_then(|field| field.parse::<i64>().ok());
+    // The first thread, which has ended before the others.
+    if number == Some(-1) && fields.clone().all(|field| field == "0x0") {
+        return Activity::Gone;
+    }
+    let Some(number) = number.filter(|number| *number >= 0) else { return Activity::Unknown };
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        let digits = fields.next().and_then(|field| field.strip_prefix("0x"));
+        match digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()) {
+            Some(value) => *argument = value,
+            None => return Activity::Unknown,
+        }
+    }
+    Activity::Call { number, arguments }
 }
 
 /// Waits until a thread that ends by itself is gone for the kernel, too.
@@ -40,6 +158,7 @@ pub fn wait_until_gone(thread: i32) {
         futex::relax(&mut turns);
     }
 }
+
 /// What the kernel calls this thread, up to the first 0; for the first one, its program.
 #[must_use]
 pub fn own_name() -> [u8; 16] {
@@ -49,4 +168,41 @@ pub fn own_name() -> [u8; 16] {
     let _ =
         unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_GET_NAME as usize, place, 0, 0, 0, 0]) };
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_in_a_call_is_seen_with_its_arguments() {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let mut byte = [0_u8; 3];
+        let at = byte.as_mut_ptr() as usize;
+        std::thread::scope(|scope| {
+            let (told, number) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                told.send(raw::current_thread()).unwrap();
+                // SAFETY: three bytes that outlive the thread.
+                unsafe { libc::read(ends[0], at as *mut _, 3) }
+            });
+            let thread = number.recv().unwrap();
+            assert!(all().unwrap().contains(&thread));
+            let call = loop {
+                match activity(thread).unwrap() {
+                    Activity::Call { number: libc::SYS_read, arguments } => break arguments,
+                    _ => std::thread::yield_now(),
+                }
+            };
+            assert_eq!((call[0], call[1], call[2]), (ends[0] as usize, at, 3));
+            // SAFETY: a byte to be read.
+            assert_eq!(unsafe { libc::write(ends[1], c"x".as_ptr().cast(), 1) }, 1);
+        });
+        assert_eq!(byte[0], b'x');
+        assert_eq!(parse_activity("running\n"), Activity::Unknown);
+        assert_eq!(parse_activity("-1 0x0 0x0\n"), Activity::Gone);
+        assert_eq!(parse_activity("-1 0x7ffc 0x7f00\n"), Activity::Unknown);
+    }
 }

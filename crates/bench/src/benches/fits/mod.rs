@@ -217,7 +217,6 @@ fn one_run(
             memory_bytes: 2 * bytes + (256 << 20),
             areas: vec![AreaSpec::new(swap)],
             place: Some(Bases::choose()),
-            sleep: true,
             ..Config::default()
         };
         command.envs(counters.environment(&config, library));

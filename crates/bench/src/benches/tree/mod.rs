@@ -60,6 +60,9 @@ impl Rates {
     }
 }
 
+/// One of them.
+type Of = fn(Rates) -> f64;
+
 #[derive(Debug, Serialize)]
 struct Row {
     budget: &'static str,
@@ -101,7 +104,7 @@ fn measure(args: &TreeArgs) -> Result<TreeOutcome, Refusal> {
     }
     let [shared, halves] = &rates;
     let mut ratios = Map::new();
-    let each: [(&str, fn(Rates) -> f64); 3] =
+    let each: [(&str, Of); 3] =
         [("total", Rates::total), ("hot", |it| it.hot), ("stream", |it| it.stream)];
     for (name, of) in each {
         let pairs = shared.iter().zip(halves);
@@ -121,7 +124,7 @@ fn measure(args: &TreeArgs) -> Result<TreeOutcome, Refusal> {
 }
 
 fn row(budget: &'static str, rates: &[Rates]) -> Row {
-    let of = |of: fn(Rates) -> f64| rates.iter().map(|rates| of(*rates)).collect::<Vec<_>>();
+    let of = |of: Of| rates.iter().map(|rates| of(*rates)).collect::<Vec<_>>();
     let totals = of(Rates::total);
     Row {
         budget,

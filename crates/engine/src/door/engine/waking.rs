@@ -31,8 +31,9 @@ pub struct Before {
 }
 
 impl Engine {
-    /// As [`Engine::start`], around what the process has in the window. The caller is the only
-    /// thread, has signals blocked, and calls [`Engine::fit`] as soon as it can take faults.
+    /// As [`Engine::start`], around what the process has in the window. The caller has
+    /// signals blocked, and calls [`Engine::fit`] as soon as it can take faults. Other threads
+    /// change no mapping meanwhile, and wait where they touch what is absent.
     ///
     /// # Errors
     /// As [`Engine::start`]. The program's memory is as it was then.

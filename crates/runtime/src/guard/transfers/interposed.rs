@@ -11,6 +11,7 @@ use crate::base::errno::c_result;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::real;
 use crate::base::{instance, uaccess};
+use crate::signals::user_mode;
 use libc::{iovec, mmsghdr, msghdr};
 
 /// Whether a call would hide managed memory from the filter: the array itself
@@ -61,9 +62,26 @@ fn call_hides(number: i64, arguments: Arguments) -> bool {
     }
 }
 
+/// Makes a call of a process that sleeps, and has other threads: it may wake before the call
+/// has begun. `None` where it does not sleep.
+fn hidden_asleep(number: i64, arguments: Arguments) -> Option<isize> {
+    if !instance::emulates_signals() || !instance::may_wake() {
+        return None;
+    }
+    let make = || instance::is_asleep().then(|| issue(number, arguments));
+    let result = user_mode::hiding_call(number, arguments, make);
+    if result.is_none() {
+        instance::await_waking();
+    }
+    result
+}
+
 /// Answers a call that hides managed buffers; `None` when it does not, and the C
 /// library may do it.
 fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
+    if let Some(result) = hidden_asleep(number, arguments) {
+        return Some(result);
+    }
     let engine = instance::engine()?;
     if call_hides(number, arguments) { answer(engine, number, arguments) } else { None }
 }
@@ -76,15 +94,25 @@ unsafe extern "C" {
 /// it can be at any moment, as the C library has it. What it holds is given up when the
 /// thread ends ([`crate::memory::pins`]).
 fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
-    const ASYNCHRONOUS: i32 = 1;
+    if instance::may_wake()
+        && let Some(result) = until_cancelled(|| hidden_asleep(number, arguments))
+    {
+        return Some(result);
+    }
     let engine = instance::engine()?;
     if !call_hides(number, arguments) {
         return None;
     }
+    until_cancelled(|| answer(engine, number, arguments))
+}
+
+/// Runs `call`, while which a thread can be cancelled at any moment.
+fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
+    const ASYNCHRONOUS: i32 = 1;
     let mut before = 0;
     // SAFETY: a kind that there is, and a local.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    let result = answer(engine, number, arguments);
+    let result = call();
     // SAFETY: the kind that it was, and nowhere to write to.
     unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
     result

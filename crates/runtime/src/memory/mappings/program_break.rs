@@ -3,6 +3,7 @@
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::memory::asleep;
+use crate::memory::sleep_gate::Inside;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
@@ -26,49 +27,53 @@ pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
 }
 
 /// Who maps what the break needs.
-#[derive(Clone, Copy)]
 enum Memory {
     Awake(&'static Engine),
-    /// The kernel, of a window of so many bytes.
-    Asleep(usize),
+    /// The kernel, of a window of so many bytes, while the process does not wake.
+    Asleep {
+        window_bytes: usize,
+        _inside: Inside,
+    },
 }
 
 /// That, where the break grows by `more` bytes. A process that sleeps wakes first if that is
 /// beyond its budget: under the lock it cannot.
 fn memory_for(more: usize) -> Option<Memory> {
-    if instance::is_asleep() && asleep::has_room(more) {
-        return Some(Memory::Asleep(asleep::window()?.1));
+    match asleep::enter_with_room(more) {
+        Some(inside) => {
+            Some(Memory::Asleep { window_bytes: instance::window()?.1, _inside: inside })
+        }
+        None => instance::engine().map(Memory::Awake),
     }
-    instance::engine().map(Memory::Awake)
 }
 
 impl Memory {
-    fn window_len(self) -> usize {
+    fn window_len(&self) -> usize {
         match self {
             Memory::Awake(engine) => engine.window().1,
-            Memory::Asleep(len) => len,
+            Memory::Asleep { window_bytes, .. } => *window_bytes,
         }
     }
 
-    fn reserve(self, len: usize) -> Option<usize> {
+    fn reserve(&self, len: usize) -> Option<usize> {
         match self {
             Memory::Awake(engine) => engine.reserve(len).ok()?,
-            Memory::Asleep(_) => asleep::reserve(len),
+            Memory::Asleep { .. } => asleep::reserve(len),
         }
     }
 
-    fn map(self, at: usize, len: usize) -> Option<()> {
+    fn map(&self, at: usize, len: usize) -> Option<()> {
         const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
         match self {
             Memory::Awake(engine) => engine.map_at(at, len, ACCESS, true).ok().map(drop),
-            Memory::Asleep(_) => asleep::set_mapped(&(at..at + len), true),
+            Memory::Asleep { .. } => asleep::set_mapped(&(at..at + len), true),
         }
     }
 
-    fn retract(self, at: usize, len: usize) -> Option<()> {
+    fn retract(&self, at: usize, len: usize) -> Option<()> {
         match self {
             Memory::Awake(engine) => engine.retract(at, len).ok(),
-            Memory::Asleep(_) => asleep::set_mapped(&(at..at + len), false),
+            Memory::Asleep { .. } => asleep::set_mapped(&(at..at + len), false),
         }
     }
 }
@@ -76,13 +81,13 @@ impl Memory {
 /// What the break may take of a process that slept.
 pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
     let start = lock_break().start;
-    let len = HEAP_BYTES.min(asleep::window()?.1 / 8);
+    let len = HEAP_BYTES.min(instance::window()?.1 / 8);
     (start != 0).then_some(start..start + len)
 }
 
 /// Moves the program break to `target` bytes from its start, or by `delta`.
 /// Returns where it was.
-fn move_break(memory: Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
+fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
     signals::with_all_blocked(|| {
         let mut at = BREAK.lock().unwrap_or_else(PoisonError::into_inner);
         let most_bytes = HEAP_BYTES.min(memory.window_len() / 8);
@@ -127,7 +132,7 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { __sbrk()(delta) };
     };
-    match move_break(memory, |at| at.end.checked_add_signed(delta)) {
+    match move_break(&memory, |at| at.end.checked_add_signed(delta)) {
         Some(before) => before as *mut c_void,
         None => c_result(refused(libc::ENOMEM)) as *mut c_void,
     }
@@ -154,7 +159,7 @@ pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { brk()(address) };
     };
-    match move_break(memory, |_| Some(address as usize)) {
+    match move_break(&memory, |_| Some(address as usize)) {
         Some(_) => 0,
         None => c_result(refused(libc::ENOMEM)) as i32,
     }

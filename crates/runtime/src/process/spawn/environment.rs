@@ -108,8 +108,9 @@ pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
 }
 
 /// Calls a function of the C library whose child reads the environment, with
-/// all of that kept in memory.
-pub(super) fn with_environment<R>(engine: &Engine, call: impl FnOnce() -> R) -> R {
+/// all of that kept in memory. Without an engine it stays there.
+pub(super) fn with_environment<R>(engine: Option<&Engine>, call: impl FnOnce() -> R) -> R {
+    let Some(engine) = engine else { return call() };
     let mut pinned = ResidentRanges::new(engine);
     let strings = environment();
     if !strings.is_null() {

@@ -15,7 +15,7 @@ use std::ffi::c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
     let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
-    if instance::engine().is_none() {
+    if !instance::emulates_signals() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
     // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: the arrays and strings that the program has given, as C has them; what cannot be read
     // is copied by nobody.
     unsafe {
-        if instance::engine().is_none() {
+        if !instance::emulates_signals() {
             return execvpe()(file, argv, envp);
         }
         c_result(path_search::exec(file, argv, envp)) as i32

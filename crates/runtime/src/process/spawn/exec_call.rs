@@ -52,7 +52,9 @@ pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
 
 /// The answers to raw calls of `exec`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    instance::engine()?;
+    if !instance::emulates_signals() {
+        return None;
+    }
     match number {
         libc::SYS_execve => Some(|arguments| answer_exec(libc::SYS_execve, arguments)),
         libc::SYS_execveat => Some(|arguments| answer_exec(libc::SYS_execveat, arguments)),

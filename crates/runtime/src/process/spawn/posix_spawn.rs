@@ -4,6 +4,7 @@ use super::argument_copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
 use crate::base::instance;
 use crate::base::real::real;
+use crate::memory::sleep_gate;
 use crate::signals::exec_mask;
 use std::ffi::c_char;
 
@@ -122,9 +123,12 @@ unsafe fn spawn(
     // SAFETY: objects that the program has made for this function, valid or null; strings and
     // arrays are only read where they can be.
     unsafe {
-        let Some(engine) = instance::engine() else {
+        if !instance::emulates_signals() {
             return real(pid, path, actions, attributes, argv, envp);
-        };
+        }
+        // The child has this memory, and no filter yet that would let it wait.
+        let _inside = sleep_gate::enter();
+        let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
         let mut readable = Readable::new();
         let room = readable.text_room(path)

@@ -8,6 +8,7 @@ use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::real::real;
 use crate::memory::libc_memory::outside_the_window;
+use crate::memory::sleep_gate;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Action};
 use std::ffi::{c_char, c_void};
@@ -19,7 +20,11 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
-        let Some(engine) = instance::engine() else { return popen()(command, mode) };
+        if !instance::emulates_signals() {
+            return popen()(command, mode);
+        }
+        let _inside = sleep_gate::enter();
+        let engine = instance::engine();
         let copies = Copies::with_room(Readable::new().text_room(command));
         let Some(mut copies) = copies.filter(|_| settle_environment()) else {
             raw::set_errno(libc::ENOMEM);
@@ -42,7 +47,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
-        if instance::engine().is_none() || command.is_null() {
+        if !instance::emulates_signals() || command.is_null() {
             return system()(command);
         }
         system_by_spawn(command)

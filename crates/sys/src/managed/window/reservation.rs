@@ -74,6 +74,12 @@ pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::
 /// where something lies at the one that was inherited. Without a gate calls are
 /// made from the library's own code: then programs that this one starts install
 /// a filter of their own.
+/// Chooses where the gate is, unless that has been done: before a filter is built that lets its
+/// calls pass.
+pub fn settle_gate() {
+    settle();
+}
+
 pub(super) fn settle() -> usize {
     let mut bases = aslr::wanted();
     for _ in 0..GATES {

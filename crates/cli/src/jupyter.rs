@@ -1,0 +1,147 @@
+//! `softswap jupyter`: kernels for notebooks that run within a budget.
+
+use crate::refusal::{FAILED, Refusal, plain};
+use crate::run::program;
+use crate::units;
+use clap::{Args, Subcommand, ValueHint};
+use serde_json::json;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Make kernels for Jupyter that run within a budget of DRAM.
+#[derive(Args)]
+pub(crate) struct JupyterArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Install(InstallArgs),
+}
+
+/// Install a Python kernel that runs under `softswap run`; its name in Jupyter shows the budget.
+#[derive(Args)]
+#[command(after_long_help = "\
+The kernel is for this user, below JUPYTER_DATA_DIR, or ~/.local/share/jupyter. `jupyter kernelspec
+remove NAME` takes it away again.
+
+Exit status: 0 when it is installed, 2 for a value that cannot be used, 1 where it cannot be written.")]
+struct InstallArgs {
+    /// The kernel's DRAM budget, as for `softswap run`
+    #[arg(long, value_name = "SIZE")]
+    memory: String,
+
+    /// What Jupyter knows it by [default: softswap- and the budget]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Where its pages go, as for `softswap run`; may be given several times
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    swap: Vec<String>,
+
+    /// The Python to run, which has ipykernel
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
+
+    /// Install below DIR/share/jupyter, for instance of a virtual environment
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+}
+
+pub(crate) fn jupyter(args: &JupyterArgs) -> Result<ExitCode, Refusal> {
+    let Action::Install(args) = &args.action;
+    let bad = |why: String| Refusal::usage(format!("jupyter: {why}"));
+    units::parse_amount(&args.memory)
+        .map_err(|why| bad(format!("--memory {}: {why}", args.memory)))?;
+    let name = args.name.clone().unwrap_or_else(|| default_name(&args.memory));
+    if !is_name(&name) {
+        return Err(bad(format!("--name {name}: give letters, digits, `-`, `_` and `.` only")));
+    }
+    let python = python(&args.python)?;
+    let own = std::env::current_exe()
+        .map_err(|error| Refusal::own(format!("cannot tell where softswap itself is ({error})")))?;
+    let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
+    let text = format!("{:#}\n", kernel(args, &own, &python));
+    let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("kernel.json"), text));
+    let shown = dir.display();
+    written.map_err(|error| {
+        let way_out = "name another place with --prefix DIR";
+        Refusal::new(FAILED, format!("jupyter: {shown}: {}; {way_out}", plain(&error)))
+    })?;
+    // A reader that has gone away has read enough.
+    let _ = writeln!(std::io::stdout(), "{name} is installed in {shown}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn default_name(memory: &str) -> String {
+    let kept = memory.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '.');
+    format!("softswap-{}", kept.collect::<String>().to_ascii_lowercase())
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    !name.is_empty() && name.chars().all(fits) && !name.starts_with('.')
+}
+
+/// The path of a Python that can run kernels, as it was named: a virtual environment's is a link.
+fn python(named: &Path) -> Result<PathBuf, Refusal> {
+    let path = program::find(named.as_os_str())?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let mut asked = Command::new(&path);
+    asked.args(["-c", "import ipykernel"]).stdin(Stdio::null()).stderr(Stdio::null());
+    if asked.status().is_ok_and(|status| status.success()) {
+        return Ok(path);
+    }
+    let shown = path.display();
+    Err(Refusal::usage(format!(
+        "jupyter: {shown} has no ipykernel; `{shown} -m pip install ipykernel`, or name another \
+         with --python PROGRAM"
+    )))
+}
+
+/// Where Jupyter looks.
+fn data_dir(prefix: Option<&Path>) -> Result<PathBuf, String> {
+    let variable =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let below_home = |home: PathBuf| home.join(".local/share");
+    let own = || variable("XDG_DATA_HOME").or_else(|| variable("HOME").map(below_home));
+    let within = |share: PathBuf| share.join("jupyter");
+    match prefix {
+        Some(prefix) => Ok(prefix.join("share/jupyter")),
+        None => variable("JUPYTER_DATA_DIR")
+            .or_else(|| own().map(within))
+            .ok_or_else(|| "HOME is not set; name a place with --prefix DIR".to_string()),
+    }
+}
+
+fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let mut line = vec![text(own), "run".into(), "--memory".into(), args.memory.clone()];
+    line.extend(args.swap.iter().flat_map(|area| ["--swap".into(), area.clone()]));
+    let rest = ["-m", "ipykernel_launcher", "-f", "{connection_file}"];
+    line.extend(["--".into(), text(python)]);
+    line.extend(rest.map(String::from));
+    let shown = python.file_name().and_then(OsStr::to_str).unwrap_or("Python");
+    json!({
+        "argv": line,
+        "display_name": format!("{shown} (softswap, {})", args.memory),
+        "language": "python",
+        "metadata": { "debugger": true },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_made_of_the_budget() {
+        assert_eq!(default_name("2G"), "softswap-2g");
+        assert_eq!(default_name("50%"), "softswap-50");
+        assert!(is_name("a-B_1.5") && !is_name("") && !is_name("../a") && !is_name(".hidden"));
+    }
+}

@@ -1,0 +1,15 @@
+//! What a pool refuses, as the exception that Python has for it.
+
+use pyo3::PyErr;
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
+
+pub(crate) fn told(error: softswap::Error) -> PyErr {
+    const ENOMEM: i32 = 12;
+    const EINVAL: i32 = 22;
+    let text = error.to_string();
+    match error.raw_os_error() {
+        EINVAL => PyValueError::new_err(text),
+        ENOMEM => PyMemoryError::new_err(text),
+        number => PyOSError::new_err((number, text)),
+    }
+}

@@ -1,0 +1,190 @@
+//! NumPy's own arrays in a pool (NEP 49): a handler by which NumPy allocates what the arrays
+//! hold. Small ones stay with the C library: a region is whole pages.
+
+use crate::pool::Pool;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use softswap::Region;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+/// What `softswap run` manages of its own accord begins there, too.
+const LEAST_BYTES: usize = 64 << 10;
+const CAPSULE: &CStr = c"mem_handler";
+/// Where `PyDataMem_SetHandler` is in NumPy's table, in all versions from 1.22 on.
+const SET_HANDLER: usize = 304;
+
+/// `PyDataMemAllocator`.
+#[repr(C)]
+struct Allocator {
+    context: *mut c_void,
+    malloc: extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: extern "C" fn(*mut c_void, *mut c_void, usize),
+}
+
+/// `PyDataMem_Handler`, version 1.
+#[repr(C)]
+struct NumpyHandler {
+    name: [c_char; 127],
+    version: u8,
+    allocator: Allocator,
+}
+
+/// What the handler's functions are given.
+struct Context {
+    pool: softswap::Pool,
+    /// By their addresses.
+    regions: Mutex<HashMap<usize, Region>>,
+}
+
+impl Context {
+    /// # Safety
+    /// `context` is that of a handler of this file, which lasts as long as arrays that it made.
+    unsafe fn of<'a>(context: *mut c_void) -> &'a Context {
+        // SAFETY: the caller's promise; a context is never changed but under its lock.
+        unsafe { &*context.cast::<Context>() }
+    }
+
+    fn allocate(&self, bytes: usize) -> *mut c_void {
+        if bytes < LEAST_BYTES {
+            // SAFETY: any size may be asked for; NumPy expects a pointer also for none.
+            return unsafe { libc::malloc(bytes.max(1)) };
+        }
+        let Ok(mut region) = self.pool.map(bytes) else {
+            return ptr::null_mut();
+        };
+        let start = region.as_mut_ptr();
+        self.lock().insert(start.addr(), region);
+        start.cast()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Region>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The length of what was allocated in the pool at an address.
+    fn bytes_at(&self, pointer: *mut c_void) -> Option<usize> {
+        self.lock().get(&pointer.addr()).map(|region| region.len())
+    }
+}
+
+extern "C" fn malloc(context: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: NumPy passes the context of the handler whose function this is.
+    unsafe { Context::of(context) }.allocate(bytes)
+}
+
+extern "C" fn calloc(context: *mut c_void, count: usize, each: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(each) else {
+        return ptr::null_mut();
+    };
+    let start = malloc(context, bytes);
+    if !start.is_null() && bytes < LEAST_BYTES {
+        // SAFETY: that many bytes have just been allocated there. Regions are zero as they are.
+        unsafe { ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
+    }
+    start
+}
+
+extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *mut c_void {
+    if old.is_null() {
+        return malloc(context, bytes);
+    }
+    // SAFETY: NumPy passes the context of the handler whose function this is.
+    let in_pool = unsafe { Context::of(context) }.bytes_at(old);
+    if in_pool.is_none() && bytes < LEAST_BYTES {
+        // SAFETY: what is not in the pool is the C library's.
+        return unsafe { libc::realloc(old, bytes.max(1)) };
+    }
+    // SAFETY: as above.
+    let old_bytes = in_pool.unwrap_or_else(|| unsafe { libc::malloc_usable_size(old) });
+    let new = malloc(context, bytes);
+    if !new.is_null() {
+        // SAFETY: both are allocated with at least that length, and apart, as the old one is
+        // freed only afterwards.
+        unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), old_bytes.min(bytes)) };
+        free(context, old, old_bytes);
+    }
+    new
+}
+
+extern "C" fn free(context: *mut c_void, pointer: *mut c_void, _bytes: usize) {
+    // SAFETY: NumPy passes the context of the handler whose function this is.
+    let region = unsafe { Context::of(context) }.lock().remove(&pointer.addr());
+    if region.is_none() {
+        // SAFETY: what is not in the pool is the C library's, and NumPy frees it once.
+        unsafe { libc::free(pointer) };
+    }
+}
+
+/// A handler for NumPy that allocates in one pool.
+#[pyclass(frozen, module = "softswap._softswap")]
+pub(crate) struct Handler {
+    capsule: Py<PyAny>,
+}
+
+#[pymethods]
+impl Handler {
+    #[new]
+    fn new(py: Python<'_>, pool: &Pool) -> PyResult<Handler> {
+        let context = Context { pool: pool.pool.clone(), regions: Mutex::default() };
+        let context = Box::into_raw(Box::new(context)).cast();
+        let allocator = Allocator { context, malloc, calloc, realloc, free };
+        let mut name = [0; 127];
+        for (to, from) in name.iter_mut().zip(*b"softswap") {
+            *to = from as c_char;
+        }
+        let handler = Box::into_raw(Box::new(NumpyHandler { name, version: 1, allocator }));
+        // SAFETY: the handler is given away with its capsule, whose destructor takes it back.
+        let capsule = unsafe {
+            let capsule = ffi::PyCapsule_New(handler.cast(), CAPSULE.as_ptr(), Some(drop_handler));
+            Bound::from_owned_ptr_or_err(py, capsule)?.unbind()
+        };
+        Ok(Handler { capsule })
+    }
+
+    /// Makes NumPy allocate by it in this context of Python; what it allocated by before comes
+    /// back.
+    fn put_in_force(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        set(py, &self.capsule)
+    }
+}
+
+/// Puts a handler in force again that [`Handler::put_in_force`] has returned.
+#[pyfunction]
+pub(crate) fn restore(py: Python<'_>, before: Py<PyAny>) -> PyResult<()> {
+    set(py, &before).map(drop)
+}
+
+/// Runs when neither an array nor a [`Handler`] holds the capsule any more.
+extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this once, for a capsule of `Handler::new`; nothing uses what is in it.
+    unsafe {
+        let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr()).cast::<NumpyHandler>();
+        let handler = Box::from_raw(handler);
+        drop(Box::from_raw(handler.allocator.context.cast::<Context>()));
+    }
+}
+
+fn set(py: Python<'_>, capsule: &Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let core = py.import("numpy._core._multiarray_umath");
+    let core = core.or_else(|_| py.import("numpy.core._multiarray_umath"))?;
+    let table = core.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
+    if !capsule.bind(py).is_instance_of::<PyCapsule>() {
+        return Err(PyRuntimeError::new_err("no handler of NumPy's"));
+    }
+    // SAFETY: the capsule, which has no name, holds NumPy's table of functions, of which this is
+    // one with that type; it keeps a reference to the handler and gives up that to the former.
+    unsafe {
+        let table = ffi::PyCapsule_GetPointer(table.as_ptr(), ptr::null()).cast::<*mut c_void>();
+        let function = *table.add(SET_HANDLER);
+        type Set = extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+        let set_handler = std::mem::transmute::<*mut c_void, Set>(function);
+        Ok(Bound::from_owned_ptr_or_err(py, set_handler(capsule.as_ptr()))?.unbind())
+    }
+}

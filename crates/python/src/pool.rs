@@ -1,0 +1,89 @@
+//! Pools and their regions. All calls let other threads of Python run meanwhile.
+
+use crate::errors::told;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use softswap::Advice;
+use std::sync::{Mutex, PoisonError};
+
+/// A budget of DRAM with disk behind it.
+#[pyclass(frozen, module = "softswap._softswap")]
+pub(crate) struct Pool {
+    pub(crate) pool: softswap::Pool,
+}
+
+#[pymethods]
+impl Pool {
+    #[new]
+    fn new(py: Python<'_>, memory: &str, swap: Vec<String>, encrypt: bool) -> PyResult<Pool> {
+        py.detach(|| {
+            let mut builder = softswap::Pool::builder().memory(memory)?.encrypt(encrypt);
+            for area in &swap {
+                builder = builder.swap(area)?;
+            }
+            Ok(Pool { pool: builder.build()? })
+        })
+        .map_err(told)
+    }
+
+    fn map(&self, py: Python<'_>, nbytes: usize) -> PyResult<Region> {
+        let mut region = py.detach(|| self.pool.map(nbytes)).map_err(told)?;
+        let address = region.as_mut_ptr().addr();
+        Ok(Region { address, nbytes, region: Mutex::new(region) })
+    }
+
+    fn set_memory(&self, py: Python<'_>, memory: &str) -> PyResult<()> {
+        py.detach(|| self.pool.set_memory(memory)).map_err(told)
+    }
+
+    /// The figures as one JSON object.
+    fn stats(&self, py: Python<'_>) -> String {
+        py.detach(|| self.pool.snapshot_stats_json())
+    }
+}
+
+/// Bytes of a pool, of which NumPy makes an array; they last as long as that does.
+#[pyclass(frozen, module = "softswap._softswap")]
+pub(crate) struct Region {
+    #[pyo3(get)]
+    address: usize,
+    #[pyo3(get)]
+    nbytes: usize,
+    /// Its bytes are touched through arrays only, so nobody holds a Rust reference to them.
+    region: Mutex<softswap::Region>,
+}
+
+#[pymethods]
+impl Region {
+    /// What `numpy.asarray` asks for. Python before 3.11 lets no stable interface have buffers.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", (self.nbytes,))?;
+        interface.set_item("data", (self.address, false))?;
+        Ok(interface)
+    }
+
+    fn advise(&self, py: Python<'_>, start: usize, end: usize, advice: &str) -> PyResult<()> {
+        let advice = match advice {
+            "willneed" => Advice::WillNeed,
+            "cold" => Advice::Cold,
+            "dontneed" => Advice::DontNeed,
+            "sequential" => Advice::Sequential,
+            "random" => Advice::Random,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "{other:?} is no advice; give willneed, cold, dontneed, sequential or random"
+                )));
+            }
+        };
+        py.detach(|| {
+            let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+            region.advise(start..end, advice)
+        })
+        .map_err(told)
+    }
+}

@@ -1,0 +1,143 @@
+"""What the wheel brings, as it is installed: `tests/wheel.sh` runs this in a fresh environment."""
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy
+
+import softswap
+
+MIB = 2**20
+SUM = "import numpy; a = numpy.arange(2**27, dtype='f8'); a *= 3; print(int(a[::4097].sum()))"
+
+
+def run(*arguments):
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+
+
+class TheCommand(unittest.TestCase):
+    def test_it_is_found_and_is_of_this_version(self):
+        from importlib.metadata import version
+
+        said = run(softswap.command(), "--version")
+        self.assertEqual(said, f"softswap {version('softswap')}\n")
+        self.assertEqual(run(sys.executable, "-m", "softswap", "--version"), said)
+
+    def test_a_gibibyte_in_a_quarter_of_it_has_the_same_answer(self):
+        with tempfile.NamedTemporaryFile("r") as report:
+            within = run(softswap.command(), "run", "--memory", "256M", "--report", report.name,
+                         "--", sys.executable, "-c", SUM)
+            figures = json.load(report)
+        self.assertEqual(within, run(sys.executable, "-c", SUM))
+        self.assertGreater(figures["mapped_peak_bytes"], 1024 * MIB)
+        self.assertLessEqual(figures["used_peak_bytes"], 256 * MIB)
+
+    def test_a_notebook_is_told_how_it_fares(self):
+        program = "from softswap import _magic; print(repr(_magic.softswap('stats')))"
+        said = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
+                   sys.executable, "-c", program)
+        self.assertRegex(said, r"budget 64\.0 MiB: resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
+        self.assertIn("softswap", run(sys.executable, "-c", program))
+
+
+class APool(unittest.TestCase):
+    def setUp(self):
+        self.pool = softswap.Pool(memory="16M", swap=tempfile.gettempdir(), encrypt=False)
+
+    def test_an_array_of_four_times_the_budget_keeps_what_is_in_it(self):
+        a = self.pool.empty((4, 2 * MIB), "f8")
+        self.assertIs(type(a), numpy.ndarray)
+        self.assertTrue((a[0, :512] == 0).all())
+        expected = numpy.arange(8 * MIB, dtype="f8").reshape(4, -1)
+        a[:] = expected
+        self.assertTrue((a == expected).all())
+        self.assertTrue((numpy.sort(a[::-1], axis=None) == expected.ravel()).all())
+        stats = self.pool.stats()
+        self.assertEqual(stats["budget_bytes"], 16 * MIB)
+        self.assertLessEqual(stats["used_peak_bytes"], 16 * MIB)
+        self.assertGreater(stats["pages_out"], 0)
+
+    def test_orders_types_and_empty_arrays(self):
+        f = self.pool.empty((3, 5), "c16", order="F")
+        self.assertTrue(f.flags.f_contiguous and f.shape == (3, 5) and f.dtype == "c16")
+        self.assertEqual(self.pool.empty((0, 7)).shape, (0, 7))
+        self.assertEqual(self.pool.empty(10).dtype, float)
+        self.assertRaises(ValueError, self.pool.empty, 10, object)
+
+    def test_an_array_outlives_the_pool(self):
+        with self.pool as pool:
+            a = pool.empty(MIB, "u1")
+        self.assertRaises(ValueError, pool.empty, 1)
+        del pool, self.pool
+        a[:] = 7
+        self.assertEqual(int(a.sum()), 7 * MIB)
+        self.assertEqual(int(pickle.loads(pickle.dumps(a)).sum()), 7 * MIB)
+
+    def test_advice(self):
+        a = self.pool.empty(4 * MIB, "u1")
+        a[:] = 1
+        for advice in ["cold", "willneed", "sequential", "random"]:
+            self.pool.advise(a, advice)
+        self.pool.advise(a[:MIB], "dontneed")
+        self.assertEqual(int(a.sum()), 3 * MIB)
+        self.assertRaises(ValueError, self.pool.advise, a, "hope")
+        self.assertRaises(ValueError, self.pool.advise, a[::2], "cold")
+        self.assertRaises(ValueError, self.pool.advise, numpy.ones(3), "cold")
+
+    def test_what_cannot_be_is_refused(self):
+        self.assertRaises(ValueError, softswap.Pool, memory="lots")
+        self.assertRaises(MemoryError, softswap.Pool, memory="1M")
+        self.assertRaises(OSError, softswap.Pool, memory="16M", swap="/nowhere")
+        self.pool.set_memory("24M")
+        self.assertEqual(self.pool.stats()["budget_bytes"], 24 * MIB)
+        self.pool.set_memory(20 * MIB)
+        self.assertEqual(self.pool.stats()["budget_bytes"], 20 * MIB)
+
+    def test_numpy_allocates_in_it(self):
+        before = numpy.core.multiarray.get_handler_name() if numpy.__version__ < "2" else \
+            numpy._core.multiarray.get_handler_name()
+        with self.pool.numpy():
+            a = numpy.arange(6 * MIB, dtype="f8") + 1
+            small = numpy.zeros(3)
+            grown = numpy.fromiter(range(300_000), "i8")
+        mapped = self.pool.stats()["mapped_bytes"]
+        self.assertGreater(mapped, 48 * MIB)
+        outside = numpy.ones(16 * MIB)
+        self.assertEqual(self.pool.stats()["mapped_bytes"], mapped)
+        self.assertEqual(float(a.sum()), 6 * MIB * (6 * MIB + 1) / 2)
+        self.assertEqual(int(grown.sum()), 299_999 * 150_000)
+        self.assertEqual(float(small.sum() + outside[0]), 1.0)
+        after = numpy.core.multiarray.get_handler_name() if numpy.__version__ < "2" else \
+            numpy._core.multiarray.get_handler_name()
+        self.assertEqual(before, after)
+
+    def test_threads_share_an_array(self):
+        a = self.pool.empty((4, 8 * MIB), "u1")
+
+        def fill(row):
+            a[row] = row + 1
+
+        threads = [threading.Thread(target=fill, args=(row,)) for row in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([int(row.sum()) for row in a], [8 * MIB * (row + 1) for row in range(4)])
+
+    def test_pools_leave_nothing(self):
+        def left():
+            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+        before = left()
+        for _ in range(20):
+            softswap.Pool("16M", tempfile.gettempdir()).empty(MIB, "u1")[:] = 1
+        self.assertEqual(left(), before)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,178 @@
+//! Calls that were under way when the process woke: the filter has not seen them, and the
+//! kernel cannot bring in what they point to. So that is there before the window is
+//! registered, and stays until the thread comes by the guard again.
+
+use super::thread_end;
+use crate::base::issue_call::{Arguments, ask};
+use crate::base::{instance, uaccess};
+use crate::signals::{lifecycle, user_mode};
+use libc::{iovec, mmsghdr, msghdr};
+use softswap_engine::door::engine::Engine;
+use softswap_sys::pointer_arguments::{Pointee, pointers};
+use softswap_sys::raw::{self, now_ns};
+use softswap_sys::threads::{self, Activity};
+use softswap_sys::{PAGE_SIZE, futex};
+use std::io;
+use std::sync::atomic::AtomicU32;
+
+/// So long a thread is waited for that neither waits in a call nor answers.
+const MOST_WAIT_NS: u64 = 1_000_000_000;
+/// So long a thread is looked at before it is asked, and between two questions.
+const LOOK_NS: u64 = 500_000;
+const ASK_AGAIN_NS: u64 = 100_000_000;
+/// The most that is kept of one buffer: what a stream or a socket has not filled by then ends
+/// a call early, as these may.
+const MOST_BYTES: usize = 1 << 20;
+/// Vectors and messages that are looked at.
+const MOST_VECTORS: usize = 1024;
+
+/// A buffer of a call that a thread is in.
+pub(crate) struct Buffer {
+    thread: i32,
+    address: usize,
+    len: usize,
+}
+
+/// Whether every thread has its signal stack: one that has just been made soon has.
+pub(crate) fn all_have_entered() -> bool {
+    let until_ns = now_ns() + MOST_WAIT_NS;
+    loop {
+        let has_entered = |thread: &i32| {
+            lifecycle::knows(*thread) || matches!(threads::activity(*thread), Ok(Activity::Gone))
+        };
+        if threads::all().is_ok_and(|all| all.iter().all(has_entered)) {
+            return true;
+        }
+        if now_ns() > until_ns {
+            return false;
+        }
+        pause();
+    }
+}
+
+/// Finds these buffers, once the filter is there, and has them in memory.
+///
+/// # Errors
+/// When /proc does not tell of threads, or one of them stays in the kernel and does not wait.
+pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
+    let all = threads::all()?;
+    let own = raw::current_thread();
+    let mut found = Vec::new();
+    let mut add = |thread: i32, (number, arguments): (i64, Arguments)| {
+        add_buffers(number, arguments, &mut |address, len| {
+            let len = len.min(MOST_BYTES);
+            if len > 0 && instance::is_in_window(address) {
+                found.push(Buffer { thread, address, len });
+            }
+        });
+    };
+    await_all(all.iter().copied().filter(|thread| *thread != own).collect(), &mut add)?;
+    for thread in all {
+        if let Some(call) = user_mode::hidden_call_of(thread) {
+            add(thread, call);
+        }
+    }
+    let mut left = most_bytes;
+    for buffer in &mut found {
+        buffer.len = buffer.len.min(left);
+        left -= buffer.len;
+        populate(buffer.address, buffer.len);
+    }
+    Ok(found)
+}
+
+/// Waits until each of these threads waits in a call, which is added, or has been out of the
+/// kernel.
+fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) -> io::Result<()> {
+    user_mode::begin_round();
+    let until_ns = now_ns() + MOST_WAIT_NS;
+    let mut ask_at_ns = now_ns() + LOOK_NS;
+    loop {
+        threads.retain(|thread| match threads::activity(*thread) {
+            Ok(Activity::Call { number, arguments }) => {
+                add(*thread, (number, arguments));
+                false
+            }
+            Ok(Activity::Gone) => false,
+            Ok(Activity::Unknown) | Err(_) => !user_mode::has_answered(*thread),
+        });
+        let now = now_ns();
+        if threads.is_empty() {
+            return Ok(());
+        }
+        if now > until_ns {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if now > ask_at_ns {
+            threads.iter().for_each(|thread| user_mode::ask(*thread));
+            ask_at_ns = now + ASK_AGAIN_NS;
+        }
+        pause();
+    }
+}
+
+fn pause() {
+    const MOMENT_NS: u64 = 20_000;
+    futex::wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
+}
+
+/// What a call points to that the kernel reads or writes after the call has begun: paths and
+/// arrays of vectors it has read by then.
+fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
+    for (index, pointee) in pointers(number) {
+        let address = arguments[*index as usize];
+        match *pointee {
+            Pointee::Bytes(len) => add(address, arguments[len as usize]),
+            Pointee::BytesPlus(len, extra) => {
+                add(address, arguments[len as usize].saturating_add(extra as usize));
+            }
+            Pointee::Array(count, size) => {
+                add(address, arguments[count as usize].saturating_mul(size as usize));
+            }
+            Pointee::Struct(len) => add(address, len as usize),
+            Pointee::Vectors(count) => add_vectors(address, arguments[count as usize], add),
+            Pointee::Message => add_message(address, add),
+            Pointee::Messages(count) => {
+                let count = arguments[count as usize].min(MOST_VECTORS);
+                add(address, count * size_of::<mmsghdr>());
+                (0..count).for_each(|at| add_message(address + at * size_of::<mmsghdr>(), add));
+            }
+            Pointee::Text | Pointee::Texts | Pointee::Range => {}
+        }
+    }
+}
+
+fn add_vectors(address: usize, count: usize, add: &mut dyn FnMut(usize, usize)) {
+    for at in 0..count.min(MOST_VECTORS) {
+        let place = address.wrapping_add(at * size_of::<iovec>());
+        let Some([base, len]) = uaccess::words(place) else { return };
+        add(base, len);
+    }
+}
+
+fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
+    // SAFETY: any bytes are a header.
+    let Some(header) = (unsafe { uaccess::get_user::<msghdr>(address) }) else { return };
+    add(address, size_of::<msghdr>());
+    add(header.msg_name as usize, header.msg_namelen as usize);
+    add(header.msg_control as usize, header.msg_controllen);
+    add_vectors(header.msg_iov as usize, header.msg_iovlen, add);
+}
+
+/// Has the pages of a buffer in memory, as the kernel would when it comes to them.
+fn populate(address: usize, len: usize) {
+    let first = address & !(PAGE_SIZE - 1);
+    let bytes = address + len - first;
+    for advice in [libc::MADV_POPULATE_WRITE, libc::MADV_POPULATE_READ] {
+        if len == 0 || ask(libc::SYS_madvise, [first, bytes, advice as usize, 0, 0, 0]) == 0 {
+            return;
+        }
+    }
+}
+
+/// Keeps them there, now that there is an engine, which nobody else knows yet.
+pub(crate) fn keep(engine: &Engine, buffers: &[Buffer]) {
+    for buffer in buffers {
+        thread_end::keep_for_call(engine, buffer.thread, buffer.address, buffer.len);
+    }
+}

@@ -1,0 +1,119 @@
+//! Whether a thread that runs has left the kernel since it was asked.
+//!
+//! Who wakes a process must know of every call that began before the filter was there. A
+//! thread that waits in one is seen in /proc; one that runs is asked by a signal, whose
+//! handler runs as soon as the thread is out of the kernel. A call that may hide pointers from
+//! the filter, and begins with a look at where the runtime stands, is written down by its
+//! thread meanwhile.
+
+use super::pending;
+use crate::base::issue_call::Arguments;
+use crate::base::uaccess;
+use softswap_sys::{raw, threads};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Counts the wakings in which threads were asked.
+static ROUND: AtomicU32 = AtomicU32::new(0);
+
+/// From now on answers are to this round's questions.
+pub(crate) fn begin_round() {
+    ROUND.fetch_add(1, SeqCst);
+}
+
+/// Asks a thread.
+pub(crate) fn ask(thread: i32) {
+    threads::question(thread);
+}
+
+/// Whether a thread has been out of the kernel since it was asked in this round.
+pub(crate) fn has_answered(thread: i32) -> bool {
+    pending::last_answer(thread) == ROUND.load(SeqCst)
+}
+
+/// In the handler: this thread is out of the kernel.
+///
+/// # Safety
+/// `context` is the running handler's.
+pub(super) unsafe fn answer(context: *mut c_void) {
+    pending::answer(ROUND.load(SeqCst));
+    // SAFETY: the context that the kernel gave to this handler, which alone has it.
+    restart(unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext });
+}
+
+/// Calls that the kernel does not begin anew after a handler, whatever the handler's flags say.
+const ENDED: [i64; 26] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_pause,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_recvmmsg,
+    libc::SYS_mq_timedreceive,
+];
+
+/// Lets a call begin anew that has just begun and was interrupted by nothing that the program
+/// knows of. Its number is in the code before it: `mov eax, NUMBER`, and at most a few
+/// instructions more.
+fn restart(registers: &mut libc::mcontext_t) {
+    const INTERRUPTED: i64 = -(libc::EINTR as i64);
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    const MOVE: u8 = 0xb8;
+    const MOVE_BYTES: usize = 5;
+    const LOOK_BACK: usize = 24;
+    if registers.gregs[libc::REG_RAX as usize] != INTERRUPTED {
+        return;
+    }
+    let next = registers.gregs[libc::REG_RIP as usize] as usize;
+    let call = next.wrapping_sub(SYSCALL.len());
+    let mut code = [0; LOOK_BACK + SYSCALL.len()];
+    let is_read = uaccess::copy_from_user(next.wrapping_sub(code.len()), &mut code);
+    if !is_read || code[LOOK_BACK..] != SYSCALL {
+        return;
+    }
+    let number = match pending::hidden_call() {
+        Some((number, _)) if raw::is_in_gate(call as u64) => Some(number),
+        _ => code[..LOOK_BACK].windows(MOVE_BYTES).rev().find_map(|bytes| {
+            let &[MOVE, a, b, c, d] = bytes else { return None };
+            let number = i64::from(i32::from_le_bytes([a, b, c, d]));
+            ENDED.contains(&number).then_some(number)
+        }),
+    };
+    if let Some(number) = number {
+        registers.gregs[libc::REG_RAX as usize] = number;
+        registers.gregs[libc::REG_RIP as usize] = call as i64;
+    }
+}
+
+/// Makes a call that may hide pointers, by `make`, which looks first where the runtime stands.
+pub(crate) fn hiding_call<R>(number: i64, arguments: Arguments, make: impl FnOnce() -> R) -> R {
+    let local = 0_u8;
+    let outer = pending::hide(number, arguments, &raw const local as usize);
+    let result = make();
+    pending::end_hiding(outer);
+    result
+}
+
+/// The call that may hide pointers and that a thread is in, or about to make.
+pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
+    pending::hidden_call_of(thread)
+}
