@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 15] = [
+const SMALLEST: [(&str, &[&str], bool); 16] = [
     (
         "ablation",
         &[
