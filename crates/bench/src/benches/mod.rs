@@ -36,6 +36,9 @@ enum Bench {
     Faults(faults::FaultsArgs),
     Fits(fits::FitsArgs),
     Io(io::IoArgs),
+    Library(swap::library::LibraryArgs),
+    #[command(hide = true)]
+    LibraryTask(swap::library::task::LibraryTaskArgs),
     #[command(hide = true)]
     Restorer(restorer::RestorerArgs),
     Policy(policy::PolicyArgs),
@@ -62,6 +65,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Faults(args) => faults::run(args),
         Bench::Fits(args) => fits::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Library(args) => swap::library::run(args),
+        Bench::LibraryTask(args) => swap::library::task::run(args),
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Record(args) => policy::record::run(args),
