@@ -13,6 +13,7 @@ mod slots;
 mod swap;
 mod swap_in;
 mod fits;
+mod tree;
 
 use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
@@ -53,6 +54,7 @@ enum Bench {
     SwapInTask(swap_in::task::TaskArgs),
     #[command(hide = true)]
     SwapTask(swap::task::TaskArgs),
+    Tree(tree::TreeArgs),
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
@@ -76,5 +78,6 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
         Bench::SwapTask(args) => swap::task::run(args),
+        Bench::Tree(args) => tree::run(args),
     }
 }
