@@ -234,10 +234,11 @@ mod tests {
         for (shell, file) in COMPLETIONS {
             let file = share.path().join(file);
             let text = fs::read_to_string(&file).unwrap();
-            for hidden in ["swap-in-task", "tree", "restorer"] {
+            for hidden in ["swap-in-task", "restorer"] {
                 let named = [format!("--{hidden} "), format!(" {hidden} "), format!("'{hidden}:")];
                 assert!(!named.iter().any(|named| text.contains(named)), "{shell}: {hidden}");
             }
+            assert!(!text.contains("--record"), "{shell}: a hidden option");
             if let Some(output) = output(&shell.to_string(), &["-n"], &file) {
                 assert_silent(&output, &file);
             }
