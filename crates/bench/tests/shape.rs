@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 16] = [
+const SMALLEST: [(&str, &[&str], bool); 17] = [
     (
         "ablation",
         &[
@@ -38,6 +38,11 @@ const SMALLEST: [(&str, &[&str], bool); 16] = [
         false,
     ),
     ("io", &["--rounds", "1", "--seconds", "0.01", "--size", "2M", "--no-fio"], true),
+    (
+        "library",
+        &["--rounds", "1", "--touches", "20", "--memory", "32M", "--places", "pool,run"],
+        true,
+    ),
     ("policy", &["--quick"], false),
     (
         "pool",

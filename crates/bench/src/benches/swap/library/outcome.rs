@@ -84,7 +84,7 @@ fn ratios(cells: &[Cell]) -> Map<String, Value> {
     for other in cells.iter().filter(|cell| cell.place != Place::Pool) {
         for ((step, ours), (_, theirs)) in pool.series().zip(other.series()) {
             let pairs = theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours);
-            let name = format!("{step}_pool_ahead_of_{}", other.place.name());
+            let name = format!("{step}_{}_vs_pool", other.place.name());
             ratios.insert(name, median(pairs.collect()).into());
         }
     }
