@@ -1,5 +1,5 @@
-//! What lies in a range of addresses, as /proc/self tells: which mappings, and which of their
-//! pages are there.
+//! What lies in a range of addresses, as /proc tells: which mappings, and which of their pages
+//! are there. Asked of this thread: once the first one has ended, only root is told of that.
 
 use crate::memory::PAGE_SIZE;
 use crate::{raw, uffd};
@@ -40,7 +40,7 @@ pub struct Mapping {
 /// # Errors
 /// When /proc cannot be read.
 pub fn mappings(range: Range<usize>, with_details: bool) -> io::Result<Vec<Mapping>> {
-    let name = if with_details { "/proc/self/smaps" } else { "/proc/self/maps" };
+    let name = if with_details { "/proc/thread-self/smaps" } else { "/proc/thread-self/maps" };
     Ok(parse(&std::fs::read_to_string(name)?, &range))
 }
 
@@ -97,7 +97,7 @@ fn parse_line(line: &str) -> Option<Mapping> {
 /// Whether this process has memory locked, or may have; then details are worth their time.
 #[must_use]
 pub fn has_locked_memory() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
     locked.is_none_or(|text| text.split_whitespace().next() != Some("0"))
 }
@@ -160,7 +160,7 @@ impl Pages {
     #[must_use]
     pub fn open() -> Pages {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Pages { pagemap: rustix::fs::open("/proc/self/pagemap", flags, Mode::empty()).ok() }
+        Pages { pagemap: rustix::fs::open("/proc/thread-self/pagemap", flags, Mode::empty()).ok() }
     }
 
     /// Calls `body` with each run of pages in `range`, which is of whole pages and mapped, that
