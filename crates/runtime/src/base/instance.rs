@@ -1,9 +1,9 @@
 //! The one engine of this process, and which addresses are its.
 
 use softswap_engine::door::engine::Engine;
-use softswap_sys::futex;
+use softswap_sys::{futex, raw};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Where the runtime stands.
 const LOADING: u32 = 0;
@@ -129,9 +129,23 @@ pub(crate) fn prepare_for_threads() {
     }
 }
 
+/// The thread that makes the engine; 0: none.
+static WAKER: AtomicI32 = AtomicI32::new(0);
+
 /// From now on this process wakes; false where it does not sleep, or another thread was first.
 pub(crate) fn begin_waking() -> bool {
-    STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    let is_first =
+        STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    if is_first {
+        WAKER.store(raw::current_thread(), Ordering::Relaxed);
+    }
+    is_first
+}
+
+/// Whether this thread makes the engine: it waits for nobody. What it calls of the C library
+/// may come by here.
+pub(crate) fn is_waker() -> bool {
+    is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }
 
 /// It could not be woken now: it sleeps on.
@@ -142,7 +156,7 @@ pub(crate) fn sleep_on() {
 
 /// Waits for the end of a waking that another thread has begun.
 pub(crate) fn await_waking() {
-    while is_waking() {
+    while is_waking() && !is_waker() {
         futex::wait(&STATE, WAKING, None);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Inside {
 /// the engine does it, if there is one.
 pub(crate) fn enter() -> Option<Inside> {
     loop {
-        if !instance::may_wake() {
+        if !instance::may_wake() || instance::is_waker() {
             return None;
         }
         if !instance::emulates_signals() {
