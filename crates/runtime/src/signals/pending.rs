@@ -351,12 +351,6 @@ pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
-/// What a thread was in when it made another call that may hide pointers.
-pub(super) struct Outer {
-    call: Option<(i64, Arguments)>,
-    at: usize,
-}
-
 fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     // Never the number of one call with the arguments of another.
     me.hidden[0].store(0, Ordering::SeqCst);
@@ -370,17 +364,8 @@ fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
 }
 
 /// This thread is about to make a call that may hide pointers.
-pub(super) fn hide(number: i64, arguments: Arguments, at: usize) -> Outer {
-    with_me(|me| {
-        let outer = Outer { call: me.hidden_call(), at: me.hidden_at.get() };
-        note_hidden(me, Some((number, arguments)), at);
-        outer
-    })
-}
-
-/// That call has ended.
-pub(super) fn end_hiding(outer: Outer) {
-    with_me(|me| note_hidden(me, outer.call, outer.at));
+pub(super) fn hide(number: i64, arguments: Arguments, at: usize) {
+    with_me(|me| note_hidden(me, Some((number, arguments)), at));
 }
 
 /// This thread jumps to a frame at `target`, perhaps out of that call.

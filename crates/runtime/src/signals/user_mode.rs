@@ -104,13 +104,11 @@ fn restart(registers: &mut libc::mcontext_t) {
     }
 }
 
-/// Makes a call that may hide pointers, by `make`, which looks first where the runtime stands.
-pub(crate) fn hiding_call<R>(number: i64, arguments: Arguments, make: impl FnOnce() -> R) -> R {
+/// This thread is about to make a call that may hide pointers, once it has looked where the runtime
+/// stands. What is written down stays until the next such call: too much is kept at worst.
+pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
     let local = 0_u8;
-    let outer = pending::hide(number, arguments, &raw const local as usize);
-    let result = make();
-    pending::end_hiding(outer);
-    result
+    pending::hide(number, arguments, &raw const local as usize);
 }
 
 /// The call that may hide pointers and that a thread is in, or about to make.

@@ -62,26 +62,22 @@ fn call_hides(number: i64, arguments: Arguments) -> bool {
     }
 }
 
-/// Makes a call of a process that sleeps, and has other threads: it may wake before the call
-/// has begun. `None` where it does not sleep.
-fn hidden_asleep(number: i64, arguments: Arguments) -> Option<isize> {
+/// Before such a call of a process that sleeps, and has other threads: it is written down, as the
+/// process may wake before the call has begun. Who comes while it wakes waits for that.
+fn note_asleep(number: i64, arguments: Arguments) {
     if !instance::emulates_signals() || !instance::may_wake() {
-        return None;
+        return;
     }
-    let make = || instance::is_asleep().then(|| issue(number, arguments));
-    let result = user_mode::hiding_call(number, arguments, make);
-    if result.is_none() {
+    user_mode::note_hidden(number, arguments);
+    if !instance::is_asleep() {
         instance::await_waking();
     }
-    result
 }
 
 /// Answers a call that hides managed buffers; `None` when it does not, and the C
 /// library may do it.
 fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
-    if let Some(result) = hidden_asleep(number, arguments) {
-        return Some(result);
-    }
+    note_asleep(number, arguments);
     let engine = instance::engine()?;
     if call_hides(number, arguments) { answer(engine, number, arguments) } else { None }
 }
@@ -94,11 +90,7 @@ unsafe extern "C" {
 /// it can be at any moment, as the C library has it. What it holds is given up when the
 /// thread ends ([`crate::memory::pins`]).
 fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
-    if instance::may_wake()
-        && let Some(result) = until_cancelled(|| hidden_asleep(number, arguments))
-    {
-        return Some(result);
-    }
+    note_asleep(number, arguments);
     let engine = instance::engine()?;
     if !call_hides(number, arguments) {
         return None;
