@@ -22,21 +22,10 @@
 #include <threads.h>
 #include <unistd.h>
 
+#include "status.h"
+
 #define MIB ((size_t)1 << 20)
 #define PAGE ((size_t)4096)
-
-static long of_status(const char *name)
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen("/proc/thread-self/status", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, strlen(name)))
-            value = strtol(line + strlen(name), NULL, 10);
-    if (file)
-        fclose(file);
-    return value;
-}
 
 static long filters_at_first;
 

@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "status.h"
+
 #define MIB ((size_t)1 << 20)
 #define PAGE ((size_t)4096)
 
@@ -35,19 +37,6 @@ static void must(int holds, const char *what)
         return;
     fprintf(stderr, "FAILED %s: %s\n", what, strerror(errno));
     _exit(1);
-}
-
-static long of_status(const char *name)
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, strlen(name)))
-            value = strtol(line + strlen(name), NULL, 10);
-    if (file)
-        fclose(file);
-    return value;
 }
 
 static uint64_t next(uint64_t *word)

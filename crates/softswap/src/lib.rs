@@ -65,7 +65,6 @@
 mod error;
 mod size;
 mod stats;
-mod last_words;
 mod running;
 mod bytes;
 mod pin;

@@ -1,7 +1,6 @@
 //! An engine with its threads and its touches served, from its start to its end.
 
 use crate::error::{Error, Result};
-use crate::last_words;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::engine::{Engine, StartError};
@@ -39,7 +38,9 @@ impl Resolver for Shared {
                 if let Some(reason) = error.stop_reason() {
                     self.engine.stats().set(Counter::StopReason, reason as u64);
                 }
-                last_words::say(address, &error);
+                raw::write_stderr_fmt(format_args!(
+                    "softswap: the page at {address:#x} of a region cannot be had: {error}\n"
+                ));
                 false
             }
         }

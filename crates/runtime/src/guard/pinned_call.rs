@@ -28,24 +28,11 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
     let mut filled = None;
     for (index, pointee) in pointer_arguments::pointers(number) {
         let address = arguments[*index as usize];
-        let len = match *pointee {
-            Pointee::Bytes(len) => arguments[len as usize],
-            Pointee::BytesPlus(len, extra) => {
-                arguments[len as usize].saturating_add(extra as usize)
-            }
-            Pointee::Array(count, size) => arguments[count as usize].saturating_mul(size as usize),
-            Pointee::Struct(len) => len as usize,
-            Pointee::Text => {
-                pins.add_text(address);
-                continue;
-            }
-            // What others answer before it comes here: `transfers`, `spawn`, `mappings`.
-            Pointee::Vectors(_)
-            | Pointee::Message
-            | Pointee::Messages(_)
-            | Pointee::Texts
-            | Pointee::Range => continue,
-        };
+        if *pointee == Pointee::Text {
+            pins.add_text(address);
+        }
+        // What others answer before it comes here has none: `transfers`, `spawn`, `mappings`.
+        let Some(len) = pointee.byte_count(&arguments) else { continue };
         if pins.add_in_full(address, len) {
             continue;
         }

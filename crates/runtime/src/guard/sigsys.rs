@@ -155,7 +155,10 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         }
         let arguments = arguments_of(registers);
         let is_caught = by_filter && !raw::is_in_gate(caller);
-        if is_caught && arguments.iter().any(|argument| instance::is_in_window(*argument)) {
+        if is_caught
+            && instance::engine().is_none()
+            && arguments.iter().any(|argument| instance::is_in_window(*argument))
+        {
             instance::await_waking();
             // It could not be woken, and nothing is out.
             if instance::engine().is_none() {

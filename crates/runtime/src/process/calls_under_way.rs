@@ -13,7 +13,6 @@ use softswap_sys::raw::{self, now_ns};
 use softswap_sys::threads::{self, Activity};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
-use std::sync::atomic::AtomicU32;
 
 /// So long a thread is waited for that neither waits in a call nor answers.
 const MOST_WAIT_NS: u64 = 1_000_000_000;
@@ -46,7 +45,7 @@ pub(crate) fn all_have_entered() -> bool {
         if now_ns() > until_ns {
             return false;
         }
-        pause();
+        futex::sleep_a_moment();
     }
 }
 
@@ -107,13 +106,8 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
             threads.iter().for_each(|thread| user_mode::ask(*thread));
             ask_at_ns = now + ASK_AGAIN_NS;
         }
-        pause();
+        futex::sleep_a_moment();
     }
-}
-
-fn pause() {
-    const MOMENT_NS: u64 = 20_000;
-    futex::wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
 }
 
 /// What a call points to that the kernel reads or writes after the call has begun: paths and
@@ -121,15 +115,10 @@ fn pause() {
 fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
     for (index, pointee) in pointers(number) {
         let address = arguments[*index as usize];
+        if let Some(len) = pointee.byte_count(&arguments) {
+            add(address, len);
+        }
         match *pointee {
-            Pointee::Bytes(len) => add(address, arguments[len as usize]),
-            Pointee::BytesPlus(len, extra) => {
-                add(address, arguments[len as usize].saturating_add(extra as usize));
-            }
-            Pointee::Array(count, size) => {
-                add(address, arguments[count as usize].saturating_mul(size as usize));
-            }
-            Pointee::Struct(len) => add(address, len as usize),
             Pointee::Vectors(count) => add_vectors(address, arguments[count as usize], add),
             Pointee::Message => add_message(address, add),
             Pointee::Messages(count) => {
@@ -137,7 +126,7 @@ fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usi
                 add(address, count * size_of::<mmsghdr>());
                 (0..count).for_each(|at| add_message(address + at * size_of::<mmsghdr>(), add));
             }
-            Pointee::Text | Pointee::Texts | Pointee::Range => {}
+            _ => {}
         }
     }
 }

@@ -106,27 +106,6 @@ fn explain(error: &FaultError) {
     if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
         engine.stats().set(Counter::StopReason, reason as u64);
     }
-    let mut text = Line { bytes: [0; 1024], len: 0 };
     let pid = raw::current_process();
-    let _ = std::fmt::Write::write_fmt(
-        &mut text,
-        format_args!("softswap: stopping the program (pid {pid}): {error}\n"),
-    );
-    raw::write_stderr(&text.bytes[..text.len]);
-}
-
-/// A line of text put together without allocating.
-struct Line {
-    bytes: [u8; 1024],
-    len: usize,
-}
-
-impl std::fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = &mut self.bytes[self.len..];
-        let taken = text.len().min(room.len());
-        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.len += taken;
-        Ok(())
-    }
+    raw::write_stderr_fmt(format_args!("softswap: stopping the program (pid {pid}): {error}\n"));
 }

@@ -88,13 +88,18 @@ pub fn wake_shared(word: &AtomicU64) {
 /// do, because a thread of higher priority keeps it.
 pub fn relax(turns: &mut u32) {
     const AT_ONCE: u32 = 1000;
-    const MOMENT_NS: u64 = 20_000;
     if *turns < AT_ONCE {
         *turns += 1;
         std::hint::spin_loop();
     } else {
-        wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
+        sleep_a_moment();
     }
+}
+
+/// Sleeps for 20 us: for who looks at once and then again.
+pub fn sleep_a_moment() {
+    const MOMENT_NS: u64 = 20_000;
+    wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
 }
 
 /// A lock whose waiters sleep: one of higher priority leaves its processor to the owner. Taken

@@ -21,6 +21,7 @@
 
 use crate::page::PAGE_SIZE;
 use crate::program_filter;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -332,6 +333,28 @@ pub fn settle_stderr() {
     let [device, number] = identity(2);
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(number, Ordering::Relaxed);
+}
+
+/// As [`write_stderr`], of a text that is put together without allocating: a kilobyte of it.
+pub fn write_stderr_fmt(text: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 1024], len: 0 };
+    let _ = fmt::Write::write_fmt(&mut line, text);
+    write_stderr(&line.bytes[..line.len]);
+}
+
+struct Line {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let taken = text.len().min(room.len());
+        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
 }
 
 /// Writes a message to the standard error that there was at the start, or, if

@@ -45,6 +45,29 @@ pub enum Pointee {
     Range,
 }
 
+impl Pointee {
+    /// How many bytes that is, where the call's other arguments say so.
+    ///
+    /// ```
+    /// use softswap_sys::pointer_arguments::Pointee;
+    ///
+    /// assert_eq!(Pointee::Bytes(2).byte_count(&[3, 0x1000, 80, 0, 0, 0]), Some(80));
+    /// assert_eq!(Pointee::Text.byte_count(&[0x1000, 0, 0, 0, 0, 0]), None);
+    /// ```
+    #[must_use]
+    pub fn byte_count(self, arguments: &[usize; 6]) -> Option<usize> {
+        Some(match self {
+            Pointee::Bytes(len) => arguments[len as usize],
+            Pointee::BytesPlus(len, extra) => {
+                arguments[len as usize].saturating_add(extra as usize)
+            }
+            Pointee::Array(count, size) => arguments[count as usize].saturating_mul(size as usize),
+            Pointee::Struct(len) => len as usize,
+            _ => return None,
+        })
+    }
+}
+
 /// A pointer argument: its index and what it points to.
 ///
 /// ```
