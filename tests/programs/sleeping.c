@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -348,6 +349,44 @@ static void restarts(void)
     must(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
+static volatile int is_pressing;
+
+static void *presses(void *argument)
+{
+    (void)argument;
+    is_pressing = 1;
+    press(100);
+    return NULL;
+}
+
+/* A thread is cancelled in the midst of the waking; the others go on, and wake. */
+static void cancels(void)
+{
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, presses, NULL) == 0, "pthread_create");
+    while (!is_pressing)
+        ;
+    must(pthread_cancel(thread) == 0, "pthread_cancel");
+    must(pthread_join(thread, NULL) == 0, "pthread_join");
+    press(100);
+}
+
+/* The user may have no signal with details pending: those of ours have them yet. */
+static void no_queue(void)
+{
+    struct rlimit none = {0, 0};
+    int fds[2];
+    char *buffer = malloc(70000);
+    pthread_t thread;
+    must(setrlimit(RLIMIT_SIGPENDING, &none) == 0, "setrlimit");
+    must(pipe(fds) == 0, "pipe");
+    must(pthread_create(&thread, NULL, presses, NULL) == 0, "pthread_create");
+    while (!is_awake())
+        must(getppid() > 0, "getppid");
+    must(pthread_join(thread, NULL) == 0, "pthread_join");
+    must(write(fds[1], "hello", 5) == 5 && read(fds[0], buffer, 5) == 5, "a pipe");
+}
+
 static void *stays(void *argument)
 {
     press(100);
@@ -390,7 +429,8 @@ int main(int count, char **arguments)
     } cases[] = {{"fits", fits},   {"wakes", wakes}, {"reserves", reserves},
                  {"lazy", lazy},   {"forks", forks}, {"threads", threads},
                  {"small_stack", small_stack}, {"c11_thread", c11_thread}, {"vforks", vforks},
-                 {"restarts", restarts}, {"main_ends", main_ends}};
+                 {"restarts", restarts}, {"main_ends", main_ends},
+                 {"cancels", cancels}, {"no_queue", no_queue}};
     filters_at_first = of_status("Seccomp_filters:");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (count > 1 && !strcmp(arguments[1], cases[i].name)) {

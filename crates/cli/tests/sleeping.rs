@@ -58,7 +58,8 @@ fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
 
 #[test]
 fn it_wakes_in_whatever_state_its_threads_are() {
-    for case in ["small_stack", "c11_thread", "vforks", "restarts", "main_ends"] {
+    let cases = "small_stack c11_thread vforks restarts main_ends cancels no_queue";
+    for case in cases.split(' ') {
         assert_eq!(said("64M", case), format!("awake 1\nok {case}\n"));
     }
 }

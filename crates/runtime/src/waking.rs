@@ -19,7 +19,7 @@ use crate::guard::sigsys;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
-use crate::process::{calls_under_way, statistics};
+use crate::process::{calls_under_way, engine_threads, statistics};
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
@@ -111,6 +111,11 @@ fn give_up(why: &str) {
 /// Wakes this process, or waits until another thread has. Not where that cannot be now: as
 /// [`prepare`], or in the midst of what the waking would wait for. The next commit tries again.
 fn wake() {
+    // A thread that was cancelled in the midst would leave the others waiting.
+    engine_threads::uncancelled(try_to_wake);
+}
+
+fn try_to_wake() {
     let (Some(config), Some(window)) = (CONFIG.get(), instance::window()) else { return };
     if !asleep::is_owner() || sleep_gate::is_inside() || !is_time() {
         return;

@@ -66,11 +66,11 @@ const POKE: usize = 0x50f7_5a9e_0b05;
 
 /// Details of a signal that only makes a waiting thread look for what is held back.
 pub(super) fn poke(signal: i32) -> siginfo_t {
-    signals::queued_info(signal, POKE)
+    signals::own_info(signal, POKE)
 }
 
 pub(super) fn is_poke(info: &siginfo_t) -> bool {
-    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == POKE
+    signals::is_own(info, POKE)
 }
 
 /// A thread. Others look at it while it is in the list.

@@ -389,6 +389,25 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
+/// What says that a signal to a thread of this process is one of our own: no other code is like
+/// it. Being positive, as only a process's signals to itself may be, it keeps its details where
+/// the user has as many signals pending as are allowed; others lose them.
+const OWN_CODE: i32 = 0x5373;
+
+/// Details of a signal of our own, with a value that tells what it is for.
+#[must_use]
+pub fn own_info(signal: i32, value: usize) -> siginfo_t {
+    let mut info = queued_info(signal, value);
+    info.si_code = OWN_CODE;
+    info
+}
+
+/// Whether these are details of a signal of our own, with that value.
+#[must_use]
+pub fn is_own(info: &siginfo_t, value: usize) -> bool {
+    info.si_code == OWN_CODE && queued_value(info) == value
+}
+
 /// The value of a queued signal.
 #[must_use]
 pub fn queued_value(info: &siginfo_t) -> usize {

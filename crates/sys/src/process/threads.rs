@@ -13,7 +13,7 @@ const WAKES: usize = 0x736f_6674_7761_6b65;
 const ASKS: usize = 0x736f_6674_6173_6b73;
 
 fn queue(thread: i32, signal: i32, value: usize) {
-    let info = signals::queued_info(signal, value);
+    let info = signals::own_info(signal, value);
     let pid = raw::current_process() as usize;
     let args = [pid, thread as usize, signal as usize, &raw const info as usize, 0, 0];
     // SAFETY: the kernel reads one `siginfo_t` from `info`.
@@ -24,8 +24,7 @@ fn queue(thread: i32, signal: i32, value: usize) {
 /// `info` is what a handler was given.
 unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
     // SAFETY: details that a handler was given can be read, and do not change meanwhile.
-    let info = unsafe { &*info };
-    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
+    signals::is_own(unsafe { &*info }, value)
 }
 
 /// Has the handler of SIGSYS in this thread find [`is_request_to_wake`], on the signal stack.
@@ -81,9 +80,9 @@ pub unsafe fn is_question(info: *const siginfo_t) -> bool {
 /// ```
 /// use softswap_sys::{raw, threads};
 ///
-/// // It runs: it asks.
-/// let own = raw::current_thread();
-/// assert_eq!(threads::activity(own).unwrap(), threads::Activity::Unknown);
+/// // It asks, by reading a file.
+/// let activity = threads::activity(raw::current_thread()).unwrap();
+/// assert!(matches!(activity, threads::Activity::Call { number: libc::SYS_read, .. }));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
