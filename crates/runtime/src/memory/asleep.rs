@@ -52,6 +52,38 @@ pub(crate) fn set_up(limit_bytes: usize) {
     become_child();
 }
 
+/// How what may be committed follows what is.
+struct Share {
+    /// So that so much may be; what may be then.
+    grow: fn(usize) -> usize,
+    /// So much is; the same.
+    shrink: fn(usize) -> usize,
+}
+
+static SHARE: OnceLock<Share> = OnceLock::new();
+/// Beyond what is committed, before it is given back: a part of it, and at least so many bytes.
+const UNUSED_PART: usize = 4;
+const UNUSED_BYTES: usize = 32 << 20;
+
+/// What this process may commit is its part of a budget that its tree shares.
+pub(crate) fn share(grow: fn(usize) -> usize, shrink: fn(usize) -> usize) {
+    SHARE.get_or_init(|| Share { grow, shrink });
+}
+
+pub(crate) fn is_shared() -> bool {
+    SHARE.get().is_some()
+}
+
+/// What is committed.
+pub(crate) fn committed_bytes() -> usize {
+    PLACE.get().map_or(0, |place| place.committed.bytes())
+}
+
+/// What may be.
+pub(crate) fn set_limit(bytes: usize) {
+    LIMIT_BYTES.store(bytes, Relaxed);
+}
+
 /// Forked off: this process has this memory for itself from now on.
 pub(crate) fn become_child() {
     HAS_FIGURES.store(false, Relaxed);
@@ -105,6 +137,13 @@ impl Place {
     fn give_back(&self, range: &Range<usize>) {
         self.committed.remove(range);
         self.tell();
+        if let Some(share) = SHARE.get() {
+            let committed = self.committed.bytes();
+            let unused = LIMIT_BYTES.load(Relaxed).saturating_sub(committed);
+            if unused > UNUSED_BYTES.max(committed / UNUSED_PART) {
+                set_limit((share.shrink)(committed));
+            }
+        }
     }
 
     fn tell(&self) {
@@ -439,9 +478,16 @@ pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
 
 /// The same, for who is inside already.
 fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
-    let committed = PLACE.get().map_or(0, |place| place.committed.bytes());
-    if committed.saturating_add(bytes) <= LIMIT_BYTES.load(Relaxed) || sleep_gate::is_nested() {
+    let wanted = committed_bytes().saturating_add(bytes);
+    let may = || wanted <= LIMIT_BYTES.load(Relaxed);
+    if may() || sleep_gate::is_nested() {
         return Some(inside);
+    }
+    if let Some(share) = SHARE.get() {
+        set_limit((share.grow)(wanted));
+        if may() {
+            return Some(inside);
+        }
     }
     drop(inside);
     instance::awake();

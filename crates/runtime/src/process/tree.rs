@@ -34,7 +34,7 @@ const FIXED_PART: u64 = 8;
 /// What a process begins with where little is free, about what its engine takes.
 const SMALL_STEPS: usize = 2;
 /// What a forked child may add in any case: it gets as far as exec.
-const CHILD_BYTES: usize = 4 << 20;
+pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
 const MOST_LEFT_STEPS: usize = 8;
 /// So long waits who asks.
@@ -71,7 +71,7 @@ static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 /// What the ledger's count of freed steps was when none was free, and one.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
 
-fn seat() -> Option<Seat> {
+pub(super) fn seat() -> Option<Seat> {
     let word = SEAT.load(Acquire);
     if word == 0 {
         return None;
@@ -84,7 +84,7 @@ pub(crate) fn is_shared() -> bool {
     SEAT.load(Relaxed) != 0
 }
 
-fn step_bytes() -> usize {
+pub(super) fn step_bytes() -> usize {
     STEP_BYTES.load(Relaxed)
 }
 
@@ -93,12 +93,12 @@ fn limit_of(steps: usize) -> usize {
     (steps * step_bytes()).max(LEAST_BYTES.load(Relaxed))
 }
 
-fn steps_for(bytes: usize) -> usize {
+pub(super) fn steps_for(bytes: usize) -> usize {
     bytes.div_ceil(step_bytes())
 }
 
 /// What is granted changes by nobody else meanwhile.
-struct Alone;
+pub(super) struct Alone;
 
 impl Alone {
     /// At once, or not.
@@ -107,7 +107,7 @@ impl Alone {
         (!IS_CHANGING.swap(true, AcqRel)).then(|| Alone)
     }
 
-    fn be() -> Alone {
+    pub(super) fn be() -> Alone {
         let mut turns = 0;
         loop {
             match Alone::try_be() {
@@ -125,7 +125,7 @@ impl Drop for Alone {
 }
 
 /// The words of the ledger, where there is one that can be used.
-fn open(number: i32) -> Option<Ledger> {
+pub(super) fn open(number: i32) -> Option<Ledger> {
     // SAFETY: borrowed for this call only; a wrong number is refused by it.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let ledger = Ledger::open(shared::open(fd, SHAPE.words()).ok()?, SHAPE)?;
@@ -153,19 +153,20 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
         say_fixed(share as usize, "cannot be used");
         return Some(share);
     };
-    let least = MIN_MEMORY_BYTES as usize;
+    let least = (MIN_MEMORY_BYTES as usize).max(LEAST_BYTES.load(Relaxed));
     LEAST_BYTES.store(least, Relaxed);
     // After exec it has what it had before.
     let had = seat.held() + seat.beyond();
     let ledger = seat.ledger();
-    let first = steps_for((ledger.limit() * step_bytes() / FIRST_PART).clamp(least, FIRST_BYTES));
+    let part = (ledger.limit() * step_bytes() / FIRST_PART).min(FIRST_BYTES);
+    let first = steps_for(part.max(least));
     let wanted = if ledger.free_steps() > ledger.limit() / 2 { first } else { SMALL_STEPS };
     let granted = had + seat.take(wanted.saturating_sub(had));
     take_place(&seat, granted);
     Some(limit_of(granted) as u64)
 }
 
-fn take_place(seat: &Seat, granted: usize) {
+pub(super) fn take_place(seat: &Seat, granted: usize) {
     GRANTED.store(granted, Relaxed);
     NONE_SINCE.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -177,6 +178,42 @@ fn take_place(seat: &Seat, granted: usize) {
     if !exemption::is_in_force() {
         seat.publish_name(threads::own_name());
     }
+}
+
+/// A seat for a process that sleeps.
+pub(super) fn take_seat() -> Option<Seat> {
+    let me = Identity::own()?;
+    NAMESPACE.store(me.namespace, Relaxed);
+    let seat = LEDGER.get()?.take_seat(me)?;
+    take_place(&seat, seat.held());
+    Some(seat)
+}
+
+/// In a forked child: the seat is its parent's.
+pub(super) fn forget_seat() {
+    SEAT.store(0, Release);
+    GRANTED.store(0, Relaxed);
+    IS_CHANGING.store(false, Relaxed);
+}
+
+/// Steps that this process holds.
+pub(super) fn granted() -> usize {
+    GRANTED.load(Relaxed)
+}
+
+/// From now on it holds so many.
+pub(super) fn grant(steps: usize) {
+    GRANTED.store(steps, Relaxed);
+}
+
+/// Says what a process uses that cannot give.
+pub(super) fn say_used(seat: &Seat, bytes: usize) {
+    seat.publish(PRICELESS, bytes as u64);
+}
+
+/// The engine of this process begins with so much, whoever has the steps for it.
+pub(super) fn begin_with(bytes: usize) {
+    LEAST_BYTES.store(bytes, Relaxed);
 }
 
 /// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
