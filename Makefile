@@ -47,7 +47,9 @@ bench: build ## measure what softswap costs here: BENCH=faults, or what `softswa
 	"$(RELEASE)/softswap" bench $(or $(BENCH),faults)
 
 doc: ## build the documentation of the code, also of what is private
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --exclude softswap --document-private-items
+	# By itself: the runtime's library has the same name.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p softswap --all-features --target-dir "$(TARGET_DIR)/library"
 
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh

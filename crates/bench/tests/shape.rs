@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 15] = [
+const SMALLEST: [(&str, &[&str], bool); 16] = [
     (
         "ablation",
         &[
@@ -78,6 +78,7 @@ const SMALLEST: [(&str, &[&str], bool); 15] = [
         true,
     ),
     ("swap-in", &["--memory", "16M", "--touches", "100", "--threads", "1", "--rounds", "1"], true),
+    ("tree", &["--rounds", "1", "--seconds", "1", "--budget", "32"], true),
 ];
 
 fn found(name: &str, options: &[&str], swaps: bool) -> Value {

@@ -88,3 +88,8 @@ pub use stats::Stats;
 /// std::thread::Builder::new().stack_size(4 * softswap::STACK_NEEDED_BYTES);
 /// ```
 pub const STACK_NEEDED_BYTES: usize = softswap_sys::touches::STACK_NEEDED_BYTES;
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

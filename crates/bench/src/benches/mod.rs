@@ -13,6 +13,7 @@ mod slots;
 mod swap;
 mod swap_in;
 mod fits;
+mod tree;
 
 use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
@@ -35,6 +36,9 @@ enum Bench {
     Faults(faults::FaultsArgs),
     Fits(fits::FitsArgs),
     Io(io::IoArgs),
+    Library(swap::library::LibraryArgs),
+    #[command(hide = true)]
+    LibraryTask(swap::library::task::LibraryTaskArgs),
     #[command(hide = true)]
     Restorer(restorer::RestorerArgs),
     Policy(policy::PolicyArgs),
@@ -50,6 +54,7 @@ enum Bench {
     SwapInTask(swap_in::task::TaskArgs),
     #[command(hide = true)]
     SwapTask(swap::task::TaskArgs),
+    Tree(tree::TreeArgs),
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
@@ -60,6 +65,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Faults(args) => faults::run(args),
         Bench::Fits(args) => fits::run(args),
         Bench::Io(args) => io::run(args),
+        Bench::Library(args) => swap::library::run(args),
+        Bench::LibraryTask(args) => swap::library::task::run(args),
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Record(args) => policy::record::run(args),
@@ -71,5 +78,6 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::SwapIn(args) => swap_in::run(args),
         Bench::SwapInTask(args) => swap_in::task::run(args),
         Bench::SwapTask(args) => swap::task::run(args),
+        Bench::Tree(args) => tree::run(args),
     }
 }

@@ -33,6 +33,8 @@ const FIRST_BYTES: usize = 64 << 20;
 const FIXED_PART: u64 = 8;
 /// What a process begins with where little is free, about what its engine takes.
 const SMALL_STEPS: usize = 2;
+/// What an area more takes of an engine's own memory, about.
+const AREA_BYTES: usize = 512 << 10;
 /// What a forked child may add in any case: it gets as far as exec.
 pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
@@ -153,7 +155,7 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
         say_fixed(share as usize, "cannot be used");
         return Some(share);
     };
-    let least = (MIN_MEMORY_BYTES as usize).max(LEAST_BYTES.load(Relaxed));
+    let least = least_for(config).max(LEAST_BYTES.load(Relaxed));
     LEAST_BYTES.store(least, Relaxed);
     // After exec it has what it had before.
     let had = seat.held() + seat.beyond();
@@ -164,6 +166,12 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     let granted = had + seat.take(wanted.saturating_sub(had));
     take_place(&seat, granted);
     Some(limit_of(granted) as u64)
+}
+
+/// What an engine can do with: more with more areas, whose tables and rings it has.
+fn least_for(config: &Config) -> usize {
+    let areas_bytes = config.areas.len().saturating_sub(1) * AREA_BYTES;
+    (MIN_MEMORY_BYTES as usize + areas_bytes).min(config.memory_bytes as usize)
 }
 
 pub(super) fn take_place(seat: &Seat, granted: usize) {

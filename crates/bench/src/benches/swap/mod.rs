@@ -26,6 +26,7 @@ mod outcome;
 mod plots;
 mod html;
 mod plot_files;
+pub(super) mod library;
 
 pub(crate) use args::SwapArgs;
 
@@ -37,9 +38,10 @@ use outcome::{Found, SwapOutcome};
 use plan::{Case, Side};
 use plot_files::PlotDir;
 use setups::sweep;
+use softswap_cli::library as runtime_library;
 use softswap_cli::refusal::Refusal;
+use softswap_cli::swapdir;
 use softswap_cli::swapdir::SwapDir;
-use softswap_cli::{library, swapdir};
 use softswap_engine::door::settings::Config;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +50,7 @@ pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
     check(args)?;
     let softswap = args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
-    let library = library::find()?;
+    let library = runtime_library::find()?;
     let output = Output::open(args.json.as_deref())?;
     if args.sweep {
         return output.finish(sweep::measure(args, &dir, library));
