@@ -19,7 +19,7 @@ use crate::guard::sigsys;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
-use crate::process::{calls_under_way, engine_threads, statistics};
+use crate::process::{calls_under_way, engine_threads, statistics, tree_asleep};
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
@@ -44,7 +44,7 @@ fn left_for_engine(memory_bytes: usize) -> usize {
 /// Lets this process sleep, if it can: whether it does.
 pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
+    let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
     let Some(place) = config.place else { return false };
     // Files and devices are for one process, from its start. Where no engine could come up,
     // the start says so.
@@ -53,8 +53,6 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     if config.awake
         || !config.record.is_empty()
         || limit_bytes == 0
-        // Its part of a budget that is shared is the engine's to move.
-        || config.ledger_fd.is_some()
         || exemption::is_in_force()
         || !is_single_threaded()
         // What calls the kernel by itself is seen by the filter alone.
@@ -68,6 +66,11 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     // that sleeps: then the next place is as good, and gets a filter of its own on waking.
     let Some(base) = place.windows().find(|base| !sigsys::is_trapped(*base)) else { return false };
     let Some(len) = longest_at(base) else { return false };
+    if config.ledger_fd.is_some() {
+        let left_bytes = left_for_engine(memory_bytes);
+        let Some(first_bytes) = tree_asleep::begin(config, left_bytes) else { return false };
+        limit_bytes = first_bytes;
+    }
     asleep::set_up(limit_bytes);
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
@@ -132,7 +135,7 @@ fn try_to_wake() {
         }
     }
     let local = 0_u8;
-    if !signal_stack::contains(&raw const local as usize) {
+    if !signal_stack::contains(&raw const local as usize) && !engine_threads::is_own_thread() {
         // This stack may be small, or just about to be registered: from the handler of a signal.
         threads::request_to_wake();
         return;

@@ -111,6 +111,12 @@ impl Ledger {
         Some(Seat { ledger: *self, at, generation, pid })
     }
 
+    /// Whether a process of this number has a seat, or had one and has ended.
+    #[must_use]
+    pub fn has_tenant(&self, pid: u32) -> bool {
+        (0..self.shape.seats).any(|at| self.owner(at).pid == pid)
+    }
+
     /// The seat that this process has. One that another process of its number has left, or not
     /// even taken to the end, becomes free: that one has ended.
     fn seat_of(&self, me: Identity) -> Option<(usize, u32)> {

@@ -52,6 +52,48 @@ pub(crate) fn set_up(limit_bytes: usize) {
     become_child();
 }
 
+/// How what may be committed follows what is, by [`set_limit`].
+pub(crate) struct Share {
+    /// Called before so much is committed.
+    pub(crate) grow: fn(usize),
+    /// Called where so much less is.
+    pub(crate) shrink: fn(usize),
+    /// Whether it holds so much that a thread is to wait for others that want it.
+    pub(crate) needs_thread: fn() -> bool,
+    /// Called where that is so, outside of the gate.
+    pub(crate) start_thread: fn(),
+    /// Whether who has committed so much is to wake now, as others need it.
+    pub(crate) is_short: fn(usize) -> bool,
+}
+
+static SHARE: OnceLock<Share> = OnceLock::new();
+/// Beyond what is committed, before it is given back: a part of it, and at least so many bytes.
+const UNUSED_PART: usize = 4;
+const UNUSED_BYTES: usize = 32 << 20;
+
+/// What this process may commit is its part of a budget that its tree shares.
+pub(crate) fn set_share(share: Share) {
+    SHARE.get_or_init(|| share);
+}
+
+pub(crate) fn is_shared() -> bool {
+    SHARE.get().is_some()
+}
+
+/// What is committed.
+pub(crate) fn committed_bytes() -> usize {
+    PLACE.get().map_or(0, |place| place.committed.bytes())
+}
+
+/// What may be.
+pub(crate) fn limit_bytes() -> usize {
+    LIMIT_BYTES.load(Relaxed)
+}
+
+pub(crate) fn set_limit(bytes: usize) {
+    LIMIT_BYTES.store(bytes, Relaxed);
+}
+
 /// Forked off: this process has this memory for itself from now on.
 pub(crate) fn become_child() {
     HAS_FIGURES.store(false, Relaxed);
@@ -105,6 +147,13 @@ impl Place {
     fn give_back(&self, range: &Range<usize>) {
         self.committed.remove(range);
         self.tell();
+        if let Some(share) = SHARE.get() {
+            let committed = self.committed.bytes();
+            let unused = LIMIT_BYTES.load(Relaxed).saturating_sub(committed);
+            if unused > UNUSED_BYTES.max(committed / UNUSED_PART) {
+                (share.shrink)(committed);
+            }
+        }
     }
 
     fn tell(&self) {
@@ -439,11 +488,28 @@ pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
 
 /// The same, for who is inside already.
 fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
-    let committed = PLACE.get().map_or(0, |place| place.committed.bytes());
-    if committed.saturating_add(bytes) <= LIMIT_BYTES.load(Relaxed) || sleep_gate::is_nested() {
+    let committed = committed_bytes();
+    let wanted = committed.saturating_add(bytes);
+    let may = || wanted <= LIMIT_BYTES.load(Relaxed);
+    let share = SHARE.get();
+    let is_wanted_by_others = || share.is_some_and(|share| (share.is_short)(committed));
+    if bytes == 0 || sleep_gate::is_nested() || may() && !is_wanted_by_others() {
+        return Some(inside);
+    }
+    if let Some(share) = share
+        && !may()
+    {
+        (share.grow)(wanted);
+    }
+    let has_room = may();
+    let needs_thread = share.is_some_and(|share| (share.needs_thread)());
+    if has_room && !needs_thread {
         return Some(inside);
     }
     drop(inside);
-    instance::awake();
+    match share {
+        Some(share) if has_room => (share.start_thread)(),
+        _ => drop(instance::awake()),
+    }
     sleep_gate::enter()
 }

@@ -29,15 +29,19 @@ const NATURAL: usize = 16;
 /// What a process that may sleep has reserved is not committed: each thread has a segment of
 /// 32 MiB, of which most use little.
 pub(crate) fn set_up(may_sleep: bool) {
+    const EAGER_COMMIT: mi::mi_option_t = 3;
     const ARENA_EAGER_COMMIT: mi::mi_option_t = 4;
     const ARENA_RESERVE: mi::mi_option_t = 23;
     const ARENA_PURGE_MULT: mi::mi_option_t = 24;
     const AT_ONCE: std::ffi::c_long = 0;
     const ARENA_KIB: std::ffi::c_long = 64 << 10;
     let is_eager = std::ffi::c_long::from(!may_sleep);
-    for (option, value) in
-        [(ARENA_RESERVE, ARENA_KIB), (ARENA_PURGE_MULT, AT_ONCE), (ARENA_EAGER_COMMIT, is_eager)]
-    {
+    for (option, value) in [
+        (ARENA_RESERVE, ARENA_KIB),
+        (ARENA_PURGE_MULT, AT_ONCE),
+        (EAGER_COMMIT, is_eager),
+        (ARENA_EAGER_COMMIT, is_eager),
+    ] {
         // SAFETY: an option of this version of mimalloc and a value in its range;
         // set before the first allocation.
         unsafe { mi::mi_option_set(option, value) };

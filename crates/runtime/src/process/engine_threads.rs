@@ -11,9 +11,12 @@
 //!
 //! Only the process that started them ends them: a child that shares memory
 //! (`vfork`) or has a copy of it (`fork`) has none.
+//!
+//! A process that sleeps has none, but where its tree shares a budget and it holds much of that:
+//! then one waits until others ask for it ([`attend_asleep`]).
 
 use super::program_threads::Start;
-use super::{control_thread, forked_children, program_threads, thread_end, tree};
+use super::{control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
@@ -97,6 +100,7 @@ extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
 
 extern "C" fn attend(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-tree");
+    tree_asleep::await_question(go_on);
     tree::attend(go_on);
     std::ptr::null_mut()
 }
@@ -116,29 +120,30 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Starts all of them, or none where the kernel refuses one: a process may have a new
-/// process name space before it, where its children go but no thread of its own. Whether
-/// they are there. Nothing is put into words here: for that the C library allocates, and
+/// Starts all of them that are not there, or none where the kernel refuses one: a process may
+/// have a new process name space before it, where its children go but no thread of its own.
+/// Whether they are there. Nothing is put into words here: for that the C library allocates, and
 /// it may be under [`undisturbed`], where no page can be brought in.
 fn start_all(state: &mut State) -> bool {
     GO_ON.store(true, Ordering::Relaxed);
+    let has_engine = instance::engine().is_some();
     for at in 0..COUNT {
-        NUMBERS[at].store(0, Ordering::Relaxed);
-        if at == TREE && !tree::is_shared() {
-            continue;
-        }
-        RUNNING[at].store(1, Ordering::Relaxed);
-        match program_threads::start_own(run, std::ptr::without_provenance_mut(at)) {
-            Ok(started) => state.threads[at] = Some(started),
-            // `stat` and `ctl` are no condition.
-            Err(_) if at >= TREE => {}
-            Err(_) => {
-                end_all(state);
-                return false;
-            }
+        let is_wanted = if at == TREE { tree::is_shared() } else { has_engine };
+        // `stat` and `ctl` are no condition.
+        if is_wanted && state.threads[at].is_none() && !start_one(state, at) && at < TREE {
+            end_all(state);
+            return false;
         }
     }
     true
+}
+
+fn start_one(state: &mut State, at: usize) -> bool {
+    NUMBERS[at].store(0, Ordering::Relaxed);
+    RUNNING[at].store(1, Ordering::Relaxed);
+    let started = program_threads::start_own(run, std::ptr::without_provenance_mut(at));
+    state.threads[at] = started.ok();
+    state.threads[at].is_some()
 }
 
 /// Asks all of them to end, and waits until the kernel knows none of them.
@@ -165,15 +170,64 @@ fn end_all(state: &mut State) {
 
 /// Starts them, or goes on without for good.
 pub(crate) fn start() {
-    OWNER.store(softswap_sys::raw::current_process(), Ordering::Relaxed);
-    let mut state = state();
-    state.for_good = !start_all(&mut state);
+    if is_own_thread() {
+        return start_beside();
+    }
+    start_with(&mut state());
+}
+
+fn start_with(state: &mut State) {
+    let own = softswap_sys::raw::current_process();
+    if OWNER.swap(own, Ordering::Relaxed) != own {
+        // Those of who forked this process are not here.
+        *state = State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false };
+    }
+    state.for_good = !start_all(state);
+    // One that has waited while this process slept has more to do.
+    tree::wake_thread();
+}
+
+/// The same, in one of them. Who ends them has the lock, and waits for this one; it starts all
+/// of them again.
+fn start_beside() {
+    while go_on() {
+        match STATE.try_lock() {
+            Ok(mut state) => return start_with(&mut state),
+            Err(_) => futex::sleep_a_moment(),
+        }
+    }
+}
+
+/// Starts the one that waits in a process that sleeps until its part of the budget is asked for.
+/// Not in a forked child, which has none of them. Whether it is there.
+pub(crate) fn attend_asleep() -> bool {
+    let own = softswap_sys::raw::current_process();
+    undisturbed(|| {
+        let mut state = state();
+        let owner = OWNER.load(Ordering::Relaxed);
+        if (owner != 0 && owner != own) || state.calls > 0 || state.for_good {
+            return false;
+        }
+        OWNER.store(own, Ordering::Relaxed);
+        GO_ON.store(true, Ordering::Relaxed);
+        state.threads[TREE].is_some() || start_one(&mut state, TREE)
+    })
+}
+
+/// Whether a thread is one of them.
+pub(super) fn is_own(thread: i32) -> bool {
+    NUMBERS.iter().any(|number| number.load(Ordering::Acquire) == thread)
+}
+
+/// Whether this thread is one of them.
+pub(crate) fn is_own_thread() -> bool {
+    OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
+        && is_own(softswap_sys::raw::current_thread())
 }
 
 /// Whether this process is the one that has them.
 fn has_them() -> bool {
-    instance::engine().is_some()
-        && OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
+    OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
 }
 
 unsafe extern "C" {

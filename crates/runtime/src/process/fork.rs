@@ -13,7 +13,7 @@
 //! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
 
 use super::forked_children::{ChildMark, ForkedChildren};
-use super::{aio, forked_children, statistics, thread_end, tree};
+use super::{aio, forked_children, statistics, thread_end, tree, tree_asleep};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
@@ -221,28 +221,40 @@ pub(super) extern "C" fn child() {
     match take() {
         Some(Held::Awake(forking)) => child_awake(forking),
         Some(Held::Asleep(forking)) => child_asleep(forking),
-        None if instance::is_asleep() => sleep_on(),
+        None if instance::is_asleep() && !sleep_on() => {
+            instance::awake();
+        }
         None => {}
     }
 }
 
-/// In a child of a process that sleeps: it sleeps, too, in memory of its own.
-fn sleep_on() {
+/// In a child of a process that sleeps: it sleeps, too, in memory of its own; false where it
+/// must wake.
+fn sleep_on() -> bool {
     statistics::leave();
     asleep::become_child();
+    tree_asleep::become_child()
 }
 
 fn child_asleep(forking: ForkingAsleep) {
-    statistics::leave();
-    if forking.inside.is_some() {
-        asleep::become_child();
-        sleep_gate::become_child();
-    }
+    let may_sleep = match forking.inside {
+        Some(_) => {
+            sleep_gate::become_child();
+            sleep_on()
+        }
+        None => {
+            statistics::leave();
+            true
+        }
+    };
     virtual_mask::become_child();
     aio::queue::become_child();
     pins::forget_others();
     drop((forking.heap_break, forking.inside));
     end(forking.mask);
+    if !may_sleep {
+        instance::awake();
+    }
 }
 
 fn child_awake(mut forking: Forking) {

@@ -5,6 +5,7 @@
 //! | `statistics`      | the page of statistics, and to which process it belongs     |
 //! | `descriptors`     | the engine's descriptors, to the program: there are none    |
 //! | `tree`            | the part of a budget that the tree of processes shares      |
+//! | `tree_asleep`     | the same, of a process that sleeps                          |
 //! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `forked_children` | children that read this process's slots                     |
 //! | `thread_end`      | what the kernel reads and writes when a thread ends         |
@@ -20,6 +21,7 @@
 pub(crate) mod statistics;
 pub(crate) mod descriptors;
 pub(crate) mod tree;
+pub(crate) mod tree_asleep;
 pub(crate) mod control_thread;
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;

@@ -12,7 +12,7 @@
 //! The least that an engine can do with it may use in any case, so that none waits to start. What
 //! it does use of that without steps it asks for.
 
-use super::descriptors;
+use super::{descriptors, engine_threads};
 use crate::base::instance;
 use softswap_engine::base::stats::{Counter, TIERS, Tier};
 use softswap_engine::door::engine::Engine;
@@ -36,7 +36,7 @@ const SMALL_STEPS: usize = 2;
 /// What an area more takes of an engine's own memory, about.
 const AREA_BYTES: usize = 512 << 10;
 /// What a forked child may add in any case: it gets as far as exec.
-const CHILD_BYTES: usize = 4 << 20;
+pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
 const MOST_LEFT_STEPS: usize = 8;
 /// So long waits who asks.
@@ -73,7 +73,7 @@ static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 /// What the ledger's count of freed steps was when none was free, and one.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
 
-fn seat() -> Option<Seat> {
+pub(super) fn seat() -> Option<Seat> {
     let word = SEAT.load(Acquire);
     if word == 0 {
         return None;
@@ -86,7 +86,7 @@ pub(crate) fn is_shared() -> bool {
     SEAT.load(Relaxed) != 0
 }
 
-fn step_bytes() -> usize {
+pub(super) fn step_bytes() -> usize {
     STEP_BYTES.load(Relaxed)
 }
 
@@ -95,12 +95,12 @@ fn limit_of(steps: usize) -> usize {
     (steps * step_bytes()).max(LEAST_BYTES.load(Relaxed))
 }
 
-fn steps_for(bytes: usize) -> usize {
+pub(super) fn steps_for(bytes: usize) -> usize {
     bytes.div_ceil(step_bytes())
 }
 
 /// What is granted changes by nobody else meanwhile.
-struct Alone;
+pub(super) struct Alone;
 
 impl Alone {
     /// At once, or not.
@@ -109,7 +109,7 @@ impl Alone {
         (!IS_CHANGING.swap(true, AcqRel)).then(|| Alone)
     }
 
-    fn be() -> Alone {
+    pub(super) fn be() -> Alone {
         let mut turns = 0;
         loop {
             match Alone::try_be() {
@@ -127,7 +127,7 @@ impl Drop for Alone {
 }
 
 /// The words of the ledger, where there is one that can be used.
-fn open(number: i32) -> Option<Ledger> {
+pub(super) fn open(number: i32) -> Option<Ledger> {
     // SAFETY: borrowed for this call only; a wrong number is refused by it.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let ledger = Ledger::open(shared::open(fd, SHAPE.words()).ok()?, SHAPE)?;
@@ -155,14 +155,13 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
         say_fixed(share as usize, "cannot be used");
         return Some(share);
     };
-    let least = least_for(config);
+    let least = least_for(config).max(LEAST_BYTES.load(Relaxed));
     LEAST_BYTES.store(least, Relaxed);
     // After exec it has what it had before.
     let had = seat.held() + seat.beyond();
     let ledger = seat.ledger();
-    let first = steps_for(
-        (ledger.limit() * step_bytes() / FIRST_PART).clamp(least, FIRST_BYTES.max(least)),
-    );
+    let part = (ledger.limit() * step_bytes() / FIRST_PART).min(FIRST_BYTES);
+    let first = steps_for(part.max(least));
     let wanted = if ledger.free_steps() > ledger.limit() / 2 { first } else { SMALL_STEPS };
     let granted = had + seat.take(wanted.saturating_sub(had));
     take_place(&seat, granted);
@@ -175,7 +174,7 @@ fn least_for(config: &Config) -> usize {
     (MIN_MEMORY_BYTES as usize + areas_bytes).min(config.memory_bytes as usize)
 }
 
-fn take_place(seat: &Seat, granted: usize) {
+pub(super) fn take_place(seat: &Seat, granted: usize) {
     GRANTED.store(granted, Relaxed);
     NONE_SINCE.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -183,10 +182,64 @@ fn take_place(seat: &Seat, granted: usize) {
     SEAT.store(seat.to_word(), Release);
     // Until a thread can answer.
     seat.publish(PRICELESS, 0);
-    // Asked for only where no filter of the program's may forbid it.
-    if !exemption::is_in_force() {
+    // Asked for only where no filter of the program's may forbid it. One of the engine's threads
+    // has a name of its own; the process's has been said by then.
+    if !exemption::is_in_force() && !engine_threads::is_own_thread() {
         seat.publish_name(threads::own_name());
     }
+}
+
+/// A seat for a process that sleeps.
+pub(super) fn take_seat() -> Option<Seat> {
+    let me = Identity::own()?;
+    NAMESPACE.store(me.namespace, Relaxed);
+    let seat = LEDGER.get()?.take_seat(me)?;
+    take_place(&seat, seat.held());
+    Some(seat)
+}
+
+/// In a forked child: the seat is its parent's.
+pub(super) fn forget_seat() {
+    SEAT.store(0, Release);
+    GRANTED.store(0, Relaxed);
+    HAS_THREAD.store(false, Relaxed);
+    IS_CHANGING.store(false, Relaxed);
+}
+
+/// Steps that this process holds.
+pub(super) fn granted() -> usize {
+    GRANTED.load(Relaxed)
+}
+
+/// From now on it holds so many.
+pub(super) fn grant(steps: usize) {
+    GRANTED.store(steps, Relaxed);
+}
+
+/// Says what a process uses that sleeps: as far as is known its memory is worth nothing to it,
+/// where it can be asked.
+pub(super) fn say_used(seat: &Seat, bytes: usize) {
+    seat.publish(if has_thread() { 0 } else { PRICELESS }, bytes as u64);
+}
+
+pub(super) fn has_thread() -> bool {
+    HAS_THREAD.load(Relaxed)
+}
+
+/// Wakes the thread, if it waits.
+pub(super) fn wake_thread() {
+    if let Some(seat) = seat() {
+        seat.wake_own();
+    }
+}
+
+pub(super) fn set_has_thread(has: bool) {
+    HAS_THREAD.store(has, Relaxed);
+}
+
+/// The engine of this process begins with so much, whoever has the steps for it.
+pub(super) fn begin_with(bytes: usize) {
+    LEAST_BYTES.store(bytes, Relaxed);
 }
 
 /// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
