@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long a program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The setting that a tree has.
+pub const MEMORY: &str = "memory";
 /// A socket has its name a moment before it is answered.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -53,6 +55,10 @@ impl Process {
 
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
+    }
+
+    fn is_softswap(&self) -> bool {
+        self.name == "softswap"
     }
 
     fn is_stopped(&self) -> bool {
@@ -140,8 +146,9 @@ fn failed(why: impl Into<String>) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Asks a process; where `pid` is that of `softswap run`, the program it
-/// started. Who has answered, and what.
+/// Asks a process. Where `pid` is that of `softswap run`, that answers for the tree: for what it
+/// is in all and for its memory. Of other settings the program that it started answers, and of
+/// all where each process has a budget of its own. Who has answered, and what.
 pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
@@ -161,15 +168,35 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
             named.name, named.uid
         )));
     }
-    let (process, peer) =
-        match reach(&named)?.map_or_else(|| reach_supervisor(&named), |peer| Ok(Some(peer)))? {
-            Some(peer) => (named, peer),
-            None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
-        };
+    let itself = match named.is_softswap() {
+        false => reach(&named)?,
+        true if is_of_one(request) => None,
+        true => reach(&named)?.map_or_else(|| reach_supervisor(&named), |peer| Ok(Some(peer)))?,
+    };
+    let (process, peer) = match itself {
+        Some(peer) => (named, peer),
+        None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
+    };
+    put(process, &peer, &line)
+}
+
+/// Whether a request is about what each process has for itself.
+fn is_of_one(request: &Request<'_>) -> bool {
+    matches!(request, Request::Get(Some(key)) | Request::Set(key, _) if *key != MEMORY)
+}
+
+/// Asks the program that a `softswap run` has started, if that can be asked. Who has answered,
+/// and what.
+pub fn ask_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
+    let (process, peer) = reach_program_of(supervisor).ok()??;
+    put(process, &peer, &request.line()?).ok()
+}
+
+fn put(process: Process, peer: &Peer, line: &str) -> Result<(Process, String), Refusal> {
     if process.is_stopped() {
         return Err(no_answer(&process));
     }
-    match converse(&process, &peer, &line)? {
+    match converse(&process, peer, line)? {
         Answer::Ok(body) => Ok((process, body)),
         Answer::Error(why) => {
             Err(Refusal::usage(format!("process {}: {}", process.pid, visible(&why))))
@@ -191,11 +218,7 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
 /// A `softswap run` whose processes share a budget has a socket where its program has: its own
 /// variables only root may see.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
-    let is_child = |process: &Process| process.parent == supervisor.pid;
-    if supervisor.name != "softswap" {
-        return Ok(None);
-    }
-    match all_processes().find(is_child) {
+    match children_of(supervisor).next() {
         Some(program) => reach_in(supervisor, program.directories()),
         None => Ok(None),
     }
@@ -230,15 +253,19 @@ fn is_refused(connected: &std::io::Result<Peer>) -> bool {
 
 /// The program of a `softswap run`, which has no socket itself.
 fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Refusal> {
-    if supervisor.name != "softswap" {
-        return Ok(None);
-    }
-    for process in all_processes().filter(|process| process.parent == supervisor.pid) {
+    for process in children_of(supervisor) {
         if let Some(peer) = reach(&process)? {
             return Ok(Some((process, peer)));
         }
     }
     Ok(None)
+}
+
+/// What a `softswap run` has started.
+fn children_of(supervisor: &Process) -> impl Iterator<Item = Process> {
+    let parent = Some(supervisor.pid).filter(|_| supervisor.is_softswap());
+    let all = parent.into_iter().flat_map(|_| all_processes());
+    all.filter(move |process| Some(process.parent) == parent)
 }
 
 fn all_processes() -> impl Iterator<Item = Process> {
@@ -272,7 +299,10 @@ fn no_answer(process: &Process) -> Refusal {
 /// Why a process has no socket.
 fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
-    if name == "softswap" {
+    if let Some(program) = children_of(process).find(Process::sleeps) {
+        return explain(&program);
+    }
+    if process.is_softswap() {
         return failed(format!(
             "process {pid} is softswap itself, and its program has no control socket: not yet, no \
              longer, or none could be made; `softswap stat` of the program's own number says why"

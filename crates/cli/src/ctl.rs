@@ -1,6 +1,6 @@
 //! `softswap ctl`: the settings of a running program.
 
-use crate::control_client::{self, visible};
+use crate::control_client::{self, Process, visible};
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
 use softswap_engine::door::control_protocol::{Request, pairs};
@@ -11,9 +11,10 @@ use std::process::ExitCode;
 
 /// Read and change settings of a program that runs under softswap.
 ///
-/// PID is the program's, or that of `softswap run`. A change holds from the
-/// next page on, until the program ends; programs that it starts do not
-/// inherit it.
+/// PID is a process's, or that of `softswap run`: then `memory` is the budget
+/// of the tree, and the other settings are those of the program that it has
+/// started. A change holds from the next page on, until the program ends;
+/// programs that it starts do not inherit it.
 #[derive(Args)]
 #[command(after_long_help = after_help())]
 pub(crate) struct CtlArgs {
@@ -52,12 +53,23 @@ fn after_help() -> String {
             there is not; then nothing is changed."
 }
 
+/// Where a tree has answered: the program's settings but for its memory, as far as it has some.
+fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
+    let answer = control_client::ask_program_of(supervisor, request);
+    let body = answer.map_or_else(String::new, |(_, body)| body);
+    let others = pairs(&body).filter(|(key, _)| *key != control_client::MEMORY);
+    others.map(|(key, value)| format!("{key} {value}\n")).collect()
+}
+
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),
     };
-    let (_, body) = control_client::ask(args.pid, &request)?;
+    let (process, mut body) = control_client::ask(args.pid, &request)?;
+    if matches!(request, Request::Get(None)) {
+        body.push_str(&of_program(&process, &request));
+    }
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {

@@ -1,6 +1,6 @@
 //! `softswap stat`: how a running program fares.
 
-use crate::control_client::{self, visible};
+use crate::control_client::{self, Process, visible};
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
@@ -17,13 +17,14 @@ use std::process::ExitCode;
 
 /// Print the figures of a program that runs under softswap.
 ///
-/// PID is the program's, or that of `softswap run`; each program that it
-/// starts in turn has figures of its own. Your own programs can be asked, and
-/// all by root.
+/// PID is a process's, or that of `softswap run`: then the figures are those of
+/// the tree of processes, and of the program that it has started. Your own
+/// programs can be asked, and all by root.
 #[derive(Args)]
 #[command(after_long_help = "\
 The figures are those of the closing summary, so far. With --json they are those of `softswap run
---report`, with `pid` and `settings` added, and `beside` as it is now; `outcome` has `kind` \"running\", `exit_status` is null.
+--report`, with `pid` and `settings` added, and `beside` as it is now; `outcome` has `kind` \"running\", `exit_status` is null; `tree` is there where `softswap run`
+was asked, and alone with `pid` where its program sleeps.
 
 Exit status: 0 when the program has answered, 1 when it cannot be asked, 2 for wrong usage.")]
 pub(crate) struct StatArgs {
@@ -46,31 +47,61 @@ struct Stat {
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
     let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
-    let pid = process.pid;
-    if let Some(tree) = TreeReport::parse(&body) {
-        return print_tree(pid, tree, args.json);
-    }
-    let snapshot = Snapshot::parse(&body)
-        .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
-    let budget_bytes = snapshot.stats.get(Counter::BudgetBytes);
-    let outcome = Outcome::Running { pid };
-    let figures = Figures::gather(
-        process.command(),
-        outcome,
-        (snapshot.uptime, budget_bytes),
-        &snapshot.stats,
-        Beside::of(pid, &snapshot.stats),
-    );
-    let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
-    let stat = Stat { pid, figures, settings: settings.collect() };
-    let text = if args.json {
-        serde_json::to_string_pretty(&stat).map_err(|error| Refusal::own(error.to_string()))?
-    } else {
-        for_people(&stat)
+    let Some(tree) = TreeReport::parse(&body) else {
+        return print(&Stat::of(&process, &body)?, None, args.json);
     };
+    let tree = TreeStat { pid: process.pid, tree };
+    let program = control_client::ask_program_of(&process, &Request::Stat);
+    match program.map(|(program, body)| Stat::of(&program, &body)) {
+        Some(Ok(stat)) => print(&stat, Some(&tree), args.json),
+        // It sleeps, or has just ended.
+        _ => print_tree(&tree, args.json),
+    }
+}
+
+impl Stat {
+    fn of(process: &Process, body: &str) -> Result<Stat, Refusal> {
+        let pid = process.pid;
+        let snapshot = Snapshot::parse(body)
+            .map_err(|error| Refusal::new(FAILED, format!("process {pid}: {error}")))?;
+        let budget_bytes = snapshot.stats.get(Counter::BudgetBytes);
+        let figures = Figures::gather(
+            process.command(),
+            Outcome::Running { pid },
+            (snapshot.uptime, budget_bytes),
+            &snapshot.stats,
+            Beside::of(pid, &snapshot.stats),
+        );
+        let settings = snapshot.settings.iter().map(|(key, value)| (visible(key), visible(value)));
+        Ok(Stat { pid, figures, settings: settings.collect() })
+    }
+}
+
+/// The figures of a process, and of its tree where that was asked.
+fn print(stat: &Stat, tree: Option<&TreeStat>, as_json: bool) -> Result<ExitCode, Refusal> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        #[serde(flatten)]
+        stat: &'a Stat,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tree: Option<&'a TreeReport>,
+    }
+    if as_json {
+        return print_json(&Whole { stat, tree: tree.map(|it| &it.tree) });
+    }
+    let tree = tree.map_or_else(String::new, |it| it.tree.for_people(it.pid));
+    Ok(print_text(&(tree + &for_people(stat))))
+}
+
+fn print_json(it: &impl Serialize) -> Result<ExitCode, Refusal> {
+    let text = serde_json::to_string_pretty(it).map_err(|error| Refusal::own(error.to_string()))?;
+    Ok(print_text(&text))
+}
+
+fn print_text(text: &str) -> ExitCode {
     // A reader that has gone away has read enough.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 #[derive(Serialize)]
@@ -79,16 +110,11 @@ struct TreeStat {
     tree: TreeReport,
 }
 
-fn print_tree(pid: u32, tree: TreeReport, as_json: bool) -> Result<ExitCode, Refusal> {
-    let text = if as_json {
-        serde_json::to_string_pretty(&TreeStat { pid, tree })
-            .map_err(|error| Refusal::own(error.to_string()))?
-    } else {
-        tree.for_people(pid)
-    };
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(ExitCode::SUCCESS)
+fn print_tree(tree: &TreeStat, as_json: bool) -> Result<ExitCode, Refusal> {
+    match as_json {
+        true => print_json(tree),
+        false => Ok(print_text(&tree.tree.for_people(tree.pid))),
+    }
 }
 
 fn for_people(stat: &Stat) -> String {

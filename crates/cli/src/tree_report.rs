@@ -96,6 +96,8 @@ const SHOWN: usize = 5;
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct TreePeaks {
     pub(crate) budget_bytes: u64,
+    /// The largest that the budget has been.
+    pub(crate) budget_peak_bytes: u64,
     /// The most that all used together.
     pub(crate) used_peak_bytes: u64,
     /// The most processes at a time.
@@ -108,6 +110,7 @@ impl TreePeaks {
     /// Notes what there is now.
     pub(crate) fn raise(&mut self, now: &TreeReport) {
         self.budget_bytes = now.budget_bytes;
+        self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
         self.used_peak_bytes = self.used_peak_bytes.max(now.used_bytes);
         self.processes_peak = self.processes_peak.max(now.processes.len());
         for process in &now.processes {
@@ -125,8 +128,11 @@ impl TreePeaks {
         self.largest.truncate(SHOWN);
     }
 
-    /// Lines of the summary.
+    /// Lines of the summary, where there was more than one process.
     pub(crate) fn for_people(&self) -> String {
+        if self.largest.len() < 2 {
+            return String::new();
+        }
         let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
         let count = self.processes_peak;
         let mut text = format!(

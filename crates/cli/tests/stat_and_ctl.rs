@@ -69,13 +69,16 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
 #[test]
 fn stat_has_every_figure_of_the_report() {
     let program = Program::under_pressure(&[]);
-    let stat: Value = serde_json::from_str(&told(&["stat", &program.pid(), "--json"])).unwrap();
+    let of = |pid| serde_json::from_str::<Value>(&told(&["stat", pid, "--json"])).unwrap();
+    let [of_tree, of_one] = [&program.supervisor(), &program.pid()].map(|pid| of(pid));
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let mut expected = keys(&report);
     expected.extend(["pid".to_string(), "settings".to_string()]);
     expected.sort();
-    assert_eq!(keys(&stat), expected);
+    assert_eq!(keys(&of_tree), expected);
+    expected.retain(|key| key != "tree");
+    assert_eq!(keys(&of_one), expected);
 }
 
 /// With the budget that these programs have.
@@ -111,7 +114,7 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
 
 #[test]
 fn the_budget_moves_down_and_up() {
-    let mut program = Program::under_pressure(&[]);
+    let mut program = Program::under_pressure_by_itself();
     let pid = program.pid();
     let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
     for limit in ["24M", "96M", "20M"] {
@@ -359,9 +362,10 @@ fn sockets_are_their_users_alone_and_go_with_their_programs() {
     let program = compiled("hog");
     let mut command = swapped.command(&program, &["--mib", "64", "--seconds", "0"]);
     let running = Running::start(command.env(DIR_VARIABLE, &dir));
+    let of_run = dir.join(format!("{}.sock", running.id()));
     let path = wait_for("a socket", || {
-        let entry = std::fs::read_dir(&dir).ok()?.next()?.ok()?;
-        Some(entry.path())
+        let paths = std::fs::read_dir(&dir).ok()?.flatten().map(|entry| entry.path());
+        paths.into_iter().find(|path| *path != of_run)
     });
     let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
     wait_for("an answer", || ask(&["stat", &pid]).status.success().then_some(()));
@@ -369,7 +373,7 @@ fn sockets_are_their_users_alone_and_go_with_their_programs() {
     // Killed, it cannot take its socket along; `softswap run` does.
     kill(&pid, libc::SIGKILL);
     running.finish(PATIENCE);
-    assert!(!path.exists());
+    assert!(!path.exists() && !of_run.exists());
     refused(&["stat", &pid], 1, &["no such process"]);
 
     for text in ["exit 3", "sh -c 'exit 3'", "exec python3 -c 'raise SystemExit(3)'"] {

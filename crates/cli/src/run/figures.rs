@@ -332,6 +332,13 @@ pub(super) struct TierFigures {
 }
 
 impl Figures {
+    /// The budget was its tree's.
+    pub(super) fn set_tree(&mut self, tree: TreePeaks) {
+        self.budget_bytes = tree.budget_bytes;
+        self.budget_peak_bytes = tree.budget_peak_bytes;
+        self.tree = Some(tree);
+    }
+
     pub(crate) fn gather(
         program: Vec<String>,
         outcome: Outcome,

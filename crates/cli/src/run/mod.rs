@@ -21,7 +21,7 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library, units};
 use figures::{Figures, Outcome};
-use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
 use std::os::fd::{AsFd, AsRawFd};
@@ -60,9 +60,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     // Within another run, the place of that one: its filter is inherited.
     let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
-    let mut tree = match config.tree {
-        true => Some(tree::Tree::make(config.memory_bytes, settled.auto)?),
-        false => None,
+    let mut tree = match settled.is_per_process {
+        false => Some(tree::Tree::make(config.memory_bytes, settled.auto)?),
+        true => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);
     let mut command = Command::new(&program);
@@ -85,21 +85,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     };
     let wall = started.elapsed();
     let tree = tree.map(tree::Tree::end);
-    let budget_bytes = match tree {
-        None => config.memory_bytes,
-        Some(_) => stats.get(Counter::BudgetBytes),
-    };
     control_client::sweep();
     space.wait_until_free(&stats);
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let mut figures = Figures::gather(
         program.collect(),
         Outcome::of(finished.ending),
-        (wall, budget_bytes),
+        (wall, config.memory_bytes),
         &stats,
         finished.beside,
     );
-    figures.tree = tree;
+    tree.into_iter().for_each(|tree| figures.set_tree(tree));
     sum_up(&figures, settled.quiet, report);
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),

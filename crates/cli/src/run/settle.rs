@@ -21,6 +21,8 @@ const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) config: Config,
+    /// Whether each process has the budget for itself.
+    pub(super) is_per_process: bool,
     /// What the budget of the tree moves between, if it moves by itself.
     pub(super) auto: Option<Bounds>,
     pub(super) report: Option<PathBuf>,
@@ -139,14 +141,12 @@ pub(super) fn settle(
         settle_one(option, &sources, &mut config)?;
     }
     let per_process = sources.pick_over("memory_per_process", "memory")?;
-    config.tree &= per_process.is_none();
-    let is_each = per_process.is_some();
+    let is_per_process = per_process.is_some();
     let memory = match per_process {
         Some(asked) => Some(asked),
         None => sources.pick("memory")?,
     };
-    let auto = settle_auto(memory.as_ref(), is_each)?;
-    config.tree |= auto.is_some();
+    let auto = settle_auto(memory.as_ref(), is_per_process)?;
     config.memory_bytes = match auto {
         Some(bounds) => bounds.first(),
         None => settle_memory(memory.as_ref(), &mut notes)?,
@@ -162,6 +162,7 @@ pub(super) fn settle(
     let report = sources.pick("report")?;
     Ok(Settled {
         config,
+        is_per_process,
         auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
@@ -285,10 +286,10 @@ fn choose(asked: Option<&Asked>, words: [&str; 2]) -> Result<bool, Refusal> {
 }
 
 /// The bounds of a budget that moves by itself, if it is to.
-fn settle_auto(asked: Option<&Asked>, is_each: bool) -> Result<Option<Bounds>, Refusal> {
+fn settle_auto(asked: Option<&Asked>, is_per_process: bool) -> Result<Option<Bounds>, Refusal> {
     let Some(asked) = asked else { return Ok(None) };
     let Some(bounds) = Bounds::parse(&asked.text) else { return Ok(None) };
-    if is_each {
+    if is_per_process {
         return Err(
             asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
         );

@@ -78,7 +78,8 @@ pub(super) fn run(
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet);
     let mut look = || {
         watch.look();
-        if let Some(advice) = thrashing.look() {
+        let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
+        if let Some(advice) = thrashing.look(budget_bytes) {
             // As a note of the program's start: a reader that has gone away is no trouble.
             let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
         }

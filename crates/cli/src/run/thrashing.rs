@@ -70,8 +70,9 @@ impl Thrashing {
         Thrashing { pid, stats, started: Instant::now(), samples: is_told.then(VecDeque::new) }
     }
 
-    /// What is to be said now, if anything is.
-    pub(super) fn look(&mut self) -> Option<String> {
+    /// What is to be said now, if anything is, of a program that shares `budget_bytes` with its
+    /// tree, or has a budget of its own.
+    pub(super) fn look(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
         let samples = self.samples.as_mut()?;
         if samples.back().is_some_and(|last| at < last.at + STEP) {
@@ -84,7 +85,8 @@ impl Thrashing {
         }
         self.samples = None;
         let memory_bytes = self.stats.get(Counter::MappedPeakBytes);
-        Some(advice(seen, self.stats.get(Counter::BudgetBytes), memory_bytes))
+        let budget_bytes = budget_bytes.unwrap_or_else(|| self.stats.get(Counter::BudgetBytes));
+        Some(advice(seen, budget_bytes, memory_bytes))
     }
 }
 

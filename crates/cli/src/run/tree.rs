@@ -96,13 +96,20 @@ impl Tree {
         self.budget.ledger.ring_for_others();
     }
 
+    /// What all may use together.
+    pub(super) fn limit_bytes(&self) -> u64 {
+        self.budget.limit.load(Relaxed) as u64 * self.budget.step_bytes
+    }
+
     /// How long to wait until the next look at most.
     pub(super) fn longest_pause(&self) -> Duration {
         if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
     /// Nobody is answered any more; what there was.
-    pub(super) fn end(self) -> TreePeaks {
+    pub(super) fn end(mut self) -> TreePeaks {
+        // One that ended soon had its limit, too.
+        self.peaks.raise(&self.budget.report());
         self.socket.iter().for_each(|path| drop(std::fs::remove_file(path)));
         self.peaks
     }

@@ -39,9 +39,17 @@ impl Program {
         program: &Path,
         arguments: &[A],
     ) -> Program {
+        Program::start_in(Swapped::within("32M"), options, program, arguments)
+    }
+
+    fn start_in<A: AsRef<OsStr>>(
+        swapped: Swapped,
+        options: &[&str],
+        program: &Path,
+        arguments: &[A],
+    ) -> Program {
         let sockets = tempfile::tempdir().unwrap();
-        let swapped =
-            options.iter().fold(Swapped::within("32M"), |swapped, option| swapped.option(option));
+        let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
         let mut command = swapped.command(program, arguments);
         // One that sleeps answers nothing.
         command.env(DIR_VARIABLE, sockets.path()).env("SOFTSWAP_AWAKE", "1");
@@ -54,6 +62,12 @@ impl Program {
     /// A program that keeps touching more memory than it is granted.
     pub(crate) fn under_pressure(options: &[&str]) -> Program {
         Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
+    }
+
+    /// The same, with a budget that is not its tree's.
+    pub(crate) fn under_pressure_by_itself() -> Program {
+        let swapped = Swapped::within("32M").per_process();
+        Program::start_in(swapped, &[], &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
     pub(crate) fn script(text: &str) -> Program {
@@ -81,6 +95,8 @@ impl Program {
         wait_for("a socket", || {
             let stat = ask(&["stat", &self.supervisor(), "--json"]);
             let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
+            // Where it does not answer yet, its tree does.
+            stat.get("program")?;
             Some(stat["pid"].to_string())
         })
     }
@@ -89,9 +105,12 @@ impl Program {
         self.sockets.path().join(format!("{}.sock", self.pid()))
     }
 
+    /// The sockets of programs: that of `softswap run` is not among them.
     pub(crate) fn names(&self) -> Vec<String> {
+        let own = format!("{}.sock", self.supervisor());
         let entries = std::fs::read_dir(self.sockets.path()).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| *name != own).collect()
     }
 
     /// The counters, past the command.

@@ -246,6 +246,7 @@ pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]
 /// A way to run programs under softswap.
 pub(crate) struct Swapped {
     memory: String,
+    is_per_process: bool,
     options: Vec<OsString>,
     cgroup: Option<cgroup::MemoryGroup>,
     /// The program's TMPDIR and the report.
@@ -262,10 +263,17 @@ impl Swapped {
     pub(crate) fn within(memory: &str) -> Swapped {
         Swapped {
             memory: memory.to_string(),
+            is_per_process: false,
             options: Vec::new(),
             cgroup: None,
             dir: tempfile::tempdir().expect("a temporary directory"),
         }
+    }
+
+    /// Each process has the budget for itself.
+    pub(crate) fn per_process(mut self) -> Swapped {
+        self.is_per_process = true;
+        self
     }
 
     pub(crate) fn option(mut self, option: impl Into<OsString>) -> Swapped {
@@ -291,8 +299,9 @@ impl Swapped {
             Some(group) => group.command(softswap()),
             None => Command::new(softswap()),
         };
+        let memory = if self.is_per_process { "--memory-per-process" } else { "--memory" };
         command
-            .args(["run", "--memory", &self.memory, "--report"])
+            .args(["run", memory, &self.memory, "--report"])
             .arg(self.report_path())
             .args(&self.options)
             .arg("--")
