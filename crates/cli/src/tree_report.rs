@@ -104,6 +104,9 @@ pub(crate) struct TreePeaks {
     pub(crate) processes_peak: usize,
     /// Those that used most, the largest first.
     pub(crate) largest: Vec<Process>,
+    /// The program that was started.
+    #[serde(skip)]
+    pub(crate) program_pid: u32,
 }
 
 impl TreePeaks {
@@ -128,9 +131,9 @@ impl TreePeaks {
         self.largest.truncate(SHOWN);
     }
 
-    /// Lines of the summary, where there was more than one process.
+    /// Lines of the summary, where there was more than the program itself.
     pub(crate) fn for_people(&self) -> String {
-        if self.largest.len() < 2 {
+        if self.largest.iter().all(|process| process.pid == self.program_pid) {
             return String::new();
         }
         let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);

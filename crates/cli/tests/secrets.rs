@@ -81,7 +81,8 @@ if os.fork() == 0:
 os.wait()
 ";
     let dir = dir();
-    let swapped = Swapped::within("32M").option(format!("--swap={}", dir.path().display()));
+    let swap = format!("--swap={}", dir.path().display());
+    let swapped = Swapped::within("32M").option(swap).option("--awake");
     let report = swapped.run(python(), &["-c", script]);
     report.ended.expect_success("a program that forks");
     let locked = usize::from(report.figure("key_unlocked") == 0);

@@ -9,7 +9,7 @@ use support::{LIMIT, Running, compiled, softswap};
 /// What a case says, with a budget.
 fn said(memory: &str, case: &str) -> String {
     let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--reserve", "0", "--memory", memory, "--"]);
+    command.args(["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"]);
     let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
     ended.expect_ok(case);
     ended.stdout_text()

@@ -22,7 +22,8 @@ fn without_a_directory_the_program_runs_all_the_same() {
         (&long, "is too long a path"),
     ];
     for (dir, why) in cases {
-        let swapped = Swapped::within("32M");
+        // One that sleeps has no socket in any case.
+        let swapped = Swapped::within("32M").option("--awake");
         let mut command = swapped.command("/bin/sh", &["-c", "echo ready; sleep 1000"]);
         let running = Running::start(command.env(DIR_VARIABLE, dir));
         wait_for("the program", || running.stdout_so_far().starts_with(b"ready").then_some(()));

@@ -147,6 +147,7 @@ pub(super) fn settle(
         None => sources.pick("memory")?,
     };
     let auto = settle_auto(memory.as_ref(), is_per_process)?;
+    config.is_moving = auto.is_some();
     config.memory_bytes = match auto {
         Some(bounds) => bounds.first(),
         None => settle_memory(memory.as_ref(), &mut notes)?,

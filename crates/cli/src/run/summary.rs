@@ -42,6 +42,14 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
             )?;
         }
     }
+    let is_killed = matches!(figures.outcome, Outcome::Killed { signal: libc::SIGKILL, .. });
+    if is_killed && (figures.slept || figures.engine_started) {
+        writeln!(
+            out,
+            "  killed by somebody else: `kill`, or the kernel for want of memory, where a control \
+             group allows less than the budget and what is beside it"
+        )?;
+    }
     if figures.slept {
         return writeln!(
             out,
@@ -55,13 +63,6 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
             "  The runtime never came up in it: it had no managed memory and no limit. \
              `softswap doctor` tells what is missing."
         );
-    }
-    if matches!(figures.outcome, Outcome::Killed { signal: libc::SIGKILL, .. }) {
-        writeln!(
-            out,
-            "  killed by somebody else: `kill`, or the kernel for want of memory, where a control \
-             group allows less than the budget and what is beside it"
-        )?;
     }
     if let Some(reason) = figures.stop_reason {
         let text = StopReason::from_code(reason).map_or("see its message above", StopReason::text);

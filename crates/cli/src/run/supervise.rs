@@ -71,7 +71,7 @@ pub(super) fn run(
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
-    tree.iter_mut().for_each(|tree| tree.serve());
+    tree.iter_mut().for_each(|tree| tree.serve(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);

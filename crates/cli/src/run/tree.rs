@@ -114,8 +114,9 @@ impl Tree {
         self.peaks
     }
 
-    /// Answers from now on, in a thread. Where there can be no socket nobody is answered.
-    pub(super) fn serve(&mut self) {
+    /// Answers from now on, in a thread; the program has been started. Where there can be no socket nobody is answered.
+    pub(super) fn serve(&mut self, program_pid: u32) {
+        self.peaks.program_pid = program_pid;
         let own = own_uid();
         let dirs = control_socket::directories(|name| std::env::var_os(name), own);
         let pid = std::process::id();
@@ -164,7 +165,13 @@ impl Budget {
     fn memory(&self) -> String {
         let bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
         let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
-        format!("memory {}M{auto}\n", bytes >> 20)
+        // Until it holds, what does is told beside it.
+        let granted = self.report().granted_bytes;
+        let beyond = match granted > bytes {
+            true => format!(" ({}M are granted yet)", granted >> 20),
+            false => String::new(),
+        };
+        format!("memory {}M{auto}{beyond}\n", bytes >> 20)
     }
 
     /// Moves the limit with what the machine has to spare, if it is to.

@@ -2,6 +2,7 @@
 //! CLONE_VM, on a stack of their own.
 
 use super::fork::{child, forked, parent, prepare};
+use super::tree_asleep;
 use crate::base::errno::{c_result, refused};
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::Real;
@@ -214,6 +215,7 @@ pub unsafe extern "C" fn clone(
     let (Some(body), false) = (body, stack.is_null()) else {
         return c_result(refused(libc::EINVAL)) as i32;
     };
+    tree_asleep::not_alone();
     // What cannot be prepared here: a thread that nobody knows, and a child of several.
     if is_thread(flags as usize) || instance::emulates_signals() {
         instance::awake();
@@ -248,6 +250,7 @@ static VFORK: Real = Real::new(c"vfork");
 
 /// Before a `vfork`: where to go on with it; null where it is made here.
 extern "C" fn before_vfork() -> *const c_void {
+    tree_asleep::not_alone();
     if instance::emulates_signals() && sleep_gate::begin_vfork() {
         return std::ptr::null();
     }

@@ -198,6 +198,7 @@ pub(super) extern "C" fn parent() {
         }
         None => {}
     }
+    tree_asleep::not_alone();
 }
 
 fn parent_awake(mut forking: Forking) {
@@ -239,6 +240,9 @@ fn sleep_on() -> bool {
 fn child_asleep(forking: ForkingAsleep) {
     let may_sleep = match forking.inside {
         Some(_) => {
+            // Another thread may have just begun to wake the parent: it waits for this one, and
+            // is not here.
+            instance::sleep_on();
             sleep_gate::become_child();
             sleep_on()
         }

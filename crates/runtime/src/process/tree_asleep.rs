@@ -3,12 +3,13 @@
 //! What it commits it holds steps for, touched or not, and nothing for the first megabyte: most
 //! processes need no seat. It gives back what it does not have any more. A small process takes
 //! what it needs, and asks others for it; it is not asked itself. A large one has a thread that
-//! waits for who asks, and wakes the process then. It takes only what is free: where there is no
-//! more it wakes, too. In a forked child there is no such thread. So a large one leaves a part of
-//! the whole to others, and wakes when it commits while these are short.
+//! waits for who asks, and wakes the process then, unless it is alone and the budget does not
+//! move by itself. It takes only what is free: where there is no more it wakes, too. In a forked
+//! child there is no such thread. So a large one leaves a part of the whole to others, and wakes
+//! when it commits while these are short.
 
-use super::engine_threads;
 use super::tree::{self, Alone, CHILD_BYTES};
+use super::{engine_threads, statistics};
 use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
@@ -43,11 +44,14 @@ static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Whether a thread is to be started, and whether there cannot be one.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
+/// Whether this is the only process of its tree, whose budget does not move by itself.
+static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// What this process may commit from its start, in bytes; `None` where there is no ledger that
 /// can be used. What the program had that it comes from by exec is free again.
 pub(crate) fn begin(config: &Config, left_for_engine: usize) -> Option<usize> {
     LEFT_BYTES.store(left_for_engine, Relaxed);
+    IS_ALONE.store(statistics::is_supervised(config) && !config.is_moving, Relaxed);
     let ledger = tree::open(config.ledger_fd?)?;
     if ledger.has_tenant(raw::current_process()) {
         let seat = ledger.take_seat(Identity::own()?)?;
@@ -65,7 +69,7 @@ fn is_small(ledger: &Ledger, bytes: usize) -> bool {
 
 /// What large ones may take.
 fn spare_steps(ledger: &Ledger) -> usize {
-    let left = match tree::has_thread() {
+    let left = match tree::has_thread() || IS_ALONE.load(Relaxed) {
         true => tree::steps_for(LEFT_BYTES.load(Relaxed)),
         false => ledger.limit() / LEFT_PART,
     };
@@ -113,9 +117,27 @@ fn settle(seat: &Seat, granted: usize, used_bytes: usize) {
     // Where that is too little it is not committed either.
     let used_bytes = used_bytes.min(limit_bytes);
     tree::say_used(seat, used_bytes);
-    let wants_thread = !tree::has_thread() && !HAS_NO_THREAD.load(Relaxed);
-    NEEDS_THREAD.store(wants_thread && !is_small(seat.ledger(), used_bytes), Relaxed);
+    NEEDS_THREAD.store(wants_thread(seat, used_bytes), Relaxed);
     asleep::set_limit(limit_bytes);
+}
+
+fn wants_thread(seat: &Seat, used_bytes: usize) -> bool {
+    let may_be_wanted = !tree::has_thread() && !HAS_NO_THREAD.load(Relaxed);
+    may_be_wanted && !IS_ALONE.load(Relaxed) && !is_small(seat.ledger(), used_bytes)
+}
+
+/// This process is about to have a child, or has one: it is not alone.
+pub(crate) fn not_alone() {
+    if !IS_ALONE.load(Relaxed) || !asleep::is_owner() {
+        return;
+    }
+    IS_ALONE.store(false, Relaxed);
+    if instance::is_asleep()
+        && let Some(seat) = tree::seat()
+        && wants_thread(&seat, asleep::committed_bytes())
+    {
+        raw::preserving_errno(start_thread);
+    }
 }
 
 /// Starts the thread that waits for others. Where it cannot be now, the next commit tries again.
@@ -152,7 +174,8 @@ pub(super) fn await_question(goes_on: fn() -> bool) {
     tree::set_has_thread(false);
 }
 
-/// Whether others need what a large process has that cannot be asked.
+/// Whether others need what a large process has that cannot be asked, or the budget has become
+/// too small for it.
 fn is_short(bytes: usize) -> bool {
     if tree::has_thread() {
         return false;
@@ -164,7 +187,7 @@ fn is_short(bytes: usize) -> bool {
         return false;
     }
     LOOKED_AT_NS.store(now_ns, Relaxed);
-    spare_steps(seat.ledger()) == 0
+    seat.beyond() > 0 || !IS_ALONE.load(Relaxed) && spare_steps(seat.ledger()) == 0
 }
 
 /// In a forked child: a seat of its own for what it inherits, as it may write to all of that. Of
@@ -177,6 +200,7 @@ pub(super) fn become_child() -> bool {
     tree::forget_seat();
     NEEDS_THREAD.store(false, Relaxed);
     HAS_NO_THREAD.store(false, Relaxed);
+    IS_ALONE.store(false, Relaxed);
     let inherited = asleep::committed_bytes();
     if inherited <= CHILD_BYTES {
         asleep::set_limit(inherited + UNCOUNTED_BYTES);

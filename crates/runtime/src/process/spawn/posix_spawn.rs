@@ -5,6 +5,7 @@ use super::environment::with_environment;
 use crate::base::instance;
 use crate::base::real::real;
 use crate::memory::sleep_gate;
+use crate::process::tree_asleep;
 use crate::signals::exec_mask;
 use std::ffi::c_char;
 
@@ -120,6 +121,7 @@ unsafe fn spawn(
     argv: Strings,
     envp: Strings,
 ) -> i32 {
+    tree_asleep::not_alone();
     // SAFETY: objects that the program has made for this function, valid or null; strings and
     // arrays are only read where they can be.
     unsafe {

@@ -9,6 +9,7 @@ use crate::base::instance;
 use crate::base::real::real;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::sleep_gate;
+use crate::process::tree_asleep;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Action};
 use std::ffi::{c_char, c_void};
@@ -18,6 +19,7 @@ use std::ffi::{c_char, c_void};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
+    tree_asleep::not_alone();
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
         if !instance::emulates_signals() {
@@ -45,6 +47,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
+    tree_asleep::not_alone();
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
         if !instance::emulates_signals() || command.is_null() {
