@@ -19,7 +19,7 @@ use crate::guard::sigsys;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
-use crate::process::{calls_under_way, engine_threads, statistics, tree_asleep};
+use crate::process::{calls_under_way, engine_threads, own_threads, statistics, tree_asleep};
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
@@ -68,7 +68,9 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let Some(len) = longest_at(base) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
-        let Some(first_bytes) = tree_asleep::begin(config, left_bytes) else { return false };
+        let attend = engine_threads::attend_asleep;
+        let first_bytes = tree_asleep::begin(config, left_bytes, attend);
+        let Some(first_bytes) = first_bytes else { return false };
         limit_bytes = first_bytes;
     }
     asleep::set_up(limit_bytes);
@@ -135,7 +137,7 @@ fn try_to_wake() {
         }
     }
     let local = 0_u8;
-    if !signal_stack::contains(&raw const local as usize) && !engine_threads::is_own_thread() {
+    if !signal_stack::contains(&raw const local as usize) && !own_threads::is_this() {
         // This stack may be small, or just about to be registered: from the handler of a signal.
         threads::request_to_wake();
         return;

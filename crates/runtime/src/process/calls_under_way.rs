@@ -2,7 +2,7 @@
 //! kernel cannot bring in what they point to. So that is there before the window is
 //! registered, and stays until the thread comes by the guard again.
 
-use super::{engine_threads, thread_end};
+use super::{own_threads, thread_end};
 use crate::base::issue_call::{Arguments, ask};
 use crate::base::{instance, uaccess};
 use crate::signals::{lifecycle, user_mode};
@@ -38,7 +38,7 @@ pub(crate) fn all_have_entered() -> bool {
     loop {
         let has_entered = |thread: &i32| {
             lifecycle::knows(*thread)
-                || engine_threads::is_own(*thread)
+                || own_threads::is_own(*thread)
                 || matches!(threads::activity(*thread), Ok(Activity::Gone))
         };
         if threads::all().is_ok_and(|all| all.iter().all(has_entered)) {

@@ -15,20 +15,18 @@
 //! A process that sleeps has none, but where its tree shares a budget and it holds much of that:
 //! then one waits until others ask for it ([`attend_asleep`]).
 
+use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
 use super::{control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
-use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reclaim, the shared budget and the control socket, and those that read ahead.
-const COUNT: usize = 3 + PREFETCH_THREADS;
 /// Which of them the shared budget's is: none where it is not shared.
 const TREE: usize = COUNT - 2;
 /// Which of them the control socket's is.
@@ -40,10 +38,6 @@ const WAKE_NS: u64 = 1_000_000;
 
 /// Whether they are to go on.
 static GO_ON: AtomicBool = AtomicBool::new(true);
-/// The process that has them.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Their numbers: 0 before they run.
-static NUMBERS: [AtomicI32; COUNT] = [const { AtomicI32::new(0) }; COUNT];
 /// 1 while one of them runs.
 static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 
@@ -113,7 +107,7 @@ extern "C" fn control(_index: *mut c_void) -> *mut c_void {
 
 extern "C" fn run(index: *mut c_void) -> *mut c_void {
     let at = index.addr();
-    NUMBERS[at].store(softswap_sys::raw::current_thread(), Ordering::Release);
+    own_threads::begin(at);
     other_malloc::without_program_malloc(|| work_of(at)(index));
     RUNNING[at].store(0, Ordering::Release);
     futex::wake_all(&RUNNING[at]);
@@ -139,7 +133,7 @@ fn start_all(state: &mut State) -> bool {
 }
 
 fn start_one(state: &mut State, at: usize) -> bool {
-    NUMBERS[at].store(0, Ordering::Relaxed);
+    own_threads::forget(at);
     RUNNING[at].store(1, Ordering::Relaxed);
     let started = program_threads::start_own(run, std::ptr::without_provenance_mut(at));
     state.threads[at] = started.ok();
@@ -157,28 +151,27 @@ fn end_all(state: &mut State) {
         while RUNNING[at].load(Ordering::Acquire) == 1 {
             if at >= TREE {
                 // They sleep until a client comes, or somebody asks, or a signal.
-                kernel::interrupt(NUMBERS[at].load(Ordering::Acquire));
+                kernel::interrupt(own_threads::number(at));
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
         }
         // SAFETY: a thread that was started joinable, and is joined once.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         // A thread is joined a moment before it is gone.
-        kernel::wait_until_gone(NUMBERS[at].load(Ordering::Acquire));
+        kernel::wait_until_gone(own_threads::number(at));
     }
 }
 
 /// Starts them, or goes on without for good.
 pub(crate) fn start() {
-    if is_own_thread() {
+    if own_threads::is_this() {
         return start_beside();
     }
     start_with(&mut state());
 }
 
 fn start_with(state: &mut State) {
-    let own = softswap_sys::raw::current_process();
-    if OWNER.swap(own, Ordering::Relaxed) != own {
+    if !own_threads::own() {
         // Those of who forked this process are not here.
         *state = State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false };
     }
@@ -201,33 +194,21 @@ fn start_beside() {
 /// Starts the one that waits in a process that sleeps until its part of the budget is asked for.
 /// Not in a forked child, which has none of them. Whether it is there.
 pub(crate) fn attend_asleep() -> bool {
-    let own = softswap_sys::raw::current_process();
+    let is_forked = || own_threads::owner() != 0 && !has_them();
     undisturbed(|| {
         let mut state = state();
-        let owner = OWNER.load(Ordering::Relaxed);
-        if (owner != 0 && owner != own) || state.calls > 0 || state.for_good {
+        if is_forked() || state.calls > 0 || state.for_good {
             return false;
         }
-        OWNER.store(own, Ordering::Relaxed);
+        own_threads::own();
         GO_ON.store(true, Ordering::Relaxed);
         state.threads[TREE].is_some() || start_one(&mut state, TREE)
     })
 }
 
-/// Whether a thread is one of them.
-pub(super) fn is_own(thread: i32) -> bool {
-    NUMBERS.iter().any(|number| number.load(Ordering::Acquire) == thread)
-}
-
-/// Whether this thread is one of them.
-pub(crate) fn is_own_thread() -> bool {
-    OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
-        && is_own(softswap_sys::raw::current_thread())
-}
-
 /// Whether this process is the one that has them.
 fn has_them() -> bool {
-    OWNER.load(Ordering::Relaxed) == softswap_sys::raw::current_process()
+    own_threads::owner() == softswap_sys::raw::current_process()
 }
 
 unsafe extern "C" {

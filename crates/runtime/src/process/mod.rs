@@ -3,6 +3,7 @@
 //! | file              | answers for                                                 |
 //! |-------------------|-------------------------------------------------------------|
 //! | `statistics`      | the page of statistics, and to which process it belongs     |
+//! | `own_threads`     | which threads are the engine's                              |
 //! | `descriptors`     | the engine's descriptors, to the program: there are none    |
 //! | `tree`            | the part of a budget that the tree of processes shares      |
 //! | `tree_asleep`     | the same, of a process that sleeps                          |
@@ -19,6 +20,7 @@
 //! | `spawn`           | `exec`, `posix_spawn`, `system`, `popen`                    |
 
 pub(crate) mod statistics;
+pub(crate) mod own_threads;
 pub(crate) mod descriptors;
 pub(crate) mod tree;
 pub(crate) mod tree_asleep;

@@ -12,7 +12,7 @@
 //! The least that an engine can do with it may use in any case, so that none waits to start. What
 //! it does use of that without steps it asks for.
 
-use super::{descriptors, engine_threads};
+use super::{descriptors, own_threads};
 use crate::base::instance;
 use softswap_engine::base::stats::{Counter, TIERS, Tier};
 use softswap_engine::door::engine::Engine;
@@ -184,7 +184,7 @@ pub(super) fn take_place(seat: &Seat, granted: usize) {
     seat.publish(PRICELESS, 0);
     // Asked for only where no filter of the program's may forbid it. One of the engine's threads
     // has a name of its own; the process's has been said by then.
-    if !exemption::is_in_force() && !engine_threads::is_own_thread() {
+    if !exemption::is_in_force() && !own_threads::is_this() {
         seat.publish_name(threads::own_name());
     }
 }

@@ -8,14 +8,15 @@
 //! child there is no such thread. So a large one leaves a part of the whole to others, and wakes
 //! when it commits while these are short.
 
+use super::statistics;
 use super::tree::{self, Alone, CHILD_BYTES};
-use super::{engine_threads, statistics};
 use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
 use softswap_engine::door::settings::Config;
 use softswap_engine::ledger::{Identity, Ledger, Seat};
 use softswap_sys::{raw, signals};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// So much counts as nothing.
@@ -41,6 +42,8 @@ const AGAIN_NS: u64 = 100_000_000;
 static LOOKED_AT_NS: AtomicU64 = AtomicU64::new(0);
 /// What an engine takes of the whole, once it is there.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// What starts the thread.
+static ATTEND: OnceLock<fn() -> bool> = OnceLock::new();
 /// Whether a thread is to be started, and whether there cannot be one.
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
@@ -49,7 +52,13 @@ static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// What this process may commit from its start, in bytes; `None` where there is no ledger that
 /// can be used. What the program had that it comes from by exec is free again.
-pub(crate) fn begin(config: &Config, left_for_engine: usize) -> Option<usize> {
+/// `attend` starts the thread, if it can be.
+pub(crate) fn begin(
+    config: &Config,
+    left_for_engine: usize,
+    attend: fn() -> bool,
+) -> Option<usize> {
+    ATTEND.get_or_init(|| attend);
     LEFT_BYTES.store(left_for_engine, Relaxed);
     IS_ALONE.store(statistics::is_supervised(config) && !config.is_moving, Relaxed);
     let ledger = tree::open(config.ledger_fd?)?;
@@ -148,7 +157,8 @@ fn start_thread() {
     }
     NEEDS_THREAD.store(false, Relaxed);
     instance::prepare_for_threads();
-    if instance::emulates_signals() && !outside_the_window(engine_threads::attend_asleep) {
+    let attend = || ATTEND.get().is_some_and(|attend| attend());
+    if instance::emulates_signals() && !outside_the_window(attend) {
         HAS_NO_THREAD.store(true, Relaxed);
     }
 }
