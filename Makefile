@@ -126,6 +126,8 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
 	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
 	$(call pkg_config,/usr,/usr/lib/x86_64-linux-gnu) >"$(RELEASE)/capi/softswap_c.pc"
+	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
+	  packaging/debian/changelog.in >packaging/debian/changelog
 	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
 
 # pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN = "packaging/debian/changelog"
+DEBIAN = "packaging/debian/changelog.in"
 SYMBOLS = "crates/capi/softswap_c.map"
 
 

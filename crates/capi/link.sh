@@ -1,6 +1,7 @@
 #!/bin/sh
 # The shared library that is installed, linked from the archive that cargo has built: cargo gives
-# what it links itself a list of symbols without versions, and a second list is refused.
+# what it links itself a list of symbols without versions, and a second list is refused. So
+# cargo-c, which has cargo link, will not do.
 #
 # usage: link.sh libsoftswap_c.a DIRECTORY
 #
