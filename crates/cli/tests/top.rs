@@ -35,7 +35,12 @@ impl Terminal {
     fn tmux(&self, arguments: &[&str]) -> Output {
         let mut tmux = Command::new("tmux");
         tmux.args(["-u", "-f", "/dev/null", "-S"]).arg(self.dir.path().join("socket"));
-        tmux.args(arguments).env("LANG", "C.UTF-8").env("PS1", "$ ").env_remove("TMUX");
+        // That of the user may be none, as with nobody.
+        tmux.args(arguments)
+            .env("SHELL", "/bin/sh")
+            .env("LANG", "C.UTF-8")
+            .env("PS1", "$ ")
+            .env_remove("TMUX");
         tmux.output().unwrap()
     }
 
@@ -94,6 +99,15 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.tmux(&["kill-server"]);
     }
+}
+
+/// The process of that name that this one, or one that it has started, has started.
+fn below(pid: &str, name: &str) -> Option<i32> {
+    if std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == name {
+        return pid.parse().ok();
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().find_map(|child| below(child, name))
 }
 
 fn is_root() -> bool {
@@ -181,10 +195,8 @@ fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
     terminal.press(&["c"]);
     terminal.wait(&["has no engine"]);
     let top = wait_for("the number of top", || {
-        let children = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
-        let shell = String::from_utf8_lossy(&children.stdout).trim().to_string();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
-        children.ok()?.split_whitespace().next()?.parse::<i32>().ok()
+        let pane = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
     });
     softswap_sys::child::send(top, 15).unwrap();
     terminal.expect_left(0);
