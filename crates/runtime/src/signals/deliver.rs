@@ -23,6 +23,10 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     let remembered = if signal == SIGBUS { &ON_SIGBUS } else { &ON_SIGSYS };
     // SAFETY: the handler's own details.
     let details = unsafe { &*info };
+    if signals::has_lost_details(details) && pending::is_engines() {
+        // Sent to interrupt a call, in all likelihood.
+        return;
+    }
     if is_poke(details) {
         waiting::look(signal);
         return;

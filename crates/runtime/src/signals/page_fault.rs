@@ -41,7 +41,9 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         // SAFETY: `info` is what the kernel gave this SIGBUS handler.
         let from_kernel = unsafe { (*info).si_code } > 0;
         // SAFETY: what the kernel gave to this handler.
-        if unsafe { threads::is_question(info) } {
+        let is_lost = instance::is_waking() && signals::has_lost_details(unsafe { &*info });
+        // SAFETY: what the kernel gave to this handler.
+        if is_lost || unsafe { threads::is_question(info) } {
             // SAFETY: what the kernel gave to this handler.
             unsafe { user_mode::answer(context) };
             return;

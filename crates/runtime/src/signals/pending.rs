@@ -66,11 +66,11 @@ const POKE: usize = 0x50f7_5a9e_0b05;
 
 /// Details of a signal that only makes a waiting thread look for what is held back.
 pub(super) fn poke(signal: i32) -> siginfo_t {
-    signals::own_info(signal, POKE)
+    signals::queued_info(signal, POKE)
 }
 
 pub(super) fn is_poke(info: &siginfo_t) -> bool {
-    signals::is_own(info, POKE)
+    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == POKE
 }
 
 /// A thread. Others look at it while it is in the list.
@@ -405,6 +405,11 @@ pub(super) fn leave() {
 /// This thread is the engine's.
 pub(super) fn be_engines() {
     with_me(|me| me.is_engines.set(true));
+}
+
+/// Whether this thread is the engine's.
+pub(super) fn is_engines() -> bool {
+    with_me(|me| me.is_engines.get())
 }
 
 /// Whether this thread takes nothing that is sent, whatever it blocks.

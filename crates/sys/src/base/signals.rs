@@ -389,9 +389,9 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
-/// What says that a signal to a thread of this process is one of our own: no other code is like
-/// it. Being positive, as only a process's signals to itself may be, it keeps its details where
-/// the user has as many signals pending as are allowed; others lose them.
+/// What says that a signal of a thread to itself is one of our own: no other code is like it.
+/// Being positive, as only such may be, it keeps its details where the user has as many signals
+/// pending as are allowed; others lose them.
 const OWN_CODE: i32 = 0x5373;
 
 /// Details of a signal of our own, with a value that tells what it is for.
@@ -406,6 +406,19 @@ pub fn own_info(signal: i32, value: usize) -> siginfo_t {
 #[must_use]
 pub fn is_own(info: &siginfo_t, value: usize) -> bool {
     info.si_code == OWN_CODE && queued_value(info) == value
+}
+
+/// Whether the details of a signal were lost, because as many signals are pending as are allowed:
+/// then it seems to come from nobody.
+///
+/// ```
+/// use softswap_sys::signals;
+/// assert!(!signals::has_lost_details(&signals::queued_info(libc::SIGSYS, 7)));
+/// ```
+#[must_use]
+pub fn has_lost_details(info: &siginfo_t) -> bool {
+    // SAFETY: of a signal that was sent these are valid; of others some number.
+    info.si_code == libc::SI_USER && unsafe { info.si_pid() } == 0
 }
 
 /// The value of a queued signal.

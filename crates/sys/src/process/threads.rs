@@ -12,10 +12,10 @@ const WAKES: usize = 0x736f_6674_7761_6b65;
 /// What tells a SIGBUS by which a thread is asked whether it is out of the kernel.
 const ASKS: usize = 0x736f_6674_6173_6b73;
 
-fn queue(thread: i32, signal: i32, value: usize) {
-    let info = signals::own_info(signal, value);
+fn queue(thread: i32, info: &siginfo_t) {
+    let signal = info.si_signo;
     let pid = raw::current_process() as usize;
-    let args = [pid, thread as usize, signal as usize, &raw const info as usize, 0, 0];
+    let args = [pid, thread as usize, signal as usize, std::ptr::from_ref(info) as usize, 0, 0];
     // SAFETY: the kernel reads one `siginfo_t` from `info`.
     unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) };
 }
@@ -24,12 +24,13 @@ fn queue(thread: i32, signal: i32, value: usize) {
 /// `info` is what a handler was given.
 unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
     // SAFETY: details that a handler was given can be read, and do not change meanwhile.
-    signals::is_own(unsafe { &*info }, value)
+    let info = unsafe { &*info };
+    info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
 /// Has the handler of SIGSYS in this thread find [`is_request_to_wake`], on the signal stack.
 pub fn request_to_wake() {
-    queue(raw::current_thread(), SIGSYS, WAKES);
+    queue(raw::current_thread(), &signals::own_info(SIGSYS, WAKES));
 }
 
 /// Whether a SIGSYS came from [`request_to_wake`].
@@ -38,14 +39,15 @@ pub fn request_to_wake() {
 /// `info` is what a handler was given.
 #[must_use]
 pub unsafe fn is_request_to_wake(info: *const siginfo_t) -> bool {
-    // SAFETY: asked for above.
-    unsafe { has_value(info, WAKES) }
+    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
+    signals::is_own(unsafe { &*info }, WAKES)
 }
 
 /// Interrupts the thread's system call, if it is in one that can be. The
-/// handler of SIGSYS asks [`is_interruption`] and returns.
+/// handler of SIGSYS asks [`is_interruption`] and returns. The details may be lost
+/// ([`signals::has_lost_details`]).
 pub fn interrupt(thread: i32) {
-    queue(thread, SIGSYS, INTERRUPTS);
+    queue(thread, &signals::queued_info(SIGSYS, INTERRUPTS));
 }
 
 /// Whether a SIGSYS came from [`interrupt`].
@@ -60,9 +62,9 @@ pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
 
 /// Has the handler of SIGBUS in another thread find [`is_question`]. Not by SIGSYS: a call that
 /// a filter has just trapped would be lost, as one of a kind is kept pending. A touch is
-/// repeated.
+/// repeated. The details may be lost ([`signals::has_lost_details`]).
 pub fn question(thread: i32) {
-    queue(thread, SIGBUS, ASKS);
+    queue(thread, &signals::queued_info(SIGBUS, ASKS));
 }
 
 /// Whether a SIGBUS came from [`question`].
