@@ -60,6 +60,8 @@ install_what_is_missing() {
     command -v python3 >/dev/null || missing+=(python3)
     ! is_root || command -v setpriv >/dev/null || missing+=(util-linux)
     ! is_root || command -v man >/dev/null || missing+=(man-db)
+    # What `softswap top` is driven in.
+    ! is_root || command -v tmux >/dev/null || missing+=(tmux)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy

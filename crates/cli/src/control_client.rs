@@ -61,7 +61,7 @@ impl Process {
         self.name == "softswap"
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
 
@@ -88,7 +88,7 @@ impl Process {
         if line.is_empty() { vec![self.name.clone()] } else { words }
     }
 
-    fn variable(&self, name: &str) -> Option<OsString> {
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let environment = self.file("environ").ok()?;
         let mut entries = environment.split(|&byte| byte == 0);
         let value =
@@ -105,7 +105,7 @@ impl Process {
     }
 
     /// Whether it has the runtime, but no engine: then it has no userfaultfd either.
-    fn sleeps(&self) -> bool {
+    pub(crate) fn sleeps(&self) -> bool {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(descriptors) = descriptors else { return false };
         let is_uffd = |entry: std::fs::DirEntry| {
@@ -117,7 +117,7 @@ impl Process {
 
     /// Where its socket may be: where its own environment says, where ours
     /// does, and where it is by default.
-    fn directories(&self) -> Vec<PathBuf> {
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let by_default = [
             PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
             control_socket::fallback(self.uid),

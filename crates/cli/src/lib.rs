@@ -1,7 +1,9 @@
 //! The `softswap` command.
 //!
 //! `run` starts a program with the runtime preloaded and stays as its parent;
-//! `stat` and `ctl` ask such a program and tell it; `mkswap` makes a file or
+//! `stat` and `ctl` ask such a program and tell it, `top` shows and `export` serves all of
+//! them; `report` and
+//! `advise` read what `run` has written; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
 //! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
 //! `softswap-bench`'s.
@@ -15,7 +17,7 @@
 #[doc(hidden)]
 pub mod refusal;
 #[doc(hidden)]
-pub mod units;
+pub use softswap_view::units;
 #[doc(hidden)]
 pub mod memory_limits;
 #[doc(hidden)]
@@ -29,8 +31,12 @@ pub mod control_client;
 
 mod tree_report;
 mod run;
+mod look;
 mod stat;
 mod ctl;
+mod top;
+mod export;
+mod reports;
 mod mkswap;
 mod swapon_check;
 mod doctor;
@@ -59,13 +65,14 @@ Examples:
   softswap run --memory 25% --swap /mnt/fast:20G --report figures.json -- sort -S 8G big.txt
   softswap stat 4711
   softswap ctl 4711 set io.poll interrupt
+  softswap top
   softswap mkswap --label fast /mnt/fast/swapfile
   softswap swapon-check /mnt/fast/swapfile
 
 Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
 cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
-it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat` and `ctl`: 1 where
-the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
+it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat`, `ctl` and
+`top`: 1 where the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
 `swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed. Of
 `analyze`: 1 where the file or process cannot be examined.";
 
@@ -74,6 +81,10 @@ enum Command {
     Run(Box<run::RunArgs>),
     Stat(stat::StatArgs),
     Ctl(ctl::CtlArgs),
+    Top(top::TopArgs),
+    Export(export::ExportArgs),
+    Report(reports::ReportArgs),
+    Advise(reports::AdviseArgs),
     Mkswap(mkswap::MkswapArgs),
     SwaponCheck(swapon_check::SwaponCheckArgs),
     Doctor(doctor::DoctorArgs),
@@ -98,6 +109,10 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Ctl(args) => ctl::ctl(&args),
+        Command::Top(args) => top::top(&args),
+        Command::Export(args) => export::export(&args),
+        Command::Report(args) => reports::report(&args),
+        Command::Advise(args) => reports::advise(&args),
         Command::Mkswap(args) => mkswap::mkswap(&args),
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -2,11 +2,11 @@
 
 use crate::control_client::visible;
 use crate::refusal::{FAILED, Refusal, plain};
-use crate::units;
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
 use softswap_sys::PAGE_SIZE;
+use softswap_view::units;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! What reads other people's bytes, open to the fuzz targets and to nobody else.
 
 use crate::run::{areas, program, settle};
-use crate::units::{self, Amount};
 use crate::{control_client, memory_limits};
 use softswap_engine::door::settings::{AreaSpec, PoolLimit};
+use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
 
 /// A size, in bytes.

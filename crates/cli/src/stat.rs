@@ -1,6 +1,7 @@
 //! `softswap stat`: how a running program fares.
 
 use crate::control_client::{self, Process, visible};
+use crate::look::Looker;
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
@@ -10,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::control_protocol::{Request, Snapshot};
+use softswap_view::metrics;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -35,6 +37,10 @@ pub(crate) struct StatArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Print metrics of the whole tree, as Prometheus reads them
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
 #[derive(Serialize)]
@@ -46,6 +52,12 @@ struct Stat {
 }
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
+    if args.prometheus {
+        let tree = Looker::new().with_latencies().tree_of(args.pid)?;
+        // A reader that has gone away has read enough.
+        let _ = std::io::stdout().write_all(metrics::text(&[tree]).as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
     let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
     let Some(tree) = TreeReport::parse(&body) else {
         return print(&Stat::of(&process, &body)?, None, args.json);

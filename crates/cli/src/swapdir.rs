@@ -1,9 +1,10 @@
 //! Whether a directory can take the swap file.
 
+use crate::contents;
 use crate::refusal::{Refusal, plain};
-use crate::{contents, units};
 use softswap_sys::file::{is_in_memory, may_make_files};
 use softswap_sys::holders::use_of_path;
+use softswap_view::units;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};

@@ -2,12 +2,13 @@
 
 use crate::control_client::visible;
 use crate::refusal::Refusal;
-use crate::{swapdir, units};
+use crate::swapdir;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::door::settings::Config;
 use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_sys::PAGE_SIZE;
+use softswap_view::units;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

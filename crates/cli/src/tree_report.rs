@@ -2,9 +2,9 @@
 //! `softswap stat` shows them.
 
 use crate::control_client::visible;
-use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
+use softswap_view::units::{bytes, count, nanoseconds};
 use std::fmt::Write as _;
 
 /// The tree, so far.

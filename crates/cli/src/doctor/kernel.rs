@@ -124,7 +124,7 @@ fn window(around: &Surroundings) -> Check {
     let mut refused = None;
     let base = Bases::choose().window();
     for bytes in WINDOW_SIZES {
-        let shown = crate::units::bytes(bytes as u64);
+        let shown = softswap_view::units::bytes(bytes as u64);
         match (probe::reserve_window(base, bytes), &refused) {
             (Ok(()), None) => {
                 return Check::ok("managed-window", format!("{shown} of address space reserved"));
@@ -143,7 +143,10 @@ fn window(around: &Surroundings) -> Check {
     let why = refused.as_ref().map(plain).unwrap_or_default();
     Check::fatal(
         "managed-window",
-        format!("not even {} of address space: {why}", crate::units::bytes(WINDOW_SIZES[4] as u64)),
+        format!(
+            "not even {} of address space: {why}",
+            softswap_view::units::bytes(WINDOW_SIZES[4] as u64)
+        ),
         around.more_address_space(),
     )
 }

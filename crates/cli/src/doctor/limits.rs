@@ -1,9 +1,10 @@
 //! What surrounds the process: limits, control groups, containers.
 
 use super::check::Check;
-use crate::{memory_limits, units};
+use crate::memory_limits;
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
+use softswap_view::units;
 use std::fs;
 use std::path::Path;
 

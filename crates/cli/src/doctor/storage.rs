@@ -1,12 +1,13 @@
 //! The swap directory, and the runtime library.
 
 use super::check::{Check, Status};
+use crate::library;
 use crate::refusal::{Refusal, plain};
 use crate::run::areas;
 use crate::swapdir::{self, SwapDir};
-use crate::{library, units};
 use softswap_engine::door::settings::Config;
 use softswap_sys::probe;
+use softswap_view::units;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -3,9 +3,9 @@
 use super::asked::Asked;
 use crate::refusal::Refusal;
 use crate::swapdir;
-use crate::units::{self, parse_size};
 use softswap_engine::door::settings::AreaSpec;
 use softswap_engine::store::swap::{Discard, MAX_AREAS, activate};
+use softswap_view::units::{self, parse_size};
 use std::path::{Path, PathBuf};
 
 /// The largest priority, as with `swapon`.

@@ -6,9 +6,9 @@
 //! it gives way, too.
 
 use crate::memory_limits::{self, GroupVersion};
-use crate::units::parse_size;
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_sys::memory::dram_bytes;
+use softswap_view::units::parse_size;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::beside::Beside;
 use super::supervise::Ending;
 use crate::tree_report::TreePeaks;
 use serde::Serialize;
-use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
+use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier, bucket_floor};
 use softswap_engine::base::transfer_size;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,6 +77,11 @@ pub(crate) struct Figures {
 
     /// By the tier a page was in when it was touched.
     pub(super) faults: BTreeMap<&'static str, TierFigures>,
+    /// For each tier from which latency on, in ns, there were how many; only where there were.
+    pub(super) latencies: BTreeMap<&'static str, Vec<(u64, u64)>>,
+    /// Pages that came back from the pool (same-filled ones, too), and from the disk: of how many
+    /// that had left since they did, there were how many.
+    pub(super) returns: BTreeMap<&'static str, Vec<(u64, u64)>>,
     pub(super) bytes_written: u64,
     pub(super) bytes_read: u64,
     /// Summed over all threads of the program.
@@ -389,6 +394,13 @@ impl Figures {
             same_filled_share: share(get(C::PagesSameFilled), get(C::PagesOut)),
             compression_ratio: share(get(C::PagesPooled) * PAGE_BYTES, get(C::PooledBytes)),
             faults: TIERS.iter().map(|&tier| (tier.name(), tier_figures(stats, tier))).collect(),
+            latencies: TIERS
+                .iter()
+                .map(|&tier| (tier.name(), buckets(stats.fault_counts(tier))))
+                .collect(),
+            returns: [("pool", false), ("disk", true)]
+                .map(|(name, is_from_disk)| (name, buckets(stats.returns(is_from_disk))))
+                .into(),
             bytes_written: get(C::BytesWritten),
             bytes_read: get(C::BytesRead),
             stalled_ns: get(C::StalledNs),
@@ -435,6 +447,12 @@ fn tier_figures(stats: &Stats, tier: Tier) -> TierFigures {
         p50_ns: stats.fault_quantile_ns(tier, 0.50),
         p99_ns: stats.fault_quantile_ns(tier, 0.99),
     }
+}
+
+/// Where each bucket begins that has any, and how many.
+fn buckets(counts: Vec<u64>) -> Vec<(u64, u64)> {
+    let some = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
+    some.map(|(bucket, count)| (bucket_floor(bucket), count)).collect()
 }
 
 fn signal_name(signal: i32) -> String {

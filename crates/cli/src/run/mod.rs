@@ -11,19 +11,22 @@ pub(crate) mod beside;
 mod release;
 mod thrashing;
 mod tree;
+mod history;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
+mod machine;
 mod report;
 
 pub(crate) use options::RunArgs;
 
 use crate::refusal::{Refusal, plain};
-use crate::{control_client, library, units};
+use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
+use softswap_view::units;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -43,6 +46,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
+    let mut samples = history::Samples::new(report.is_some());
     if !settled.quiet {
         settled
             .notes
@@ -74,7 +78,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let finished = match supervise::run(
         command,
         (stats_fd.as_fd(), stats),
-        (&mut space, tree.as_mut()),
+        (&mut space, tree.as_mut(), &mut samples),
         settled.quiet,
     ) {
         Ok(finished) => finished,
@@ -96,15 +100,24 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         finished.beside,
     );
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
-    sum_up(&figures, settled.quiet, report);
+    sum_up(&figures, settled.quiet);
+    if let Some(report) = report {
+        let history = samples.end(&stats);
+        let settings = report::settings(&config);
+        let machine = machine::Machine::this();
+        let told = report::Told { figures: &figures, history: &history, settings, machine };
+        if let Err(error) = report.write(&told) {
+            eprintln!("softswap: the report could not be written: {error}");
+        }
+    }
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
     }
 }
 
-/// Says how the program fared, and writes the report where one is asked for.
-fn sum_up(figures: &Figures, quiet: bool, report: Option<report::Report>) {
+/// Says how the program fared.
+fn sum_up(figures: &Figures, quiet: bool) {
     if let Some(why) = summary::unexplained(figures) {
         eprintln!("softswap: {why}");
     }
@@ -112,11 +125,6 @@ fn sum_up(figures: &Figures, quiet: bool, report: Option<report::Report>) {
         // A reader that has gone away must not change the program's status.
         let _ =
             std::io::Write::write_all(&mut std::io::stderr(), summary::text(figures).as_bytes());
-    }
-    if let Some(report) = report
-        && let Err(error) = report.write(figures)
-    {
-        eprintln!("softswap: the report could not be written: {error}");
     }
 }
 

@@ -86,9 +86,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
-    /// Write the closing figures to FILE as JSON
+    /// Write the closing figures to FILE as JSON, or as a page if its name ends in .html
     ///
-    /// One object, also when the program is killed. `schema` is 1; keys carry
+    /// The page has plots of all that happened, and needs nothing else. JSON is
+    /// one object, also when the program is killed. `schema` is 1; keys carry
     /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
     /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
     /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,

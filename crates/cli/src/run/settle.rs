@@ -6,11 +6,11 @@ use super::asked::Asked;
 use super::auto_memory::Bounds;
 use super::options::{Given, RunArgs};
 use crate::refusal::{Refusal, plain};
-use crate::units::{self, Amount, parse_amount, parse_size};
 use crate::{library, memory_limits};
 use clap::Args;
 use softswap_engine::door::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_sys::control_socket;
+use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

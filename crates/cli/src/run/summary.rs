@@ -1,8 +1,8 @@
 //! The summary: one block for people, at the end of a run or during it.
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
-use crate::units::{bytes, count, duration, nanoseconds};
 use softswap_engine::base::stats::{StopReason, TIERS};
+use softswap_view::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write;
 use std::time::Duration;
 

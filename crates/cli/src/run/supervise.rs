@@ -7,6 +7,7 @@
 //! is taken for the group's (`kill 0`): its own signal does not come back to it.
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
+use super::history::Samples;
 use super::release::Space;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
@@ -59,7 +60,7 @@ pub(super) struct Finished {
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
-    (space, mut tree): (&mut Space, Option<&mut Tree>),
+    (space, mut tree, samples): (&mut Space, Option<&mut Tree>, &mut Samples),
     is_quiet: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
@@ -85,6 +86,7 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
+        samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));
         tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
     };
     let ending = attend(pid, &queue, &mut look)

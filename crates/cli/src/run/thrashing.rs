@@ -1,8 +1,9 @@
 //! A program that does hardly anything but wait for pages is told so, once, while it runs.
 
-use crate::units::bytes;
 use procfs::process::Process;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
+use softswap_view::stall;
+use softswap_view::units::bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -40,17 +41,9 @@ impl Sample {
         }
     }
 
-    /// The share of its threads' time for which they waited, in percent. Threads that sleep
-    /// of their own accord do not count: there are as many as have run or waited.
+    /// The share of its threads' time for which they waited, in percent.
     fn waited_percent(self) -> f64 {
-        let waited = (self.disk + self.pool).as_secs_f64();
-        let wall = self.at.as_secs_f64();
-        if wall == 0.0 {
-            return 0.0;
-        }
-        let busy_threads = (waited + self.cpu.as_secs_f64()) / wall;
-        let threads = busy_threads.clamp(1.0, f64::from(self.threads.max(1)));
-        (waited / (wall * threads) * 100.0).min(100.0)
+        stall::share(self.disk + self.pool, self.cpu, self.at, self.threads) * 100.0
     }
 }
 
@@ -145,20 +138,6 @@ mod tests {
             cpu: Duration::from_secs_f64(cpu_s),
             threads,
         }
-    }
-
-    #[test]
-    fn the_share_is_of_the_threads_that_run_or_wait() {
-        let percent = |disk_s, cpu_s, threads| at(10, disk_s, cpu_s, threads).waited_percent();
-        assert_eq!(percent(9.0, 1.0, 1), 90.0);
-        // It polls for its pages: that is no work of its own.
-        assert_eq!(percent(9.0, 9.5, 1), 90.0);
-        // Four threads at work, each of which waits a fifth of its time.
-        assert!(percent(8.0, 20.0, 4) < 35.0);
-        // One of many that waits, the others asleep.
-        assert!(percent(9.5, 0.5, 64) > 90.0);
-        assert_eq!(percent(40.0, 1.0, 4), 100.0);
-        assert_eq!(Sample::default().waited_percent(), 0.0);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{own_uid, visible};
 use crate::refusal::{Refusal, plain};
 use crate::tree_report::{Process, TreePeaks, TreeReport};
-use crate::units::{self, parse_size};
 use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_engine::ledger::{Ledger, SHAPE};
 use softswap_sys::control_socket::{self, Listener};
+use softswap_view::units::{self, parse_size};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,6 +76,11 @@ impl Tree {
 
     pub(super) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
+    }
+
+    /// What there is now.
+    pub(super) fn report(&self) -> TreeReport {
+        self.budget.report()
     }
 
     /// Takes back what the dead hold, and sees to the limit.

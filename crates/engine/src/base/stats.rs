@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 14;
+pub(crate) const STATS_VERSION: u64 = 15;
 
 /// Where a page was when it was touched.
 ///
@@ -231,6 +231,12 @@ counters! {
     SignalsPassedOn,
     /// 1 while the process sleeps: what it has committed fits the budget.
     Asleep,
+    /// Resident pages when last looked at, in bytes.
+    ResidentBytes,
+    /// Swap slots in use when last looked at, in bytes.
+    DiskBytes,
+    /// Memory mapped in the managed window when last looked at, in bytes.
+    MappedBytes,
 }
 
 /// Why the engine stopped the program, for the summary; the message on
@@ -295,8 +301,10 @@ impl StopReason {
 /// Latency buckets: 4 per power of two from 1 ns.
 pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
+/// Behind those of latencies: how many pages had left since one that came back did.
+const RETURNS: usize = TIERS.len() + transfer_size::BUCKETS;
 /// Words in the shared statistics area.
-pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (TIERS.len() + transfer_size::BUCKETS);
+pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + 2);
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
@@ -406,7 +414,21 @@ impl Stats {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }
 
-    /// The faults' histograms by tier, then those of the I/O buckets.
+    /// Records that a page comes back, from the disk or not, and how many had left since it did.
+    pub(crate) fn record_return(&self, is_from_disk: bool, left: u64) {
+        let number = RETURNS + usize::from(is_from_disk);
+        self.histogram(number)[bucket_of(left)].fetch_add(1, Relaxed);
+    }
+
+    /// How many pages came back, from the disk or not, by how many had left since they did: in
+    /// the same buckets as latencies ([`bucket_floor`]).
+    #[must_use]
+    pub fn returns(&self, is_from_disk: bool) -> Vec<u64> {
+        let number = RETURNS + usize::from(is_from_disk);
+        self.histogram(number).iter().map(|word| word.load(Relaxed)).collect()
+    }
+
+    /// The faults' histograms by tier, then those of the I/O buckets, then of returns.
     fn histogram(&self, number: usize) -> &'static [AtomicU64] {
         let start = HISTOGRAMS_AT + number * BUCKETS;
         &self.words[start..start + BUCKETS]

@@ -16,6 +16,15 @@ impl Core {
             let left = if is_in_stream { u64::MAX } else { distance };
             self.stores.standby.note_return(left, self.slots_of_others());
         }
+        let is_from_disk = match place {
+            Place::Slot { .. } | Place::Packed { .. } => Some(true),
+            Place::Pool { .. } | Place::Filled { .. } => Some(false),
+            _ => None,
+        };
+        if let (Some(is_from_disk), Some(left)) = (is_from_disk, self.policies.clock.distance(page))
+        {
+            self.stats.record_return(is_from_disk, left);
+        }
         self.policies.note_return(page, place, || self.pool_view());
     }
 

@@ -30,15 +30,20 @@ impl Core {
         stats.set(Counter::UsedBytes, used_bytes);
         stats.peak(Counter::UsedPeakBytes, used_bytes);
         let pages = self.memory.budget.pages() * PAGE_SIZE;
+        stats.set(Counter::ResidentBytes, pages as u64);
         stats.peak(Counter::ResidentPeakBytes, pages as u64);
         stats.peak(Counter::PoolPeakBytes, pool.used_bytes() as u64);
         stats.set(Counter::PoolObjects, pool.objects() as u64);
         stats.set(Counter::PoolStoredBytes, pool.stored_bytes() as u64);
         stats.set(Counter::PoolUsedBytes, pool.used_bytes() as u64);
         stats.set(Counter::PoolLimitBytes, pool.limit_bytes() as u64);
-        stats.peak(Counter::DiskPeakBytes, areas.used_slots() * PAGE_SIZE as u64);
+        let disk_bytes = areas.used_slots() * PAGE_SIZE as u64;
+        stats.set(Counter::DiskBytes, disk_bytes);
+        stats.peak(Counter::DiskPeakBytes, disk_bytes);
         stats.peak(Counter::MetadataPeakBytes, self.metadata_bytes() as u64);
-        stats.peak(Counter::MappedPeakBytes, self.memory.space.mapped_bytes() as u64);
+        let mapped_bytes = self.memory.space.mapped_bytes() as u64;
+        stats.set(Counter::MappedBytes, mapped_bytes);
+        stats.peak(Counter::MappedPeakBytes, mapped_bytes);
         stats.set(Counter::SwapFileBytes, areas.size_bytes());
     }
 }

@@ -221,22 +221,35 @@ pub struct Snapshot {
     pub uptime: Duration,
     /// Keys and values, as the program has them.
     pub settings: Vec<(String, String)>,
-    /// Its counters, copied; never freed.
+    /// Its counters, copied.
     pub stats: Stats,
 }
 
 impl Snapshot {
-    /// Reads the body of an answer.
+    /// Reads the body of an answer, once: the memory of the counters is never freed.
     ///
     /// # Errors
     /// When it comes from another version of softswap.
     pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
+        let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Snapshot::parse_into(body, words.leak())
+    }
+
+    /// Reads the body of an answer, with the counters in `words`: who asks again and again
+    /// reads into the same.
+    ///
+    /// # Errors
+    /// When it comes from another version of softswap.
+    ///
+    /// # Panics
+    /// When there are fewer words than [`STATS_WORDS`].
+    pub fn parse_into(body: &str, words: &'static [AtomicU64]) -> Result<Snapshot, OtherVersion> {
         let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
         for (name, rest) in pairs(body) {
             match name {
                 "uptime_ns" => uptime = rest.parse().ok().map(Duration::from_nanos),
                 "setting" => settings.extend(rest.split_once(' ').map(owned)),
-                "counters" => counters = read_counters(rest),
+                "counters" => counters = read_counters(rest, words),
                 // Of a newer version, and no loss to this one.
                 _ => {}
             }
@@ -263,12 +276,15 @@ fn owned((key, value): (&str, &str)) -> (String, String) {
     (key.to_string(), value.to_string())
 }
 
-fn read_counters(text: &str) -> Option<Stats> {
-    let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
-    let is_ours = words.next()?? == STATS_VERSION;
-    let words: Vec<AtomicU64> =
-        words.map(|word| word.map(AtomicU64::new)).collect::<Option<_>>()?;
-    (is_ours && words.len() == STATS_WORDS).then(|| Stats::new(words.leak()))
+fn read_counters(text: &str, words: &'static [AtomicU64]) -> Option<Stats> {
+    let mut values = text.split(' ').map(|word| word.parse::<u64>().ok());
+    if values.next()?? != STATS_VERSION {
+        return None;
+    }
+    for word in &words[..STATS_WORDS] {
+        word.store(values.next()??, Relaxed);
+    }
+    values.next().is_none().then(|| Stats::new(words))
 }
 
 #[cfg(test)]

@@ -1,0 +1,295 @@
+//! All trees of processes that run under softswap, as far as this user may see them.
+
+use crate::control_client::{self, own_uid, visible};
+use crate::refusal::{FAILED, Refusal};
+use crate::tree_report::TreeReport;
+use procfs::process::{Stat, all_processes};
+use softswap_engine::base::stats::{STATS_WORDS, TIERS};
+use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot, pairs};
+use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_sys::control_socket::{self, Peer};
+use softswap_view::reading::Reading;
+use softswap_view::top::Source;
+use softswap_view::tree::{Process, Shared, State, Tree};
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// How long a process may take to answer: others wait meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// So often a process that has the settings but not the runtime is looked at again: the loader
+/// may be at work yet.
+const LOOKS_WITHOUT: u32 = 3;
+
+/// Looks again and again.
+pub(crate) struct Looker {
+    /// Where counters are read into.
+    words: &'static [AtomicU64],
+    /// What has been found out about processes.
+    known: HashMap<Identity, Known>,
+    has_latencies: bool,
+}
+
+/// What has become of asking a process.
+struct Asked {
+    state: State,
+    settings: Vec<(String, String)>,
+    latencies: Vec<Vec<u64>>,
+}
+
+impl Asked {
+    fn nothing(state: State) -> Asked {
+        Asked { state, settings: Vec::new(), latencies: Vec::new() }
+    }
+
+    fn silent(why: &str) -> Asked {
+        Asked::nothing(State::Silent(why.to_string()))
+    }
+}
+
+/// A process as long as it runs one program.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Identity {
+    pid: u32,
+    started: u64,
+    name: String,
+}
+
+#[derive(Debug, Clone)]
+enum Known {
+    /// Nothing of softswap's.
+    Other,
+    /// It has the settings, but the runtime was not found in it, so many times.
+    Without(u32),
+    Managed(Managed),
+}
+
+/// What a managed process was started with.
+#[derive(Debug, Clone)]
+struct Managed {
+    root: u32,
+    budget_bytes: u64,
+    /// Whether its tree shares one budget.
+    is_shared: bool,
+    /// Where its socket may be.
+    dirs: Vec<PathBuf>,
+}
+
+impl Looker {
+    pub(crate) fn new() -> Looker {
+        let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Looker { words: words.leak(), known: HashMap::new(), has_latencies: false }
+    }
+
+    /// Looks at how long faults took, too.
+    pub(crate) fn with_latencies(self) -> Looker {
+        Looker { has_latencies: true, ..self }
+    }
+
+    /// The tree that a process is in.
+    pub(crate) fn tree_of(&mut self, pid: u32) -> Result<Tree, Refusal> {
+        let is_in = |tree: &Tree| {
+            tree.root == pid || tree.processes.iter().any(|process| process.pid == pid)
+        };
+        if let Some(tree) = self.trees().into_iter().find(is_in) {
+            return Ok(tree);
+        }
+        Err(match control_client::ask(pid, &Request::Stat) {
+            Err(refusal) => refusal,
+            Ok(_) => {
+                Refusal::new(FAILED, format!("process {pid} has just been started; try again"))
+            }
+        })
+    }
+
+    /// All trees, by their roots.
+    pub(crate) fn trees(&mut self) -> Vec<Tree> {
+        let (mut trees, mut seen) = (BTreeMap::<u32, Tree>::new(), HashMap::new());
+        for (stat, uid) in processes() {
+            let identity = identity(&stat);
+            let known = match self.known.remove(&identity) {
+                Some(known @ (Known::Managed(_) | Known::Other)) => known,
+                Some(Known::Without(looks)) => find_out(identity.pid, uid, looks),
+                None => find_out(identity.pid, uid, 0),
+            };
+            if let Known::Managed(managed) = &known
+                && let Some(process) = self.process(&stat, managed)
+            {
+                let tree = trees.entry(managed.root).or_default();
+                tree.root = managed.root;
+                if tree.shared.is_none() && managed.is_shared {
+                    tree.shared =
+                        Some(Shared { budget_bytes: managed.budget_bytes, granted_bytes: 0 });
+                }
+                tree.processes.push(process);
+            }
+            seen.insert(identity, known);
+        }
+        self.known = seen;
+        trees.into_values().map(complete).collect()
+    }
+
+    /// What a managed process has, if it is there yet.
+    fn process(&self, stat: &Stat, managed: &Managed) -> Option<Process> {
+        let pid = u32::try_from(stat.pid).ok()?;
+        let process = control_client::Process::read(pid).filter(|process| !process.has_ended())?;
+        let statm = procfs::process::Process::new(stat.pid).ok()?.statm().ok()?;
+        let anonymous_pages = statm.resident.saturating_sub(statm.shared);
+        let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        let Asked { state, settings, latencies } = self.ask(&process, managed);
+        let budget_bytes = match &state {
+            State::Awake(reading) => reading.budget_bytes,
+            _ => managed.budget_bytes,
+        };
+        Some(Process {
+            pid,
+            name: process.name,
+            state,
+            budget_bytes,
+            anonymous_bytes: anonymous_pages * softswap_sys::PAGE_SIZE as u64,
+            cpu: Duration::from_secs_f64(ticks),
+            threads: u32::try_from(stat.num_threads).unwrap_or(1),
+            settings,
+            latencies,
+        })
+    }
+
+    fn ask(&self, process: &control_client::Process, managed: &Managed) -> Asked {
+        if process.is_stopped() {
+            return Asked::silent("it is stopped");
+        }
+        let body = match converse(process.pid, &managed.dirs, &Request::Stat) {
+            Some(Ok(body)) => body,
+            Some(Err(why)) => return Asked::silent(&why),
+            None if process.sleeps() => return Asked::nothing(State::Asleep),
+            None => return Asked::silent("it has no control socket, as a forked child has none"),
+        };
+        match Snapshot::parse_into(&body, self.words) {
+            Ok(Snapshot { settings, stats, .. }) => {
+                let settings = settings.iter().map(|(key, value)| (visible(key), visible(value)));
+                let counts = || TIERS.map(|tier| stats.fault_counts(tier)).to_vec();
+                Asked {
+                    state: State::Awake(Box::new(Reading::of(&stats))),
+                    settings: settings.collect(),
+                    latencies: if self.has_latencies { counts() } else { Vec::new() },
+                }
+            }
+            Err(error) => Asked::silent(&error.to_string()),
+        }
+    }
+}
+
+impl Source for Looker {
+    fn look(&mut self) -> Vec<Tree> {
+        self.trees()
+    }
+
+    fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String> {
+        let (_, body) = control_client::ask(pid, &Request::Set(key, value))
+            .map_err(|refusal| refusal.to_string())?;
+        let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
+        Ok(said.collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn identity(stat: &Stat) -> Identity {
+    let pid = u32::try_from(stat.pid).unwrap_or_default();
+    Identity { pid, started: stat.starttime, name: stat.comm.clone() }
+}
+
+/// Processes that this user may look at: their own, or all if that is root.
+fn processes() -> impl Iterator<Item = (Stat, u32)> {
+    let own = own_uid();
+    let all = all_processes().into_iter().flatten().flatten();
+    all.filter_map(move |process| {
+        let uid = process.uid().ok().filter(|uid| own == 0 || own == *uid)?;
+        Some((process.stat().ok()?, uid))
+    })
+}
+
+/// What a process is to softswap, by its environment and its mappings.
+fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
+    let Some(process) = control_client::Process::read(pid) else { return Known::Other };
+    let number = |name: &str| -> Option<u64> {
+        process.variable(&format!("{ENV_PREFIX}{name}"))?.to_str()?.parse().ok()
+    };
+    let (Some(budget_bytes), Some(root)) = (number("MEMORY"), number("SUPERVISOR_PID")) else {
+        return Known::Other;
+    };
+    match process.is_managed() {
+        Some(true) => Known::Managed(Managed {
+            root: u32::try_from(root).unwrap_or_default(),
+            budget_bytes,
+            is_shared: number("LEDGER_FD").is_some(),
+            dirs: process.directories().into_iter().filter(|dir| is_safe(dir, uid)).collect(),
+        }),
+        _ if looks + 1 >= LOOKS_WITHOUT => Known::Other,
+        _ => Known::Without(looks + 1),
+    }
+}
+
+/// Whether a directory is of the user whose sockets are looked for there.
+fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
+    !dir.exists() || control_socket::check(dir, uid).is_ok()
+}
+
+/// Asks the process `pid` by its socket, if it has one; what it answers, or why it does not.
+fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
+    let peer = dirs.iter().find_map(|dir| {
+        let path = control_socket::socket_path(dir, pid);
+        match control_socket::connect(&path, PATIENCE) {
+            // Anybody may put a socket somewhere; the kernel says whose it is.
+            Ok(peer) => peer.credentials().is_ok_and(|it| it.pid == pid as i32).then_some(Ok(peer)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Some(Err(no_answer())),
+            Err(_) => None,
+        }
+    })?;
+    Some(peer.and_then(|peer| answer(&peer, request)))
+}
+
+fn no_answer() -> String {
+    format!("it gave no answer within {} ms", PATIENCE.as_millis())
+}
+
+fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
+    let line = request.line().unwrap_or_default();
+    let answered = peer
+        .write_all(line.as_bytes(), PATIENCE)
+        .and_then(|()| peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE));
+    match answered.map(|bytes| Answer::parse(&bytes)) {
+        Ok(Answer::Ok(body)) => Ok(body),
+        Ok(Answer::Error(why) | Answer::Denied(why)) => Err(visible(&why)),
+        Ok(Answer::Garbled) | Err(_) => Err(no_answer()),
+    }
+}
+
+/// Adds what only the whole tree knows.
+fn complete(mut tree: Tree) -> Tree {
+    tree.processes.sort_by_key(|process| process.pid);
+    let first = tree.processes.first().and_then(|it| control_client::Process::read(it.pid));
+    let mut words = first.map_or_else(Vec::new, |process| process.command());
+    // Where it lies is not what it is known by.
+    if let Some(name) = words.first().and_then(|word| word.rsplit('/').next().map(String::from)) {
+        words[0] = name;
+    }
+    tree.command = words.join(" ");
+    let Some(shared) = &mut tree.shared else { return tree };
+    let Some(supervisor) = control_client::Process::read(tree.root) else { return tree };
+    let mut dirs = supervisor.directories();
+    for process in &tree.processes {
+        let others = control_client::Process::read(process.pid);
+        dirs.extend(others.into_iter().flat_map(|process| process.directories()));
+    }
+    dirs.sort();
+    dirs.dedup();
+    let Some(Ok(body)) = converse(tree.root, &dirs, &Request::Stat) else { return tree };
+    let Some(report) = TreeReport::parse(&body) else { return tree };
+    *shared = Shared { budget_bytes: report.budget_bytes, granted_bytes: report.granted_bytes };
+    for process in &mut tree.processes {
+        let told = report.processes.iter().find(|told| told.pid == process.pid);
+        process.budget_bytes = told.map_or(0, |told| told.granted_bytes);
+    }
+    tree
+}

@@ -1,0 +1,235 @@
+//! What a program did over time, for the report.
+//!
+//! Read from the page of counters, which costs the program nothing. There are never more than
+//! [`MOST`] samples: when there would be, every second one goes, and those to come are taken half
+//! as often. So they lie evenly over a run of any length.
+
+use crate::tree_report::TreeReport;
+use serde::Serialize;
+use softswap_engine::base::stats::{Stats, TIERS};
+use softswap_view::reading::Reading;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+const MOST: usize = 512;
+/// Between two samples at first.
+const FIRST_STEP: Duration = Duration::from_millis(10);
+
+/// What has been seen so far.
+pub(super) struct Samples {
+    is_wanted: bool,
+    started: Instant,
+    step: Duration,
+    next: Duration,
+    taken: Vec<Sample>,
+    carried: Carried,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    at: Duration,
+    reading: Reading,
+    tree: Option<OfTree>,
+}
+
+/// All processes of a tree together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct OfTree {
+    budget_bytes: u64,
+    used_bytes: u64,
+    processes: u64,
+    faults: u64,
+    stalled_ns: u64,
+}
+
+impl Samples {
+    /// None are taken where nobody wants them.
+    pub(super) fn new(is_wanted: bool) -> Samples {
+        Samples {
+            is_wanted,
+            started: Instant::now(),
+            step: FIRST_STEP,
+            next: Duration::ZERO,
+            taken: Vec::new(),
+            carried: Carried::default(),
+        }
+    }
+
+    /// Takes a sample if one is due.
+    pub(super) fn look(&mut self, stats: &Stats, tree: impl FnOnce() -> Option<TreeReport>) {
+        let at = self.started.elapsed();
+        if self.is_wanted && at >= self.next {
+            self.take(at, Reading::of(stats), tree());
+        }
+    }
+
+    fn take(&mut self, at: Duration, reading: Reading, tree: Option<TreeReport>) {
+        if self.taken.len() == MOST {
+            let mut number = 0;
+            self.taken.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            // As far from each other as those that stay.
+            self.step = at * 2 / MOST as u32;
+        }
+        let tree = tree.map(|tree| self.carried.add(&tree));
+        self.taken.push(Sample { at, reading, tree });
+        self.next = at + self.step;
+    }
+
+    /// All of them, with how it was in the end.
+    pub(super) fn end(mut self, stats: &Stats) -> History {
+        let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
+        self.taken.push(Sample { at, reading: Reading::of(stats), tree: last.tree });
+        History::of(&self.taken)
+    }
+}
+
+/// What processes have added to the sums of their tree; those that have ended still count.
+#[derive(Debug, Default)]
+struct Carried {
+    now: HashMap<u32, (u64, u64)>,
+    faults: u64,
+    stalled_ns: u64,
+}
+
+impl Carried {
+    fn add(&mut self, tree: &TreeReport) -> OfTree {
+        for process in &tree.processes {
+            let now = (process.faults, process.stalled_ns);
+            let before = self.now.insert(process.pid, now).unwrap_or_default();
+            // One that has become another program counts from its start.
+            self.faults += now.0.checked_sub(before.0).unwrap_or(now.0);
+            self.stalled_ns += now.1.checked_sub(before.1).unwrap_or(now.1);
+        }
+        self.now.retain(|pid, _| tree.processes.iter().any(|process| process.pid == *pid));
+        OfTree {
+            budget_bytes: tree.budget_bytes,
+            used_bytes: tree.used_bytes,
+            processes: tree.processes.len() as u64,
+            faults: self.faults,
+            stalled_ns: self.stalled_ns,
+        }
+    }
+}
+
+/// A column for each figure, a row for each sample. What is counted is counted from the start.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct History {
+    at_s: Vec<f64>,
+    budget_bytes: Vec<u64>,
+    used_bytes: Vec<u64>,
+    resident_bytes: Vec<u64>,
+    pool_bytes: Vec<u64>,
+    disk_bytes: Vec<u64>,
+    faults: BTreeMap<&'static str, Vec<u64>>,
+    stalled_ns: Vec<u64>,
+    bytes_read: Vec<u64>,
+    bytes_written: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<TreeHistory>,
+}
+
+/// The same of all processes of a tree that share one budget.
+#[derive(Debug, Clone, Default, Serialize)]
+struct TreeHistory {
+    budget_bytes: Vec<u64>,
+    used_bytes: Vec<u64>,
+    processes: Vec<u64>,
+    faults: Vec<u64>,
+    stalled_ns: Vec<u64>,
+}
+
+impl History {
+    fn of(samples: &[Sample]) -> History {
+        let column = |value: fn(&Reading) -> u64| -> Vec<u64> {
+            samples.iter().map(|sample| value(&sample.reading)).collect()
+        };
+        let faults = TIERS.map(|tier| {
+            let of_tier = samples.iter().map(|sample| sample.reading.faults_of(tier));
+            (tier.name(), of_tier.collect())
+        });
+        History {
+            at_s: samples.iter().map(|sample| milliseconds(sample.at)).collect(),
+            budget_bytes: column(|it| it.budget_bytes),
+            used_bytes: column(|it| it.used_bytes),
+            resident_bytes: column(|it| it.resident_bytes),
+            pool_bytes: column(|it| it.pool_bytes),
+            disk_bytes: column(|it| it.disk_bytes),
+            faults: faults.into(),
+            stalled_ns: column(|it| it.stalled_ns),
+            bytes_read: column(|it| it.bytes_read),
+            bytes_written: column(|it| it.bytes_written),
+            tree: TreeHistory::of(samples),
+        }
+    }
+}
+
+impl TreeHistory {
+    fn of(samples: &[Sample]) -> Option<TreeHistory> {
+        samples.iter().find(|sample| sample.tree.is_some())?;
+        let column = |value: fn(&OfTree) -> u64| -> Vec<u64> {
+            samples.iter().map(|sample| value(&sample.tree.unwrap_or_default())).collect()
+        };
+        Some(TreeHistory {
+            budget_bytes: column(|it| it.budget_bytes),
+            used_bytes: column(|it| it.used_bytes),
+            processes: column(|it| it.processes),
+            faults: column(|it| it.faults),
+            stalled_ns: column(|it| it.stalled_ns),
+        })
+    }
+}
+
+/// In seconds, by the millisecond: more is noise, and takes room in the report.
+fn milliseconds(time: Duration) -> f64 {
+    time.as_millis() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_report::Process;
+
+    #[test]
+    fn samples_lie_evenly_over_a_run_of_any_length() {
+        for seconds in [1, 100, 36_000] {
+            let mut samples = Samples::new(true);
+            for look in 0..seconds * 20 {
+                let at = Duration::from_millis(look * 50);
+                if at >= samples.next {
+                    samples.take(at, Reading::default(), None);
+                }
+            }
+            let at: Vec<Duration> = samples.taken.iter().map(|sample| sample.at).collect();
+            assert!(at.len() <= MOST && at.len() >= 20.min(MOST), "{}", at.len());
+            let steps = at.windows(2).map(|pair| pair[1] - pair[0]);
+            let (least, most) = (steps.clone().min().unwrap(), steps.max().unwrap());
+            assert!(most <= least * 3, "{least:?} to {most:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_did_that_has_ended_still_counts() {
+        let process = |pid, faults, stalled_ns| Process {
+            pid,
+            name: "a".into(),
+            granted_bytes: 0,
+            used_bytes: 0,
+            used_peak_bytes: 0,
+            faults,
+            stalled_ns,
+        };
+        let mut carried = Carried::default();
+        let mut add = |processes| {
+            let sum = carried.add(&TreeReport::of(1 << 20, processes));
+            (sum.faults, sum.stalled_ns, sum.processes)
+        };
+        assert_eq!(add(vec![process(1, 10, 100)]), (10, 100, 1));
+        assert_eq!(add(vec![process(1, 15, 150), process(2, 1, 1)]), (16, 151, 2));
+        assert_eq!(add(vec![process(2, 5, 9)]), (20, 159, 1));
+        // Another program in the same process.
+        assert_eq!(add(vec![process(2, 2, 3)]), (22, 162, 1));
+    }
+}

@@ -1,0 +1,72 @@
+//! `softswap top`: all programs that run under softswap, on the terminal.
+
+use crate::control_client::own_uid;
+use crate::look::Looker;
+use crate::refusal::{FAILED, Refusal, plain};
+use clap::Args;
+use softswap_view::top::{Options, show};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Watch programs that run under softswap.
+///
+/// Their memory in DRAM, compressed and on the disk, how often they wait for pages, and for
+/// how much of their time. Keys change settings; h shows which.
+#[derive(Args)]
+#[command(after_long_help = "\
+Your own programs are shown, and all to root. Colours are left out where NO_COLOR is set, and
+signs beyond ASCII where the locale is not UTF-8.
+
+Exit status: 0, or 1 where the process is not there or runs without softswap, and where standard
+output is no terminal.")]
+pub(crate) struct TopArgs {
+    /// Only the tree of this process: that of `softswap run`, or of a program in it
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
+    pid: Option<u32>,
+}
+
+pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
+    if !std::io::stdout().is_terminal() {
+        return Err(Refusal::new(
+            FAILED,
+            "`softswap top` needs a terminal; `softswap stat PID` prints figures",
+        ));
+    }
+    let mut looker = Looker::new();
+    let only = args.pid.map(|pid| looker.tree_of(pid).map(|tree| tree.root)).transpose()?;
+    let options = Options {
+        user: if own_uid() == 0 { "any user" } else { "yours" }.into(),
+        only,
+        no_color: std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty()),
+        ascii: !is_utf8(|name| std::env::var(name).ok()),
+    };
+    show(looker, options)
+        .map_err(|error| Refusal::new(FAILED, format!("the terminal failed: {}", plain(&error))))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the locale that the variables name has UTF-8: the first of them that is set.
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
+    let first = locale.into_iter().find(|value| !value.is_empty()).unwrap_or_default();
+    let first = first.to_ascii_lowercase();
+    first.contains("utf-8") || first.contains("utf8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_utf8;
+
+    #[test]
+    fn the_first_variable_that_is_set_says_what_the_terminal_shows() {
+        let by = |all: &'static str, lang: &'static str| {
+            is_utf8(|name| match name {
+                "LC_ALL" => Some(all.into()),
+                "LANG" => Some(lang.into()),
+                _ => None,
+            })
+        };
+        assert!(by("", "en_GB.UTF-8") && by("C.utf8", "C"));
+        assert!(!by("C", "en_GB.UTF-8") && !by("", "") && !is_utf8(|_| None));
+    }
+}

@@ -1,0 +1,169 @@
+//! `softswap export` and `softswap stat --prometheus`: metrics that Prometheus takes.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::control_client::{Program, refused, told, wait_for};
+use support::softswap;
+
+/// `softswap export` on a port of its own; it ends with this.
+struct Export {
+    child: Child,
+    address: String,
+}
+
+impl Export {
+    fn start() -> Export {
+        let mut export = Command::new(softswap());
+        export.args(["export", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut child = export.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("softswap: metrics at http://");
+        let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
+        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_string();
+        Export { child, address }
+    }
+
+    /// Status and text of an answer.
+    fn ask(&self, method: &str, path: &str) -> (u32, String) {
+        http(&self.address, method, path)
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn http(address: &str, method: &str, path: &str) -> (u32, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
+}
+
+/// The value of a metric whose labels have all of these.
+fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let line = text.lines().find(|line| {
+        let rest = line.strip_prefix(name);
+        let is_it = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+        is_it && labels.iter().all(|label| line.contains(label))
+    })?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn what_is_served_are_the_figures_of_the_programs() {
+    let program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    let export = Export::start();
+    let label = format!("pid=\"{pid}\"");
+    let (status, text) = export.ask("GET", "/metrics");
+    assert_eq!(status, 200);
+    assert_eq!(value(&text, "softswap_budget_bytes", &[&label]), Some(f64::from(32 << 20)));
+    let used = value(&text, "softswap_used_bytes", &[&label]).unwrap();
+    assert!(used > 0.0 && used <= f64::from(32 << 20), "{used}");
+    let root = format!("root=\"{}\"", program.supervisor());
+    assert_eq!(value(&text, "softswap_processes", &[&root, "state=\"awake\""]), Some(1.0));
+    let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]).unwrap();
+    wait_for("more pages out", || {
+        (out(&export.ask("GET", "/metrics").1) > out(&text)).then_some(())
+    });
+    let counts = ["zero", "pool", "disk"].map(|tier| {
+        let tier = format!("tier=\"{tier}\"");
+        let of = |name: &str, more: &str| {
+            let name = format!("softswap_fault_duration_seconds_{name}");
+            value(&text, &name, &[&label, &tier, more]).unwrap()
+        };
+        assert_eq!(of("count", ""), of("bucket", "le=\"+Inf\""));
+        of("count", "")
+    });
+    assert!(counts.iter().sum::<f64>() > 0.0);
+    // One tree, by either number.
+    for number in [&pid, &program.supervisor()] {
+        let told = told(&["stat", number, "--prometheus"]);
+        assert!(out(&told) > 0.0 && told.matches("softswap_used_bytes{").count() == 1, "{told}");
+    }
+}
+
+#[test]
+fn nothing_can_be_written_and_what_cannot_be_is_refused() {
+    let export = Export::start();
+    assert_eq!(export.ask("GET", "/").0, 200);
+    assert_eq!(export.ask("GET", "/secrets").0, 404);
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(export.ask(method, "/metrics").0, 405);
+    }
+    refused(&["export", "--listen", &export.address], 1, &["name another port"]);
+    refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
+    refused(&["stat", &std::process::id().to_string(), "--prometheus"], 1, &["is not managed"]);
+}
+
+/// A tool that not every machine has.
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {tool} is not installed");
+    }
+    found
+}
+
+#[test]
+fn promtool_finds_nothing_to_object_to() {
+    if !has("promtool") {
+        return;
+    }
+    let program = Program::under_pressure(&[]);
+    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = promtool.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn prometheus_scrapes_it() {
+    if !has("prometheus") {
+        return;
+    }
+    let program = Program::under_pressure(&[]);
+    let (export, dir) = (Export::start(), tempfile::tempdir().unwrap());
+    let config = dir.path().join("prometheus.yml");
+    let address = &export.address;
+    let scrape = format!(
+        "scrape_configs:\n- job_name: softswap\n  scrape_interval: 1s\n  static_configs:\n  - targets: [\"{address}\"]\n"
+    );
+    std::fs::write(&config, scrape).unwrap();
+    let own = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut prometheus = Command::new("prometheus");
+    prometheus
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+        .arg(format!("--web.listen-address={own}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut prometheus = prometheus.spawn().unwrap();
+    let query =
+        format!("/api/v1/query?query=softswap_used_bytes%7Bpid%3D%22{}%22%7D", program.pid());
+    wait_for("a sample", || {
+        TcpStream::connect(&own).ok()?;
+        let (status, text) = http(&own, "GET", &query);
+        (status == 200 && text.contains("\"job\":\"softswap\"")).then_some(())
+    });
+    prometheus.kill().unwrap();
+    prometheus.wait().unwrap();
+}

@@ -1,0 +1,124 @@
+//! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
+
+mod support;
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::control_client::{refused, told};
+use support::{LIMIT, Running, compiled, softswap};
+use tempfile::TempDir;
+
+/// Runs `hog` within that budget, with a report of that name in `dir`.
+fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
+    let path = dir.join(name);
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--reserve", "0", "--memory", memory, "--report"]).arg(&path);
+    command.args(["--swap"]).arg(dir).arg("--").arg(compiled("hog"));
+    command.args(["--mib", "64", "--seconds", seconds]);
+    Running::start(&mut command).finish(LIMIT).expect_success("hog");
+    path
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = run(dir.path(), "small.json", "24M", "2");
+    let large = run(dir.path(), "large.json", "256M", "1");
+    let report = json(&small);
+    let history = &report["history"];
+    let rows = history["at_s"].as_array().unwrap().len();
+    assert!((5..=513).contains(&rows), "{rows}");
+    let columns = ["used_bytes", "resident_bytes", "disk_bytes", "stalled_ns", "bytes_read"];
+    for column in columns {
+        let values = history[column].as_array().unwrap();
+        assert_eq!(values.len(), rows, "{column}");
+        assert!(values.iter().any(|value| value.as_u64() > Some(0)), "{column} is 0 throughout");
+    }
+    let budget = report["budget_bytes"].as_u64();
+    let used = history["used_bytes"].as_array().unwrap();
+    assert!(used.iter().all(|used| used.as_u64() <= budget), "{used:?}");
+    let disk: Vec<u64> = history["faults"]["disk"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it.as_u64().unwrap())
+        .collect();
+    assert!(disk.is_sorted() && disk.last() == report["faults"]["disk"]["count"].as_u64().as_ref());
+    let of_tier: u64 = report["latencies"]["disk"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bucket| bucket[1].as_u64().unwrap())
+        .sum();
+    assert_eq!(Some(of_tier), report["faults"]["disk"]["count"].as_u64());
+    assert_eq!(report["settings"]["codec"], "auto");
+    assert!(report["machine"]["processors"].as_u64() >= Some(1));
+
+    let [small, large] = [small, large].map(|path| path.to_str().unwrap().to_string());
+    let compared = told(&["report", &small, &large]);
+    let line = compared.lines().find(|line| line.starts_with("budget")).unwrap();
+    assert!(line.contains("24.0 MiB") && line.contains("256.0 MiB"), "{compared}");
+    let page = dir.path().join("both.html");
+    told(&["report", &small, &large, "--html", page.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<svg").count(), 3);
+    // The small one waited, the large one did not need all that it had.
+    assert!(told(&["advise", &small]).contains("--memory "), "{}", told(&["advise", &small]));
+    let advice = told(&["advise", &large]);
+    assert!(advice.contains("Nothing") || advice.contains("Less would do"), "{advice}");
+
+    refused(&["report", &small], 2, &["required"]);
+    let wrong = dir.path().join("wrong.json");
+    std::fs::write(&wrong, "{\"schema\": 9}").unwrap();
+    refused(&["advise", wrong.to_str().unwrap()], 1, &["wrong.json", "schema 9", "--report FILE"]);
+    refused(&["advise", "/nowhere/at/all"], 1, &["cannot be read"]);
+}
+
+/// Has Chromium, without a network, open a page; what it says on its console.
+fn open(page: &Path) -> Option<(String, String)> {
+    let mut chromium = Command::new("chromium");
+    chromium.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]);
+    let profile = TempDir::new().unwrap();
+    chromium.arg(format!("--user-data-dir={}", profile.path().display()));
+    // Nothing can be reached by way of a proxy that is not there.
+    chromium.args(["--proxy-server=127.0.0.1:9", "--dump-dom"]);
+    let output = chromium.arg(format!("file://{}", page.display())).output();
+    let Ok(output) = output else {
+        eprintln!("skipped: chromium is not installed");
+        return None;
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some((text(&output.stdout), text(&output.stderr)))
+}
+
+#[test]
+fn a_page_shows_in_a_browser_all_that_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = run(dir.path(), "page.html", "24M", "1");
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
+    assert_eq!(text.matches("<svg").count(), 6);
+    // One that sleeps has nothing to plot.
+    let asleep = dir.path().join("asleep.html");
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep).args(["--", "true"]);
+    Running::start(&mut command).finish(LIMIT).expect_success("true");
+    let text = std::fs::read_to_string(&asleep).unwrap();
+    assert!(text.contains("all of it fitted 64.0 MiB"), "{text}");
+    for (page, plots) in [(&page, 6), (&asleep, 0)] {
+        let Some((dom, console)) = open(page) else { return };
+        assert_eq!(dom.matches("<svg").count(), plots, "{console}");
+        assert!(!console.contains("CONSOLE"), "{console}");
+        assert!(dom.contains("</html>") && dom.contains("Settings and machine"));
+    }
+}

@@ -1,0 +1,234 @@
+//! `softswap top` in a real terminal, which tmux is.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use support::control_client::{Program, refused, told, wait_for};
+use support::{compiled, softswap};
+use tempfile::TempDir;
+
+/// A uid that runs nothing else.
+const LONELY: u32 = 65_533;
+
+/// A shell in a terminal of tmux's own.
+struct Terminal {
+    dir: TempDir,
+}
+
+impl Terminal {
+    /// With that size; `None` where tmux is missing.
+    fn open(width: u16, height: u16) -> Option<Terminal> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            eprintln!("skipped: tmux is not installed");
+            return None;
+        }
+        let terminal = Terminal { dir: tempfile::tempdir().unwrap() };
+        let (width, height) = (width.to_string(), height.to_string());
+        let started = terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, "sh"]);
+        assert!(started.status.success(), "{started:?}");
+        terminal.tmux(&["set-option", "-g", "window-size", "manual"]);
+        terminal.tmux(&["resize-window", "-x", &width, "-y", &height]);
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        let mut tmux = Command::new("tmux");
+        tmux.args(["-u", "-f", "/dev/null", "-S"]).arg(self.dir.path().join("socket"));
+        // That of the user may be none, as with nobody.
+        tmux.args(arguments)
+            .env("SHELL", "/bin/sh")
+            .env("LANG", "C.UTF-8")
+            .env("PS1", "$ ")
+            .env_remove("TMUX");
+        tmux.output().unwrap()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
+    }
+
+    /// Has the shell do that.
+    fn command(&self, text: &str) {
+        self.tmux(&["send-keys", "-l", text]);
+        self.press(&["Enter"]);
+    }
+
+    fn screen(&self) -> String {
+        let captured = self.tmux(&["capture-pane", "-p"]);
+        String::from_utf8_lossy(&captured.stdout).into_owned()
+    }
+
+    /// Waits until all of these parts are on the screen.
+    fn wait(&self, parts: &[&str]) -> String {
+        let last = std::cell::RefCell::new(String::new());
+        let shows = || {
+            let screen = self.screen();
+            let is_there = parts.iter().all(|part| screen.contains(part));
+            last.replace(screen.clone());
+            is_there.then_some(screen)
+        };
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            if let Some(screen) = shows() {
+                return screen;
+            }
+            assert!(std::time::Instant::now() < end, "no {parts:?} in:\n{}", last.borrow());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// Starts `top`, and a line that says how it ended and whether the terminal echoes.
+    fn top(&self, program: &Path, argument: &str) {
+        let program = program.display();
+        self.command(&format!(
+            "clear; {program} top {argument}; echo left $?; stty -a | grep -o ' -\\?echo '"
+        ));
+    }
+
+    /// Waits until `top` has left, and the terminal is as it was.
+    fn expect_left(&self, status: i32) -> String {
+        let screen = self.wait(&[&format!("left {status}\n")]);
+        let screen = if screen.contains(" echo") { screen } else { self.wait(&[" echo"]) };
+        assert!(!screen.contains(" -echo"), "{screen}");
+        screen
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// The process of that name that this one, or one that it has started, has started.
+fn below(pid: &str, name: &str) -> Option<i32> {
+    if std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == name {
+        return pid.parse().ok();
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().find_map(|child| below(child, name))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_program_is_watched_resized_sorted_and_told() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    terminal.top(&softswap(), &program.supervisor());
+    let screen = terminal.wait(&[
+        "softswap top: 1 tree, 1 process (0 asleep)",
+        "of 32.0 MiB",
+        "resident",
+        "stalled",
+        "STALL%",
+        &pid,
+        "awake",
+    ]);
+    // All of it is in view, and nothing wraps.
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(lines.len() <= 24 && lines[0].starts_with("softswap top:"), "{screen}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{screen}");
+    assert!(!screen.contains("WRITE/S") && !screen.contains("standby"), "{screen}");
+    // Rates come with the second look.
+    terminal.wait(&["%  "]);
+    terminal.tmux(&["resize-window", "-x", "200", "-y", "60"]);
+    terminal.wait(&["WRITE/S", "standby"]);
+    terminal.press(&["h"]);
+    terminal.wait(&["this help", "Ctrl-Z suspends"]);
+    terminal.press(&["x"]);
+    terminal.press(&[">", "r"]);
+    // A wrong value changes nothing, and says why.
+    for (value, said) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
+        terminal.press(&["c"]);
+        terminal.wait(&["Change a setting", "codec of hog"]);
+        terminal.press(&[value, "Enter"]);
+        terminal.wait(&[&format!("to {value}?")]);
+        terminal.press(&["y"]);
+        terminal.wait(&[said]);
+    }
+    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
+    terminal.press(&["m"]);
+    terminal.wait(&["memory of hog"]);
+    terminal.press(&["48M", "Enter", "n"]);
+    terminal.wait(&["memory was not changed"]);
+    assert_eq!(told(&["ctl", &pid, "get", "memory"]), "32M\n");
+    terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
+    terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
+    terminal.wait(&["softswap top: 1 tree", "STALL%"]);
+    terminal.press(&["q"]);
+    terminal.expect_left(0);
+}
+
+#[test]
+fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    let pid: i32 = program.pid().parse().unwrap();
+    terminal.top(&softswap(), &pid.to_string());
+    terminal.wait(&["STALL%", "awake"]);
+    softswap_sys::child::send(pid, 9).unwrap();
+    terminal.wait(&["has ended", "of 32.0 MiB"]);
+    terminal.press(&["m"]);
+    terminal.wait(&["this tree has ended"]);
+    terminal.press(&["C-c"]);
+    terminal.expect_left(0);
+}
+
+#[test]
+fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
+    let Some(terminal) = Terminal::open(100, 30) else { return };
+    let mut sleeper = Command::new(softswap());
+    sleeper.args(["run", "--memory", "64M", "--", "sleep", "1000"]);
+    let sleeper = support::Running::start(&mut sleeper);
+    let root = sleeper.id().to_string();
+    wait_for("the program", || {
+        let children = format!("/proc/{root}/task/{root}/children");
+        std::fs::read_to_string(children).ok().filter(|text| !text.is_empty())
+    });
+    terminal.top(&softswap(), &root);
+    terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "sleeps: what it has fits its budget"]);
+    terminal.press(&["c"]);
+    terminal.wait(&["has no engine"]);
+    let top = wait_for("the number of top", || {
+        let pane = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
+    });
+    softswap_sys::child::send(top, 15).unwrap();
+    terminal.expect_left(0);
+}
+
+#[test]
+fn what_cannot_be_shown_says_why() {
+    refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
+    let Some(terminal) = Terminal::open(100, 30) else { return };
+    terminal.top(&softswap(), &std::process::id().to_string());
+    terminal.wait(&["is not managed by softswap; start it with `softswap run`", "left 1"]);
+    if !is_root() {
+        return;
+    }
+    // Somebody else's, and nobody's.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let copied = Command::new("cp").arg(softswap()).arg(dir.path()).status();
+    assert!(copied.unwrap().success());
+    let program = Program::start(&[], &compiled("hog"), &["--mib", "64", "--seconds", "0"]);
+    let lonely = dir.path().join("lonely");
+    let text = format!(
+        "#!/bin/sh\nexec setpriv --reuid={LONELY} --regid={LONELY} --clear-groups {} \"$@\"\n",
+        dir.path().join("softswap").display()
+    );
+    std::fs::write(&lonely, text).unwrap();
+    std::fs::set_permissions(&lonely, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    terminal.top(&lonely, &program.pid());
+    terminal.wait(&["belongs to uid 0; ask as that user, or as root", "left 1"]);
+    terminal.top(&lonely, "");
+    terminal.wait(&["No program of yours runs under softswap"]);
+    terminal.press(&["Escape"]);
+    terminal.expect_left(0);
+}

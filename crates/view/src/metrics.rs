@@ -1,0 +1,283 @@
+//! Metrics as Prometheus reads them: its text format, its conventions for names, base units.
+
+use crate::reading::Reading;
+use crate::tree::{Process, Shared, State, Tree};
+use softswap_engine::base::stats::{TIERS, bucket_floor};
+use std::fmt::Write as _;
+
+/// What a content type is called that has this text.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Bounds of latencies, in octaves of nanoseconds: from a quarter of a microsecond to a second, by
+/// four. The engine's buckets end there, too.
+const OCTAVES: std::ops::RangeInclusive<usize> = 8..=30;
+const STEP: usize = 2;
+const BUCKETS_PER_OCTAVE: usize = 4;
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+/// A figure of each process that is awake.
+struct Metric {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&Reading) -> f64,
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Reading) -> f64) -> Metric {
+    Metric { name, kind: Kind::Gauge, help, value }
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Reading) -> f64) -> Metric {
+    Metric { name, kind: Kind::Counter, help, value }
+}
+
+const METRICS: [Metric; 15] = [
+    gauge("softswap_used_bytes", "All that counts against the budget.", |it| it.used_bytes as f64),
+    gauge("softswap_resident_bytes", "Resident pages of the program.", |it| {
+        it.resident_bytes as f64
+    }),
+    gauge("softswap_pool_bytes", "DRAM that the compressed pool takes.", |it| it.pool_bytes as f64),
+    gauge("softswap_pool_stored_bytes", "Compressed pages in the pool.", |it| {
+        it.pool_stored_bytes as f64
+    }),
+    gauge("softswap_disk_bytes", "Swap slots in use.", |it| it.disk_bytes as f64),
+    gauge("softswap_mapped_bytes", "Memory that the program has mapped.", |it| {
+        it.mapped_bytes as f64
+    }),
+    counter("softswap_stalled_seconds_total", "Time that threads waited for pages.", |it| {
+        it.stalled_ns as f64 / 1e9
+    }),
+    counter("softswap_read_bytes_total", "Read from swap areas.", |it| it.bytes_read as f64),
+    counter("softswap_written_bytes_total", "Written to swap areas.", |it| it.bytes_written as f64),
+    counter("softswap_pages_out_total", "Pages that left DRAM.", |it| it.pages_out as f64),
+    counter("softswap_pages_same_filled_total", "Of those, pages of one repeated word.", |it| {
+        it.pages_same_filled as f64
+    }),
+    counter("softswap_pages_pooled_total", "Of those, pages packed into the pool.", |it| {
+        it.pages_pooled as f64
+    }),
+    counter("softswap_pages_incompressible_total", "Pages that did not pack.", |it| {
+        it.pages_incompressible as f64
+    }),
+    counter("softswap_direct_reclaims_total", "Times a thread made room itself.", |it| {
+        it.direct_reclaims as f64
+    }),
+    counter(
+        "softswap_errors_total",
+        "Reads and writes that failed, pages that were damaged.",
+        |it| it.errors as f64,
+    ),
+];
+
+/// The latencies' name.
+const LATENCY: &str = "softswap_fault_duration_seconds";
+
+/// All trees' metrics.
+#[must_use]
+pub fn text(trees: &[Tree]) -> String {
+    let mut text = String::new();
+    states(&mut text, trees);
+    budgets(&mut text, trees);
+    for metric in &METRICS {
+        head(&mut text, metric.name, metric.kind, metric.help);
+        for (tree, process) in all(trees) {
+            if let Some(reading) = process.reading() {
+                let labels = labels(tree, process);
+                let _ = writeln!(text, "{}{{{labels}}} {}", metric.name, (metric.value)(reading));
+            }
+        }
+    }
+    latencies(&mut text, trees);
+    text
+}
+
+/// The names of all metrics.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    names.extend([
+        "softswap_processes",
+        "softswap_budget_bytes",
+        "softswap_tree_budget_bytes",
+        "softswap_tree_granted_bytes",
+        LATENCY,
+    ]);
+    names
+}
+
+fn all(trees: &[Tree]) -> impl Iterator<Item = (&Tree, &Process)> {
+    trees.iter().flat_map(|tree| tree.processes.iter().map(move |process| (tree, process)))
+}
+
+/// Writing to a String cannot fail: nowhere in here.
+fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
+    let kind = match kind {
+        Kind::Gauge => "gauge",
+        Kind::Counter => "counter",
+    };
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn labels(tree: &Tree, process: &Process) -> String {
+    let (root, pid) = (tree.root, process.pid);
+    format!("root=\"{root}\",pid=\"{pid}\",process=\"{}\"", escaped(&process.name))
+}
+
+/// A label's value: what would end it is written as in a string of C.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn states(text: &mut String, trees: &[Tree]) {
+    let name = "softswap_processes";
+    head(text, name, Kind::Gauge, "Processes by what they are to softswap.");
+    for tree in trees {
+        let count = |is: fn(&State) -> bool| {
+            tree.processes.iter().filter(|process| is(&process.state)).count()
+        };
+        let states = [
+            ("awake", count(|state| matches!(state, State::Awake(_)))),
+            ("asleep", count(|state| matches!(state, State::Asleep))),
+            ("silent", count(|state| matches!(state, State::Silent(_)))),
+        ];
+        for (state, count) in states {
+            let _ = writeln!(text, "{name}{{root=\"{}\",state=\"{state}\"}} {count}", tree.root);
+        }
+    }
+}
+
+fn budgets(text: &mut String, trees: &[Tree]) {
+    let name = "softswap_budget_bytes";
+    head(text, name, Kind::Gauge, "DRAM that a process may take.");
+    for (tree, process) in all(trees) {
+        let _ = writeln!(text, "{name}{{{}}} {}", labels(tree, process), process.budget_bytes);
+    }
+    of_trees(text, trees, "softswap_tree_budget_bytes", "DRAM that a tree may take.", |shared| {
+        shared.budget_bytes
+    });
+    of_trees(
+        text,
+        trees,
+        "softswap_tree_granted_bytes",
+        "Of that, what processes hold.",
+        |shared| shared.granted_bytes,
+    );
+}
+
+fn of_trees(text: &mut String, trees: &[Tree], name: &str, help: &str, value: fn(&Shared) -> u64) {
+    head(text, name, Kind::Gauge, help);
+    for tree in trees {
+        if let Some(shared) = &tree.shared {
+            let _ = writeln!(text, "{name}{{root=\"{}\"}} {}", tree.root, value(shared));
+        }
+    }
+}
+
+/// Faults by tier and latency. Sums are by the middle of the engine's buckets.
+fn latencies(text: &mut String, trees: &[Tree]) {
+    let help = "How long faults took, by where the page was.";
+    let _ = writeln!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram");
+    for (tree, process) in all(trees) {
+        let Some(reading) = process.reading() else { continue };
+        for (tier, counts) in TIERS.iter().zip(&process.latencies) {
+            let labels = format!("{},tier=\"{}\"", labels(tree, process), tier.name());
+            for octave in OCTAVES.step_by(STEP) {
+                let bound = octave * BUCKETS_PER_OCTAVE;
+                let below: u64 = counts.iter().take(bound).sum();
+                let le = bucket_floor(bound) as f64 / 1e9;
+                let _ = writeln!(text, "{LATENCY}_bucket{{{labels},le=\"{le}\"}} {below}");
+            }
+            let count: u64 = counts.iter().sum();
+            let sum = reading.waited_ns[*tier as usize] as f64 / 1e9;
+            let _ = writeln!(text, "{LATENCY}_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(text, "{LATENCY}_sum{{{labels}}} {sum}");
+            let _ = writeln!(text, "{LATENCY}_count{{{labels}}} {count}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_engine::base::stats::{BUCKETS, bucket_of};
+    use std::time::Duration;
+
+    fn tree() -> Tree {
+        let mut latencies = vec![vec![0; BUCKETS]; TIERS.len()];
+        latencies[4][bucket_of(3_000)] = 7;
+        latencies[4][bucket_of(2_000_000_000)] = 1;
+        let reading = Reading { stalled_ns: 2_500_000_000, used_bytes: 77, ..Reading::default() };
+        let process = Process {
+            pid: 8,
+            name: "a \"name\"\\".into(),
+            state: State::Awake(Box::new(reading)),
+            budget_bytes: 64 << 20,
+            anonymous_bytes: 0,
+            cpu: Duration::ZERO,
+            threads: 1,
+            settings: Vec::new(),
+            latencies,
+        };
+        Tree { root: 7, processes: vec![process], ..Tree::default() }
+    }
+
+    #[test]
+    fn values_are_in_base_units_and_labels_cannot_break_out() {
+        let text = text(&[tree()]);
+        let labels = r#"root="7",pid="8",process="a \"name\"\\""#;
+        for line in [
+            format!("softswap_stalled_seconds_total{{{labels}}} 2.5"),
+            format!("softswap_used_bytes{{{labels}}} 77"),
+            "softswap_processes{root=\"7\",state=\"awake\"} 1".to_string(),
+            format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"0.000001024\"}} 0"),
+            format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"0.000004096\"}} 7"),
+            format!("{LATENCY}_bucket{{{labels},tier=\"pool\",le=\"+Inf\"}} 8"),
+            format!("{LATENCY}_count{{{labels},tier=\"pool\"}} 8"),
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is missing in:\n{text}");
+        }
+        assert!(text.ends_with('\n'));
+    }
+
+    #[test]
+    fn every_metric_is_declared_once_and_without_processes_too() {
+        for trees in [vec![], vec![tree()]] {
+            let text = text(&trees);
+            for name in names() {
+                let declared = format!("# TYPE {name} ");
+                assert_eq!(text.matches(&declared).count(), 1, "{name}");
+            }
+        }
+        assert!(METRICS.iter().all(|it| (it.kind == Kind::Counter) == it.name.ends_with("_total")));
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_what_there_is() {
+        let board = include_str!("../../../docs/grafana-dashboard.json");
+        let board: serde_json::Value = serde_json::from_str(board).unwrap();
+        let mut asked = Vec::new();
+        for panel in board["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                asked.push(target["expr"].as_str().unwrap().to_string());
+            }
+        }
+        assert!(asked.len() > 8, "{asked:?}");
+        for expression in asked {
+            let words = expression.split(|sign: char| !sign.is_alphanumeric() && sign != '_');
+            for word in words.filter(|word| word.starts_with("softswap_")) {
+                let plain = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|end| word.strip_suffix(end))
+                    .filter(|plain| *plain == LATENCY)
+                    .unwrap_or(word);
+                assert!(names().contains(&plain), "{word} in {expression}");
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Plots for a page, as SVG.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::error::Error;
+
+const WIDTH: u32 = 860;
+const HEIGHT: u32 = 260;
+const FONT: (&str, u32) = ("sans-serif", 13);
+
+/// Told apart by people who do not see all colours, too (Okabe and Ito).
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 158, 115),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 114, 178),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(213, 94, 0),
+    RGBColor(120, 120, 120),
+];
+
+/// What a number on an axis is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Bytes,
+    BytesPerSecond,
+    PerSecond,
+    /// A share from 0 to 1.
+    Share,
+    Seconds,
+    /// Nanoseconds by their common logarithm.
+    LogNanoseconds,
+}
+
+/// A line, or an area.
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// One plot.
+#[derive(Debug, Clone)]
+pub(crate) struct Plot {
+    pub(crate) title: &'static str,
+    pub(crate) x: Unit,
+    pub(crate) y: Unit,
+    /// On top of each other, as areas.
+    pub(crate) is_stacked: bool,
+    pub(crate) series: Vec<Series>,
+    /// A bound, drawn as a line over it.
+    pub(crate) bound: Option<Series>,
+}
+
+impl Unit {
+    fn text(self, value: f64) -> String {
+        use crate::units::{bytes, nanoseconds};
+        match self {
+            Unit::Bytes => bytes(value.max(0.0) as u64),
+            Unit::BytesPerSecond => format!("{}/s", bytes(value.max(0.0) as u64)),
+            Unit::PerSecond => match value {
+                1e6.. => format!("{:.1}M/s", value / 1e6),
+                1e3.. => format!("{:.1}k/s", value / 1e3),
+                _ => format!("{value:.0}/s"),
+            },
+            Unit::Share => format!("{:.0} %", value * 100.0),
+            Unit::Seconds => match value {
+                7200.0.. => format!("{:.1} h", value / 3600.0),
+                120.0.. => format!("{:.1} min", value / 60.0),
+                10.0.. => format!("{value:.0} s"),
+                _ => format!("{value:.1} s"),
+            },
+            Unit::LogNanoseconds => nanoseconds(10f64.powf(value) as u64),
+        }
+    }
+}
+
+impl Plot {
+    /// The picture, or why there is none.
+    pub(crate) fn svg(&self) -> String {
+        let mut text = String::new();
+        let drawn = {
+            let area = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+            self.draw(&area).and_then(|()| area.present().map_err(Into::into))
+        };
+        match drawn {
+            Ok(()) => text,
+            Err(error) => format!("<p>{} could not be drawn: {error}</p>", self.title),
+        }
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
+        let series = if self.is_stacked { stacked(&self.series) } else { self.series.clone() };
+        let all = || series.iter().chain(&self.bound).flat_map(|series| &series.points);
+        let (low, high) = extent(all().map(|(x, _)| *x));
+        let (_, top) = extent(all().map(|(_, y)| *y));
+        let top = if self.y == Unit::Share { 1.0 } else { top.max(1e-9) * 1.05 };
+        let high = if high > low { high } else { low + 1.0 };
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .x_label_area_size(28)
+            .y_label_area_size(86)
+            .build_cartesian_2d(low..high, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_labels(9)
+            .y_labels(5)
+            .light_line_style(TRANSPARENT)
+            .x_label_formatter(&|value| self.x.text(*value))
+            .y_label_formatter(&|value| self.y.text(*value))
+            .label_style(FONT)
+            .draw()?;
+        // The highest area first: the others lie over it.
+        let order: Vec<usize> = match self.is_stacked {
+            true => (0..series.len()).rev().collect(),
+            false => (0..series.len()).collect(),
+        };
+        for at in order {
+            let color = COLORS[at % COLORS.len()];
+            let Series { name, points } = &series[at];
+            let drawn = if self.is_stacked {
+                chart.draw_series(AreaSeries::new(points.iter().copied(), 0.0, color.filled()))?
+            } else {
+                chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?
+            };
+            drawn.label(name).legend(move |to| key(to, color));
+        }
+        if let Some(bound) = &self.bound {
+            let line = LineSeries::new(bound.points.iter().copied(), RED.stroke_width(1));
+            chart.draw_series(line)?.label(&bound.name).legend(|to| key(to, RED));
+        }
+        if series.len() > 1 || self.bound.is_some() {
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperRight)
+                .background_style(WHITE.mix(0.8))
+                .label_font(FONT)
+                .draw()?;
+        }
+        Ok(())
+    }
+}
+
+/// A patch of colour beside a name.
+fn key((x, y): (i32, i32), color: RGBColor) -> Rectangle<(i32, i32)> {
+    Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled())
+}
+
+/// Each on top of those before.
+fn stacked(series: &[Series]) -> Vec<Series> {
+    let mut below: Vec<f64> = Vec::new();
+    let mut lifted = Vec::with_capacity(series.len());
+    for Series { name, points } in series {
+        below.resize(points.len(), 0.0);
+        let points = points.iter().zip(&mut below).map(|((x, y), sum)| {
+            *sum += y;
+            (*x, *sum)
+        });
+        lifted.push(Series { name: name.clone(), points: points.collect() });
+    }
+    lifted
+}
+
+/// From the least to the most, of those that are numbers.
+fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let sound = values.filter(|value| value.is_finite());
+    let (low, high) =
+        sound.fold((f64::MAX, f64::MIN), |(low, high), it| (low.min(it), high.max(it)));
+    if low > high { (0.0, 0.0) } else { (low, high) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(points: Vec<(f64, f64)>, is_stacked: bool) -> Plot {
+        let series = |name: &str| Series { name: name.into(), points: points.clone() };
+        Plot {
+            title: "a plot",
+            x: Unit::Seconds,
+            y: Unit::Bytes,
+            is_stacked,
+            series: vec![series("one"), series("other")],
+            bound: Some(series("bound")),
+        }
+    }
+
+    #[test]
+    fn every_shape_of_data_is_drawn_and_has_only_numbers_in_it() {
+        let many = (0..512).map(|at| (f64::from(at), f64::from(at % 7) * 1e9)).collect();
+        for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, 5.0), (1.0, 6.0)], many] {
+            for is_stacked in [false, true] {
+                let svg = plot(points.clone(), is_stacked).svg();
+                assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{points:?}");
+                assert!(svg.contains("other"));
+            }
+        }
+    }
+
+    #[test]
+    fn areas_lie_on_top_of_each_other() {
+        let of = |points: &[(f64, f64)]| Series { name: String::new(), points: points.to_vec() };
+        let lifted = stacked(&[of(&[(0.0, 1.0), (1.0, 2.0)]), of(&[(0.0, 5.0), (1.0, 0.0)])]);
+        assert_eq!(lifted[1].points, [(0.0, 6.0), (1.0, 2.0)]);
+    }
+
+    #[test]
+    fn axes_are_for_people() {
+        assert_eq!(Unit::Seconds.text(90.0), "90 s");
+        assert_eq!(Unit::Seconds.text(7_200.0), "2.0 h");
+        assert_eq!(Unit::PerSecond.text(12_345.0), "12.3k/s");
+        assert_eq!(Unit::LogNanoseconds.text(6.0), "1.0 ms");
+        assert_eq!(Unit::Share.text(0.5), "50 %");
+    }
+}

@@ -1,0 +1,202 @@
+//! What has happened between two looks.
+
+use crate::reading::Reading;
+use crate::stall;
+use crate::tree::{Process, Tree};
+use softswap_engine::base::stats::{TIERS, Tier};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// So many a second, between two looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Rates {
+    /// Faults by tier.
+    pub faults: [f64; TIERS.len()],
+    /// The share of its busy threads' time for which they waited for pages, 0 to 1.
+    pub stalled: f64,
+    pub read_bytes: f64,
+    pub written_bytes: f64,
+    pub pages_out: f64,
+}
+
+impl Rates {
+    /// Faults a second on pages of that tier.
+    #[must_use]
+    pub fn faults_of(&self, tier: Tier) -> f64 {
+        self.faults[tier as usize]
+    }
+
+    /// Faults a second that brought something back.
+    #[must_use]
+    pub fn returns(&self) -> f64 {
+        TIERS.into_iter().filter(|tier| *tier != Tier::Zero).map(|it| self.faults_of(it)).sum()
+    }
+}
+
+/// What a process had done by some time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Done {
+    pub reading: Reading,
+    /// Of a processor.
+    pub cpu: Duration,
+    pub threads: u32,
+}
+
+impl Done {
+    fn of(process: &Process) -> Option<Done> {
+        let reading = *process.reading()?;
+        Some(Done { reading, cpu: process.cpu, threads: process.threads })
+    }
+
+    /// What has happened since `before`, `wall` ago. A process that has become another program
+    /// meanwhile counts from its start.
+    #[must_use]
+    pub fn since(&self, before: &Done, wall: Duration) -> Happened {
+        let (now, then) = (&self.reading, &before.reading);
+        let begins_anew = now.stalled_ns < then.stalled_ns || now.pages_out < then.pages_out;
+        let (then, cpu) = match begins_anew {
+            true => (Reading::default(), Duration::ZERO),
+            false => (*then, before.cpu),
+        };
+        let polled = Duration::from_nanos(now.polled_ns.saturating_sub(then.polled_ns));
+        Happened {
+            wall,
+            faults: std::array::from_fn(|at| now.faults[at].saturating_sub(then.faults[at])),
+            stalled: Duration::from_nanos(now.stalled_ns - then.stalled_ns),
+            cpu: self.cpu.saturating_sub(cpu).saturating_sub(polled),
+            threads: self.threads.saturating_sub(now.engine_threads as u32).max(1),
+            read_bytes: now.bytes_read.saturating_sub(then.bytes_read),
+            written_bytes: now.bytes_written.saturating_sub(then.bytes_written),
+            pages_out: now.pages_out - then.pages_out,
+        }
+    }
+}
+
+/// What has happened in some time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Happened {
+    wall: Duration,
+    faults: [u64; TIERS.len()],
+    stalled: Duration,
+    cpu: Duration,
+    threads: u32,
+    read_bytes: u64,
+    written_bytes: u64,
+    pages_out: u64,
+}
+
+impl Happened {
+    fn add(&mut self, other: &Happened) {
+        self.wall = self.wall.max(other.wall);
+        self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
+        self.stalled += other.stalled;
+        self.cpu += other.cpu;
+        self.threads += other.threads;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.pages_out += other.pages_out;
+    }
+
+    /// The same, by the second.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        let seconds = self.wall.as_secs_f64().max(1e-9);
+        let per_second = |count: u64| count as f64 / seconds;
+        Rates {
+            faults: self.faults.map(per_second),
+            stalled: stall::share(self.stalled, self.cpu, self.wall, self.threads),
+            read_bytes: per_second(self.read_bytes),
+            written_bytes: per_second(self.written_bytes),
+            pages_out: per_second(self.pages_out),
+        }
+    }
+}
+
+/// Compares each look with the one before.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    before: HashMap<u32, (Duration, Done)>,
+}
+
+impl Comparison {
+    /// Takes a look at time `at`. The rates of each process, and of each tree by its root, as far
+    /// as they were there before.
+    pub fn look(&mut self, at: Duration, trees: &[Tree]) -> Compared {
+        let (mut compared, mut seen) = (Compared::default(), HashMap::new());
+        for tree in trees {
+            let mut sum: Option<Happened> = None;
+            for process in &tree.processes {
+                let Some(now) = Done::of(process) else { continue };
+                seen.insert(process.pid, (at, now));
+                let Some((then, before)) = self.before.get(&process.pid) else { continue };
+                let happened = now.since(before, at.saturating_sub(*then));
+                compared.processes.insert(process.pid, happened.rates());
+                sum.get_or_insert_default().add(&happened);
+            }
+            let rates = sum.map(|happened| happened.rates()).unwrap_or_default();
+            compared.trees.insert(tree.root, rates);
+        }
+        self.before = seen;
+        compared
+    }
+}
+
+/// Rates by the numbers of processes and of trees.
+#[derive(Debug, Clone, Default)]
+pub struct Compared {
+    pub processes: HashMap<u32, Rates>,
+    pub trees: HashMap<u32, Rates>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::State;
+
+    fn process(pid: u32, pool_faults: u64, stalled_ns: u64, cpu: Duration) -> Process {
+        let mut reading = Reading { stalled_ns, pages_out: pool_faults, ..Reading::default() };
+        reading.faults[Tier::Pool as usize] = pool_faults;
+        Process {
+            pid,
+            name: "a".into(),
+            state: State::Awake(Box::new(reading)),
+            budget_bytes: 0,
+            anonymous_bytes: 0,
+            cpu,
+            threads: 1,
+            settings: Vec::new(),
+            latencies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rates_are_by_the_second_and_a_trees_are_those_of_its_processes() {
+        let mut comparison = Comparison::default();
+        let tree = |processes| Tree { root: 1, processes, ..Tree::default() };
+        let second = Duration::from_secs;
+        let before = [process(2, 100, 0, second(1)), process(3, 10, 0, second(1))];
+        let first = comparison.look(second(10), &[tree(before.to_vec())]);
+        assert!(first.processes.is_empty());
+        assert_eq!(first.trees[&1], Rates::default());
+        let after = [
+            process(2, 300, 1_000_000_000, second(2)),
+            process(3, 10, 0, second(1)),
+            process(4, 7, 0, second(1)),
+        ];
+        let compared = comparison.look(second(12), &[tree(after.to_vec())]);
+        assert_eq!(compared.processes[&2].faults_of(Tier::Pool), 100.0);
+        assert_eq!(compared.processes[&2].stalled, 0.5);
+        assert_eq!(compared.trees[&1].returns(), 100.0);
+        assert!(!compared.processes.contains_key(&4));
+    }
+
+    #[test]
+    fn one_that_has_become_another_program_counts_anew() {
+        let mut comparison = Comparison::default();
+        let tree = |it| Tree { root: 1, processes: vec![it], ..Tree::default() };
+        let second = Duration::from_secs;
+        comparison.look(second(1), &[tree(process(2, 500, 900, second(9)))]);
+        let compared = comparison.look(second(2), &[tree(process(2, 50, 100, second(9)))]);
+        assert_eq!(compared.processes[&2].faults_of(Tier::Pool), 0.0_f64.max(50.0));
+    }
+}

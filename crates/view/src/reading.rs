@@ -1,0 +1,121 @@
+//! What an engine's counters say at some time.
+
+use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
+
+/// The figures that views show, read from the counters at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub budget_bytes: u64,
+    /// All that counts against the budget.
+    pub used_bytes: u64,
+    pub resident_bytes: u64,
+    /// Whole slabs of the compressed pool.
+    pub pool_bytes: u64,
+    pub pool_pages: u64,
+    /// What those take in the slabs.
+    pub pool_stored_bytes: u64,
+    pub disk_bytes: u64,
+    pub mapped_bytes: u64,
+    /// By tier, since the start, as everything below.
+    pub faults: [u64; TIERS.len()],
+    pub waited_ns: [u64; TIERS.len()],
+    /// Over all threads.
+    pub stalled_ns: u64,
+    pub pages_out: u64,
+    pub pages_same_filled: u64,
+    pub pages_pooled: u64,
+    pub pooled_bytes: u64,
+    pub pages_incompressible: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub direct_reclaims: u64,
+    /// Of the disk, and pages that were not what had been stored.
+    pub errors: u64,
+    /// Processor time of waits that were polled through.
+    pub polled_ns: u64,
+    /// Threads of the engine's that it has now.
+    pub engine_threads: u64,
+}
+
+impl Reading {
+    /// What the counters say now.
+    #[must_use]
+    pub fn of(stats: &Stats) -> Reading {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        let errors = [C::WriteErrors, C::ReadErrors, C::ChecksumErrors, C::UnpackErrors];
+        Reading {
+            budget_bytes: get(C::BudgetBytes),
+            used_bytes: get(C::UsedBytes),
+            resident_bytes: get(C::ResidentBytes),
+            pool_bytes: get(C::PoolUsedBytes),
+            pool_pages: get(C::PoolObjects),
+            pool_stored_bytes: get(C::PoolStoredBytes),
+            disk_bytes: get(C::DiskBytes),
+            mapped_bytes: get(C::MappedBytes),
+            faults: TIERS.map(|tier| stats.faults(tier)),
+            waited_ns: TIERS.map(|tier| stats.waited_ns(tier)),
+            stalled_ns: get(C::StalledNs),
+            pages_out: get(C::PagesOut),
+            pages_same_filled: get(C::PagesSameFilled),
+            pages_pooled: get(C::PagesPooled),
+            pooled_bytes: get(C::PooledBytes),
+            pages_incompressible: get(C::PagesIncompressible),
+            bytes_read: get(C::BytesRead),
+            bytes_written: get(C::BytesWritten),
+            direct_reclaims: get(C::DirectReclaims),
+            errors: errors.into_iter().map(get).sum(),
+            polled_ns: get(C::IoWaitCpuNs),
+            engine_threads: get(C::EngineThreads),
+        }
+    }
+
+    /// Of the budget what is neither resident pages nor the pool: tables, buffers, what is
+    /// just leaving, pages on standby.
+    #[must_use]
+    pub fn other_bytes(&self) -> u64 {
+        self.used_bytes.saturating_sub(self.resident_bytes + self.pool_bytes)
+    }
+
+    /// Bytes before over bytes after compression, of all pages that went to the pool.
+    #[must_use]
+    pub fn compression_ratio(&self) -> Option<f64> {
+        let before = self.pages_pooled * softswap_sys::PAGE_SIZE as u64;
+        (self.pooled_bytes > 0).then(|| before as f64 / self.pooled_bytes as f64)
+    }
+
+    /// Faults on pages of that tier.
+    #[must_use]
+    pub fn faults_of(&self, tier: Tier) -> u64 {
+        self.faults[tier as usize]
+    }
+
+    /// Adds another process's.
+    pub fn add(&mut self, other: &Reading) {
+        let each = [
+            (&mut self.budget_bytes, other.budget_bytes),
+            (&mut self.used_bytes, other.used_bytes),
+            (&mut self.resident_bytes, other.resident_bytes),
+            (&mut self.pool_bytes, other.pool_bytes),
+            (&mut self.pool_pages, other.pool_pages),
+            (&mut self.pool_stored_bytes, other.pool_stored_bytes),
+            (&mut self.disk_bytes, other.disk_bytes),
+            (&mut self.mapped_bytes, other.mapped_bytes),
+            (&mut self.stalled_ns, other.stalled_ns),
+            (&mut self.pages_out, other.pages_out),
+            (&mut self.pages_same_filled, other.pages_same_filled),
+            (&mut self.pages_pooled, other.pages_pooled),
+            (&mut self.pooled_bytes, other.pooled_bytes),
+            (&mut self.pages_incompressible, other.pages_incompressible),
+            (&mut self.bytes_read, other.bytes_read),
+            (&mut self.bytes_written, other.bytes_written),
+            (&mut self.direct_reclaims, other.direct_reclaims),
+            (&mut self.errors, other.errors),
+            (&mut self.polled_ns, other.polled_ns),
+            (&mut self.engine_threads, other.engine_threads),
+        ];
+        each.into_iter().for_each(|(sum, more)| *sum += more);
+        self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
+        self.waited_ns.iter_mut().zip(other.waited_ns).for_each(|(sum, more)| *sum += more);
+    }
+}

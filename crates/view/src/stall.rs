@@ -1,0 +1,41 @@
+//! For how much of its time a program waits for pages.
+
+use std::time::Duration;
+
+/// The share of its threads' time for which they waited, 0 to 1. Threads that sleep of their
+/// own accord do not count: there are as many as have run or waited.
+///
+/// `cpu` is of a processor, of all threads together, without waits that were polled through.
+#[must_use]
+pub fn share(waited: Duration, cpu: Duration, wall: Duration, threads: u32) -> f64 {
+    let (waited, wall) = (waited.as_secs_f64(), wall.as_secs_f64());
+    if wall == 0.0 {
+        return 0.0;
+    }
+    let busy_threads = (waited + cpu.as_secs_f64()) / wall;
+    let threads = busy_threads.clamp(1.0, f64::from(threads.max(1)));
+    (waited / (wall * threads)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+    use std::time::Duration;
+
+    #[test]
+    fn the_share_is_of_the_threads_that_run_or_wait() {
+        let seconds = Duration::from_secs_f64;
+        let percent = |waited, cpu, threads| {
+            (share(seconds(waited), seconds(cpu), seconds(10.0), threads) * 100.0).round()
+        };
+        assert_eq!(percent(9.0, 1.0, 1), 90.0);
+        // It polls for its pages: that is no work of its own.
+        assert_eq!(percent(9.0, 9.5, 1), 90.0);
+        // Four threads at work, each of which waits a fifth of its time.
+        assert!(percent(8.0, 20.0, 4) < 35.0);
+        // One of many that waits, the others asleep.
+        assert!(percent(9.5, 0.5, 64) > 90.0);
+        assert_eq!(percent(40.0, 1.0, 4), 100.0);
+        assert_eq!(share(seconds(1.0), seconds(1.0), Duration::ZERO, 1), 0.0);
+    }
+}

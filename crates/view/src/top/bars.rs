@@ -1,0 +1,59 @@
+//! Bars of several parts.
+
+use super::theme::{Part, Theme};
+use ratatui::text::{Line, Span};
+
+/// How many of `width` signs each of some amounts gets of a whole. What is there at all gets
+/// one, as long as there is room.
+pub(super) fn signs(amounts: &[u64], whole: u64, width: usize) -> Vec<usize> {
+    let mut left = width;
+    let share = |amount: u64| amount as f64 / whole.max(1) as f64 * width as f64;
+    let mut widths = Vec::with_capacity(amounts.len());
+    for amount in amounts {
+        let wanted = (share(*amount).round() as usize).max(usize::from(*amount > 0));
+        widths.push(wanted.min(left));
+        left -= wanted.min(left);
+    }
+    widths
+}
+
+/// A bar of so many signs.
+pub(super) fn bar(
+    theme: Theme,
+    parts: &[(Part, u64)],
+    whole: u64,
+    width: usize,
+) -> Vec<Span<'static>> {
+    let amounts: Vec<u64> = parts.iter().map(|(_, amount)| *amount).collect();
+    let widths = signs(&amounts, whole, width);
+    let free = width - widths.iter().sum::<usize>();
+    let drawn = parts.iter().map(|(part, _)| *part).zip(widths);
+    drawn
+        .chain([(Part::Free, free)])
+        .map(|(part, width)| Span::styled(theme.sign_of(part).repeat(width), theme.style_of(part)))
+        .collect()
+}
+
+/// What the parts are, and how much.
+pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)]) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (part, name, amount) in parts {
+        spans.push(Span::styled(theme.sign_of(*part), theme.style_of(*part)));
+        spans.push(Span::raw(format!(" {name} {amount}   ")));
+    }
+    Line::from(spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::signs;
+
+    #[test]
+    fn parts_fill_a_bar_by_their_share_and_never_more() {
+        assert_eq!(signs(&[50, 25], 100, 40), [20, 10]);
+        assert_eq!(signs(&[1, 0, 99], 100, 10), [1, 0, 9]);
+        // More than the whole, as for a moment after the budget has become smaller.
+        assert_eq!(signs(&[150, 80], 100, 10), [10, 0]);
+        assert_eq!(signs(&[0, 0], 0, 10), [0, 0]);
+    }
+}

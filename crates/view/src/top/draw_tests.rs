@@ -1,0 +1,211 @@
+use super::super::keys::{Answer, pressed};
+use super::*;
+use crate::reading::Reading;
+use crate::tree::Shared;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+
+const SIZES: [(u16, u16); 4] = [(80, 24), (200, 60), (40, 12), (10, 3)];
+
+fn process(pid: u32, name: &str, looks: u64) -> Process {
+    let mut reading = Reading {
+        budget_bytes: 256 << 20,
+        used_bytes: 250 << 20,
+        resident_bytes: 180 << 20,
+        pool_bytes: 60 << 20,
+        disk_bytes: 86 << 20,
+        mapped_bytes: 1 << 30,
+        pages_pooled: 6000,
+        pooled_bytes: 4 << 20,
+        stalled_ns: looks * 500_000_000,
+        bytes_read: looks * (12 << 20),
+        ..Reading::default()
+    };
+    reading.faults[Tier::Pool as usize] = looks * 12_345;
+    Process {
+        pid,
+        name: name.into(),
+        state: State::Awake(Box::new(reading)),
+        budget_bytes: 256 << 20,
+        anonymous_bytes: 251 << 20,
+        cpu: Duration::from_millis(500 * looks),
+        threads: 1,
+        settings: vec![("codec".into(), "auto".into())],
+        latencies: Vec::new(),
+    }
+}
+
+fn asleep(pid: u32, name: &str) -> Process {
+    Process { state: State::Asleep, anonymous_bytes: 5 << 20, ..process(pid, name, 0) }
+}
+
+fn tree(root: u32, processes: Vec<Process>) -> Tree {
+    Tree { root, command: format!("python3 analysis-{root}.py"), shared: None, processes }
+}
+
+/// After so many looks, one a second.
+fn after(looks: u64, trees: impl Fn(u64) -> Vec<Tree>) -> Screen {
+    let mut screen = Screen::new("somebody".into(), None);
+    (1..=looks).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
+    screen
+}
+
+fn picture(screen: &Screen, (width, height): (u16, u16), theme: Theme) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, screen, theme)).unwrap();
+    let cells = terminal.backend().buffer().content();
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        cells.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_string()
+    };
+    cells.chunks(usize::from(width)).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn press(screen: &mut Screen, code: KeyCode) -> Answer {
+    pressed(screen, KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn type_in(screen: &mut Screen, text: &str) {
+    text.chars().for_each(|sign| assert_eq!(press(screen, KeyCode::Char(sign)), Answer::Stay));
+}
+
+#[test]
+fn a_tree_is_shown_with_all_that_there_is_to_know() {
+    let screen = after(5, |look| vec![tree(7, vec![process(8, "python3", look), asleep(9, "sh")])]);
+    for size in [(80, 24), (200, 60)] {
+        let shown = picture(&screen, size, Theme::of(true, false));
+        for part in [
+            "softswap top: 1 tree, 2 processes (1 asleep)",
+            "7 python3 analysis-7.py",
+            "resident 185.0 MiB",
+            "pool 60.0 MiB",
+            "86.0 MiB of 1.0 GiB",
+            "packed 5.86 to 1",
+            "1 awake, 1 asleep",
+            "stalled        50%",
+            "12.3k/s",
+            "12.0M/s",
+            "STALL%",
+            "asleep",
+        ] {
+            assert!(shown.contains(part), "{part:?} is missing at {size:?} in:\n{shown}");
+        }
+        assert_eq!(shown.contains("standby"), size.1 > 24, "{shown}");
+        assert_eq!(shown.contains("WRITE/S"), size.0 > 80, "{shown}");
+    }
+}
+
+#[test]
+fn every_size_is_drawn_and_ascii_stays_ascii() {
+    let mut screen = after(3, |look| {
+        let many = (0..100).map(|at| process(100 + at, "worker", look)).collect();
+        vec![tree(1, many), tree(2, vec![asleep(3, "sleeper")])]
+    });
+    for mode in [Mode::Watch, Mode::Help] {
+        for size in SIZES {
+            screen.mode = mode.clone();
+            assert!(!picture(&screen, size, Theme::of(false, false)).is_empty());
+            let plain = picture(&screen, size, Theme::of(true, true));
+            // The border of boxes is drawn by lines.
+            assert!(mode == Mode::Help || plain.is_ascii(), "{plain}");
+        }
+    }
+    let nothing = after(2, |_| Vec::new());
+    let shown = picture(&nothing, (80, 24), Theme::of(true, false));
+    assert!(shown.contains("No program of somebody runs under softswap."), "{shown}");
+}
+
+#[test]
+fn without_colours_there_are_none() {
+    let screen = after(3, |look| vec![tree(7, vec![process(8, "python3", look)])]);
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    for (no_color, expected) in [(true, false), (false, true)] {
+        let theme = Theme::of(no_color, false);
+        terminal.draw(|frame| draw(frame, &screen, theme)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        let is_colored = cells.iter().any(|cell| cell.fg != ratatui::style::Color::Reset);
+        assert_eq!(is_colored, expected);
+        assert!(cells.iter().all(|cell| cell.bg == ratatui::style::Color::Reset));
+    }
+}
+
+#[test]
+fn a_tree_that_ends_says_so_and_goes_after_a_while() {
+    let trees = |look: u64| {
+        let mut trees = vec![tree(1, vec![process(2, "long", look)])];
+        trees.extend((look <= 3).then(|| tree(5, vec![process(6, "short", look)])));
+        trees
+    };
+    let shown = picture(&after(4, trees), (80, 24), Theme::of(true, false));
+    assert!(shown.contains("has ended"), "{shown}");
+    let shown = picture(&after(20, trees), (80, 24), Theme::of(true, false));
+    assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
+    // What was asked for stays.
+    let mut screen = Screen::new("somebody".into(), Some(5));
+    (1..=30).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
+    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    assert!(shown.contains("5 has ended python3 analysis-5.py"), "{shown}");
+}
+
+#[test]
+fn a_setting_is_changed_only_when_that_is_confirmed() {
+    let mut screen = after(2, |look| vec![tree(7, vec![process(8, "python3", look)])]);
+    press(&mut screen, KeyCode::Char('c'));
+    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    assert!(shown.contains("codec of python3 (8), now auto"), "{shown}");
+    type_in(&mut screen, "zsdt");
+    (0..3).for_each(|_| drop(press(&mut screen, KeyCode::Backspace)));
+    type_in(&mut screen, "std");
+    press(&mut screen, KeyCode::Enter);
+    let shown = picture(&screen, (80, 24), Theme::of(true, false));
+    assert!(shown.contains("Set codec of python3 (8) to zstd?"), "{shown}");
+    let wanted = Answer::Set { pid: 8, key: "codec".into(), value: "zstd".into() };
+    assert_eq!(press(&mut screen, KeyCode::Char('y')), wanted);
+    // Any other key changes nothing.
+    for keys in [vec![KeyCode::Esc], vec![KeyCode::Char('1'), KeyCode::Enter, KeyCode::Char('n')]] {
+        press(&mut screen, KeyCode::Char('m'));
+        keys.into_iter().for_each(|key| assert_eq!(press(&mut screen, key), Answer::Stay));
+        assert_eq!(screen.mode, Mode::Watch);
+    }
+}
+
+#[test]
+fn the_budget_of_a_tree_is_the_trees_and_who_sleeps_has_no_settings() {
+    let shared = Some(Shared { budget_bytes: 96 << 20, granted_bytes: 90 << 20 });
+    let mut screen = after(2, |_| vec![Tree { shared, ..tree(7, vec![asleep(8, "sh")]) }]);
+    press(&mut screen, KeyCode::Char('m'));
+    type_in(&mut screen, "1G");
+    press(&mut screen, KeyCode::Enter);
+    let wanted = Answer::Set { pid: 7, key: "memory".into(), value: "1G".into() };
+    assert_eq!(press(&mut screen, KeyCode::Char('y')), wanted);
+    press(&mut screen, KeyCode::Char('c'));
+    let shown = picture(&screen, (120, 24), Theme::of(true, false));
+    assert!(shown.contains("process 8 (sh) has no engine"), "{shown}");
+    assert_eq!(screen.mode, Mode::Watch);
+}
+
+#[test]
+fn keys_select_sort_and_leave() {
+    let mut screen = after(3, |look| {
+        vec![
+            tree(1, vec![process(2, "a", look), process(3, "b", look)]),
+            tree(5, vec![asleep(6, "c")]),
+        ]
+    });
+    press(&mut screen, KeyCode::Down);
+    press(&mut screen, KeyCode::Down);
+    assert_eq!(screen.at(&screen.rows()), 1);
+    press(&mut screen, KeyCode::Char('r'));
+    assert_eq!((screen.rows()[0].process.pid, screen.at(&screen.rows())), (3, 0));
+    press(&mut screen, KeyCode::Tab);
+    assert_eq!(screen.selected().unwrap().root, 5);
+    press(&mut screen, KeyCode::BackTab);
+    assert_eq!(screen.selected().unwrap().root, 1);
+    press(&mut screen, KeyCode::Char('?'));
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Stay);
+    let control = |sign| KeyEvent::new(KeyCode::Char(sign), KeyModifiers::CONTROL);
+    assert_eq!(pressed(&mut screen, control('z')), Answer::Suspend);
+    assert_eq!(pressed(&mut screen, control('c')), Answer::Leave);
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), Answer::Leave);
+}

@@ -1,0 +1,96 @@
+//! What keys do.
+
+use super::screen::{Mode, SETTINGS, Screen};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// What is to be done about a key, beside what it changed on the screen.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Stay,
+    Leave,
+    Suspend,
+    Set { pid: u32, key: String, value: String },
+}
+
+/// Longer values there are none.
+const LONGEST_VALUE: usize = 40;
+const PAGE: isize = 10;
+
+pub(super) fn pressed(screen: &mut Screen, key: KeyEvent) -> Answer {
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c') if is_control => return Answer::Leave,
+        KeyCode::Char('z') if is_control => return Answer::Suspend,
+        _ => {}
+    }
+    match std::mem::replace(&mut screen.mode, Mode::Watch) {
+        Mode::Watch => watch(screen, key.code),
+        // Any key leaves it.
+        Mode::Help => Answer::Stay,
+        Mode::Type { target, mut text } => {
+            match key.code {
+                KeyCode::Esc => return Answer::Stay,
+                KeyCode::Enter if text.is_empty() => return Answer::Stay,
+                KeyCode::Enter => {
+                    screen.mode = Mode::Confirm { target, text };
+                    return Answer::Stay;
+                }
+                KeyCode::Backspace => drop(text.pop()),
+                KeyCode::Char('u') if is_control => text.clear(),
+                KeyCode::Char(sign) if !is_control && text.len() < LONGEST_VALUE => text.push(sign),
+                _ => {}
+            }
+            screen.mode = Mode::Type { target, text };
+            Answer::Stay
+        }
+        // Everything but yes is no.
+        Mode::Confirm { target, text } => match key.code {
+            KeyCode::Char('y' | 'Y') => {
+                let (pid, key) = (target.pid, target.setting.key.to_string());
+                Answer::Set { pid, key, value: text }
+            }
+            _ => {
+                screen.said(Err(format!("{} was not changed", target.setting.key)));
+                Answer::Stay
+            }
+        },
+    }
+}
+
+fn watch(screen: &mut Screen, code: KeyCode) -> Answer {
+    screen.said = None;
+    match code {
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => return Answer::Leave,
+        KeyCode::Char('h' | '?') | KeyCode::F(1) => screen.mode = Mode::Help,
+        KeyCode::Down | KeyCode::Char('j') => screen.step(1),
+        KeyCode::Up | KeyCode::Char('k') => screen.step(-1),
+        KeyCode::PageDown => screen.step(PAGE),
+        KeyCode::PageUp => screen.step(-PAGE),
+        KeyCode::Tab => screen.step_tree(true),
+        KeyCode::BackTab => screen.step_tree(false),
+        KeyCode::Right | KeyCode::Char('>') => screen.sort.step(true),
+        KeyCode::Left | KeyCode::Char('<') => screen.sort.step(false),
+        KeyCode::Char('r') => screen.sort.is_reversed = !screen.sort.is_reversed,
+        KeyCode::Char(press) => {
+            let setting = SETTINGS.into_iter().find(|setting| setting.press == press);
+            if let Some(Err(why)) = setting.map(|setting| screen.begin(setting)) {
+                screen.said(Err(why));
+            }
+        }
+        _ => {}
+    }
+    Answer::Stay
+}
+
+/// What the help says.
+pub(super) const HELP: [(&str, &str); 9] = [
+    ("Up, Down, j, k", "select a process"),
+    ("Tab, Shift-Tab", "show the next tree, the one before"),
+    ("<, >, Left, Right", "sort by the column to the left, to the right"),
+    ("r", "reverse the order"),
+    ("m", "change the budget (memory) of the process, or of its tree"),
+    ("c", "change how its pages are compressed (codec)"),
+    ("p", "change how it waits for the disk (io.poll)"),
+    ("h, ?", "this help"),
+    ("q, Esc, Ctrl-C", "leave; Ctrl-Z suspends"),
+];

@@ -1,0 +1,241 @@
+//! The table of a tree's processes: its columns, and by which it is sorted.
+
+use crate::rates::{Compared, Rates};
+use crate::tree::{Process, State};
+use crate::units::bytes;
+use std::cmp::Ordering;
+
+/// A column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    Pid,
+    Name,
+    State,
+    Used,
+    Resident,
+    Pool,
+    Disk,
+    Faults,
+    Stalled,
+    Read,
+    Written,
+}
+
+/// All columns, the most useful ones first where there is no room for all: those behind
+/// [`ALWAYS`] are left out on a narrow screen.
+pub(super) const COLUMNS: [Column; 11] = [
+    Column::Pid,
+    Column::Name,
+    Column::State,
+    Column::Used,
+    Column::Resident,
+    Column::Pool,
+    Column::Disk,
+    Column::Faults,
+    Column::Stalled,
+    Column::Read,
+    Column::Written,
+];
+const ALWAYS: usize = 9;
+/// From this width on there is room for all.
+const WIDE: u16 = 100;
+
+/// As many columns as there is room for.
+pub(super) fn columns(width: u16) -> &'static [Column] {
+    if width >= WIDE { &COLUMNS } else { &COLUMNS[..ALWAYS] }
+}
+
+/// A process with what is shown of it.
+#[derive(Debug, Clone)]
+pub(super) struct Row<'t> {
+    pub(super) process: &'t Process,
+    pub(super) rates: Option<Rates>,
+}
+
+impl Column {
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Column::Pid => "PID",
+            Column::Name => "NAME",
+            Column::State => "STATE",
+            Column::Used => "USED",
+            Column::Resident => "RESIDENT",
+            Column::Pool => "POOL",
+            Column::Disk => "DISK",
+            Column::Faults => "FAULT/S",
+            Column::Stalled => "STALL%",
+            Column::Read => "READ/S",
+            Column::Written => "WRITE/S",
+        }
+    }
+
+    pub(super) fn width(self) -> u16 {
+        match self {
+            Column::Name => 14,
+            Column::State | Column::Stalled => 6,
+            Column::Used | Column::Resident | Column::Read | Column::Written => 8,
+            Column::Pid | Column::Pool | Column::Disk | Column::Faults => 7,
+        }
+    }
+
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Column::Name | Column::State)
+    }
+
+    /// What it says of a process.
+    pub(super) fn text(self, row: &Row<'_>) -> String {
+        let reading = row.process.reading();
+        let size = |value: Option<u64>| value.map_or_else(|| "-".to_string(), short_bytes);
+        let rate = |value: Option<f64>| value.map_or_else(|| "-".to_string(), short_count);
+        match self {
+            Column::Pid => row.process.pid.to_string(),
+            Column::Name => row.process.name.clone(),
+            Column::State => match row.process.state {
+                State::Awake(_) => "awake".into(),
+                State::Asleep => "asleep".into(),
+                State::Silent(_) => "silent".into(),
+            },
+            Column::Used => match row.process.state {
+                State::Silent(_) => "-".into(),
+                _ => short_bytes(row.process.used_bytes()),
+            },
+            Column::Resident => size(reading.map(|it| it.resident_bytes)),
+            Column::Pool => size(reading.map(|it| it.pool_bytes)),
+            Column::Disk => size(reading.map(|it| it.disk_bytes)),
+            Column::Faults => rate(row.rates.map(|it| it.returns())),
+            Column::Stalled => {
+                row.rates.map_or_else(|| "-".into(), |it| format!("{:.0}", it.stalled * 100.0))
+            }
+            Column::Read => size(row.rates.map(|it| it.read_bytes as u64)),
+            Column::Written => size(row.rates.map(|it| it.written_bytes as u64)),
+        }
+    }
+
+    /// What it is sorted by, where that is a number.
+    fn value(self, row: &Row<'_>) -> f64 {
+        let reading = row.process.reading();
+        let of = |field: fn(&crate::reading::Reading) -> u64| reading.map_or(0, field) as f64;
+        match self {
+            Column::Pid => f64::from(row.process.pid),
+            Column::Name | Column::State => 0.0,
+            Column::Used => row.process.used_bytes() as f64,
+            Column::Resident => of(|it| it.resident_bytes),
+            Column::Pool => of(|it| it.pool_bytes),
+            Column::Disk => of(|it| it.disk_bytes),
+            Column::Faults => row.rates.map_or(0.0, |it| it.returns()),
+            Column::Stalled => row.rates.map_or(0.0, |it| it.stalled),
+            Column::Read => row.rates.map_or(0.0, |it| it.read_bytes),
+            Column::Written => row.rates.map_or(0.0, |it| it.written_bytes),
+        }
+    }
+
+    /// Numbers from the largest down, names from A on; those that are equal by their number.
+    fn compare(self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
+        let first = if self.is_text() {
+            self.text(one).cmp(&self.text(other))
+        } else {
+            self.value(other).total_cmp(&self.value(one))
+        };
+        first.then(one.process.pid.cmp(&other.process.pid))
+    }
+}
+
+/// By what the table is sorted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sort {
+    pub(super) column: Column,
+    pub(super) is_reversed: bool,
+}
+
+impl Default for Sort {
+    fn default() -> Sort {
+        Sort { column: Column::Used, is_reversed: false }
+    }
+}
+
+impl Sort {
+    /// To the column to the right, or to the left.
+    pub(super) fn step(&mut self, to_the_right: bool) {
+        let at = COLUMNS.iter().position(|column| *column == self.column).unwrap_or(0);
+        let next = if to_the_right { at + 1 } else { at + COLUMNS.len() - 1 };
+        *self = Sort { column: COLUMNS[next % COLUMNS.len()], is_reversed: false };
+    }
+
+    /// All processes in that order.
+    pub(super) fn rows<'t>(self, processes: &'t [Process], compared: &Compared) -> Vec<Row<'t>> {
+        let row = |process: &'t Process| Row {
+            process,
+            rates: compared.processes.get(&process.pid).copied(),
+        };
+        let mut rows: Vec<Row<'t>> = processes.iter().map(row).collect();
+        rows.sort_by(|one, other| self.column.compare(one, other));
+        if self.is_reversed {
+            rows.reverse();
+        }
+        rows
+    }
+}
+
+/// `12.3 MiB` as `12.3M`.
+pub(super) fn short_bytes(count: u64) -> String {
+    bytes(count).replace("iB", "").replace(' ', "")
+}
+
+/// `950`, `12.3k`, `4.5M`
+pub(super) fn short_count(value: f64) -> String {
+    match value {
+        _ if value < 999.5 => format!("{value:.0}"),
+        _ if value < 999_950.0 => format!("{:.1}k", value / 1e3),
+        _ => format!("{:.1}M", value / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::Reading;
+    use std::time::Duration;
+
+    fn process(pid: u32, name: &str, used_bytes: u64) -> Process {
+        Process {
+            pid,
+            name: name.into(),
+            state: State::Awake(Box::new(Reading { used_bytes, ..Reading::default() })),
+            budget_bytes: 0,
+            anonymous_bytes: 0,
+            cpu: Duration::ZERO,
+            threads: 1,
+            settings: Vec::new(),
+            latencies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_go_down_names_go_up_and_both_turn_round() {
+        let all = [process(1, "b", 5), process(2, "a", 9), process(3, "c", 5)];
+        let order = |column, is_reversed| {
+            let rows = Sort { column, is_reversed }.rows(&all, &Compared::default());
+            rows.iter().map(|row| row.process.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(order(Column::Used, false), [2, 1, 3]);
+        assert_eq!(order(Column::Used, true), [3, 1, 2]);
+        assert_eq!(order(Column::Name, false), [2, 1, 3]);
+        assert_eq!(order(Column::Pid, true), [1, 2, 3]);
+        let mut sort = Sort::default();
+        COLUMNS.iter().for_each(|_| sort.step(true));
+        assert_eq!(sort.column, Column::Used);
+        sort.step(false);
+        assert_eq!(sort.column, Column::State);
+    }
+
+    #[test]
+    fn a_row_fits_in_eighty_columns() {
+        let width = |columns: &[Column]| {
+            columns.iter().map(|column| column.width()).sum::<u16>() + columns.len() as u16 - 1
+        };
+        assert!(width(columns(80)) <= 80, "{}", width(columns(80)));
+        assert!(width(columns(WIDE)) <= WIDE, "{}", width(columns(WIDE)));
+        assert_eq!(short_bytes(12_900_000), "12.3M");
+        assert_eq!((short_count(999.0), short_count(12_345.0)), ("999".into(), "12.3k".into()));
+    }
+}

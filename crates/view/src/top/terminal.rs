@@ -1,0 +1,99 @@
+//! The terminal: taken, drawn on, and given back as it was, on every way out.
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, KeyEvent, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use rustix::process::Signal;
+use std::io::{self, Stdout, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What the user, or the terminal, did.
+pub(super) enum Event {
+    None,
+    Resized,
+    /// A signal, or the terminal is gone.
+    Ended,
+    Key(KeyEvent),
+}
+
+/// The terminal while it is ours.
+pub(super) struct Terminal {
+    inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Terminal {
+    pub(super) fn enter() -> io::Result<Terminal> {
+        let ended = Arc::new(AtomicBool::new(false));
+        for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+            signal_hook::flag::register(signal.as_raw(), ended.clone())?;
+        }
+        // An error of our own is written to a terminal that shows it.
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            give_back();
+            before(info);
+        }));
+        take()?;
+        match ratatui::Terminal::new(CrosstermBackend::new(stdout())) {
+            Ok(inner) => Ok(Terminal { inner, ended }),
+            Err(error) => {
+                give_back();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn leave(self) {
+        give_back();
+    }
+
+    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
+        self.inner.draw(picture).map(drop)
+    }
+
+    /// What happens within that time.
+    pub(super) fn wait(&mut self, limit: Duration) -> io::Result<Event> {
+        if self.ended.load(Relaxed) {
+            return Ok(Event::Ended);
+        }
+        let read = match event::poll(limit) {
+            Ok(true) => event::read(),
+            Ok(false) => return Ok(Event::None),
+            Err(error) => Err(error),
+        };
+        Ok(match read {
+            Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => Event::Key(key),
+            Ok(event::Event::Resize(..)) => Event::Resized,
+            Ok(_) => Event::None,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Event::None,
+            // It was closed.
+            Err(_) => Event::Ended,
+        })
+    }
+
+    /// Stops, with the terminal as it was, until somebody lets us go on.
+    pub(super) fn suspend(&mut self) -> io::Result<()> {
+        give_back();
+        rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
+        take()?;
+        self.inner.clear()
+    }
+}
+
+fn take() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen, Hide)
+}
+
+/// A terminal that is gone needs nothing any more.
+fn give_back() {
+    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
+}
