@@ -131,11 +131,13 @@ impl TreePeaks {
         self.largest.truncate(SHOWN);
     }
 
-    /// Lines of the summary, where there was more than the program itself.
+    /// Whether there was nothing but the program that was started.
+    pub(crate) fn is_of_one(&self) -> bool {
+        self.largest.iter().all(|process| process.pid == self.program_pid)
+    }
+
+    /// Lines of the summary.
     pub(crate) fn for_people(&self) -> String {
-        if self.largest.iter().all(|process| process.pid == self.program_pid) {
-            return String::new();
-        }
         let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
         let count = self.processes_peak;
         let mut text = format!(

@@ -86,6 +86,13 @@ impl Terminal {
         ));
     }
 
+    fn pid_of_top(&self) -> i32 {
+        wait_for("the number of top", || {
+            let pane = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+            below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
+        })
+    }
+
     /// Waits until `top` has left, and the terminal is as it was.
     fn expect_left(&self, status: i32) -> String {
         let screen = self.wait(&[&format!("left {status}\n")]);
@@ -153,10 +160,10 @@ fn a_program_is_watched_resized_sorted_and_told() {
     }
     assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
     terminal.press(&["m"]);
-    terminal.wait(&["memory of hog"]);
+    terminal.wait(&["memory of the tree"]);
     terminal.press(&["48M", "Enter", "n"]);
     terminal.wait(&["memory was not changed"]);
-    assert_eq!(told(&["ctl", &pid, "get", "memory"]), "32M\n");
+    assert_eq!(told(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
     terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.wait(&["softswap top: 1 tree", "STALL%"]);
@@ -194,12 +201,20 @@ fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
     terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "sleeps: what it has fits its budget"]);
     terminal.press(&["c"]);
     terminal.wait(&["has no engine"]);
-    let top = wait_for("the number of top", || {
-        let pane = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
-        below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
-    });
-    softswap_sys::child::send(top, 15).unwrap();
+    softswap_sys::child::send(terminal.pid_of_top(), 15).unwrap();
     terminal.expect_left(0);
+}
+
+#[test]
+fn it_ends_when_its_terminal_is_gone() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    terminal.top(&softswap(), &program.supervisor());
+    terminal.wait(&["STALL%", "awake"]);
+    let top = terminal.pid_of_top();
+    drop(terminal);
+    let place = format!("/proc/{top}");
+    wait_for("its end", || (!Path::new(&place).exists()).then_some(()));
 }
 
 #[test]

@@ -295,8 +295,8 @@ fn a_budget_that_moves_by_itself_gives_way_to_another_program_that_takes_memory(
     let options = ["--memory", "auto:16M-600M"];
     let mut tree = Tree::start(group.command(softswap()), &options, &program);
     tree.wait_until_ready(1);
-    let before = tree.stat().unwrap();
-    assert!(bytes(&before, "budget_bytes") > LEFT_BYTES, "{before}");
+    // It may have given way to others on this machine for a moment.
+    wait_for("the budget", || (bytes(&tree.stat()?, "budget_bytes") > LEFT_BYTES).then_some(()));
     let script = format!(
         r"
 import time

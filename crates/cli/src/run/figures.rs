@@ -337,11 +337,11 @@ pub(super) struct TierFigures {
 }
 
 impl Figures {
-    /// The budget was its tree's.
+    /// The budget was its tree's. One of nothing but the program is not told of.
     pub(super) fn set_tree(&mut self, tree: TreePeaks) {
         self.budget_bytes = tree.budget_bytes;
         self.budget_peak_bytes = tree.budget_peak_bytes;
-        self.tree = Some(tree);
+        self.tree = Some(tree).filter(|tree| !tree.is_of_one());
     }
 
     pub(crate) fn gather(

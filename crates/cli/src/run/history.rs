@@ -142,6 +142,13 @@ struct TreeHistory {
 }
 
 impl History {
+    /// The program was alone in its tree: what that had is the program's.
+    pub(super) fn set_alone(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            self.budget_bytes = tree.budget_bytes;
+        }
+    }
+
     fn of(samples: &[Sample]) -> History {
         let column = |value: fn(&Reading) -> u64| -> Vec<u64> {
             samples.iter().map(|sample| value(&sample.reading)).collect()

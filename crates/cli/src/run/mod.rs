@@ -102,7 +102,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
     sum_up(&figures, settled.quiet);
     if let Some(report) = report {
-        let history = samples.end(&stats);
+        let mut history = samples.end(&stats);
+        if figures.tree.is_none() {
+            history.set_alone();
+        }
         let settings = report::settings(&config);
         let machine = machine::Machine::this();
         let told = report::Told { figures: &figures, history: &history, settings, machine };

@@ -7,11 +7,15 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use std::io::{self, Stdout, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+/// The status of one that was told twice to end.
+const FAILED: i32 = 1;
 
 /// What the user, or the terminal, did.
 pub(super) enum Event {
@@ -32,7 +36,10 @@ impl Terminal {
     pub(super) fn enter() -> io::Result<Terminal> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
-            signal_hook::flag::register(signal.as_raw(), ended.clone())?;
+            // Whoever sends a second one does not want to wait.
+            let number = signal.as_raw();
+            signal_hook::flag::register_conditional_shutdown(number, FAILED, ended.clone())?;
+            signal_hook::flag::register(number, ended.clone())?;
         }
         // An error of our own is written to a terminal that shows it.
         let before = std::panic::take_hook();
@@ -63,7 +70,10 @@ impl Terminal {
         if self.ended.load(Relaxed) {
             return Ok(Event::Ended);
         }
-        let read = match event::poll(limit) {
+        if !is_there(limit) {
+            return Ok(Event::Ended);
+        }
+        let read = match event::poll(Duration::ZERO) {
             Ok(true) => event::read(),
             Ok(false) => return Ok(Event::None),
             Err(error) => Err(error),
@@ -84,6 +94,18 @@ impl Terminal {
         rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
         take()?;
         self.inner.clear()
+    }
+}
+
+/// Waits for something to read, or a signal; false where the terminal is gone. Asked of the
+/// kernel first: crossterm reads from a terminal that is gone for ever.
+fn is_there(limit: Duration) -> bool {
+    let stdin = rustix::stdio::stdin();
+    let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).ok();
+    match rustix::event::poll(&mut waits, limit.as_ref()) {
+        Ok(0) | Err(_) => true,
+        Ok(_) => !waits[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
     }
 }
 
