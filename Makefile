@@ -8,12 +8,19 @@ INSTALL ?= install
 TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET_DIR)/release
 
+# Where the linker and the loader look for libraries: Debian has a folder for each architecture.
+LIBDIR ?= $(PREFIX)/lib
+
 bindir := $(DESTDIR)$(PREFIX)/bin
 libdir := $(DESTDIR)$(PREFIX)/lib/softswap
+clibdir := $(DESTDIR)$(LIBDIR)
+includedir := $(DESTDIR)$(PREFIX)/include/softswap
 share := $(DESTDIR)$(PREFIX)/share
 docdir := $(share)/doc/softswap
 documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/reference.md docs/limits.md \
   docs/troubleshooting.md
+headers := crates/capi/include/softswap.h crates/capi/include/softswap.hpp
+version := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 completions := bash-completion/completions/softswap zsh/site-functions/_softswap \
   fish/vendor_completions.d/softswap.fish
 
@@ -26,8 +33,9 @@ endif
 .DEFAULT_GOAL := build
 .PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
-build: ## build the command, its benchmarks, the runtime library, man pages and completions
+build: ## build the command, its benchmarks, the libraries, man pages and completions
 	$(CARGO) build --release --workspace
+	crates/capi/link.sh "$(RELEASE)/libsoftswap_c.a" "$(RELEASE)/capi"
 	rm -rf "$(RELEASE)/share"
 	"$(RELEASE)/softswap-manual" "$(RELEASE)/share"
 
@@ -79,29 +87,47 @@ miri: ## run the leaves of the engine in Miri (needs nightly)
 tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
 	tests/nightly.sh tsan
 
+# What pkg-config is told, for a prefix and a folder of libraries.
+pkg_config = sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@VERSION@|$(version)|' \
+  crates/capi/softswap_c.pc.in
+
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
-	  test -f "$(RELEASE)/libsoftswap.so" && test -d "$(RELEASE)/share" || $(MAKE) build
-	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(docdir)" "$(share)/man/man1"
+	  test -f "$(RELEASE)/libsoftswap.so" && test -d "$(RELEASE)/capi" && \
+	  test -d "$(RELEASE)/share" || $(MAKE) build
+	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(clibdir)/pkgconfig" "$(includedir)" "$(docdir)" \
+	  "$(share)/man/man1"
 	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
+	$(INSTALL) -m 755 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
+	cp -P "$(RELEASE)/capi/libsoftswap_c.so.$(basename $(version))" "$(RELEASE)/capi/libsoftswap_c.so" "$(clibdir)/"
+	$(call pkg_config,$(PREFIX),$(LIBDIR)) >"$(clibdir)/pkgconfig/softswap_c.pc"
+	chmod 644 "$(clibdir)/pkgconfig/softswap_c.pc"
+	$(INSTALL) -m 644 $(headers) "$(includedir)/"
 	$(INSTALL) -m 644 $(documents) "$(docdir)/"
 	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
+	# The loader finds a library in what this lists; a package does it when it is installed.
+	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 
 uninstall: ## remove what install put there
 	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(libdir)/libsoftswap.so" \
+	  "$(clibdir)"/libsoftswap_c.so "$(clibdir)"/libsoftswap_c.so.* \
+	  "$(clibdir)/pkgconfig/softswap_c.pc" $(foreach file,$(notdir $(headers)),"$(includedir)/$(file)") \
 	  $(foreach file,$(completions),"$(share)/$(file)") \
 	  "$(share)/man/man1/softswap.1" "$(share)/man/man1"/softswap-*.1 \
 	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
-	-rmdir "$(libdir)" "$(docdir)" 2>/dev/null
+	-rmdir "$(libdir)" "$(includedir)" "$(docdir)" 2>/dev/null
 
 # What the packages hold is what `make install` would install.
 deb: build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
 	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
 	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
+	$(call pkg_config,/usr,/usr/lib/x86_64-linux-gnu) >"$(RELEASE)/capi/softswap_c.pc"
+	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
+	  packaging/debian/changelog.in >packaging/debian/changelog
 	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
 
 # pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest

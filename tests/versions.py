@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN = "packaging/debian/changelog"
+DEBIAN = "packaging/debian/changelog.in"
+SYMBOLS = "crates/capi/softswap_c.map"
 
 
 def found(pattern, file):
@@ -24,6 +25,9 @@ def main():
     for manifest in [*ROOT.glob("crates/*/Cargo.toml"), ROOT / "fuzz/Cargo.toml"]:
         own = found(r"^version(?:\.workspace)? = (.+)$", manifest)[0]
         said[manifest.relative_to(ROOT)] = version if own == "true" else own.strip('"')
+    (newest,) = found(r"^SOFTSWAP_([\d.]+) \{", SYMBOLS)[-1:]
+    if newest.split(".") != version.split(".")[:2]:
+        said[SYMBOLS] = newest
     wrong = [f"{place} has {other}, the workspace {version}"
              for place, other in said.items() if other != version]
     print("\n".join(wrong) or f"all say {version}")

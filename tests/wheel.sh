@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The wheel given, or that in dist/, as somebody gets it who has neither root nor a compiler:
-# installed into a fresh environment; as root by uid 65534. pip fetches NumPy.
+# installed into a fresh environment; as root by uid 65534. pip fetches NumPy, and what is built
+# on it: tests of ours with each, and those of NumPy's own that take arrays, with all arrays in a
+# pool.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 wheel=$(realpath "${1:-$(ls dist/softswap-*.whl)}")
 work=$(mktemp -d "${TMPDIR:-/tmp}/softswap-wheel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-cp "$wheel" crates/python/tests/test_wheel.py "$work/"
+cp "$wheel" crates/python/tests/*.py "$work/"
 chmod 755 "$work"
 mkdir -m 1777 "$work/home"
 # The system's, if there is one: another may lie at root's home.
@@ -21,5 +23,17 @@ inside() {
 }
 inside "$python" -m venv "$work/home/venv"
 inside "$work/home/venv/bin/pip" install --quiet --disable-pip-version-check "$work"/*.whl numpy
+python="$work/home/venv/bin/python"
 cd "$work"
-inside "$work/home/venv/bin/python" test_wheel.py
+inside "$python" test_wheel.py
+inside "$python" -m pip install --quiet --disable-pip-version-check \
+    scipy pandas pyarrow pytest hypothesis
+inside "$python" test_libraries.py
+# Not what asks which handler allocates, and not what needs a compiler.
+numpy=$(inside "$python" -c 'import os, numpy; print(os.path.dirname(numpy.__file__))')
+core=$numpy/_core/tests
+[ -d "$core" ] || core=$numpy/core/tests
+inside "$python" -m pytest -q -p pool_plugin -p no:cacheprovider --rootdir "$work/home" \
+    "$core/test_multiarray.py" "$core/test_numeric.py" "$core/test_ufunc.py" \
+    "$core/test_indexing.py" "$numpy/fft/tests" "$numpy/linalg/tests" "$numpy/lib/tests/test_io.py" \
+    "$numpy/lib/tests/test_format.py"

@@ -1,6 +1,8 @@
 //! The library has a name for the loader, and stays: its handler of SIGBUS is in force for good.
 
 fn main() {
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsoftswap_c.so.0.1");
+    let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();
+    let soname = format!("libsoftswap_c.so.{}.{}", part("MAJOR"), part("MINOR"));
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -8,7 +8,7 @@
  * int return 0, or a negative errno; softswap_strerror_detail() says more. Sizes are in bytes.
  *
  * A system call cannot wait for a page that is out, and fails with EFAULT: softswap_pin() what
- * is handed to one. A touch is a SIGBUS that the library handles; SIGBUS for other reasons goes
+ * is handed to one, or make the pool with guard_calls. A touch is a SIGBUS that the library handles; SIGBUS for other reasons goes
  * to the handler that was there before the first pool. A thread needs 64 KiB of its stack where
  * it touches a region. A forked child has nothing of its parent's pools: a touch there is a
  * SIGSEGV, and calls are refused.
@@ -34,7 +34,9 @@ struct softswap_options {
     const char *swap;      /* "DIRECTORY", "DIRECTORY:SIZE", or a swap file or device; several are
                               separated by line breaks. NULL: "/var/tmp". Read in the call only. */
     uint32_t no_encrypt;   /* 1: what is written to the disk is not encrypted */
-    uint32_t reserved;     /* 0 */
+    uint32_t guard_calls;  /* 1: system calls may be given regions as they are, but those that name
+                              their buffers in a structure (readv, sendmsg). It puts a seccomp filter
+                              in force for the whole process, for good. */
 };
 
 /* Set size before the call. */
@@ -54,8 +56,9 @@ enum softswap_advice {
     SOFTSWAP_WILLNEED = 0,   /* brought in now, as far as half the budget goes */
     SOFTSWAP_COLD = 1,       /* leaves before others */
     SOFTSWAP_DONTNEED = 2,   /* reads as zero; EBUSY while part of the region is pinned */
-    SOFTSWAP_SEQUENTIAL = 3, /* a hint */
-    SOFTSWAP_RANDOM = 4      /* a hint */
+    SOFTSWAP_SEQUENTIAL = 3, /* the first touch has what follows brought in */
+    SOFTSWAP_RANDOM = 4,     /* nothing is brought in along with a touch */
+    SOFTSWAP_NORMAL = 5      /* the order is found out, as at first */
 };
 
 /* Makes a pool; options may be NULL. The caller owns *pool, until softswap_pool_destroy(). */

@@ -174,6 +174,7 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
             2 => Advice::DontNeed,
             3 => Advice::Sequential,
             4 => Advice::Random,
+            5 => Advice::Normal,
             _ => return Err(Refusal::Argument("advice: is none of enum softswap_advice")),
         };
         let (region, at) = region_of(address, len)?;

@@ -19,8 +19,8 @@ pub struct softswap_options {
     pub swap: *const c_char,
     /// 1: what is written to the disk is not encrypted.
     pub no_encrypt: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: system calls may be given regions as they are.
+    pub guard_calls: u32,
 }
 
 /// What C gave, with zeroes for what its version did not have.
@@ -33,7 +33,7 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
         memory_bytes: 0,
         swap: std::ptr::null(),
         no_encrypt: 0,
-        reserved: 0,
+        guard_calls: 0,
     };
     if given.is_null() {
         return Ok(none);
@@ -56,8 +56,8 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
             return Err(Refusal::Argument("options: of a later version of softswap than this"));
         }
     }
-    if options.reserved != 0 {
-        return Err(Refusal::Argument("options: reserved is not 0"));
+    if options.no_encrypt > 1 || options.guard_calls > 1 {
+        return Err(Refusal::Argument("options: no_encrypt and guard_calls are 0 or 1"));
     }
     Ok(options)
 }
@@ -81,5 +81,5 @@ pub(crate) unsafe fn builder(given: *const softswap_options) -> Result<Builder, 
             builder = builder.swap(area)?;
         }
     }
-    Ok(builder.encrypt(options.no_encrypt == 0))
+    Ok(builder.encrypt(options.no_encrypt == 0).guard_calls(options.guard_calls == 1))
 }

@@ -1,92 +1,90 @@
-//! Programs in C and C++ against the library, by each compiler that is there; and the header
-//! against what the library exports.
+//! Programs in C and C++ against the library as it is installed, by each compiler that is there.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 fn source() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where `libsoftswap_c.so` is: beside the tests.
-fn libraries() -> PathBuf {
+/// Where cargo has put `libsoftswap_c.a`: beside the tests.
+fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    test.parent().map(Path::to_path_buf).unwrap()
+    test.parent().unwrap().join("libsoftswap_c.a")
 }
 
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Compiles a program, and runs it.
-fn run(compiler: &str, standard: &str, program: &str) {
-    let has_library = libraries().join("libsoftswap_c.so").exists();
-    if !is_there(compiler) || !has_library || !source().join("include").exists() {
-        println!("skipped: {compiler}, the library or the sources are not there");
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let built = directory.path().join("program");
-    let libraries = libraries();
-    let mut command = Command::new(compiler);
-    command.args([standard, "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built);
-    command.arg(source().join("tests/c").join(program)).arg("-I").arg(source().join("include"));
-    command.arg("-L").arg(&libraries).args(["-lsoftswap_c", "-Wl,-rpath"]);
-    command.arg(format!("-Wl,{}", libraries.display()));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
-    // The name for the loader is that of an installed library.
-    let name = directory.path().join("libsoftswap_c.so.0.1");
-    std::os::unix::fs::symlink(libraries.join("libsoftswap_c.so"), name).unwrap();
-    let mut command = Command::new(&built);
-    command.arg(directory.path()).env("LD_LIBRARY_PATH", directory.path());
+fn said(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output.stdout == b"done\n", "{:?} {text}", output.status);
+    assert!(output.status.success(), "{command:?}: {:?} {text}", output.status);
+    output
+}
+
+/// The shared library, linked into a directory of its own as `make` does; `None` where there is
+/// nothing to link it of, or by.
+fn library(compiler: &str) -> Option<tempfile::TempDir> {
+    let link = source().join("link.sh");
+    if !is_there(compiler) || !is_there("cc") || !archive().exists() || !link.exists() {
+        println!("skipped: {compiler}, the archive or the sources are not there");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    said(Command::new(link).arg(archive()).arg(directory.path()));
+    Some(directory)
+}
+
+/// Compiles a program, and runs it.
+fn run(compiler: &str, program: &str, options: &[&str]) {
+    let Some(directory) = library(compiler) else { return };
+    let directory = directory.path();
+    let built = directory.join("program");
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built);
+    command.arg(source().join(program)).arg("-I").arg(source().join("include"));
+    command.arg("-L").arg(directory).arg("-lsoftswap_c").args(options);
+    said(&mut command);
+    let output = said(Command::new(&built).arg(directory).env("LD_LIBRARY_PATH", directory));
+    assert_eq!(output.stdout, b"done\n");
 }
 
 #[test]
 fn c() {
-    run("gcc", "-std=c11", "pool.c");
-    run("clang", "-std=c11", "pool.c");
+    run("gcc", "tests/c/pool.c", &["-std=c11"]);
+    run("clang", "tests/c/pool.c", &["-std=c11"]);
 }
 
 #[test]
 fn cpp() {
-    run("g++", "-std=c++17", "resource.cpp");
-    run("clang++", "-std=c++17", "resource.cpp");
+    run("g++", "tests/c/resource.cpp", &["-std=c++17"]);
+    run("clang++", "tests/c/resource.cpp", &["-std=c++17"]);
 }
 
 #[test]
-fn the_header_declares_what_the_library_exports() {
-    let header = source().join("include/softswap.h");
-    let Ok(header) = std::fs::read_to_string(header) else {
-        println!("skipped: the sources are not there");
+fn jemalloc() {
+    if !Path::new("/usr/include/jemalloc/jemalloc.h").exists() {
+        println!("skipped: jemalloc's header is not there");
         return;
-    };
-    let is_declaration = |line: &&str| line.contains("softswap_") && line.ends_with(");");
-    let name = |line: &str| {
-        let before = line.split('(').next().unwrap();
-        before.rsplit([' ', '*']).next().unwrap().to_string()
-    };
-    let declared: BTreeSet<_> = header
-        .lines()
-        .filter(|line| !line.starts_with(['/', ' ', '#']))
-        .filter(is_declaration)
-        .map(name)
-        .collect();
-    let sources = ["handles.rs", "refusal.rs"];
-    let exported: BTreeSet<_> = sources
-        .iter()
-        .map(|file| std::fs::read_to_string(source().join("src").join(file)).unwrap())
-        .flat_map(|text| {
-            let exports = text.split("#[unsafe(no_mangle)]").skip(1).map(|after| {
-                let function = after.split("fn ").nth(1).unwrap();
-                function.split('(').next().unwrap().to_string()
-            });
-            exports.collect::<Vec<_>>()
-        })
-        .collect();
-    assert_eq!(declared, exported);
+    }
+    run("gcc", "examples/jemalloc_hooks.c", &["-std=c11", "-ljemalloc"]);
+}
+
+#[test]
+fn symbols_have_versions() {
+    let Some(directory) = library("nm") else { return };
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", "--with-symbol-versions"]);
+    let output = said(nm.arg(directory.path().join("libsoftswap_c.so")));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let exported = text.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let mut exported: Vec<_> = exported.filter(|name| !name.starts_with("SOFTSWAP_")).collect();
+    exported.sort_unstable();
+    let map = std::fs::read_to_string(source().join("softswap_c.map")).unwrap();
+    let listed = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let listed = listed.filter(|name| name.starts_with("softswap_"));
+    let listed: Vec<_> = listed.map(|name| format!("{name}@@SOFTSWAP_0.1")).collect();
+    assert_eq!(exported, listed);
 }

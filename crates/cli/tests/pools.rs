@@ -4,6 +4,7 @@
 mod support;
 
 use softswap::Pool;
+use std::io::{Read, Seek, Write};
 use support::{Swapped, mix64};
 
 const PAGE: usize = 4096;
@@ -12,11 +13,11 @@ const ALONE: &str = "SOFTSWAP_POOLS_ALONE";
 /// Three engines' memory, each four times what its budget is, touched in turn by threads.
 fn work() {
     let swap = std::env::temp_dir();
-    let pool = || {
+    let pool = |is_guarded| {
         let builder = Pool::builder().memory("16M").unwrap().swap(swap.to_str().unwrap()).unwrap();
-        builder.build().unwrap()
+        builder.guard_calls(is_guarded).build().unwrap()
     };
-    let pools = [pool(), pool()];
+    let pools = [pool(false), pool(true)];
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(64 << 20).unwrap()).collect();
     let mut heap = vec![0_u8; 64 << 20];
     let parts = regions.iter_mut().map(|region| &mut region[..]).chain([&mut heap[..]]);
@@ -41,6 +42,17 @@ fn work() {
             });
         }
     });
+    // A file is given what each of the two engines that guard calls has out.
+    for part in &parts[1..] {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(part).unwrap();
+        file.rewind().unwrap();
+        let mut found = vec![0; 1 << 20];
+        for expected in part.chunks(1 << 20) {
+            file.read_exact(&mut found).unwrap();
+            assert!(found == expected);
+        }
+    }
     for pool in &pools {
         let stats = pool.stats();
         let come_back = stats.faults_memory + stats.faults_disk;

@@ -10,5 +10,5 @@ mod _softswap {
     #[pymodule_export]
     use crate::numpy_memory::{Handler, restore};
     #[pymodule_export]
-    use crate::pool::{Pool, Region};
+    use crate::pool::{Pin, Pool, Region};
 }

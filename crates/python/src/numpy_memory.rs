@@ -12,8 +12,6 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// What `softswap run` manages of its own accord begins there, too.
-const LEAST_BYTES: usize = 64 << 10;
 const CAPSULE: &CStr = c"mem_handler";
 /// Where `PyDataMem_SetHandler` is in NumPy's table, in all versions from 1.22 on.
 const SET_HANDLER: usize = 304;
@@ -39,6 +37,8 @@ struct NumpyHandler {
 /// What the handler's functions are given.
 struct Context {
     pool: softswap::Pool,
+    /// What is smaller stays with the C library.
+    least_bytes: usize,
     /// By their addresses.
     regions: Mutex<HashMap<usize, Region>>,
 }
@@ -52,7 +52,7 @@ impl Context {
     }
 
     fn allocate(&self, bytes: usize) -> *mut c_void {
-        if bytes < LEAST_BYTES {
+        if bytes < self.least_bytes {
             // SAFETY: any size may be asked for; NumPy expects a pointer also for none.
             return unsafe { libc::malloc(bytes.max(1)) };
         }
@@ -84,7 +84,8 @@ extern "C" fn calloc(context: *mut c_void, count: usize, each: usize) -> *mut c_
         return ptr::null_mut();
     };
     let start = malloc(context, bytes);
-    if !start.is_null() && bytes < LEAST_BYTES {
+    // SAFETY: NumPy passes the context of the handler whose function this is.
+    if !start.is_null() && bytes < unsafe { Context::of(context) }.least_bytes {
         // SAFETY: that many bytes have just been allocated there. Regions are zero as they are.
         unsafe { ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
     }
@@ -96,8 +97,9 @@ extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *
         return malloc(context, bytes);
     }
     // SAFETY: NumPy passes the context of the handler whose function this is.
-    let in_pool = unsafe { Context::of(context) }.bytes_at(old);
-    if in_pool.is_none() && bytes < LEAST_BYTES {
+    let of_handler = unsafe { Context::of(context) };
+    let in_pool = of_handler.bytes_at(old);
+    if in_pool.is_none() && bytes < of_handler.least_bytes {
         // SAFETY: what is not in the pool is the C library's.
         return unsafe { libc::realloc(old, bytes.max(1)) };
     }
@@ -131,8 +133,11 @@ pub(crate) struct Handler {
 #[pymethods]
 impl Handler {
     #[new]
-    fn new(py: Python<'_>, pool: &Pool) -> PyResult<Handler> {
-        let context = Context { pool: pool.pool.clone(), regions: Mutex::default() };
+    fn new(py: Python<'_>, pool: &Pool, least_bytes: usize) -> PyResult<Handler> {
+        // A region of no bytes cannot be.
+        let least_bytes = least_bytes.max(1);
+        let pool = pool.pool.clone();
+        let context = Context { pool, least_bytes, regions: Mutex::default() };
         let context = Box::into_raw(Box::new(context)).cast();
         let allocator = Allocator { context, malloc, calloc, realloc, free };
         let mut name = [0; 127];

@@ -4,8 +4,8 @@ use crate::errors::told;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use softswap::Advice;
-use std::sync::{Mutex, PoisonError};
+use softswap::{Advice, Error, PinOwned};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A budget of DRAM with disk behind it.
 #[pyclass(frozen, module = "softswap._softswap")]
@@ -15,14 +15,26 @@ pub(crate) struct Pool {
 
 #[pymethods]
 impl Pool {
+    /// Without a word about `guard_calls` they are guarded where that can be had.
     #[new]
-    fn new(py: Python<'_>, memory: &str, swap: Vec<String>, encrypt: bool) -> PyResult<Pool> {
+    fn new(
+        py: Python<'_>,
+        memory: &str,
+        swap: Vec<String>,
+        encrypt: bool,
+        guard_calls: Option<bool>,
+    ) -> PyResult<Pool> {
         py.detach(|| {
             let mut builder = softswap::Pool::builder().memory(memory)?.encrypt(encrypt);
             for area in &swap {
                 builder = builder.swap(area)?;
             }
-            Ok(Pool { pool: builder.build()? })
+            let guarded = builder.clone().guard_calls(guard_calls.unwrap_or(true)).build();
+            let pool = match guarded {
+                Err(Error::Unsupported { .. }) if guard_calls.is_none() => builder.build()?,
+                guarded => guarded?,
+            };
+            Ok(Pool { pool })
         })
         .map_err(told)
     }
@@ -30,7 +42,7 @@ impl Pool {
     fn map(&self, py: Python<'_>, nbytes: usize) -> PyResult<Region> {
         let mut region = py.detach(|| self.pool.map(nbytes)).map_err(told)?;
         let address = region.as_mut_ptr().addr();
-        Ok(Region { address, nbytes, region: Mutex::new(region) })
+        Ok(Region { address, nbytes, region: Mutex::new(Arc::new(region)) })
     }
 
     fn set_memory(&self, py: Python<'_>, memory: &str) -> PyResult<()> {
@@ -51,7 +63,7 @@ pub(crate) struct Region {
     #[pyo3(get)]
     nbytes: usize,
     /// Its bytes are touched through arrays only, so nobody holds a Rust reference to them.
-    region: Mutex<softswap::Region>,
+    region: Mutex<Arc<softswap::Region>>,
 }
 
 #[pymethods]
@@ -74,16 +86,41 @@ impl Region {
             "dontneed" => Advice::DontNeed,
             "sequential" => Advice::Sequential,
             "random" => Advice::Random,
+            "normal" => Advice::Normal,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "{other:?} is no advice; give willneed, cold, dontneed, sequential or random"
+                    "{other:?} is no advice; give willneed, cold, dontneed, \
+                     sequential, random or normal"
                 )));
             }
         };
         py.detach(|| {
             let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-            region.advise(start..end, advice)
+            match Arc::get_mut(&mut region) {
+                Some(region) => region.advise(start..end, advice),
+                // Part of it is pinned.
+                None => region.advise_shared(start..end, advice),
+            }
         })
         .map_err(told)
+    }
+
+    fn pin(&self, py: Python<'_>, start: usize, end: usize) -> PyResult<Pin> {
+        py.detach(|| {
+            let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(Pin(Mutex::new(Some(softswap::Region::pin_owned(&region, start..end)?))))
+        })
+        .map_err(told)
+    }
+}
+
+/// Bytes that stay in DRAM until `release`.
+#[pyclass(frozen, module = "softswap._softswap")]
+pub(crate) struct Pin(Mutex<Option<PinOwned>>);
+
+#[pymethods]
+impl Pin {
+    fn release(&self, py: Python<'_>) {
+        py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }

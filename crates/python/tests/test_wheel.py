@@ -2,6 +2,7 @@
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -83,13 +84,73 @@ class APool(unittest.TestCase):
     def test_advice(self):
         a = self.pool.empty(4 * MIB, "u1")
         a[:] = 1
-        for advice in ["cold", "willneed", "sequential", "random"]:
+        for advice in ["cold", "willneed", "sequential", "random", "normal"]:
             self.pool.advise(a, advice)
         self.pool.advise(a[:MIB], "dontneed")
         self.assertEqual(int(a.sum()), 3 * MIB)
         self.assertRaises(ValueError, self.pool.advise, a, "hope")
         self.assertRaises(ValueError, self.pool.advise, a[::2], "cold")
         self.assertRaises(ValueError, self.pool.advise, numpy.ones(3), "cold")
+
+    def test_files_and_sockets_take_arrays(self):
+        expected = numpy.arange(8 * MIB, dtype="f8")
+        a = self.pool.empty(8 * MIB)
+        a[:] = expected
+        with tempfile.TemporaryFile() as file:
+            a.tofile(file)
+            file.seek(0)
+            with self.pool.numpy():
+                b = numpy.fromfile(file)
+            self.assertTrue((b == expected).all())
+            a[:] = 0
+            file.seek(0)
+            self.assertEqual(file.readinto(a), a.nbytes)
+            self.assertTrue((a == expected).all())
+            file.seek(0)
+            numpy.save(file, a)
+            file.seek(0)
+            with self.pool.numpy():
+                self.assertTrue((numpy.load(file) == expected).all())
+            a[:] = 0
+            self.assertEqual(os.pwrite(file.fileno(), b, 0), b.nbytes)
+            self.assertEqual(os.preadv(file.fileno(), [bytearray(8)], 8), 8)
+            with self.pool.pinned(a[:100_000]) as part:
+                self.assertEqual(os.preadv(file.fileno(), [part], 0), part.nbytes)
+            self.assertTrue((a[:100_000] == expected[:100_000]).all())
+        one, other = socket.socketpair()
+        sender = threading.Thread(target=one.sendall, args=(b,))
+        sender.start()
+        self.assertEqual(other.recv_into(a, a.nbytes, socket.MSG_WAITALL), a.nbytes)
+        sender.join()
+        self.assertTrue((a == expected).all())
+        self.assertLessEqual(self.pool.stats()["used_peak_bytes"], 16 * MIB)
+
+    def test_calls_need_not_be_guarded(self):
+        # A process of its own: the filter of the others is there for good.
+        program = ("import errno, numpy, os, softswap\n"
+                   "def filters():\n"
+                   "    lines = open('/proc/self/status').readlines()\n"
+                   "    return [line for line in lines if line.startswith('Seccomp')]\n"
+                   "before = filters()\n"
+                   "pool = softswap.Pool('16M', guard_calls=False)\n"
+                   "a = pool.empty(1 << 20, 'u1')\n"
+                   "file = os.open('/dev/zero', os.O_RDONLY)\n"
+                   "try:\n    os.readv(file, [a])\nexcept OSError as error:\n"
+                   "    assert error.errno == errno.EFAULT\nelse:\n    raise AssertionError\n"
+                   "assert filters() == before\n"
+                   "with pool.pinned(a):\n    assert os.readv(file, [a]) == len(a)\n")
+        run(sys.executable, "-c", program)
+
+    def test_pins(self):
+        a = self.pool.empty(8 * MIB, "u1")
+        with self.pool.pinned(a[MIB:2 * MIB]), self.pool.pinned(a[:1000]):
+            self.assertRaises(OSError, self.pool.advise, a, "dontneed")
+            self.pool.advise(a, "cold")
+        self.pool.advise(a, "dontneed")
+        with self.assertRaises(OSError):
+            with self.pool.pinned(a):
+                pass
+        self.assertRaises(ValueError, self.pool.pinned(numpy.ones(3)).__enter__)
 
     def test_what_cannot_be_is_refused(self):
         self.assertRaises(ValueError, softswap.Pool, memory="lots")
@@ -106,6 +167,8 @@ class APool(unittest.TestCase):
         with self.pool.numpy():
             a = numpy.arange(6 * MIB, dtype="f8") + 1
             small = numpy.zeros(3)
+        with self.pool.numpy(at_least=1):
+            tiny = numpy.zeros(3)
             grown = numpy.fromiter(range(300_000), "i8")
         mapped = self.pool.stats()["mapped_bytes"]
         self.assertGreater(mapped, 48 * MIB)
@@ -113,7 +176,7 @@ class APool(unittest.TestCase):
         self.assertEqual(self.pool.stats()["mapped_bytes"], mapped)
         self.assertEqual(float(a.sum()), 6 * MIB * (6 * MIB + 1) / 2)
         self.assertEqual(int(grown.sum()), 299_999 * 150_000)
-        self.assertEqual(float(small.sum() + outside[0]), 1.0)
+        self.assertEqual(float(small.sum() + tiny.sum() + outside[0]), 1.0)
         after = numpy.core.multiarray.get_handler_name() if numpy.__version__ < "2" else \
             numpy._core.multiarray.get_handler_name()
         self.assertEqual(before, after)

@@ -25,6 +25,7 @@ use std::sync::Arc;
 #[must_use]
 pub struct Builder {
     config: Config,
+    is_guarded: bool,
 }
 
 impl Pool {
@@ -35,7 +36,8 @@ impl Pool {
     /// # drop(builder);
     /// ```
     pub fn builder() -> Builder {
-        Builder { config: Config { areas: Vec::new(), ..Config::default() } }
+        let config = Config { areas: Vec::new(), ..Config::default() };
+        Builder { config, is_guarded: false }
     }
 }
 
@@ -108,6 +110,37 @@ impl Builder {
         self
     }
 
+    /// Whether system calls may be given regions as they are, as under `softswap run`: what is out
+    /// is brought in before the kernel looks at it. Otherwise, as is the default, it must be
+    /// [pinned](crate::Region::pin).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::{Read, Seek, Write};
+    /// # let mut file = tempfile::tempfile()?;
+    /// let builder = softswap::Pool::builder().memory("16M")?.swap("/var/tmp")?;
+    /// let pool = builder.guard_calls(true).build()?;
+    /// let (mut region, mut copy) = (pool.map(48 << 20)?, pool.map(48 << 20)?);
+    /// region.fill(7);
+    /// file.write_all(&region)?;
+    /// file.rewind()?;
+    /// file.read_exact(&mut copy)?;
+    /// assert!(region[..] == copy[..]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The first such pool puts a seccomp filter in force for the whole process, for good, and a
+    /// handler of SIGSYS, which passes on what is not its own. Without privileges the process
+    /// gives up gaining any (`PR_SET_NO_NEW_PRIVS`): `sudo` and the like gain nothing in what it
+    /// starts. A transfer longer than an eighth of the budget is made in pieces. Calls that name
+    /// their buffers in a structure (`readv`, `writev`, `sendmsg`, `recvmsg`) are not seen: pin
+    /// for those. SIGSYS must not be blocked by a thread that makes calls with regions.
+    pub fn guard_calls(mut self, on: bool) -> Builder {
+        self.is_guarded = on;
+        self
+    }
+
     /// Makes the pool: opens the swap areas, reserves address space, starts four threads.
     ///
     /// ```
@@ -124,6 +157,6 @@ impl Builder {
         if self.config.areas.is_empty() {
             self.config.areas.push(AreaSpec::new("/var/tmp"));
         }
-        Ok(Pool::of(Arc::new(Running::start(&self.config)?)))
+        Ok(Pool::of(Arc::new(Running::start(&self.config, self.is_guarded)?)))
     }
 }

@@ -28,8 +28,8 @@
 //! # System calls
 //!
 //! The kernel does not wait for a page that is out: a call that is handed one fails with
-//! `EFAULT`. [`Region::pin`] and [`Region::pin_mut`] keep a range in DRAM for a call. Calls that
-//! see to it by themselves, as under `softswap run`, are not offered.
+//! `EFAULT`. [`Region::pin`] and [`Region::pin_mut`] keep a range in DRAM for a call. In a pool made
+//! with [`Builder::guard_calls`] most calls see to it by themselves, as under `softswap run`.
 //!
 //! # Signals
 //!

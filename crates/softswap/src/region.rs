@@ -6,10 +6,12 @@ use crate::pin::{Held, Pin, PinMut};
 use crate::running::Running;
 use softswap_engine::base::access::Access;
 use softswap_engine::door::engine::Engine;
+use softswap_engine::policy::prefetch::advised::Order;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::READ_WRITE;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a program expects of a range.
 ///
@@ -35,16 +37,21 @@ pub enum Advice {
     Cold,
     /// Its content is of no use any more: it reads as zero, and takes neither DRAM nor disk.
     DontNeed,
-    /// It is touched from its start to its end. A hint: streams are found without it.
+    /// It is touched from its start to its end: the first touch has what follows brought in, not
+    /// only the third in a row. As far as whole pieces of 2 MiB lie in it.
     Sequential,
-    /// It is touched in no order. A hint: where that is so, nothing is read ahead anyway.
+    /// It is touched in no order: nothing is brought in along with a touch. As far as whole pieces
+    /// of 2 MiB lie in it.
     Random,
+    /// Its order is found out, as at first.
+    Normal,
 }
 
 /// Bytes of a pool. They are zero at first, and gone when this is dropped.
 ///
 /// A system call cannot wait for a page that is out: it fails with `EFAULT`, as for a bad
-/// pointer. [`Region::pin`] what is handed to one.
+/// pointer. [`Region::pin`] what is handed to one, or make the pool with
+/// [`guard_calls`](crate::Builder::guard_calls).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,6 +65,8 @@ pub enum Advice {
 pub struct Region {
     bytes: Bytes,
     running: Arc<Running>,
+    /// Whether something was said of its order.
+    is_ordered: AtomicBool,
 }
 
 impl Region {
@@ -70,7 +79,8 @@ impl Region {
         // SAFETY: the engine has mapped these bytes just now for nobody else, readable and
         // writable; `running` serves touches of them, and is kept beside them. They are
         // unmapped by the destructor only.
-        Ok(Region { bytes: unsafe { Bytes::new(start, len) }, running })
+        let bytes = unsafe { Bytes::new(start, len) };
+        Ok(Region { bytes, running, is_ordered: AtomicBool::new(false) })
     }
 
     /// Says what is expected of a range.
@@ -227,8 +237,20 @@ impl Region {
         match advice {
             Advice::WillNeed => bring_in(&self.running, start..end),
             Advice::Cold => Ok(self.running.with(|engine| engine.chill(start, end - start))??),
-            Advice::DontNeed | Advice::Sequential | Advice::Random => Ok(()),
+            Advice::Sequential => self.set_order(start..end, Order::Sequential),
+            Advice::Random => self.set_order(start..end, Order::Random),
+            Advice::Normal | Advice::DontNeed => self.set_order(start..end, Order::Unknown),
         }
+    }
+}
+
+impl Region {
+    fn set_order(&self, range: Range<usize>, order: Order) -> Result<()> {
+        self.is_ordered.store(true, Ordering::Relaxed);
+        let end = range.end.next_multiple_of(PAGE_SIZE);
+        Ok(self
+            .running
+            .with(|engine| engine.set_order(range.start, end - range.start, order))??)
     }
 }
 
@@ -319,6 +341,10 @@ impl AsMut<[u8]> for Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let (start, len) = (self.bytes.as_ptr().addr(), self.bytes.len());
+        if self.is_ordered.load(Ordering::Relaxed) {
+            // What is mapped there next is another region.
+            let _ = self.set_order(start..start + len, Order::Unknown);
+        }
         // Refused only in a forked child, which has no such memory, or where the kernel has no
         // memory for a call: then the range stays mapped as long as the pool.
         let _ = self.running.with(|engine| engine.unmap(start, len));

@@ -3,15 +3,20 @@
 use crate::error::{Error, Result};
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::core::errors::FaultError;
+use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_engine::door::engine::{Engine, StartError};
 use softswap_engine::door::open_areas::open;
 use softswap_engine::door::settings::Config;
 use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Reservations, reserve_u64};
-use softswap_sys::raw;
+use softswap_sys::raw::{self, now_ns};
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
-use softswap_sys::touches::{self, Resolver, Served};
+use softswap_sys::touches::{self, Hold, Resolver, Served};
+use softswap_sys::{guarded_calls, window};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -38,11 +43,59 @@ impl Resolver for Shared {
                 if let Some(reason) = error.stop_reason() {
                     self.engine.stats().set(Counter::StopReason, reason as u64);
                 }
-                raw::write_stderr_fmt(format_args!(
-                    "softswap: the page at {address:#x} of a region cannot be had: {error}\n"
-                ));
+                tell(address, &error);
                 false
             }
+        }
+    }
+
+    fn hold(&self, address: usize, len: usize, open: Mask) -> Hold {
+        signals::with_all_blocked(|| hold(&self.engine, address, len, open))
+    }
+
+    fn let_go(&self, address: usize, len: usize) {
+        signals::with_all_blocked(|| {
+            self.engine.unpin(address, len);
+            self.engine.let_go(self.engine.pages_under(address, len));
+        });
+    }
+}
+
+fn tell(address: usize, error: &FaultError) {
+    raw::write_stderr_fmt(format_args!(
+        "softswap: the page at {address:#x} of a region cannot be had: {error}\n"
+    ));
+}
+
+/// So long at most a call waits until others let go.
+const MOST_WAIT_NS: u64 = 4_000_000_000;
+
+/// Pins what is there of a buffer, as much as one call may or as others leave.
+fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
+    engine.stats().add(Counter::GuardedCalls, 1);
+    let mut len = len.min(engine.call_limit_bytes());
+    let last = now_ns() + MOST_WAIT_NS;
+    while !engine.try_hold(engine.pages_under(address, len)) {
+        if len > PAGE_SIZE {
+            len /= 2;
+        } else if signals::pending() & open != 0 {
+            return Hold::Signal;
+        } else if now_ns() > last {
+            return Hold::Refused(libc::ENOMEM);
+        } else {
+            engine.await_letting_go();
+        }
+    }
+    let pages = engine.pages_under(address, len);
+    match engine.pin_until(address, len, open) {
+        Ok(Pinned { bytes, then }) => {
+            engine.let_go(pages - engine.pages_under(address, bytes));
+            if bytes == 0 && then == Then::Signal { Hold::Signal } else { Hold::Bytes(bytes) }
+        }
+        Err(error) => {
+            engine.let_go(pages);
+            tell(address, &error);
+            Hold::Refused(libc::EIO)
         }
     }
 }
@@ -53,6 +106,14 @@ struct Handle(Arc<Shared>);
 impl Resolver for Handle {
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
         self.0.resolve(address, is_write, open)
+    }
+
+    fn hold(&self, address: usize, len: usize, open: Mask) -> Hold {
+        self.0.hold(address, len, open)
+    }
+
+    fn let_go(&self, address: usize, len: usize) {
+        self.0.let_go(address, len);
     }
 }
 
@@ -86,13 +147,30 @@ fn start(config: &Config) -> Result<Engine> {
     Engine::start(config, areas, stats).map_err(|error| why(error, config.memory_bytes))
 }
 
+/// Where the memory lies that system calls may be given.
+fn guard() -> Result<Range<usize>> {
+    guarded_calls::area().map_err(|error| Error::Unsupported {
+        reason: format!(
+            "system calls cannot be guarded ({error}): the kernel, a container or another library \
+             keeps seccomp filters or SIGSYS for itself, or this thread blocks that signal; do \
+             without `Builder::guard_calls`, and pin what is given to them"
+        ),
+    })
+}
+
 impl Running {
-    pub(crate) fn start(config: &Config) -> Result<Running> {
+    /// `is_guarded`: system calls may be given its memory.
+    pub(crate) fn start(config: &Config, is_guarded: bool) -> Result<Running> {
         // Under `softswap run` this process's own heap may be swapped out, by another engine.
         signals::leave_open(NEVER_BLOCKED);
         let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let reservations = Arc::new(Reservations::default());
-        let engine = match reservations.collect(|| start(config)) {
+        let started = || reservations.collect(|| start(config));
+        let started = match is_guarded {
+            true => guard().and_then(|area| window::within(&area, started)),
+            false => started(),
+        };
+        let engine = match started {
             Ok(engine) => engine,
             Err(error) => {
                 release(reservations);

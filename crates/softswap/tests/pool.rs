@@ -72,6 +72,40 @@ fn a_region_holds_four_times_the_budget_for_many_threads() {
 }
 
 #[test]
+fn an_order_that_is_known_is_not_found_out() {
+    let _alone = alone();
+    let pool = pool("16M");
+    let mut region = pool.map(96 << 20).unwrap();
+    // Nothing that packs: what leaves comes back from the disk.
+    for (number, page) in region.chunks_mut(PAGE).enumerate() {
+        for (at, word) in page.as_chunks_mut().0.iter_mut().enumerate() {
+            *word = scramble((number << 9 | at) as u64).to_ne_bytes();
+        }
+    }
+    // Runs of pages, each at another place, others each time: faults that were waited for, and pages read ahead.
+    let read = |region: &softswap::Region, seed: u64| {
+        let before = pool.stats();
+        for turn in 0..60 {
+            let start = scramble(seed + turn) as usize % (region.len() / PAGE - 600);
+            for page in start..start + 48 {
+                assert_eq!(region[page * PAGE..][..8], scramble((page << 9) as u64).to_ne_bytes());
+            }
+        }
+        let after = pool.stats();
+        (after.faults - before.faults, after.pages_read_ahead - before.pages_read_ahead)
+    };
+    region.advise(.., Advice::Random).unwrap();
+    let (alone, ahead) = read(&region, 100);
+    assert_eq!(ahead, 0, "of {alone} faults");
+    region.advise(.., Advice::Normal).unwrap();
+    let (found_out, ahead) = read(&region, 200);
+    assert!(found_out < alone && ahead > 0, "{alone} {found_out} {ahead}");
+    region.advise(.., Advice::Sequential).unwrap();
+    let (known, ahead) = read(&region, 300);
+    assert!(known < found_out && ahead > 0, "{found_out} {known} {ahead}");
+}
+
+#[test]
 fn pools_do_not_know_of_each_other() {
     let _alone = alone();
     let pools: Vec<_> = (0..8).map(|_| pool("8M")).collect();

@@ -2,63 +2,16 @@
 //! stack, signals that come meanwhile. Each test is a process of its own, started from here.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
-use softswap::{Error, Pool, Region};
-use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod common;
 
-const PAGE: usize = 4096;
+use common::{PAGE, assert_full, full, in_child, is_alone};
+use softswap::{Error, Pool, Region};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn pool() -> Pool {
     let swap = std::env::temp_dir();
     let builder = Pool::builder().memory("16M").unwrap().swap(swap.to_str().unwrap()).unwrap();
     builder.build().unwrap()
-}
-
-/// A region of which most is out.
-fn full(pool: &Pool) -> Region {
-    let mut region = pool.map(48 << 20).unwrap();
-    for (number, page) in region.chunks_mut(PAGE).enumerate() {
-        page.fill(number as u8);
-        page[..8].copy_from_slice(&number.to_ne_bytes());
-    }
-    region
-}
-
-fn assert_full(region: &Region) {
-    for (number, page) in region.chunks(PAGE).enumerate() {
-        assert!(page[..8] == number.to_ne_bytes() && page[PAGE - 1] == number as u8, "{number}");
-    }
-}
-
-/// Runs one test of this file alone; in the process that was started for it, returns true.
-fn is_alone(test: &str) -> bool {
-    if std::env::var_os("SOFTSWAP_ALONE").is_some() {
-        return true;
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("SOFTSWAP_ALONE", "1");
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?}: {text}", output.status);
-    false
-}
-
-/// What a child ends with that does `body`.
-fn in_child(body: impl FnOnce()) -> i32 {
-    // SAFETY: the child calls what is asked for here and ends.
-    match unsafe { libc::fork() } {
-        0 => {
-            body();
-            // SAFETY: ends the child without the parent's destructors.
-            unsafe { libc::_exit(0) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: `status` is a local.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            status
-        }
-    }
 }
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);

@@ -16,6 +16,7 @@
 //! |              | [`memory`]            | `mmap` and `madvise` of the engine's own pages |
 //! |              | [`futex`]             | waiting on a word; a lock                      |
 //! |              | [`signals`]           | handlers, signal stacks, masks, details        |
+//! |              | `chained`             | a handler in front of the program's own        |
 //! |              | [`locked`]            | a value behind that lock, signals blocked      |
 //! |              | [`own_descriptors`]   | the descriptors that are the engine's          |
 //! |              | [`descriptor`]        | where their numbers lie                        |
@@ -34,6 +35,7 @@
 //! |              | [`attach_count`]      | whether forked children are there yet          |
 //! | `filters`    | [`pointer_arguments`]     | which arguments of which calls are pointers    |
 //! |              | [`seccomp`]           | the guard's filter                             |
+//! |              | [`guarded_calls`]     | calls in a program that has asked for pools    |
 //! |              | [`exemption`]         | passing a filter of the program's own          |
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
 //! |              | [`ring`]              | io_uring                                       |
@@ -67,10 +69,10 @@ mod process;
 mod codec;
 pub mod probe;
 
+pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals};
-pub(crate) use base::{page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, pointer_arguments, seccomp};
+pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};

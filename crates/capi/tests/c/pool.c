@@ -66,7 +66,7 @@ static void refusals(softswap_pool *pool, const char *swap)
 
     struct softswap_options options = {.size = 4};
     CHECK(softswap_pool_create(&options, &none) == -EINVAL && none == NULL);
-    options = (struct softswap_options){.size = sizeof options, .reserved = 1};
+    options = (struct softswap_options){.size = sizeof options, .guard_calls = 2};
     CHECK(softswap_pool_create(&options, &none) == -EINVAL);
     options = (struct softswap_options){.size = sizeof options, .memory_bytes = 1 << 20, .swap = swap};
     CHECK(softswap_pool_create(&options, &none) == -ENOMEM);
@@ -100,6 +100,27 @@ static void figures(softswap_pool *pool)
     CHECK(strlen(json) + 1 == needed && strstr(json, "\"budget_bytes\":16777216") != NULL);
 }
 
+static void guarded(const char *swap)
+{
+    struct softswap_options options = {
+        .size = sizeof options, .memory_bytes = 16 << 20, .swap = swap, .guard_calls = 1};
+    softswap_pool *pool;
+    void *address;
+    CHECK(softswap_pool_create(&options, &pool) == 0);
+    CHECK(softswap_map(pool, LEN, &address) == 0);
+    uint64_t *words = address;
+    for (size_t at = 0; at < LEN / 8; at++)
+        words[at] = at * 0x9e3779b97f4a7c15u;
+    FILE *file = tmpfile();
+    CHECK(file != NULL && fwrite(address, 1, LEN, file) == LEN && fflush(file) == 0);
+    CHECK(softswap_advise(address, LEN, SOFTSWAP_DONTNEED) == 0);
+    rewind(file);
+    CHECK(fread(address, 1, LEN, file) == LEN && fclose(file) == 0);
+    for (size_t at = 0; at < LEN / 8; at++)
+        CHECK(words[at] == at * 0x9e3779b97f4a7c15u);
+    CHECK(softswap_unmap(address) == 0 && softswap_pool_destroy(pool) == 0);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 2 && *softswap_strerror_detail() == '\0');
@@ -110,6 +131,7 @@ int main(int argc, char **argv)
     content(pool);
     refusals(pool, argv[1]);
     figures(pool);
+    guarded(argv[1]);
     void *address;
     CHECK(softswap_map(pool, 1 << 20, &address) == 0);
     CHECK(softswap_pool_destroy(pool) == 0);

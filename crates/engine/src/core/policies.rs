@@ -8,6 +8,7 @@ use crate::policy::compression_tier::CompressionTier;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{Partition, PoolView};
 use crate::policy::passing_over::PassingOver;
+use crate::policy::prefetch::advised::Advised;
 use crate::policy::prefetch::offset_prefetch::OffsetPrefetch;
 use crate::policy::prefetch::readahead::Readahead;
 use crate::policy::stored_copies::{Stays, StoredCopies, TOO_LIKELY};
@@ -50,6 +51,7 @@ pub(crate) struct Policies {
     pub(crate) readahead: Readahead,
     /// Which pages are touched together.
     pub(crate) offset_prefetch: OffsetPrefetch,
+    pub(crate) advised: Advised,
     /// What is stored of resident pages, and where that is worth keeping.
     pub(crate) stored_copies: StoredCopies,
     /// What packs pages; may be changed at any time.
@@ -80,6 +82,7 @@ impl Policies {
             write_load: WriteLoad::default(),
             readahead: Readahead::new(budget_pages, without),
             offset_prefetch: OffsetPrefetch::new(window_pages)?,
+            advised: Advised::new(window_pages)?,
             stored_copies: StoredCopies::new(window_pages)?,
             codec: Selector::new(codec),
             tier: CompressionTier::new(budget_bytes, contexts, !without.has(Mechanism::DenseTier)),

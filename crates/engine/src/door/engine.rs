@@ -15,6 +15,7 @@ pub use crate::door::builder::StartError;
 use crate::door::settings::{Config, PoolLimit};
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Context, Contexts};
+use crate::policy::prefetch::advised::Order;
 use crate::steps::swap_cache;
 use crate::store::bounce::Pools;
 use crate::store::io::poll::mode::Knobs;
@@ -401,6 +402,13 @@ impl Engine {
     /// Has the resident pages of a range leave before others (`MADV_COLD`).
     pub fn chill(&self, address: usize, len: usize) -> io::Result<()> {
         self.pages_of(address, len)?.for_each(|page| self.core.memory.pages.chill(page));
+        Ok(())
+    }
+
+    /// In which order a range is touched, as far as whole chunks of 2 MiB lie in it: until
+    /// something else is said, also after it was unmapped.
+    pub fn set_order(&self, address: usize, len: usize, order: Order) -> io::Result<()> {
+        self.core.policies.advised.set(self.pages_of(address, len)?, order);
         Ok(())
     }
 

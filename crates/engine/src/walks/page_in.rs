@@ -15,6 +15,7 @@ use crate::memory::context::{Context, Contexts};
 use crate::policy::clock::HOT;
 use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Stopwatch;
+use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
 use crate::steps::decompress;
 use crate::steps::fault_around;
@@ -166,11 +167,14 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
 fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch)) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);
+    let order = core.policies.advised.order_of(page);
     let (most, may_read_offsets) = match touch {
         // What follows is on its way.
         _ if touch.is_asked_for() => (1, false),
         // Nothing comes along from elsewhere, and looking costs what it costs.
         _ if place.in_slot().is_none() => (1, false),
+        _ if order == Order::Random => (1, false),
+        _ if order == Order::Sequential => (readahead::MAX_NEIGHBOURS, false),
         _ if !has(Mechanism::FaultReadahead) => (1, has(Mechanism::OffsetPrefetch)),
         _ => match readahead::neighbours(&core.memory.pages, page, || core.resident_of_all()) {
             1 => (1, has(Mechanism::OffsetPrefetch)),
@@ -262,7 +266,12 @@ fn look_ahead(core: &Core, page: PageNo, tier: Tier, (access, touch): (Access, T
             fault_around::run_ahead(core, page);
         }
         Tier::Standby | Tier::Pool | Tier::Disk => {
-            let lost = core.policies.readahead.expect(page, touch, &ahead(&core.memory));
+            let (readahead, ahead) = (&core.policies.readahead, ahead(&core.memory));
+            let lost = match core.policies.advised.order_of(page) {
+                Order::Random => 0,
+                Order::Sequential => readahead.follow(page, touch, &ahead),
+                Order::Unknown => readahead.expect(page, touch, &ahead),
+            };
             if lost > 0 {
                 core.stats.add(Counter::WindowsLost, lost);
             }

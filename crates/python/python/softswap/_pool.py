@@ -11,6 +11,19 @@ def _size(memory):
     return f"{memory}B" if isinstance(memory, int) else memory
 
 
+def _part(array):
+    """The region that a contiguous array lies in, and where."""
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise ValueError("this array is not contiguous; give a part that is")
+    region = array
+    while region is not None and not isinstance(region, _softswap.Region):
+        region = getattr(region, "base", None)
+    if region is None:
+        raise ValueError("this array is not of a pool; make it with Pool.empty")
+    start = array.__array_interface__["data"][0] - region.address
+    return region, start, start + array.nbytes
+
+
 class Pool:
     """A budget of DRAM with disk behind it.
 
@@ -18,13 +31,17 @@ class Pool:
     limit on its size if one is wanted ("/var/tmp:50G"), or a list of those. Arrays of a pool are
     plain arrays, and keep what they need of it also after `close`.
 
-    A system call cannot wait for a page that is out: one that is handed such an array fails with
-    EFAULT. Hand it copies of pieces.
+    System calls may be given such arrays (`a.tofile(f)`, `f.readinto(a)`), but for those that
+    take several buffers at once (`os.readv`, `socket.sendmsg`): use `pinned` for these. For that
+    the first pool puts a seccomp filter in force for the whole process, for good; as a side effect
+    `sudo` gains nothing in what an unprivileged process starts. With `guard_calls=False` it does
+    without, and calls that are given what is not in DRAM fail with EFAULT; with True it is an
+    error where there can be no filter.
     """
 
-    def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True):
+    def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True, guard_calls=None):
         areas = [swap] if isinstance(swap, str) else list(swap)
-        self._pool = _softswap.Pool(_size(memory), areas, encrypt)
+        self._pool = _softswap.Pool(_size(memory), areas, encrypt, guard_calls)
 
     def __enter__(self):
         return self
@@ -58,9 +75,10 @@ class Pool:
     zeros = empty
 
     @contextlib.contextmanager
-    def numpy(self):
-        """In this block what NumPy allocates for arrays, from 64 KiB up, lies in the pool (NEP 49)."""
-        before = _softswap.Handler(self._open()).put_in_force()
+    def numpy(self, at_least=65536):
+        """In this block what NumPy allocates for arrays lies in the pool (NEP 49), if it is at
+        least so many bytes: each takes whole pages."""
+        before = _softswap.Handler(self._open(), at_least).put_in_force()
         try:
             yield self
         finally:
@@ -70,17 +88,23 @@ class Pool:
         """Says what is expected of an array made by `empty`, or of a contiguous part of one.
 
         "willneed" brings it in, "cold" lets it leave first, "dontneed" drops what it holds (it
-        reads as zero), "sequential" and "random" are hints.
+        reads as zero). With "sequential" what follows a touch is brought in at once, with "random"
+        nothing is, with "normal" the order is found out, as at first.
         """
-        if not (array.flags.c_contiguous or array.flags.f_contiguous):
-            raise ValueError("only a contiguous array can be advised on; give a part that is one")
-        region = array
-        while region is not None and not isinstance(region, _softswap.Region):
-            region = getattr(region, "base", None)
-        if region is None:
-            raise ValueError("this array is not of a pool; make it with Pool.empty")
-        start = array.__array_interface__["data"][0] - region.address
-        region.advise(start, start + array.nbytes, advice)
+        region, start, end = _part(array)
+        region.advise(start, end, advice)
+
+    @contextlib.contextmanager
+    def pinned(self, array):
+        """In this block an array made by `empty`, or a contiguous part of one, stays in DRAM: for
+        calls and devices that cannot wait for it. All such blocks of a pool may hold a quarter of
+        its memory."""
+        region, start, end = _part(array)
+        pin = region.pin(start, end)
+        try:
+            yield array
+        finally:
+            pin.release()
 
     def set_memory(self, memory):
         """Changes the budget."""

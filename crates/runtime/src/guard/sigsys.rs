@@ -22,7 +22,7 @@ use crate::signals::deliver::deliver;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Action, SIGSYS, siginfo_t};
+use softswap_sys::signals::{self, Action, SIGSYS, TrappedCall, siginfo_t};
 use softswap_sys::threads;
 use std::ffi::c_void;
 use std::io;
@@ -89,48 +89,11 @@ static PROBING: AtomicBool = AtomicBool::new(false);
 /// Set when a call was caught.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
-/// Where details of a SIGSYS lie: <asm-generic/siginfo.h>.
-const CALL_ADDRESS_AT: usize = 16;
-const NUMBER_AT: usize = 24;
-
-/// What the kernel says of a call that a filter has trapped.
-struct Trapped {
-    /// Whether it is such a call: others may send the signal, too.
-    by_filter: bool,
-    number: i64,
-    /// Where the instruction is that made it.
-    caller: u64,
-}
-
-/// # Safety
-/// `info` is what the kernel gave to the running handler.
-unsafe fn trapped(info: *const siginfo_t) -> Trapped {
-    const SYS_SECCOMP: i32 = 1;
-    // SAFETY: details of a signal are as long as that; for SYS_SECCOMP both words are
-    // set, else they are only not used.
-    unsafe {
-        let bytes = info.cast::<u8>();
-        Trapped {
-            by_filter: (*info).si_code == SYS_SECCOMP,
-            number: i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
-            caller: bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
-        }
-    }
-}
-
-/// The arguments of the call that was interrupted.
-fn arguments_of(registers: &libc::mcontext_t) -> Arguments {
-    const ORDER: [i32; 6] =
-        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
-    ORDER.map(|register| registers.gregs[register as usize] as usize)
-}
-
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     raw::preserving_errno(|| {
         // SAFETY: what the kernel gave to this handler.
-        let Trapped { by_filter, number, caller } = unsafe { trapped(info) };
-        // SAFETY: the context that the kernel gave to this handler, which alone has it.
-        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        let call = unsafe { TrappedCall::of(info, context) };
+        let TrappedCall { by_filter, number, caller, arguments } = call;
         // SAFETY: what the kernel gave to this handler.
         if unsafe { threads::is_interruption(info) } {
             return;
@@ -150,10 +113,10 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             // The guard's: noted for below, where the call has its own context.
             // SAFETY: what the kernel gave to this handler.
             guarded_call::note_trapped(unsafe { (*info).si_errno });
-            registers.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOSYS);
+            // SAFETY: the context that the kernel gave to this handler.
+            unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
             return;
         }
-        let arguments = arguments_of(registers);
         let is_caught = by_filter && !raw::is_in_gate(caller);
         if is_caught
             && instance::engine().is_none()
@@ -165,7 +128,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
                 // SAFETY: the context is the running handler's.
                 let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
                 let result = answer.unwrap_or_else(|| issue(number, arguments));
-                registers.gregs[libc::REG_RAX as usize] = result as i64;
+                // SAFETY: the context that the kernel gave to this handler.
+                unsafe { TrappedCall::answer(context, result) };
                 return;
             }
         }
@@ -187,12 +151,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             }
             return;
         }
-        // SAFETY: the context that the kernel gave to this handler, which alone has it. The
-        // call returns through rax.
-        unsafe {
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
-            registers.gregs[libc::REG_RAX as usize] = result as i64;
-        }
+        // SAFETY: the context that the kernel gave to this handler, which alone has it.
+        unsafe { TrappedCall::answer(context, result) };
     });
 }
 

@@ -6,6 +6,7 @@ pub mod raw;
 pub mod memory;
 pub mod futex;
 pub mod signals;
+pub(crate) mod chained;
 pub mod locked;
 pub mod own_descriptors;
 pub mod descriptor;

@@ -439,3 +439,69 @@ pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
     // SAFETY: a handler's context is a `ucontext_t`, with the registers in it.
     unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
 }
+
+/// The system call that a filter has trapped.
+///
+/// ```
+/// use softswap_sys::signals::{self, TrappedCall};
+///
+/// let call = TrappedCall { by_filter: true, number: libc::SYS_write, caller: 0, arguments: [0; 6] };
+/// assert!(!softswap_sys::raw::is_in_gate(call.caller));
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct TrappedCall {
+    /// Whether it is such a call: others may send the signal, too.
+    pub by_filter: bool,
+    /// Which call it is.
+    pub number: i64,
+    /// Where the instruction is that made it.
+    pub caller: u64,
+    /// What it was given.
+    pub arguments: [usize; 6],
+}
+
+impl TrappedCall {
+    /// What the kernel says of it.
+    ///
+    /// # Safety
+    /// `info` and `context` are what the running handler of SIGSYS was given.
+    #[must_use]
+    pub unsafe fn of(info: *const siginfo_t, context: *const libc::c_void) -> TrappedCall {
+        const SYS_SECCOMP: i32 = 1;
+        // Where details of a SIGSYS lie: <asm-generic/siginfo.h>.
+        const CALL_ADDRESS_AT: usize = 16;
+        const NUMBER_AT: usize = 24;
+        const ORDER: [i32; 6] = [
+            libc::REG_RDI,
+            libc::REG_RSI,
+            libc::REG_RDX,
+            libc::REG_R10,
+            libc::REG_R8,
+            libc::REG_R9,
+        ];
+        // SAFETY: details of a signal are as long as that; for SYS_SECCOMP both words are set,
+        // else they are only not used. A handler's context is a `ucontext_t`.
+        unsafe {
+            let bytes = info.cast::<u8>();
+            let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            TrappedCall {
+                by_filter: (*info).si_code == SYS_SECCOMP,
+                number: i64::from(bytes.add(NUMBER_AT).cast::<i32>().read()),
+                caller: bytes.add(CALL_ADDRESS_AT).cast::<u64>().read(),
+                arguments: ORDER.map(|register| registers[register as usize] as usize),
+            }
+        }
+    }
+
+    /// Has the call return `result`.
+    ///
+    /// # Safety
+    /// `context` is what the running handler of SIGSYS was given, which alone has it.
+    pub unsafe fn answer(context: *mut libc::c_void, result: isize) {
+        // SAFETY: a handler's context is a `ucontext_t`; a call returns through rax.
+        unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            registers[libc::REG_RAX as usize] = result as i64;
+        }
+    }
+}

@@ -2,4 +2,5 @@
 
 pub mod pointer_arguments;
 pub mod seccomp;
+pub mod guarded_calls;
 pub mod exemption;

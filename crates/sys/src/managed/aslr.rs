@@ -156,6 +156,17 @@ pub fn settle(bases: Bases) {
     raw::settle_gate(bases.gate);
 }
 
+/// Places for several windows together, each once, in an order by chance. Their first address is
+/// a multiple of their length.
+pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
+    const LEN: usize = WINDOWS * TIB;
+    let places = (0..RESERVABLE.end).step_by(LEN).filter(|at| is_place_of_window(*at));
+    let mut places: Vec<_> = places.collect();
+    let first = below(places.len());
+    places.rotate_left(first);
+    places.into_iter().map(|at| at..at + LEN)
+}
+
 /// Where [`hold`] holds the window's range; 0 for nowhere.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 

@@ -10,13 +10,13 @@
 //! the handler needs [`STACK_NEEDED_BYTES`] of it. Where the preloaded runtime has SIGBUS, it
 //! calls the handler on its own.
 
+use crate::chained::Before;
 use crate::futex;
 use crate::raw;
 use crate::signals::{self, Mask, SIGBUS, siginfo_t};
 use std::io;
-use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What a thread must have left of its stack where it touches managed memory.
@@ -31,6 +31,37 @@ pub trait Resolver: Send + Sync {
     /// handler, with all signals blocked: of those in `open` the thread would take one that
     /// came. It must not touch managed memory, nor allocate, nor panic.
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;
+
+    /// Brings pages in and keeps them in DRAM, at their addresses, for a system call that is
+    /// given the `len` bytes from `address`. Under the same rules, but with the signals of the
+    /// program's open.
+    fn hold(&self, _address: usize, _len: usize, _open: Mask) -> Hold {
+        Hold::Bytes(0)
+    }
+
+    /// Ends what [`Resolver::hold`] began.
+    fn let_go(&self, _address: usize, _len: usize) {}
+}
+
+/// What became of bytes that were to be kept in DRAM.
+///
+/// ```
+/// use softswap_sys::touches::Hold;
+/// let says = |hold| match hold {
+///     Hold::Bytes(_) => "give the kernel so many; the rest is another piece, or not mapped",
+///     Hold::Signal => "take the signal, then ask again",
+///     Hold::Refused(_) => "the call fails with this errno",
+/// };
+/// assert_eq!(says(Hold::Signal), "take the signal, then ask again");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// So many from the first on are kept.
+    Bytes(usize),
+    /// None: the thread is to take a signal first.
+    Signal,
+    /// None, for this reason.
+    Refused(i32),
 }
 
 struct Window {
@@ -55,12 +86,8 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the handler is in force, and held while windows are added.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
-/// What SIGBUS did before: written once, before the handler is in force.
-static BEFORE_HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-static BEFORE_FLAGS: AtomicU32 = AtomicU32::new(0);
-static BEFORE_MASK: AtomicUsize = AtomicUsize::new(0);
-/// A handler that was to be called once (SA_RESETHAND) has been.
-static IS_SPENT: AtomicBool = AtomicBool::new(false);
+/// What SIGBUS did before.
+static BEFORE: Before = Before::new();
 
 /// A window whose touches are served until this is dropped.
 ///
@@ -138,39 +165,15 @@ extern "C" fn in_child() {
     }
 }
 
-/// Puts the handler in force. By the C library's functions: where the preloaded runtime has
-/// SIGBUS it sees to it that both get what is theirs.
 fn install() -> io::Result<()> {
     // SAFETY: the function only stores to atomics of its own.
     let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     if refused != 0 {
         return Err(io::Error::from_raw_os_error(refused));
     }
-    let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action the call only writes what there is to `before`.
-    if unsafe { libc::sigaction(SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call has succeeded, and so filled it in.
-    let before = unsafe { before.assume_init() };
-    BEFORE_FLAGS.store(before.sa_flags as u32, Ordering::Relaxed);
-    // SAFETY: a set of signals begins with the kernel's 64 bits.
-    let mask = unsafe { (&raw const before.sa_mask).cast::<Mask>().read() };
-    BEFORE_MASK.store(mask as usize, Ordering::Relaxed);
-    BEFORE_HANDLER.store(before.sa_sigaction, Ordering::Release);
-    // SAFETY: integers, a set of bits and no pointer: zero is valid.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_sigbus as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO;
     // Everything is blocked while a page comes in: a handler of the program's that touched the
     // same page would wait for itself.
-    // SAFETY: fills in a local. The handler is of the type that SA_SIGINFO asks for, and takes
-    // care by itself of what it may do.
-    let refused = unsafe {
-        libc::sigfillset(&raw mut action.sa_mask);
-        libc::sigaction(SIGBUS, &raw const action, null_mut())
-    };
-    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    BEFORE.install(SIGBUS, on_sigbus, !0, 0)
 }
 
 extern "C" fn on_sigbus(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
@@ -184,71 +187,31 @@ extern "C" fn on_sigbus(signal: i32, info: *mut siginfo_t, context: *mut libc::c
             return;
         }
         // SAFETY: both are what this handler was given.
-        unsafe { pass_on(signal, info, context) };
+        unsafe { BEFORE.pass_on(signal, info, context, true) };
     });
 }
 
 /// Whether the touched address is in a window, and its page came in.
 fn resolve(address: usize, is_write: bool, open: Mask) -> bool {
+    with_resolver(address, |resolver| resolver.resolve(address, is_write, open)) == Some(true)
+}
+
+/// Calls `body` with whoever brings in the pages of the window that an address lies in.
+pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) -> R) -> Option<R> {
     let is_in = |window: &&Window| {
         let base = window.base.load(Ordering::Acquire);
         base != 0 && address.wrapping_sub(base) < window.len.load(Ordering::Relaxed)
     };
-    let Some(window) = WINDOWS[..USED.load(Ordering::Acquire)].iter().find(is_in) else {
-        return false;
-    };
+    let window = WINDOWS[..USED.load(Ordering::Acquire)].iter().find(is_in)?;
     window.users.fetch_add(1, Ordering::SeqCst);
     // SAFETY: null, or what `serve` has put there. Who takes it out waits for `users` before
     // freeing it, and that was counted up before this load.
     let resolver = unsafe { window.resolver.load(Ordering::SeqCst).as_ref() };
     // It may have become another window meanwhile, and now stays what it is.
     let resolver = resolver.filter(|_| is_in(&window));
-    let is_there = resolver.is_some_and(|resolver| resolver.resolve(address, is_write, open));
+    let result = resolver.map(|resolver| body(resolver.as_ref()));
     window.users.fetch_sub(1, Ordering::SeqCst);
-    is_there
-}
-
-/// Does what SIGBUS did before.
-///
-/// # Safety
-/// In a handler, with its `info` and `context`.
-unsafe fn pass_on(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the details that the handler was given.
-    let was_sent = unsafe { (*info).si_code } <= 0;
-    let flags = BEFORE_FLAGS.load(Ordering::Relaxed) as i32;
-    let handler = BEFORE_HANDLER.load(Ordering::Acquire);
-    let once = flags & libc::SA_RESETHAND != 0;
-    let is_default = handler == libc::SIG_DFL || once && IS_SPENT.swap(true, Ordering::AcqRel);
-    if !is_default && handler == libc::SIG_IGN && was_sent {
-        return;
-    }
-    if is_default || handler == libc::SIG_IGN {
-        // The kernel ends the program for a touch, ignored or not: the instruction is repeated.
-        // SAFETY: the default action runs no code of this program.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-        if was_sent {
-            // SAFETY: `info` is what the handler was given.
-            let _ = unsafe { signals::raise_with(signal, info) };
-        }
-        return;
-    }
-    let mut mask = BEFORE_MASK.load(Ordering::Relaxed) as Mask;
-    if flags & libc::SA_NODEFER == 0 {
-        mask |= signals::bit(signal);
-    }
-    // SAFETY: the context that the handler was given; nobody else has it.
-    let interrupted = unsafe { *signals::interrupted_mask(context) };
-    signals::with_blocked(interrupted | mask, || {
-        if flags & libc::SA_SIGINFO != 0 {
-            // SAFETY: who set the action has said by its flag that the handler is of this type.
-            let handler: signals::Handler = unsafe { std::mem::transmute(handler) };
-            handler(signal, info, context);
-        } else {
-            // SAFETY: who set the action has said, without the flag, that it is of this type.
-            let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
-            handler(signal);
-        }
-    });
+    result
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What is brought in before it is touched.
 
+pub mod advised;
 pub(crate) mod window;
 pub(crate) mod strides;
 pub(crate) mod accuracy;

@@ -302,6 +302,22 @@ impl Readahead {
         }
     }
 
+    /// As [`Readahead::expect`], of a page of which it is known that those after it are next: its
+    /// first touch makes a stream.
+    pub(crate) fn follow(
+        &self,
+        page: PageNo,
+        touch: Touch,
+        ahead: &Ahead<impl Fn(PageNo) -> bool>,
+    ) -> u64 {
+        match touch {
+            Touch::Alone if self.is_served.load(Ordering::Relaxed) => {
+                self.lead_on(page, UP, STREAM_FAULTS, ahead)
+            }
+            _ => self.expect(page, touch, ahead),
+        }
+    }
+
     /// Marks the page that comes next after so many faults of what may be a stream, or
     /// asks for a window where they are enough. As [`Readahead::expect`].
     fn lead_on(

@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
 pub use adoption::Occupied;
-pub use reservation::{Protection, READ_WRITE, WINDOW_SIZES, WindowError, longest_at, settle_gate};
+pub use reservation::{
+    Protection, READ_WRITE, WINDOW_SIZES, WindowError, longest_at, settle_gate, within,
+};
 
 /// Runs of pages that are dropped in one call.
 const DISCARD_RUNS: usize = 64;

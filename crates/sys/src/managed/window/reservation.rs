@@ -3,12 +3,15 @@
 use crate::aslr::{self, Bases};
 use crate::memory;
 use crate::raw;
+use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 /// Sizes tried, largest first; smaller ones serve where limits
 /// (RLIMIT_AS, strict overcommit) forbid more.
 pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
 /// Places tried for the gate.
 const GATES: usize = 8;
 
@@ -91,16 +94,54 @@ pub(super) fn settle() -> usize {
     bases.window()
 }
 
+thread_local! {
+    /// Where windows lie that this thread reserves; empty for anywhere.
+    static WITHIN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Runs `body`, whose windows are to lie in `area`.
+///
+/// ```no_run
+/// use softswap_sys::window::{self, Window};
+///
+/// let area = 20 << 40..24 << 40;
+/// let window = window::within(&area, || Window::reserve(1, false))?;
+/// assert!(area.contains(&window.base()));
+/// # Ok::<(), window::WindowError>(())
+/// ```
+pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
+    struct Restored((usize, usize));
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            WITHIN.set(self.0);
+        }
+    }
+    let _restored = Restored(WITHIN.replace((area.start, area.end)));
+    body()
+}
+
+/// Where windows of a length may begin in an area: those of the greatest length in its first
+/// half, those of the next in half of the rest, and so on. So there is always room for many.
+fn places_in((start, end): (usize, usize), len: usize) -> impl Iterator<Item = usize> {
+    let sizes = WINDOW_SIZES.into_iter().filter(|size| *size <= (end - start) / 2);
+    let rank = sizes.take_while(|size| *size > len).count();
+    let from = end - ((end - start) >> rank);
+    let to = if len == SMALLEST { end } else { end - ((end - start) >> (rank + 1)) };
+    (from..to).step_by(len).take_while(move |base| base + len <= to)
+}
+
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
     let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
-    let smallest = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
+    let within = WITHIN.get();
     // Half of what the process may have: the rest is for the engine's tables, the
     // program's code and stacks, and what is not managed.
     let most = memory::address_space_limit() / 2;
-    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == smallest) {
+    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
         // A neighbouring slot serves when something already lies at the first.
         let beside = (0..aslr::WINDOWS).map(|slot| first + slot * len);
-        for base in beside.chain(aslr::others()) {
+        let anywhere = beside.chain(aslr::others()).filter(|_| within == (0, 0));
+        let inside = (within != (0, 0)).then(|| places_in(within, len));
+        for base in inside.into_iter().flatten().chain(anywhere) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
@@ -113,7 +154,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
             }
         }
     }
-    Err(WindowError::Reserve { bytes: smallest, error: refused })
+    Err(WindowError::Reserve { bytes: SMALLEST, error: refused })
 }
 
 /// How long a window at `base` could be now; `None` where something lies there, or there is no

@@ -4,7 +4,7 @@ use crate::measure::noise::{below, noise};
 use crate::measure::task_pipe::send_json;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use softswap::{Advice, Pool};
+use softswap::{Advice, Pool, Region};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -83,17 +83,46 @@ pub(super) struct Told {
 trait Words {
     fn get(&self, at: usize) -> u64;
     fn set(&mut self, at: usize, word: u64);
+
+    /// Says in which order they are touched from now on.
+    fn advise(&mut self, _is_random: bool) {}
 }
 
-impl<B: std::ops::DerefMut<Target = [u8]>> Words for B {
+fn get(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes.as_chunks().0[at])
+}
+
+fn set(bytes: &mut [u8], at: usize, word: u64) {
+    bytes.as_chunks_mut().0[at] = word.to_ne_bytes();
+}
+
+impl Words for Vec<u8> {
     #[inline]
     fn get(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.as_chunks().0[at])
+        get(self, at)
     }
 
     #[inline]
     fn set(&mut self, at: usize, word: u64) {
-        self.as_chunks_mut().0[at] = word.to_ne_bytes();
+        set(self, at, word);
+    }
+}
+
+impl Words for Region {
+    #[inline]
+    fn get(&self, at: usize) -> u64 {
+        get(self, at)
+    }
+
+    #[inline]
+    fn set(&mut self, at: usize, word: u64) {
+        set(self, at, word);
+    }
+
+    fn advise(&mut self, is_random: bool) {
+        let advice = if is_random { Advice::Random } else { Advice::Sequential };
+        // A hint: where it is refused the loops are the same.
+        let _ = Region::advise(self, .., advice);
     }
 }
 
@@ -132,9 +161,7 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             let builder = Pool::builder().memory_bytes(args.memory);
             let builder = builder.swap(&args.dir.to_string_lossy()).map_err(refused)?;
             let pool = builder.build().map_err(refused)?;
-            let mut region = pool.map(len).map_err(refused)?;
-            region.advise(.., Advice::Random).map_err(refused)?;
-            work(args, region)?
+            work(args, pool.map(len).map_err(refused)?)?
         }
         Place::Run | Place::KernelFile => work(args, vec![0_u8; len])?,
         Place::File => {
@@ -164,6 +191,7 @@ fn work(args: &LibraryTaskArgs, mut words: impl Words) -> Result<Told, Refusal> 
         let (is_random, is_write) = (step >= 2, step % 2 == 1);
         let touches = if is_random { args.touches } else { args.pages };
         let mut numbers = noise(args.seed + step as u64);
+        words.advise(is_random);
         let start = now_ns();
         for at in 0..touches {
             let number = numbers.next().unwrap_or(0);

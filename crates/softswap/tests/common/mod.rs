@@ -1,0 +1,53 @@
+//! What tests that are processes of their own share.
+
+use softswap::{Pool, Region};
+use std::process::Command;
+
+pub(crate) const PAGE: usize = 4096;
+
+/// A region of which most is out.
+pub(crate) fn full(pool: &Pool) -> Region {
+    let mut region = pool.map(48 << 20).unwrap();
+    for (number, page) in region.chunks_mut(PAGE).enumerate() {
+        page.fill(number as u8);
+        page[..8].copy_from_slice(&number.to_ne_bytes());
+    }
+    region
+}
+
+pub(crate) fn assert_full(region: &Region) {
+    for (number, page) in region.chunks(PAGE).enumerate() {
+        assert!(page[..8] == number.to_ne_bytes() && page[PAGE - 1] == number as u8, "{number}");
+    }
+}
+
+/// Runs one test of this file alone; in the process that was started for it, returns true.
+pub(crate) fn is_alone(test: &str) -> bool {
+    if std::env::var_os("SOFTSWAP_ALONE").is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("SOFTSWAP_ALONE", "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}", output.status);
+    false
+}
+
+/// What a child ends with that does `body`.
+pub(crate) fn in_child(body: impl FnOnce()) -> i32 {
+    // SAFETY: the child calls what is asked for here and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            body();
+            // SAFETY: ends the child without the parent's destructors.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` is a local.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            status
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! System calls that are given pointers to managed memory, in a program that has asked for it:
+//! the kernel cannot wait for a page that is out, so its pages are brought in before.
+//!
+//! A filter ([`crate::seccomp`]) traps calls with a pointer into the *area*, in which all windows
+//! of such memory lie. The handler has the pages kept in DRAM ([`Resolver::hold`]), makes the call
+//! again from the gate, and lets go of them. What is longer than may be kept at once is moved in
+//! pieces, where that is what the kernel may do, too.
+//!
+//! It does without what the preloaded runtime has for programs that know nothing of it: a call of
+//! which only a structure in other memory names the buffers (`readv`, `sendmsg`) is not seen, and
+//! a handler that jumps out of a call leaves its pages where they are.
+//!
+//! The filter outlives exec. The area lies where the kernel puts nothing by itself, so it does not
+//! match in another program, but in one that asks for those very addresses.
+//!
+//! [`Resolver::hold`]: crate::touches::Resolver::hold
+
+use crate::chained::Before;
+use crate::pointer_arguments::{Pointee, pointers};
+use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
+use crate::touches::{Hold, with_resolver};
+use crate::{aslr, found, raw, seccomp, window};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The area, once calls are guarded, and held while that is seen to.
+static GUARDED: Mutex<Option<Range<usize>>> = Mutex::new(None);
+/// Its first address, for the handler; 0 before there is one.
+static AREA: AtomicUsize = AtomicUsize::new(0);
+static AREA_LEN: AtomicUsize = AtomicUsize::new(0);
+static BEFORE: Before = Before::new();
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+/// The thread that tries out what is trapped, and whether its call was.
+static PROBING: AtomicI32 = AtomicI32::new(0);
+static PROBED: AtomicBool = AtomicBool::new(false);
+
+/// Longest path the kernel takes, with its zero byte.
+const TEXT_BYTES: usize = 4096;
+
+type Arguments = [usize; 6];
+
+/// The area in which windows of guarded memory lie; the first call has system calls guarded from
+/// now on, in all threads and for good.
+///
+/// ```no_run
+/// use softswap_sys::guarded_calls;
+///
+/// let area = guarded_calls::area()?;
+/// assert_eq!(guarded_calls::area()?, area);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// What the kernel refuses; `AddrNotAvailable` where there is no place; `Unsupported` where
+/// somebody else gets what the filter traps, or the calling thread blocks SIGSYS.
+pub fn area() -> io::Result<Range<usize>> {
+    let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(area) = &*guarded {
+        return Ok(area.clone());
+    }
+    // A trap that is blocked ends the process.
+    if signals::current_mask() & signals::bit(SIGSYS) != 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // The filter names it.
+    window::settle_gate();
+    if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
+        // Nothing is blocked: the call may sleep for long, and the program's handlers must run
+        // and interrupt it as they would otherwise.
+        BEFORE.install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)?;
+    }
+    let is_free = |area: &Range<usize>| {
+        let found = found::mappings(area.clone(), false);
+        found.is_ok_and(|found| found.is_empty()) && !is_trapped(area.start, Caller::Gate)
+    };
+    let area = aslr::areas().find(is_free).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    AREA_LEN.store(area.len(), Ordering::Relaxed);
+    AREA.store(area.start, Ordering::Release);
+    let filter = seccomp::build(area.start, area.len(), raw::exempt_instruction_pointer());
+    seccomp::install(&filter)?;
+    if !is_trapped(area.start, Caller::Program) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    *guarded = Some(area.clone());
+    Ok(area)
+}
+
+/// By which instruction a call is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Gate,
+    Program,
+}
+
+/// Whether a call with a pointer to `address` comes to the handler.
+fn is_trapped(address: usize, caller: Caller) -> bool {
+    PROBED.store(false, Ordering::Relaxed);
+    PROBING.store(raw::current_thread(), Ordering::Relaxed);
+    let arguments = [address, 0, 0, 0];
+    // SAFETY: access(2) only reads the string, as far as it can.
+    unsafe {
+        match caller {
+            Caller::Program => raw::syscall_through_guard(libc::SYS_access, arguments),
+            Caller::Gate => raw::syscall(libc::SYS_access, [address, 0, 0, 0, 0, 0]),
+        }
+    };
+    PROBING.store(0, Ordering::Relaxed);
+    PROBED.load(Ordering::Relaxed)
+}
+
+fn is_in_area(address: usize) -> bool {
+    let start = AREA.load(Ordering::Acquire);
+    start != 0 && address.wrapping_sub(start) < AREA_LEN.load(Ordering::Relaxed)
+}
+
+extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: what the kernel gave to this handler.
+        let call = unsafe { TrappedCall::of(info, context) };
+        if call.by_filter && PROBING.load(Ordering::Relaxed) == raw::current_thread() {
+            PROBED.store(true, Ordering::Relaxed);
+            // SAFETY: what the kernel gave to this handler.
+            unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
+            return;
+        }
+        let is_ours = call.by_filter && !raw::is_in_gate(call.caller);
+        if !is_ours || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
+            // SAFETY: what the kernel gave to this handler.
+            unsafe { BEFORE.pass_on(signal, info, context, false) };
+            return;
+        }
+        // SAFETY: what the kernel gave to this handler, which alone has it.
+        unsafe {
+            let open = !*signals::interrupted_mask(context);
+            TrappedCall::answer(context, Call { open, ..Call::of(&call) }.answer());
+        }
+    });
+}
+
+/// Bytes that stay in DRAM while this lives.
+struct Held {
+    address: usize,
+    len: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            with_resolver(self.address, |resolver| resolver.let_go(self.address, self.len));
+        }
+    }
+}
+
+/// A call to be made for the program.
+#[derive(Clone, Copy)]
+struct Call {
+    number: i64,
+    arguments: Arguments,
+    /// Signals that the program takes meanwhile.
+    open: Mask,
+}
+
+impl Call {
+    fn of(trapped: &TrappedCall) -> Call {
+        Call { number: trapped.number, arguments: trapped.arguments, open: 0 }
+    }
+
+    /// Does what the call would have done; the kernel's result.
+    fn answer(&self) -> isize {
+        let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
+        let mut held = [const { None }; 6];
+        for (index, pointee) in pointers(self.number) {
+            let index = usize::from(*index);
+            if buffer == Some(index) || !is_in_area(self.arguments[index]) {
+                continue;
+            }
+            match self.hold_argument(index, *pointee) {
+                Ok(kept) => held[index] = kept,
+                Err(refused) => return refused,
+            }
+        }
+        buffer.map_or_else(|| self.issue(), |at| self.transfer(at))
+    }
+
+    /// Holds what an argument points to. What is longer than may be held is refused; what is not
+    /// mapped the kernel finds missing.
+    fn hold_argument(&self, index: usize, pointee: Pointee) -> Result<Option<Held>, isize> {
+        let (address, arguments) = (self.arguments[index], &self.arguments);
+        let several = |count: u8, each: usize| arguments[usize::from(count)].saturating_mul(each);
+        let len = match pointee {
+            // The kernel manages what lies there; it neither reads nor writes it.
+            Pointee::Range => return Ok(None),
+            Pointee::Text => TEXT_BYTES - address % TEXT_BYTES,
+            Pointee::Texts => TEXT_BYTES,
+            Pointee::Message => size_of::<libc::msghdr>(),
+            Pointee::Messages(count) => several(count, size_of::<libc::mmsghdr>()),
+            Pointee::Vectors(count) => several(count, size_of::<libc::iovec>()),
+            other => other.byte_count(arguments).unwrap_or(0),
+        };
+        let held = self.hold(address, len)?;
+        let is_all = held.len == len || !is_in_window(address + held.len);
+        if is_all { Ok(Some(held)) } else { Err(-(libc::ENOMEM as isize)) }
+    }
+
+    /// Holds as many of the bytes as may be held at once.
+    fn hold(&self, address: usize, len: usize) -> Result<Held, isize> {
+        loop {
+            match with_resolver(address, |resolver| resolver.hold(address, len, self.open)) {
+                None => return Ok(Held { address, len: 0 }),
+                Some(Hold::Bytes(len)) => return Ok(Held { address, len }),
+                // It was taken when the mask was put back.
+                Some(Hold::Signal) => {}
+                Some(Hold::Refused(errno)) => return Err(-(errno as isize)),
+            }
+        }
+    }
+
+    fn issue(&self) -> isize {
+        // SAFETY: the program's own call, which it has made with these arguments.
+        unsafe { raw::syscall_for_program(self.number, self.arguments) }
+    }
+
+    /// Moves a buffer, whose pages are held piece by piece: all of it, or as much as one call may.
+    fn transfer(&self, at: usize) -> isize {
+        let (address, len) = (self.arguments[at], self.arguments[at + 1]);
+        let (mut done, mut pieces) = (0, None);
+        loop {
+            let held = match self.hold(address + done, len - done) {
+                Ok(held) => held,
+                Err(refused) => return if done > 0 { done as isize } else { refused },
+            };
+            // What is not mapped the kernel finds missing.
+            let piece = if held.len == 0 { len - done } else { held.len };
+            let pieces = *pieces.get_or_insert_with(|| {
+                if piece < len { self.pieces() } else { Pieces::AsManyAsItTakes }
+            });
+            if piece < len && pieces == Pieces::None {
+                return -(libc::ENOBUFS as isize);
+            }
+            let result = self.piece(at, done, address + done, piece).issue();
+            drop(held);
+            if result < 0 {
+                return if done > 0 { done as isize } else { result };
+            }
+            done += result as usize;
+            if (result as usize) < piece || done >= len || pieces == Pieces::One {
+                return done as isize;
+            }
+        }
+    }
+
+    /// The call for a part of its buffer.
+    fn piece(&self, at: usize, done: usize, address: usize, len: usize) -> Call {
+        let mut call = *self;
+        call.arguments[at] = address;
+        call.arguments[at + 1] = len;
+        if matches!(self.number, libc::SYS_pread64 | libc::SYS_pwrite64) {
+            call.arguments[3] = self.arguments[3].wrapping_add(done);
+        }
+        call
+    }
+
+    /// In how many pieces the call may be made.
+    fn pieces(&self) -> Pieces {
+        let fd = self.arguments[0];
+        let kind = raw::file_status(fd).map_or(0, |status| status.st_mode & libc::S_IFMT);
+        let writes = matches!(self.number, libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto);
+        let waits_for_all = self.number == libc::SYS_recvfrom
+            && self.arguments[3] & libc::MSG_WAITALL as usize != 0;
+        match kind {
+            _ if self.number == libc::SYS_getrandom => Pieces::AsManyAsItTakes,
+            libc::S_IFREG | libc::S_IFBLK => Pieces::AsManyAsItTakes,
+            libc::S_IFSOCK if writes && socket_type(fd) != libc::SOCK_STREAM => Pieces::None,
+            _ if writes || waits_for_all => Pieces::AsManyAsItTakes,
+            // There may be no more, and then it would be waited for.
+            _ => Pieces::One,
+        }
+    }
+}
+
+/// In how many pieces a transfer may be made that is longer than may be held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pieces {
+    /// One that is shorter: the kernel may read less than it is asked for.
+    One,
+    AsManyAsItTakes,
+    /// A message is sent whole.
+    None,
+}
+
+fn is_in_window(address: usize) -> bool {
+    with_resolver(address, |_| ()).is_some()
+}
+
+/// Which argument of a call that moves data is its buffer; the next one is its length.
+fn buffer_of(number: i64) -> Option<usize> {
+    match number {
+        libc::SYS_getrandom => Some(0),
+        libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_recvfrom
+        | libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_sendto => Some(1),
+        _ => None,
+    }
+}
+
+fn socket_type(fd: usize) -> i32 {
+    let (mut kind, mut len) = (0_i32, size_of::<i32>() as u32);
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_TYPE as usize);
+    let arguments = [fd, level, option, &raw mut kind as usize, &raw mut len as usize, 0];
+    // SAFETY: the kernel writes an integer and its length to the locals.
+    unsafe { raw::syscall(libc::SYS_getsockopt, arguments) };
+    kind
+}
