@@ -129,6 +129,11 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
 	  packaging/debian/changelog.in >packaging/debian/changelog
 	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
+	# What dpkg-shlibdeps of others reads, which cargo-deb has no place for.
+	rm -rf "$(RELEASE)/deb"
+	dpkg-deb -R dist/softswap_$(version)-*.deb "$(RELEASE)/deb"
+	echo "libsoftswap_c $(basename $(version)) softswap (>= $(version))" >"$(RELEASE)/deb/DEBIAN/shlibs"
+	dpkg-deb --root-owner-group -b "$(RELEASE)/deb" "$$(echo dist/softswap_$(version)-*.deb)"
 
 # pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest
 # glibc that all of it runs with; auditwheel says so.
@@ -139,8 +144,8 @@ wheel: build ## build the wheel for Python into dist/ (needs `pip install maturi
 	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" $(data)/scripts/
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
-	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_35 --out dist
-	auditwheel show dist/softswap-*.whl | grep '"manylinux_2_35_x86_64"'
+	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_34 --out dist
+	auditwheel show dist/softswap-*.whl | grep '"manylinux_2_34_x86_64"'
 
 test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
 	tests/wheel.sh

@@ -122,6 +122,8 @@ class APool(unittest.TestCase):
         sender.start()
         self.assertEqual(other.recv_into(a, a.nbytes, socket.MSG_WAITALL), a.nbytes)
         sender.join()
+        one.close()
+        other.close()
         self.assertTrue((a == expected).all())
         self.assertLessEqual(self.pool.stats()["used_peak_bytes"], 16 * MIB)
 

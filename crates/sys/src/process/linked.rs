@@ -289,8 +289,68 @@ fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
+/// Of which library, or executable, some code is: `struct dl_find_object` of <dlfcn.h>.
+#[repr(C)]
+struct FoundObject {
+    flags: u64,
+    start: usize,
+    end: usize,
+    link_map: usize,
+    /// Where it says how its frames are unwound.
+    frames: usize,
+    reserved: [u64; 7],
+}
+
+/// Stands in for the C library's `_dl_find_object`, which is all that would ask for its version
+/// 2.35: the unwinder that the runtime is linked with finds by it what code it is in. Returns 0,
+/// or -1 where there is none.
+///
+/// # Safety
+/// `found` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn softswap_find_object(inside: *const c_void, found: *mut FoundObject) -> i32 {
+    let Some(linked) = Linked::around(inside as usize) else { return -1 };
+    let Some(frames) = linked.segments(libc::PT_GNU_EH_FRAME, 0).next() else { return -1 };
+    let loaded = linked.segments(libc::PT_LOAD, 0);
+    let (start, end) = loaded.fold((usize::MAX, 0), |(start, end), segment| {
+        (start.min(segment.start), end.max(segment.end))
+    });
+    let object =
+        FoundObject { flags: 0, start, end, link_map: 0, frames: frames.start, reserved: [0; 7] };
+    // SAFETY: writable, as asked for above.
+    unsafe { found.write(object) };
+    0
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn an_object_is_found_as_by_the_c_library() {
+        type Find = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
+        // SAFETY: a C string.
+        let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+        if theirs.is_null() {
+            println!("skipped: the C library has no _dl_find_object");
+            return;
+        }
+        // SAFETY: the function of that name has this type.
+        let theirs: Find = unsafe { std::mem::transmute(theirs) };
+        let here = an_object_is_found_as_by_the_c_library as *const c_void;
+        for inside in [here, libc::getpid as *const c_void] {
+            let ask = |find: Find| {
+                // SAFETY: integers, for which zero is valid.
+                let mut found: FoundObject = unsafe { std::mem::zeroed() };
+                // SAFETY: the function writes to the local.
+                assert_eq!(unsafe { find(inside, &raw mut found) }, 0);
+                found.frames
+            };
+            assert_eq!(ask(softswap_find_object), ask(theirs));
+        }
+        // SAFETY: nothing is written where nothing is found.
+        let none = unsafe { softswap_find_object(16 as *const _, std::ptr::null_mut()) };
+        assert_eq!(none, -1);
+    }
+
     use super::*;
 
     unsafe extern "C" {
