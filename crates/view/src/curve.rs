@@ -37,6 +37,8 @@ const LOOP_EXPLAINS: f64 = 0.15;
 const MOST_UNSEEN: f64 = 1.5;
 /// The largest share of the budget for the pool.
 const MOST_POOL: f64 = 0.8;
+/// What comes back from the pool though nothing was packed are same-filled pages, which take none.
+const NOTHING_PACKED: f64 = 1e6;
 /// With more than this share of pages that pack on the disk the pool is full.
 const FULL_POOL: f64 = 0.05;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
@@ -124,7 +126,7 @@ impl Curve {
             pages: 1.0,
             resident_pages: resident_bytes / PAGE_BYTES,
             pool_bytes,
-            ratio: report.compression_ratio.unwrap_or(1.0).max(1.0),
+            ratio: report.compression_ratio.unwrap_or(NOTHING_PACKED).max(1.0),
             pool_ns,
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
