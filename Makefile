@@ -154,7 +154,7 @@ dist: ## build all packages into dist/, with checksums and a list of what is in 
 	rm -rf dist
 	$(MAKE) deb wheel
 	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
-	for crate in cli bench runtime python; do \
+	for crate in cli bench runtime capi python; do \
 	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
 	done
 	sed -i 's|path+file://$(CURDIR)/|path+file:|g' dist/*.cdx.json
