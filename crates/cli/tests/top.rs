@@ -203,6 +203,27 @@ fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
+    let Some(terminal) = Terminal::open(130, 30) else { return };
+    let (softswap, hog) = (softswap(), compiled("hog"));
+    let run = format!(
+        "{} run -q --progress --reserve 0 --memory 32M -- {} --mib 64 --seconds",
+        softswap.display(),
+        hog.display()
+    );
+    terminal.command(&format!("clear; {run} 1000"));
+    terminal.wait(&["of 32.0 MiB", "on disk, stalled", "faults/s"]);
+    terminal.press(&["C-c"]);
+    terminal.command(&format!("clear; {run} 2 2>err >out; echo left $?"));
+    terminal.wait(&["left 0\n"]);
+    let screen = terminal.screen();
+    assert!(!screen.contains("stalled"), "{screen}");
+    let dir = terminal.tmux(&["display-message", "-p", "#{pane_current_path}"]);
+    let dir = String::from_utf8_lossy(&dir.stdout).trim().to_string();
+    assert_eq!(std::fs::read_to_string(Path::new(&dir).join("err")).unwrap(), "");
+}
+
+#[test]
 fn what_cannot_be_shown_says_why() {
     refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
     let Some(terminal) = Terminal::open(100, 30) else { return };

@@ -103,6 +103,13 @@ pub(crate) struct RunArgs {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
+    /// Show on the terminal how the program fares while it runs: a line a second
+    ///
+    /// Without it a program that swaps is told so once, after ten seconds, on a terminal and unless
+    /// --quiet is given. Neither where standard error is no terminal.
+    #[arg(long)]
+    pub(super) progress: bool,
+
     /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
     /// [default: auto]
     ///

@@ -25,6 +25,7 @@ pub(super) struct Settled {
     pub(super) auto: Option<Bounds>,
     pub(super) report: Option<PathBuf>,
     pub(super) quiet: bool,
+    pub(super) progress: bool,
     /// What is allowed but probably not meant.
     pub(super) notes: Vec<String>,
 }
@@ -165,6 +166,7 @@ pub(super) fn settle(
         auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
+        progress: sources.switch("progress")?.unwrap_or(false),
         notes,
     })
 }
