@@ -109,7 +109,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	$(INSTALL) -m 644 $(documents) "$(docdir)/"
 	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
-	# The loader finds a library in what this lists; a package does it when it is installed.
+# The loader finds a library in what this lists; a package does it when it is installed.
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 
 uninstall: ## remove what install put there
@@ -129,7 +129,7 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
 	  packaging/debian/changelog.in >packaging/debian/changelog
 	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
-	# What dpkg-shlibdeps of others reads, which cargo-deb has no place for.
+# What dpkg-shlibdeps of others reads, which cargo-deb has no place for.
 	rm -rf "$(RELEASE)/deb"
 	dpkg-deb -R dist/softswap_$(version)-*.deb "$(RELEASE)/deb"
 	echo "libsoftswap_c $(basename $(version)) softswap (>= $(version))" >"$(RELEASE)/deb/DEBIAN/shlibs"
@@ -154,7 +154,7 @@ dist: ## build all packages into dist/, with checksums and a list of what is in 
 	rm -rf dist
 	$(MAKE) deb wheel
 	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
-	for crate in cli bench runtime python; do \
+	for crate in cli bench runtime capi python; do \
 	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
 	done
 	sed -i 's|path+file://$(CURDIR)/|path+file:|g' dist/*.cdx.json

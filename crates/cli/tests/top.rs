@@ -160,10 +160,10 @@ fn a_program_is_watched_resized_sorted_and_told() {
     }
     assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
     terminal.press(&["m"]);
-    terminal.wait(&["memory of the tree"]);
+    terminal.wait(&["memory of hog"]);
     terminal.press(&["48M", "Enter", "n"]);
     terminal.wait(&["memory was not changed"]);
-    assert_eq!(told(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
+    assert_eq!(told(&["ctl", &pid, "get", "memory"]), "32M\n");
     terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.wait(&["softswap top: 1 tree", "STALL%"]);
@@ -215,6 +215,27 @@ fn it_ends_when_its_terminal_is_gone() {
     drop(terminal);
     let place = format!("/proc/{top}");
     wait_for("its end", || (!Path::new(&place).exists()).then_some(()));
+}
+
+#[test]
+fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
+    let Some(terminal) = Terminal::open(130, 30) else { return };
+    let (softswap, hog) = (softswap(), compiled("hog"));
+    let run = format!(
+        "{} run -q --progress --reserve 0 --memory 32M -- {} --mib 64 --seconds",
+        softswap.display(),
+        hog.display()
+    );
+    terminal.command(&format!("clear; {run} 1000"));
+    terminal.wait(&["of 32.0 MiB", "on disk, stalled", "faults/s"]);
+    terminal.press(&["C-c"]);
+    terminal.command(&format!("clear; {run} 2 2>err >out; echo left $?"));
+    terminal.wait(&["left 0\n"]);
+    let screen = terminal.screen();
+    assert!(!screen.contains("stalled"), "{screen}");
+    let dir = terminal.tmux(&["display-message", "-p", "#{pane_current_path}"]);
+    let dir = String::from_utf8_lossy(&dir.stdout).trim().to_string();
+    assert_eq!(std::fs::read_to_string(Path::new(&dir).join("err")).unwrap(), "");
 }
 
 #[test]

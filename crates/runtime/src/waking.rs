@@ -13,6 +13,7 @@
 //! handler of SIGBUS. All that was present is found there, and charged. In the end there is an
 //! engine, and all go on.
 
+use crate::base::cancellation::uncancelled;
 use crate::base::{instance, signal_stack};
 use crate::bring_up;
 use crate::guard::sigsys;
@@ -117,7 +118,7 @@ fn give_up(why: &str) {
 /// [`prepare`], or in the midst of what the waking would wait for. The next commit tries again.
 fn wake() {
     // A thread that was cancelled in the midst would leave the others waiting.
-    engine_threads::uncancelled(try_to_wake);
+    uncancelled(try_to_wake);
 }
 
 fn try_to_wake() {

@@ -1,5 +1,6 @@
 //! What to change, by the figures of a run.
 
+use crate::curve::Curve;
 use crate::report::Report;
 use crate::units::{bytes, count, nanoseconds};
 
@@ -40,6 +41,14 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
     Some(Advice { what: what.into(), figure: figure.into() })
 }
 
+/// The budget from which on at most half of the time had been stalled, and that it had: of a few
+/// that are larger than this.
+fn halves(report: &Report) -> Option<(u64, String)> {
+    let curve = Curve::of(report)?;
+    let enough = [1.25, 1.5, 2.0, 3.0].into_iter().find(|share| curve.spared(*share) >= 0.5)?;
+    Some((curve.at(enough).budget_bytes, curve.in_words(enough)))
+}
+
 /// A budget as it is given: `768M`.
 fn asked(bytes: u64) -> String {
     format!("--memory {}M", bytes.div_ceil(MIB))
@@ -77,12 +86,18 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
     (share > NOTABLE_STALL && disk_ns * 2 > report.stalled_ns).then_some(())?;
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
-    let larger = asked(report.budget_bytes + report.disk_peak_bytes);
+    let larger = match halves(report) {
+        Some((budget, words)) => format!("take {}: {words}", asked(budget)),
+        None => format!(
+            "{} would hold all of it without",
+            asked(report.budget_bytes + report.disk_peak_bytes)
+        ),
+    };
     let median = disk.p50_ns.map_or_else(String::new, nanoseconds);
     advice(
         format!(
-            "Give it more memory: up to {size} lay on the disk, so that {larger} would hold all of \
-             it without; or put --swap on a faster disk."
+            "Give it more memory: up to {size} lay on the disk; {larger}. Or put --swap on a faster \
+             disk."
         ),
         format!(
             "waited for {} of {:.1} s over all threads, mostly for {} pages from the disk, {median} \
@@ -99,7 +114,13 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     (share > NOTABLE_STALL && pool_ns * 2 > report.stalled_ns).then_some(())?;
     let ratio = report.compression_ratio?;
     let held = (report.pool_peak_bytes as f64 * ratio) as u64;
-    let larger = report.budget_bytes + held.saturating_sub(report.pool_peak_bytes);
+    let larger = match halves(report) {
+        Some((budget, words)) => format!("take {}: {words}", asked(budget)),
+        None => format!(
+            "{} would hold without packing what was packed",
+            asked(report.budget_bytes + held.saturating_sub(report.pool_peak_bytes))
+        ),
+    };
     let codec = report.settings.get("codec").map(String::as_str);
     let faster = match codec {
         Some(codec) if codec.starts_with("zstd") => {
@@ -108,10 +129,7 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
         _ => "",
     };
     advice(
-        format!(
-            "Give it more memory: {} would hold without packing what was packed{faster}.",
-            asked(larger)
-        ),
+        format!("Give it more memory: {larger}{faster}."),
         format!(
             "waited for {} of {:.1} s over all threads, mostly for {} compressed pages, up to {} of \
              them packed {ratio:.1} to 1",

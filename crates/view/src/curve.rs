@@ -1,19 +1,20 @@
 //! What another budget would have done: the time stalled, by the size of the budget.
 //!
-//! Of each page that came back it is known how many had left since it did. Pages of one kind,
-//! touched at random, come back after times that are distributed exponentially; memory is a
-//! mixture of kinds, some of which come back soon, and some late. Which mixture makes what was
-//! seen most likely is found by expectation and maximisation (Dempster, Laird, Rubin, 1977). A
-//! kind that comes back `n` times in the `T` pages that left, after `m` of them each time, has
-//! `n * m / T` pages. With room for more, those of the kinds that come back soonest had stayed:
-//! of a kind, as many of the returns are spared as there is room for of its pages. So a loop, too,
-//! gains by what more of it stays, as the engine's clock keeps a part of one.
+//! Of each page that came back it is known how many had left since it did. Memory is a mixture of
+//! kinds of pages: those touched at random come back after times that are distributed
+//! exponentially, those of a loop all after about the same (Erlang's distribution). Which mixture
+//! makes what was seen most likely is found by expectation and maximisation (Dempster, Laird,
+//! Rubin, 1977). A kind that comes back `n` times while `T` pages leave, after `m` of them each
+//! time, has `n * m / T` pages. With room for more, those had stayed that come back soonest: of a
+//! kind at random as many returns are spared as there is room for of its pages, of a loop fewer,
+//! until all of it fits ([`LOOP_POWER`]).
 //!
 //! Of less memory nothing is seen, as resident pages are not told when they are touched. The
 //! coldest ones are taken to come back as often as the hottest that are out: that is what they
 //! border on.
 
 use crate::report::Report;
+use softswap_engine::base::stats::{bucket_floor, bucket_of};
 use std::collections::BTreeMap;
 
 /// Kinds an octave of distances.
@@ -23,6 +24,23 @@ const ROUNDS: usize = 200;
 const LEAST_RETURNS: u64 = 500;
 /// A program is under pressure while it uses so much of its budget.
 const FULL: f64 = 0.85;
+/// Of a loop of which a share stays, the share of returns that this spares is that to the power
+/// of so much (what the engine's clock was measured to do).
+const LOOP_POWER: f64 = 2.0;
+/// How evenly a loop comes back: the shape of Erlang's distribution.
+const LOOP_SHAPE: usize = 8;
+/// How likely a loop is taken to be, beside pages at random, before anything is seen.
+const LOOP_LIKELY: f64 = 0.05;
+/// So much larger must the mean logarithm of the likelihood be with loops.
+const LOOP_EXPLAINS: f64 = 0.15;
+/// At most so many times as many pages are taken to come back as are seen to.
+const MOST_UNSEEN: f64 = 1.5;
+/// The largest share of the budget for the pool.
+const MOST_POOL: f64 = 0.8;
+/// What comes back from the pool though nothing was packed are same-filled pages, which take none.
+const NOTHING_PACKED: f64 = 1e6;
+/// With more than this share of pages that pack on the disk the pool is full.
+const FULL_POOL: f64 = 0.05;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
 /// What there would have been within another budget.
@@ -37,16 +55,27 @@ pub struct Point {
 /// Pages that come back about equally soon.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
+    is_loop: bool,
     /// How many leave meanwhile, on average.
     mean: f64,
-    /// Returns from the pool, and from the disk.
-    from_pool: f64,
-    from_disk: f64,
+    /// Returns by [`FROM`].
+    returns: [f64; FROM.len()],
 }
 
+/// From where pages come back: the pool, the disk, and the disk because they do not pack.
+const FROM: [&str; 3] = ["pool", "disk", "incompressible"];
+const POOL: usize = 0;
+const DISK: usize = 1;
+
 impl Kind {
-    fn returns(&self) -> f64 {
-        self.from_pool + self.from_disk
+    fn all(&self) -> f64 {
+        self.returns.iter().sum()
+    }
+
+    /// The share of returns that are spared where there is room for this share of its pages, or
+    /// caused where that is missing.
+    fn gain(&self, share: f64) -> f64 {
+        if self.is_loop { share.powf(LOOP_POWER) } else { share }
     }
 }
 
@@ -59,9 +88,9 @@ pub struct Curve {
     /// Pages for each return of a mean of one.
     pages: f64,
     resident_pages: f64,
-    pool_pages: f64,
-    /// The share of pages that pack.
-    packs: f64,
+    pool_bytes: f64,
+    /// Pages to a page of the pool.
+    ratio: f64,
     /// What a return costs, from the pool and from the disk.
     pool_ns: f64,
     disk_ns: f64,
@@ -73,69 +102,107 @@ impl Curve {
     /// Of a run; `None` where too little came back to tell.
     #[must_use]
     pub fn of(report: &Report) -> Option<Curve> {
-        let [pool, disk] = ["pool", "disk"].map(|tier| {
-            report
-                .returns
-                .get(tier)
-                .map(|buckets| buckets.iter().copied().collect())
-                .unwrap_or_default()
+        let seen = FROM.map(|from| -> Counts {
+            report.returns.get(from).into_iter().flatten().copied().collect()
         });
-        let seen: u64 =
-            [&pool, &disk].iter().flat_map(|it: &&BTreeMap<u64, u64>| it.values()).sum();
-        if seen < LEAST_RETURNS || report.pages_out == 0 {
+        let count: u64 = seen.iter().flat_map(Counts::values).sum();
+        if count < LEAST_RETURNS || report.pages_out == 0 {
             return None;
         }
-        // What is read ahead comes back, too, and nobody waits for it.
-        let ahead = 1.0 + report.pages_read_ahead as f64 / seen as f64;
-        let (resident, pool_bytes) = under_pressure(report);
-        let packed = report.pages_pooled + report.pages_incompressible;
+        let Pressure { resident_bytes, pool_bytes, pool_pages, disk_bytes } =
+            under_pressure(report);
+        // What is stored may be resident, too.
+        let copies = report.pool.copies.now() + report.areas.copies.now();
+        let out_pages = (pool_pages + disk_bytes / PAGE_BYTES - copies as f64).max(0.0);
         let mean_ns = |tiers: &[&str]| {
             let count: u64 = tiers.iter().map(|tier| report.faults_of(tier)).sum();
             let waited: u64 = tiers.iter().map(|tier| report.waited_ns(tier)).sum();
             waited as f64 / count.max(1) as f64
         };
-        let (pool_ns, disk_ns) = (mean_ns(&["pool", "filled"]), mean_ns(&["disk", "standby"]));
-        let kinds = kinds_of(&pool, &disk);
-        let sum = |of: fn(&Kind) -> f64| kinds.iter().map(of).sum::<f64>();
-        let told_ns = sum(|it| it.from_pool) * pool_ns + sum(|it| it.from_disk) * disk_ns;
-        Some(Curve {
+        let pool_ns = mean_ns(&["pool", "filled"]);
+        let mut curve = Curve {
             budget_bytes: report.budget_bytes,
-            pages: ahead / report.pages_out as f64,
-            resident_pages: resident / PAGE_BYTES,
-            pool_pages: pool_bytes * report.compression_ratio.unwrap_or(1.0) / PAGE_BYTES,
-            packs: report.pages_pooled as f64 / packed.max(1) as f64,
+            kinds: kinds_of(&seen),
+            pages: 1.0,
+            resident_pages: resident_bytes / PAGE_BYTES,
+            pool_bytes,
+            ratio: report.compression_ratio.unwrap_or(NOTHING_PACKED).max(1.0),
             pool_ns,
-            disk_ns: disk_ns.max(pool_ns),
-            other_ns: (report.stalled_ns as f64 - told_ns).max(0.0),
-            kinds,
-        })
+            disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
+            other_ns: 0.0,
+        };
+        // What is read ahead comes back, too, and nobody waits for it. And until the first pages
+        // come back, others have left that are out yet.
+        let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
+        let back = count as f64 * ahead;
+        curve.pages = ahead / (report.pages_out as f64 - out_pages).max(back);
+        let pages: f64 = curve.kinds.iter().map(|it| curve.pages_of(it.all(), it.mean)).sum();
+        // Who comes back after the end is not seen: about as many are missing as are out.
+        curve.pages *= (out_pages / pages.max(1.0)).clamp(1.0, MOST_UNSEEN);
+        let told = curve.point(1.0, &curve.kinds);
+        curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
+        Some(curve)
     }
 
     /// Within a budget of that share of what there was.
     #[must_use]
     pub fn at(&self, share: f64) -> Point {
-        let room = (share - 1.0) * self.resident_pages;
-        let mut left = self.kinds.clone();
-        let before: f64 = left.iter().map(Kind::returns).sum();
-        // Room in the pool that there would be, or would be missing.
-        let mut pool_room = (share - 1.0) * self.pool_pages;
-        if room >= 0.0 {
-            pool_room += self.spare(&mut left, room);
+        let mut kinds = self.kinds.clone();
+        let more = (share - 1.0) * self.budget_bytes as f64 / PAGE_BYTES;
+        let pages = |from: usize| {
+            kinds.iter().map(|kind| self.pages_of(kind.returns[from], kind.mean)).sum::<f64>()
+        };
+        let (pooled, packs_on_disk) = (pages(POOL), pages(DISK));
+        if packs_on_disk > FULL_POOL * (pooled + packs_on_disk) {
+            // The pool is full, and keeps its share.
+            let resident = (share - 1.0) * self.resident_pages;
+            let pool_room = (share - 1.0) * self.pool_bytes * self.ratio / PAGE_BYTES;
+            let freed = self.move_resident(&mut kinds, resident);
+            self.move_pooled(&mut kinds, pool_room + freed);
         } else {
-            pool_room -= self.add(&mut left, -room);
+            // It holds all that packs, and each page that becomes resident leaves it.
+            let all = pooled + packs_on_disk + pages(2);
+            let packed = pooled / all.max(1.0) / self.ratio;
+            let freed = self.move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
+            let most = MOST_POOL * share * self.budget_bytes as f64;
+            let holds = self.pool_bytes - freed * PAGE_BYTES / self.ratio;
+            self.move_pooled(&mut kinds, ((most - holds) * self.ratio / PAGE_BYTES).min(0.0));
         }
-        if pool_room >= 0.0 {
-            self.move_to_pool(&mut left, pool_room);
-        } else {
-            self.move_to_disk(&mut left, -pool_room);
+        self.point(share, &kinds)
+    }
+
+    fn point(&self, share: f64, kinds: &[Kind]) -> Point {
+        let sum = |of: &[Kind], from: usize| of.iter().map(|it| it.returns[from]).sum::<f64>();
+        let all = |of: &[Kind]| of.iter().map(Kind::all).sum::<f64>();
+        let from_pool = sum(kinds, POOL);
+        let from_disk = all(kinds) - from_pool;
+        let other_ns = self.other_ns * all(kinds) / all(&self.kinds).max(1.0);
+        Point {
+            share,
+            budget_bytes: (self.budget_bytes as f64 * share) as u64,
+            stalled_ns: from_pool * self.pool_ns + from_disk * self.disk_ns + other_ns,
         }
-        let after: f64 = left.iter().map(Kind::returns).sum();
-        let of = |value: fn(&Kind) -> f64, ns: f64| left.iter().map(value).sum::<f64>() * ns;
-        let stalled_ns = of(|it| it.from_pool, self.pool_ns)
-            + of(|it| it.from_disk, self.disk_ns)
-            + self.other_ns * after / before.max(1.0);
-        let budget_bytes = (self.budget_bytes as f64 * share) as u64;
-        Point { share, budget_bytes, stalled_ns }
+    }
+
+    /// Within budgets from half of what there was to three times as much.
+    pub fn points(&self) -> impl Iterator<Item = Point> {
+        (4..=24).map(|eighths| self.at(f64::from(eighths) / 8.0))
+    }
+
+    /// By how much less time would have been stalled within a share of the budget, 0 to 1; below 0
+    /// for more.
+    #[must_use]
+    pub fn spared(&self, share: f64) -> f64 {
+        1.0 - self.at(share).stalled_ns / self.at(1.0).stalled_ns.max(1.0)
+    }
+
+    /// The same for people.
+    #[must_use]
+    pub fn in_words(&self, share: f64) -> String {
+        let budget = crate::units::bytes(self.at(share).budget_bytes);
+        let percent = (self.spared(share) * 100.0).round();
+        let (percent, how) = if percent < 0.0 { (-percent, "more") } else { (percent, "less") };
+        format!("with {budget} about {percent:.0} % {how} time stalled")
     }
 
     /// The pages that so many returns of a kind stand for.
@@ -143,61 +210,39 @@ impl Curve {
         returns * mean * self.pages
     }
 
-    /// Takes off what so many more resident pages spare; how many of them were in the pool.
-    fn spare(&self, kinds: &mut [Kind], room: f64) -> f64 {
-        let (mut room, mut from_pool) = (room, 0.0);
+    /// Takes off what so many more resident pages spare, the hottest first; or adds what fewer
+    /// cost, as if they came back as the hottest that are out. How many pages leave the pool by
+    /// that.
+    fn move_resident(&self, kinds: &mut [Kind], more: f64) -> f64 {
+        let (mut room, mut freed) = (more.abs(), 0.0);
         for kind in kinds {
-            let pages = self.pages_of(kind.returns(), kind.mean);
-            let part = share_of(room, pages);
-            from_pool += self.pages_of(kind.from_pool, kind.mean) * part;
-            room -= pages * part;
-            kind.from_pool *= 1.0 - part;
-            kind.from_disk *= 1.0 - part;
+            let pages = self.pages_of(kind.all(), kind.mean);
+            let share = share_of(room, pages);
+            room -= pages * share;
+            let pooled = self.pages_of(kind.returns[POOL], kind.mean) * share;
+            freed += pooled.copysign(more);
+            let gain = kind.gain(share).copysign(more);
+            kind.returns.iter_mut().for_each(|returns| *returns *= 1.0 - gain);
         }
-        from_pool
+        freed
     }
 
-    /// Adds what so many fewer resident pages cost, as if they came back as the hottest that are
-    /// out; how many of them there are for the pool.
-    fn add(&self, kinds: &mut [Kind], missing: f64) -> f64 {
-        let (mut missing, mut for_pool) = (missing, 0.0);
-        for kind in kinds {
-            let pages = self.pages_of(kind.returns(), kind.mean);
-            let part = share_of(missing, pages);
-            missing -= pages * part;
-            let has_pool = self.pool_pages > 0.0 || kind.from_pool > 0.0;
-            let more = kind.returns() * part;
-            let packed = if has_pool { more * self.packs } else { 0.0 };
-            for_pool += self.pages_of(packed, kind.mean);
-            kind.from_pool += packed;
-            kind.from_disk += more - packed;
-        }
-        for_pool
-    }
-
-    /// What the pool has more room for need not come from the disk.
-    fn move_to_pool(&self, kinds: &mut [Kind], room: f64) {
-        let mut room = room;
-        for kind in kinds {
-            let packed = kind.from_disk * self.packs;
-            let pages = self.pages_of(packed, kind.mean);
-            let part = share_of(room, pages);
-            room -= pages * part;
-            kind.from_disk -= packed * part;
-            kind.from_pool += packed * part;
-        }
-    }
-
-    /// What the pool has less room for has to, the coldest first.
-    fn move_to_disk(&self, kinds: &mut [Kind], missing: f64) {
-        let mut missing = missing;
-        for kind in kinds.iter_mut().rev() {
-            let pages = self.pages_of(kind.from_pool, kind.mean);
-            let part = share_of(missing, pages);
-            missing -= pages * part;
-            let moved = kind.from_pool * part;
-            kind.from_pool -= moved;
-            kind.from_disk += moved;
+    /// What the pool has more room for need not come from the disk, the hottest first; what it has
+    /// less room for has to, the coldest first.
+    fn move_pooled(&self, kinds: &mut [Kind], more: f64) {
+        let (from, to) = if more >= 0.0 { (DISK, POOL) } else { (POOL, DISK) };
+        let mut room = more.abs();
+        let mut step = |kind: &mut Kind| {
+            let pages = self.pages_of(kind.returns[from], kind.mean);
+            let share = share_of(room, pages);
+            room -= pages * share;
+            let moved = kind.returns[from] * kind.gain(share);
+            kind.returns[from] -= moved;
+            kind.returns[to] += moved;
+        };
+        match more >= 0.0 {
+            true => kinds.iter_mut().for_each(&mut step),
+            false => kinds.iter_mut().rev().for_each(&mut step),
         }
     }
 }
@@ -207,91 +252,128 @@ fn share_of(room: f64, pages: f64) -> f64 {
     if pages > 0.0 { (room / pages).clamp(0.0, 1.0) } else { 1.0 }
 }
 
-/// What was resident and in the pool, on average, while the budget was full.
-fn under_pressure(report: &Report) -> (f64, f64) {
+/// What was where, on average, while the budget was full.
+struct Pressure {
+    resident_bytes: f64,
+    pool_bytes: f64,
+    pool_pages: f64,
+    disk_bytes: f64,
+}
+
+fn under_pressure(report: &Report) -> Pressure {
     let history = &report.history;
-    let rows = history.used_bytes.iter().zip(&history.budget_bytes);
-    let full: Vec<usize> = rows
-        .enumerate()
-        .filter(|(_, (used, budget))| **budget > 0 && **used as f64 > FULL * **budget as f64)
-        .map(|(row, _)| row)
-        .collect();
+    let rows = history.used_bytes.iter().zip(&history.budget_bytes).enumerate();
+    let is_full = |used: u64, budget: u64| budget > 0 && used as f64 > FULL * budget as f64;
+    let full: Vec<usize> =
+        rows.filter(|(_, (used, budget))| is_full(**used, **budget)).map(|(row, _)| row).collect();
+    // The second half: until then it may have grown.
+    let full = &full[full.len() / 2..];
     let mean = |column: &[u64], otherwise: u64| match full.len() {
         0 => otherwise as f64,
         rows => full.iter().filter_map(|row| column.get(*row)).sum::<u64>() as f64 / rows as f64,
     };
-    (
-        mean(&history.resident_bytes, report.resident_peak_bytes),
-        mean(&history.pool_bytes, report.pool_peak_bytes),
-    )
+    Pressure {
+        resident_bytes: mean(&history.resident_bytes, report.resident_peak_bytes),
+        pool_bytes: mean(&history.pool_bytes, report.pool_peak_bytes),
+        pool_pages: mean(&history.pool_pages, report.pool.stored_pages),
+        disk_bytes: mean(&history.disk_bytes, report.disk_peak_bytes),
+    }
 }
 
-/// The kinds of pages that make these returns most likely: how many came back from the pool and
-/// from the disk, by the least distance of each bucket.
-fn kinds_of(pool: &BTreeMap<u64, u64>, disk: &BTreeMap<u64, u64>) -> Vec<Kind> {
-    struct Bucket {
-        from: f64,
-        to: f64,
-        pool: f64,
-        disk: f64,
-    }
-    let mut floors: Vec<u64> = pool.keys().chain(disk.keys()).copied().collect();
+/// Counts by the least distance of each bucket.
+type Counts = BTreeMap<u64, u64>;
+
+/// Returns within a range of distances.
+struct Bucket {
+    from: f64,
+    to: f64,
+    returns: [f64; FROM.len()],
+}
+
+fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
+    let mut floors: Vec<u64> = seen.iter().flat_map(Counts::keys).copied().collect();
     floors.sort_unstable();
     floors.dedup();
-    let count = |of: &BTreeMap<u64, u64>, floor| of.get(&floor).copied().unwrap_or(0) as f64;
-    let bucket = |floor: &u64| Bucket {
+    let bucket = |floor: u64| Bucket {
         // The first one has all that came back at once.
-        from: if *floor <= 4 { 0.0 } else { *floor as f64 },
-        to: softswap_engine::base::stats::bucket_floor(
-            softswap_engine::base::stats::bucket_of(*floor) + 1,
-        ) as f64,
-        pool: count(pool, *floor),
-        disk: count(disk, *floor),
+        from: if floor <= 4 { 0.0 } else { floor as f64 },
+        to: bucket_floor(bucket_of(floor) + 1) as f64,
+        returns: std::array::from_fn(|at| seen[at].get(&floor).copied().unwrap_or(0) as f64),
     };
-    let buckets: Vec<Bucket> = floors.iter().map(bucket).collect();
+    floors.into_iter().map(bucket).collect()
+}
+
+/// How likely a page of that kind is back before so many have left.
+fn back_before(is_loop: bool, mean: f64, left: f64) -> f64 {
+    let shape = if is_loop { LOOP_SHAPE } else { 1 };
+    let x = left / mean * shape as f64;
+    let (mut term, mut sum) = (1.0, 1.0);
+    for at in 1..shape {
+        term *= x / at as f64;
+        sum += term;
+    }
+    1.0 - sum * (-x).exp()
+}
+
+/// The kinds of pages that make these returns most likely, those that come back soonest first.
+/// Loops are among them only where they explain much: with more to choose from anything fits.
+fn kinds_of(seen: &[Counts; FROM.len()]) -> Vec<Kind> {
+    let buckets = buckets_of(seen);
+    let ((without, likely_without), (with, likely_with)) =
+        (fit(&buckets, false), fit(&buckets, true));
+    if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
+}
+
+/// The same with or without loops, and the mean logarithm of how likely each return is by that.
+fn fit(buckets: &[Bucket], with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
-    let means: Vec<f64> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)
-        .map(|at| 2f64.powf(at as f64 / KINDS_PER_OCTAVE as f64))
+    let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)
+        .flat_map(|at| {
+            let mean = 2f64.powf(at as f64 / KINDS_PER_OCTAVE as f64);
+            [false, true].map(|is_loop| Kind { is_loop, mean, returns: [0.0; FROM.len()] })
+        })
+        .filter(|kind| with_loops || !kind.is_loop)
         .collect();
     let likely: Vec<Vec<f64>> = buckets
         .iter()
         .map(|bucket| {
-            let of = |mean: &f64| (-bucket.from / mean).exp() - (-bucket.to / mean).exp();
-            means.iter().map(of).collect()
+            let before = |kind: &Kind, left| back_before(kind.is_loop, kind.mean, left);
+            kinds.iter().map(|kind| before(kind, bucket.to) - before(kind, bucket.from)).collect()
         })
         .collect();
-    let all: f64 = buckets.iter().map(|bucket| bucket.pool + bucket.disk).sum();
-    let mut weights = vec![1.0 / means.len() as f64; means.len()];
+    let all: f64 = buckets.iter().flat_map(|bucket| bucket.returns).sum();
+    let start = |kind: &Kind| if kind.is_loop { LOOP_LIKELY } else { 1.0 };
+    let mut weights: Vec<f64> = kinds.iter().map(start).collect();
+    // How much of a bucket is of each kind.
     let parts = |weights: &[f64], at: usize| -> Vec<f64> {
         let each: Vec<f64> = weights.iter().zip(&likely[at]).map(|(w, p)| w * p).collect();
         let sum: f64 = each.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         each.into_iter().map(|part| part / sum).collect()
     };
     for _ in 0..ROUNDS {
-        let mut next = vec![0.0; means.len()];
+        let mut next = vec![0.0; kinds.len()];
         for (at, bucket) in buckets.iter().enumerate() {
-            let seen = (bucket.pool + bucket.disk) / all;
+            let share = bucket.returns.iter().sum::<f64>() / all;
             let parts = parts(&weights, at);
-            next.iter_mut().zip(parts).for_each(|(sum, part)| *sum += seen * part);
+            next.iter_mut().zip(parts).for_each(|(sum, part)| *sum += share * part);
         }
         weights = next;
     }
-    let mut kinds: Vec<Kind> =
-        means.iter().map(|mean| Kind { mean: *mean, from_pool: 0.0, from_disk: 0.0 }).collect();
+    let mut log_likely = 0.0;
     for (at, bucket) in buckets.iter().enumerate() {
+        let by_all: f64 = weights.iter().zip(&likely[at]).map(|(w, p)| w * p).sum();
+        log_likely += bucket.returns.iter().sum::<f64>() / all * by_all.max(f64::MIN_POSITIVE).ln();
         for (kind, part) in kinds.iter_mut().zip(parts(&weights, at)) {
-            kind.from_pool += bucket.pool * part;
-            kind.from_disk += bucket.disk * part;
+            kind.returns.iter_mut().zip(bucket.returns).for_each(|(sum, it)| *sum += it * part);
         }
     }
-    kinds
+    (kinds, log_likely)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::{History, Tier};
-    use softswap_engine::base::stats::{bucket_floor, bucket_of};
 
     const RESIDENT: u64 = 1000;
     const LEFT: u64 = 100_000;
@@ -324,8 +406,7 @@ mod tests {
     }
 
     fn spared(report: &Report, share: f64) -> f64 {
-        let curve = Curve::of(report).unwrap();
-        1.0 - curve.at(share).stalled_ns / curve.at(1.0).stalled_ns
+        Curve::of(report).unwrap().spared(share)
     }
 
     /// Times that are distributed exponentially, each of many quantiles once.
@@ -346,9 +427,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_spared_what_stays_of_it() {
+    fn a_loop_is_spared_little_until_it_fits() {
         let report = run((0..LEFT).map(|_| 2000.0));
-        for (share, expected) in [(1.5, 0.25), (2.0, 0.5), (3.0, 1.0)] {
+        for (share, expected) in [(1.5, 0.06), (2.0, 0.25), (3.0, 1.0)] {
             let spared = spared(&report, share);
             assert!((spared - expected).abs() < 0.12, "{share}: {spared}");
         }

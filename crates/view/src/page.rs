@@ -1,6 +1,7 @@
 //! A report as one page that needs nothing else: no script, no network.
 
 use crate::advice;
+use crate::curve::Curve;
 use crate::plots::{Plot, Series, Unit};
 use crate::report::{History, Report};
 use crate::units::{bytes, count, nanoseconds};
@@ -47,6 +48,7 @@ pub fn of(report: &Report) -> String {
         );
     }
     body += "</ul>\n";
+    body += &other_budgets(report);
     body += &plots_of(report);
     body += &tables(report);
     document(&format!("softswap: {}", report.name()), &body)
@@ -82,6 +84,26 @@ fn tiles(report: &Report) -> String {
         format!("<div class=\"tile\"><b>{}</b>{name}</div>\n", escaped(value))
     });
     format!("<div class=\"tiles\">\n{}</div>\n", tiles.collect::<String>())
+}
+
+/// What more or less memory would have done.
+fn other_budgets(report: &Report) -> String {
+    let Some(curve) = Curve::of(report) else { return String::new() };
+    let mut text = String::from("<h2>What more or less memory would have done</h2>\n<ul>\n");
+    for share in [0.75, 1.5, 2.0] {
+        let _ = writeln!(text, "<li>{}</li>", escaped(&curve.in_words(share)));
+    }
+    let points = curve.points().map(|point| (point.budget_bytes as f64, point.stalled_ns / 1e9));
+    let now = (report.budget_bytes as f64, report.stalled_ns as f64 / 1e9);
+    let plot = Plot {
+        title: "Time stalled over all threads, by the budget, about",
+        x: Unit::Bytes,
+        y: Unit::Seconds,
+        is_stacked: false,
+        series: vec![Series { name: "predicted".into(), points: points.collect() }],
+        bound: Some(Series { name: "this run".into(), points: vec![(now.0, 0.0), now] }),
+    };
+    text + "</ul>\n" + &figure(&plot)
 }
 
 fn plots_of(report: &Report) -> String {
@@ -323,6 +345,7 @@ mod tests {
                 used_bytes: rising.clone(),
                 resident_bytes: rising.clone(),
                 pool_bytes: rising.clone(),
+                pool_pages: rising.clone(),
                 disk_bytes: rising.clone(),
                 faults: TIERS.map(|name| (name.to_string(), rising.clone())).into(),
                 stalled_ns: rising.clone(),
@@ -347,6 +370,22 @@ mod tests {
             assert!(!addresses.contains("http:") && !addresses.contains("https:"));
             assert!(page.len() < 1 << 20, "{}", page.len());
         }
+    }
+
+    #[test]
+    fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
+        let returns = [("pool".to_string(), vec![(1024, 5_000)])].into();
+        let report = Report {
+            returns,
+            budget_bytes: 64 << 20,
+            pages_out: 20_000,
+            stalled_ns: 1_000_000_000,
+            ..run(20, 5.0)
+        };
+        let page = of(&report);
+        assert!(page.contains("<li>with 96.0 MiB about "), "{page}");
+        assert_eq!(page.matches("<svg").count(), 7);
+        assert!(!page.contains("NaN"));
     }
 
     #[test]

@@ -54,10 +54,9 @@ pub(crate) struct Plot {
 
 impl Unit {
     fn text(self, value: f64) -> String {
-        use crate::units::{bytes, nanoseconds};
+        use crate::units::nanoseconds;
         match self {
-            Unit::Bytes => bytes(value.max(0.0) as u64),
-            Unit::BytesPerSecond => format!("{}/s", bytes(value.max(0.0) as u64)),
+            Unit::Bytes | Unit::BytesPerSecond => format!("{value:.1}"),
             Unit::PerSecond => match value {
                 1e6.. => format!("{:.1}M/s", value / 1e6),
                 1e3.. => format!("{:.1}k/s", value / 1e3),
@@ -71,6 +70,38 @@ impl Unit {
                 _ => format!("{value:.1} s"),
             },
             Unit::LogNanoseconds => nanoseconds(10f64.powf(value) as u64),
+        }
+    }
+}
+
+/// An axis: in units in which its ends are handy numbers.
+#[derive(Debug, Clone, Copy)]
+struct Axis {
+    unit: Unit,
+    /// What one on it is.
+    one: f64,
+    name: &'static str,
+}
+
+impl Axis {
+    /// Of a unit, up to `most`.
+    fn of(unit: Unit, most: f64) -> Axis {
+        if !matches!(unit, Unit::Bytes | Unit::BytesPerSecond) {
+            return Axis { unit, one: 1.0, name: "" };
+        }
+        let names = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let at = (most.max(1.0).log2() / 10.0) as usize;
+        let at = at.min(names.len() - 1);
+        Axis { unit, one: 1024f64.powi(at as i32), name: names[at] }
+    }
+
+    fn text(self, value: f64) -> String {
+        let end = if self.unit == Unit::BytesPerSecond { "/s" } else { "" };
+        match self.unit {
+            Unit::Bytes | Unit::BytesPerSecond => {
+                format!("{} {}{end}", (value * 10.0).round() / 10.0, self.name)
+            }
+            unit => unit.text(value),
         }
     }
 }
@@ -90,10 +121,20 @@ impl Plot {
     }
 
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
-        let series = if self.is_stacked { stacked(&self.series) } else { self.series.clone() };
-        let all = || series.iter().chain(&self.bound).flat_map(|series| &series.points);
-        let (low, high) = extent(all().map(|(x, _)| *x));
-        let (_, top) = extent(all().map(|(_, y)| *y));
+        let mut series = if self.is_stacked { stacked(&self.series) } else { self.series.clone() };
+        let mut bound = self.bound.clone();
+        let ends = |series: &[Series], bound: &Option<Series>| {
+            let all = || series.iter().chain(bound).flat_map(|series| &series.points);
+            (extent(all().map(|(x, _)| *x)), extent(all().map(|(_, y)| *y)))
+        };
+        let ((_, high), (_, top)) = ends(&series, &bound);
+        let (x, y) = (Axis::of(self.x, high), Axis::of(self.y, top));
+        for series in series.iter_mut().chain(&mut bound) {
+            let scale =
+                |(at, value): &mut (f64, f64)| (*at, *value) = (*at / x.one, *value / y.one);
+            series.points.iter_mut().for_each(scale);
+        }
+        let ((low, high), (_, top)) = ends(&series, &bound);
         let top = if self.y == Unit::Share { 1.0 } else { top.max(1e-9) * 1.05 };
         let high = if high > low { high } else { low + 1.0 };
         let mut chart = ChartBuilder::on(area)
@@ -106,8 +147,8 @@ impl Plot {
             .x_labels(9)
             .y_labels(5)
             .light_line_style(TRANSPARENT)
-            .x_label_formatter(&|value| self.x.text(*value))
-            .y_label_formatter(&|value| self.y.text(*value))
+            .x_label_formatter(&|value| x.text(*value))
+            .y_label_formatter(&|value| y.text(*value))
             .label_style(FONT)
             .draw()?;
         // The highest area first: the others lie over it.
@@ -125,11 +166,11 @@ impl Plot {
             };
             drawn.label(name).legend(move |to| key(to, color));
         }
-        if let Some(bound) = &self.bound {
+        if let Some(bound) = &bound {
             let line = LineSeries::new(bound.points.iter().copied(), RED.stroke_width(1));
             chart.draw_series(line)?.label(&bound.name).legend(|to| key(to, RED));
         }
-        if series.len() > 1 || self.bound.is_some() {
+        if series.len() > 1 || bound.is_some() {
             chart
                 .configure_series_labels()
                 .position(SeriesLabelPosition::UpperRight)
@@ -212,5 +253,8 @@ mod tests {
         assert_eq!(Unit::PerSecond.text(12_345.0), "12.3k/s");
         assert_eq!(Unit::LogNanoseconds.text(6.0), "1.0 ms");
         assert_eq!(Unit::Share.text(0.5), "50 %");
+        assert_eq!(Axis::of(Unit::Bytes, 3e8).text(50.0), "50 MiB");
+        assert_eq!(Axis::of(Unit::BytesPerSecond, 5e3).text(2.5), "2.5 KiB/s");
+        assert_eq!(Axis::of(Unit::Seconds, 3e8).text(30.0), "30 s");
     }
 }

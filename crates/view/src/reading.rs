@@ -47,7 +47,8 @@ impl Reading {
         Reading {
             budget_bytes: get(C::BudgetBytes),
             used_bytes: get(C::UsedBytes),
-            resident_bytes: get(C::ResidentBytes),
+            // What a process that sleeps has is the kernel's to keep there.
+            resident_bytes: get(if get(C::Asleep) != 0 { C::UsedBytes } else { C::ResidentBytes }),
             pool_bytes: get(C::PoolUsedBytes),
             pool_pages: get(C::PoolObjects),
             pool_stored_bytes: get(C::PoolStoredBytes),

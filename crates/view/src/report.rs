@@ -51,6 +51,7 @@ pub struct Report {
     pub uses_move: bool,
     pub encrypts: bool,
     pub pool: Pool,
+    pub areas: Areas,
     pub history: History,
     pub settings: BTreeMap<String, String>,
     pub machine: Option<Machine>,
@@ -75,9 +76,35 @@ pub struct Tier {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    pub limit_bytes: u64,
-    pub refused_pages: u64,
-    pub written_back_pages: u64,
+    pub stored_pages: u64,
+    #[serde(flatten)]
+    pub copies: Copies,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Areas {
+    #[serde(flatten)]
+    pub copies: Copies,
+}
+
+/// What became of copies of resident pages.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Copies {
+    pub copies_kept: u64,
+    pub copies_written: u64,
+    pub copies_shed: u64,
+    pub unchanged_pages: u64,
+}
+
+impl Copies {
+    /// How many there are, or were in the end.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        let gone = self.copies_written + self.copies_shed + self.unchanged_pages;
+        self.copies_kept.saturating_sub(gone)
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -119,6 +146,7 @@ pub struct History {
     pub used_bytes: Vec<u64>,
     pub resident_bytes: Vec<u64>,
     pub pool_bytes: Vec<u64>,
+    pub pool_pages: Vec<u64>,
     pub disk_bytes: Vec<u64>,
     pub faults: BTreeMap<String, Vec<u64>>,
     pub stalled_ns: Vec<u64>,

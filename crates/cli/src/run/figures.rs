@@ -5,7 +5,7 @@ use super::beside::Beside;
 use super::supervise::Ending;
 use crate::tree_report::TreePeaks;
 use serde::Serialize;
-use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier, bucket_floor};
+use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
 use softswap_engine::base::transfer_size;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,8 +79,8 @@ pub(crate) struct Figures {
     pub(super) faults: BTreeMap<&'static str, TierFigures>,
     /// For each tier from which latency on, in ns, there were how many; only where there were.
     pub(super) latencies: BTreeMap<&'static str, Vec<(u64, u64)>>,
-    /// Pages that came back from the pool (same-filled ones, too), and from the disk: of how many
-    /// that had left since they did, there were how many.
+    /// Pages that came back from the pool (also same-filled ones), from the disk, and of those
+    /// that do not pack: of how many that had left since they did, there were how many.
     pub(super) returns: BTreeMap<&'static str, Vec<(u64, u64)>>,
     pub(super) bytes_written: u64,
     pub(super) bytes_read: u64,
@@ -398,9 +398,10 @@ impl Figures {
                 .iter()
                 .map(|&tier| (tier.name(), buckets(stats.fault_counts(tier))))
                 .collect(),
-            returns: [("pool", false), ("disk", true)]
-                .map(|(name, is_from_disk)| (name, buckets(stats.returns(is_from_disk))))
-                .into(),
+            returns: RETURN_KINDS
+                .iter()
+                .map(|&from| (from.name(), buckets(stats.returns(from))))
+                .collect(),
             bytes_written: get(C::BytesWritten),
             bytes_read: get(C::BytesRead),
             stalled_ns: get(C::StalledNs),

@@ -12,6 +12,7 @@ mod release;
 mod thrashing;
 mod tree;
 mod history;
+mod progress;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         command,
         (stats_fd.as_fd(), stats),
         (&mut space, tree.as_mut(), &mut samples),
-        settled.quiet,
+        (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet)),
     ) {
         Ok(finished) => finished,
         Err(refusal) => {

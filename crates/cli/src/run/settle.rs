@@ -27,6 +27,7 @@ pub(super) struct Settled {
     pub(super) auto: Option<Bounds>,
     pub(super) report: Option<PathBuf>,
     pub(super) quiet: bool,
+    pub(super) progress: bool,
     /// What is allowed but probably not meant.
     pub(super) notes: Vec<String>,
 }
@@ -141,13 +142,14 @@ pub(super) fn settle(
         settle_one(option, &sources, &mut config)?;
     }
     let per_process = sources.pick_over("memory_per_process", "memory")?;
-    let is_per_process = per_process.is_some();
+    let is_asked_for_each = per_process.is_some();
     let memory = match per_process {
         Some(asked) => Some(asked),
         None => sources.pick("memory")?,
     };
-    let auto = settle_auto(memory.as_ref(), is_per_process)?;
+    let auto = settle_auto(memory.as_ref(), is_asked_for_each)?;
     config.is_moving = auto.is_some();
+    let is_per_process = is_asked_for_each || !(config.tree || config.is_moving);
     config.memory_bytes = match auto {
         Some(bounds) => bounds.first(),
         None => settle_memory(memory.as_ref(), &mut notes)?,
@@ -167,6 +169,7 @@ pub(super) fn settle(
         auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
+        progress: sources.switch("progress")?.unwrap_or(false),
         notes,
     })
 }

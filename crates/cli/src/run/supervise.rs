@@ -8,6 +8,7 @@
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::history::Samples;
+use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
@@ -56,12 +57,13 @@ pub(super) struct Finished {
 }
 
 /// Starts the program and stays until it ends; looks at it, and at the space that its
-/// swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so.
+/// swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so; how it
+/// fares is shown as far as that is `wanted`.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
     (space, mut tree, samples): (&mut Space, Option<&mut Tree>, &mut Samples),
-    is_quiet: bool,
+    (is_quiet, wanted): (bool, Wanted),
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
@@ -77,6 +79,7 @@ pub(super) fn run(
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet);
+    let mut progress = Progress::new(child.id(), stats, wanted);
     let mut look = || {
         watch.look();
         let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
@@ -86,11 +89,13 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
+        progress.look();
         samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));
         tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
     };
     let ending = attend(pid, &queue, &mut look)
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    progress.end();
     Ok(Finished { ending, beside: watch.peak(), signals: queue })
 }
 

@@ -298,13 +298,36 @@ impl StopReason {
     }
 }
 
+/// From where a page comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Return {
+    /// The pool, or it is a same-filled page.
+    Pool = 0,
+    /// The disk, and it would pack.
+    Disk = 1,
+    /// The disk, and it does not pack.
+    Incompressible = 2,
+}
+
+/// All kinds of returns, in the order of their numbers.
+pub const RETURN_KINDS: [Return; 3] = [Return::Pool, Return::Disk, Return::Incompressible];
+
+impl Return {
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["pool", "disk", "incompressible"][self as usize]
+    }
+}
+
 /// Latency buckets: 4 per power of two from 1 ns.
 pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
 /// Behind those of latencies: how many pages had left since one that came back did.
 const RETURNS: usize = TIERS.len() + transfer_size::BUCKETS;
 /// Words in the shared statistics area.
-pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + 2);
+pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + RETURN_KINDS.len());
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
 /// Counters and latency histograms of one engine.
@@ -414,18 +437,17 @@ impl Stats {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }
 
-    /// Records that a page comes back, from the disk or not, and how many had left since it did.
-    pub(crate) fn record_return(&self, is_from_disk: bool, left: u64) {
-        let number = RETURNS + usize::from(is_from_disk);
-        self.histogram(number)[bucket_of(left)].fetch_add(1, Relaxed);
+    /// Records that a page comes back, and how many had left since it did.
+    pub(crate) fn record_return(&self, from: Return, left: u64) {
+        self.histogram(RETURNS + from as usize)[bucket_of(left)].fetch_add(1, Relaxed);
     }
 
-    /// How many pages came back, from the disk or not, by how many had left since they did: in
-    /// the same buckets as latencies ([`bucket_floor`]).
+    /// How many pages came back, by how many had left since they did: in the same buckets as
+    /// latencies ([`bucket_floor`]).
     #[must_use]
-    pub fn returns(&self, is_from_disk: bool) -> Vec<u64> {
-        let number = RETURNS + usize::from(is_from_disk);
-        self.histogram(number).iter().map(|word| word.load(Relaxed)).collect()
+    pub fn returns(&self, from: Return) -> Vec<u64> {
+        let words = self.histogram(RETURNS + from as usize);
+        words.iter().map(|word| word.load(Relaxed)).collect()
     }
 
     /// The faults' histograms by tier, then those of the I/O buckets, then of returns.

@@ -2,6 +2,7 @@
 //! how large the pool is to be.
 
 use crate::base::page::{PageNo, Place};
+use crate::base::stats::Return;
 use crate::core::state::Core;
 use crate::policy::partition::PoolView;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
@@ -16,14 +17,14 @@ impl Core {
             let left = if is_in_stream { u64::MAX } else { distance };
             self.stores.standby.note_return(left, self.slots_of_others());
         }
-        let is_from_disk = match place {
-            Place::Slot { .. } | Place::Packed { .. } => Some(true),
-            Place::Pool { .. } | Place::Filled { .. } => Some(false),
+        let from = match place {
+            Place::Slot { is_incompressible: true, .. } => Some(Return::Incompressible),
+            Place::Slot { .. } | Place::Packed { .. } => Some(Return::Disk),
+            Place::Pool { .. } | Place::Filled { .. } => Some(Return::Pool),
             _ => None,
         };
-        if let (Some(is_from_disk), Some(left)) = (is_from_disk, self.policies.clock.distance(page))
-        {
-            self.stats.record_return(is_from_disk, left);
+        if let (Some(from), Some(left)) = (from, self.policies.clock.distance(page)) {
+            self.stats.record_return(from, left);
         }
         self.policies.note_return(page, place, || self.pool_view());
     }

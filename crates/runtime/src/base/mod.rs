@@ -5,6 +5,7 @@
 //! |------------------|--------------------------------------------------------------|
 //! | `instance`       | the one engine of this process, and which addresses are its  |
 //! | `errno`          | results as the kernel and as C have them                     |
+//! | `cancellation`   | where a thread is not cancelled                              |
 //! | `real`           | the C library's versions of what is interposed               |
 //! | `system_calls`   | system calls of the program's, and of the engine's           |
 //! | `filter_verdict` | what a seccomp filter of the program's says to a call        |
@@ -14,6 +15,7 @@
 //! | `guarded_call`   | the caught system call that this thread is in                |
 
 pub(crate) mod errno;
+pub(crate) mod cancellation;
 pub(crate) mod guarded_call;
 pub(crate) mod instance;
 pub(crate) mod real;

@@ -18,6 +18,7 @@
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
 use super::{control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
+use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
@@ -211,28 +212,11 @@ fn has_them() -> bool {
     own_threads::owner() == softswap_sys::raw::current_process()
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
-}
-
 /// Runs `body` with signals blocked, where this thread is not cancelled. By the C library's own
 /// signals a `setuid` reaches all threads, and has a lock meanwhile that starting and ending
 /// one need.
 fn undisturbed<R>(body: impl FnOnce() -> R) -> R {
     uncancelled(|| signals::with_blocked(!INTERNAL, body))
-}
-
-/// Runs `body` where this thread is not cancelled: waiting for a thread, or a file, would be a
-/// place for that.
-pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
-    const DISABLE: i32 = 1;
-    let mut before = 0;
-    // SAFETY: changes this thread's own state, put back below.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    let result = body();
-    // SAFETY: what it was.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    result
 }
 
 /// Runs `call` while there are none of them.

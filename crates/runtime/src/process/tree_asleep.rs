@@ -10,6 +10,7 @@
 
 use super::statistics;
 use super::tree::{self, Alone, CHILD_BYTES};
+use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
@@ -85,10 +86,14 @@ fn spare_steps(ledger: &Ledger) -> usize {
     ledger.free_steps().saturating_sub(left)
 }
 
+/// A handler that commits finds nobody in the midst, and who is in the midst is not cancelled.
+fn undisturbed(body: impl FnOnce()) {
+    uncancelled(|| signals::with_all_blocked(body));
+}
+
 /// Takes steps, so that `bytes` may be committed.
 fn grow(bytes: usize) {
-    // A handler that commits finds nobody in the midst.
-    signals::with_all_blocked(|| take(bytes));
+    undisturbed(|| take(bytes));
 }
 
 fn take(bytes: usize) {
@@ -96,8 +101,8 @@ fn take(bytes: usize) {
     let Some(seat) = tree::seat().or_else(tree::take_seat) else { return };
     let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
     let granted = tree::granted();
-    let [missing, wanted] =
-        [bytes, bytes + headroom].map(|bytes| tree::steps_for(bytes).saturating_sub(granted));
+    let [missing, wanted] = [bytes, bytes.saturating_add(headroom)]
+        .map(|bytes| tree::steps_for(bytes).saturating_sub(granted));
     let got = if is_small(seat.ledger(), bytes) {
         let got = seat.take(wanted);
         got + seat.obtain(missing.saturating_sub(got), PATIENCE_NS)
@@ -109,7 +114,7 @@ fn take(bytes: usize) {
 
 /// Gives steps back that `bytes` do not need.
 fn shrink(bytes: usize) {
-    signals::with_all_blocked(|| {
+    undisturbed(|| {
         let _alone = Alone::be();
         let Some(seat) = tree::seat() else { return };
         let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
@@ -158,7 +163,7 @@ fn start_thread() {
     NEEDS_THREAD.store(false, Relaxed);
     instance::prepare_for_threads();
     let attend = || ATTEND.get().is_some_and(|attend| attend());
-    if instance::emulates_signals() && !outside_the_window(attend) {
+    if instance::emulates_signals() && !uncancelled(|| outside_the_window(attend)) {
         HAS_NO_THREAD.store(true, Relaxed);
     }
 }

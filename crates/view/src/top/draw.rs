@@ -205,7 +205,7 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
     fn count(faults: f64) -> String {
         format!("{}/s", short_count(faults))
     }
-    let faults = |label, value| RateLine { label, value, full: 1.0, shown: count };
+    let faults = |label, value| RateLine { label, value, full: 20.0, shown: count };
     let mut lines =
         vec![RateLine { label: "stalled", value: |it| it.stalled, full: 1.0, shown: percent }];
     if is_tall {
@@ -226,7 +226,7 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
                 + it.faults_of(Tier::Zero)
         }));
     }
-    let size = |label, value| RateLine { label, value, full: 4096.0, shown: size };
+    let size = |label, value| RateLine { label, value, full: 65536.0, shown: size };
     lines.push(size("read", |it| it.read_bytes));
     lines.push(size("written", |it| it.written_bytes));
     lines
