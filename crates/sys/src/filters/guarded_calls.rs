@@ -16,7 +16,7 @@
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
 
 use crate::chained::Before;
-use crate::pointer_arguments::{Pointee, pointers};
+use crate::pointer_arguments::{Pointee, buffer_of, pointers};
 use crate::signals::{self, Mask, SIGSYS, TrappedCall, siginfo_t};
 use crate::touches::{Hold, with_resolver};
 use crate::{aslr, found, raw, seccomp, window};
@@ -292,20 +292,6 @@ enum Pieces {
 
 fn is_in_window(address: usize) -> bool {
     with_resolver(address, |_| ()).is_some()
-}
-
-/// Which argument of a call that moves data is its buffer; the next one is its length.
-fn buffer_of(number: i64) -> Option<usize> {
-    match number {
-        libc::SYS_getrandom => Some(0),
-        libc::SYS_read
-        | libc::SYS_pread64
-        | libc::SYS_recvfrom
-        | libc::SYS_write
-        | libc::SYS_pwrite64
-        | libc::SYS_sendto => Some(1),
-        _ => None,
-    }
 }
 
 fn socket_type(fd: usize) -> i32 {

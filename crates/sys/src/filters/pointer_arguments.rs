@@ -368,6 +368,21 @@ pub fn pointers(number: i64) -> &'static [Pointer] {
     CALLS.iter().find(|(n, _)| *n == number).map_or(&[], |(_, pointers)| *pointers)
 }
 
+/// Which argument of a call that moves data is its buffer; the next one is its length.
+#[must_use]
+pub fn buffer_of(number: i64) -> Option<usize> {
+    match number {
+        libc::SYS_getrandom => Some(0),
+        libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_recvfrom
+        | libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_sendto => Some(1),
+        _ => None,
+    }
+}
+
 /// For every call number below [`MAX_NUMBER`]: bit i set when argument i is a pointer.
 #[must_use]
 pub fn pointer_masks() -> [u8; MAX_NUMBER] {

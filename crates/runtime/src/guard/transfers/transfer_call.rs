@@ -3,6 +3,7 @@
 
 use crate::base::issue_call::{Arguments, issue};
 use libc::iovec;
+use softswap_sys::pointer_arguments::buffer_of;
 
 /// A call that moves data, without its buffers.
 #[derive(Clone, Copy)]
@@ -26,16 +27,7 @@ impl Call {
 
     /// Where the buffer is named, if it is one.
     pub(super) fn buffer_at(&self) -> Option<usize> {
-        match self.number {
-            libc::SYS_getrandom => Some(0),
-            libc::SYS_read
-            | libc::SYS_pread64
-            | libc::SYS_recvfrom
-            | libc::SYS_write
-            | libc::SYS_pwrite64
-            | libc::SYS_sendto => Some(1),
-            _ => None,
-        }
+        buffer_of(self.number)
     }
 
     pub(super) fn writes(&self) -> bool {
