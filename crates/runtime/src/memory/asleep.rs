@@ -493,7 +493,7 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     let may = || wanted <= LIMIT_BYTES.load(Relaxed);
     let share = SHARE.get();
     let is_wanted_by_others = || share.is_some_and(|share| (share.is_short)(committed));
-    if bytes == 0 || sleep_gate::is_nested() || may() && !is_wanted_by_others() {
+    if sleep_gate::is_nested() || may() && (bytes == 0 || !is_wanted_by_others()) {
         return Some(inside);
     }
     if let Some(share) = share
