@@ -148,7 +148,8 @@ static void clone_with_a_stack_that_is_out(void)
     char *at = swapped(7);
     pid_t pid = MUST(clone(child_body, stack + LEN, SIGCHLD, at));
     then(pid, at);
-    say("stack: wrong %zu", wrong(stack, LEN, 3));
+    // The C library writes two addresses on top, whose bytes differ by run.
+    say("stack: wrong %zu", wrong(stack, LEN - 2 * sizeof(void *), 3));
 }
 
 static void clone_writes_the_numbers_too(void)
