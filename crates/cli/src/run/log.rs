@@ -149,7 +149,8 @@ impl Seen {
         self.is_awake |= is_awake;
         let before = std::mem::replace(&mut self.budget_bytes, budget_bytes);
         if before != 0 && before != budget_bytes {
-            events.push(("budget", json!({ "budget_bytes": budget_bytes, "before_bytes": before })));
+            events
+                .push(("budget", json!({ "budget_bytes": budget_bytes, "before_bytes": before })));
         }
         let shed = stats.get(Counter::CopiesShed);
         if shed > 0 && !self.is_full {

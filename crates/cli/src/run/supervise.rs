@@ -8,10 +8,10 @@
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::history::Samples;
+use super::log::Log;
 use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::thrashing::Thrashing;
-use super::log::Log;
 use super::tree::Tree;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};

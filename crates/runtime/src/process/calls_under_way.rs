@@ -68,7 +68,8 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
             }
         });
     };
-    await_all(all.iter().copied().filter(|thread| *thread != own).collect(), &mut add)?;
+    let is_programs = |thread: &i32| *thread != own && !own_threads::is_own(*thread);
+    await_all(all.iter().copied().filter(is_programs).collect(), &mut add)?;
     for thread in all {
         if let Some(call) = user_mode::hidden_call_of(thread) {
             add(thread, call);
