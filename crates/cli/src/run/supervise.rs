@@ -16,6 +16,7 @@ use super::tree::Tree;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
+use serde_json::json;
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
 use std::io::Write;
