@@ -25,7 +25,10 @@ impl Terminal {
         }
         let terminal = Terminal { dir: tempfile::tempdir().unwrap() };
         let (width, height) = (width.to_string(), height.to_string());
-        let started = terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, "sh"]);
+        let place = terminal.dir.path().to_str().unwrap();
+        let size = ["-x", &width, "-y", &height];
+        let session = [&["new-session", "-d", "-c", place][..], &size, &["sh"]].concat();
+        let started = terminal.tmux(&session);
         assert!(started.status.success(), "{started:?}");
         terminal.tmux(&["set-option", "-g", "window-size", "manual"]);
         terminal.tmux(&["resize-window", "-x", &width, "-y", &height]);

@@ -5,6 +5,7 @@
 use super::{own_threads, thread_end};
 use crate::base::issue_call::{Arguments, ask};
 use crate::base::{instance, uaccess};
+use crate::signals::sets::OURS;
 use crate::signals::{lifecycle, user_mode};
 use libc::{iovec, mmsghdr, msghdr};
 use softswap_engine::door::engine::Engine;
@@ -32,14 +33,17 @@ pub(crate) struct Buffer {
     len: usize,
 }
 
-/// Whether every thread has its signal stack: one that has just been made soon has.
+/// Whether every thread can take the engine's signals: one that has just been made soon can.
 pub(crate) fn all_have_entered() -> bool {
     let until_ns = now_ns() + MOST_WAIT_NS;
     loop {
+        // One that a library has made past the runtime is not known either, but has not got the
+        // mask of one that is just being made.
         let has_entered = |thread: &i32| {
             lifecycle::knows(*thread)
                 || own_threads::is_own(*thread)
                 || matches!(threads::activity(*thread), Ok(Activity::Gone))
+                || threads::blocked(*thread).is_ok_and(|mask| mask & OURS == 0)
         };
         if threads::all().is_ok_and(|all| all.iter().all(has_entered)) {
             return true;

@@ -2,7 +2,7 @@
 
 use crate::futex;
 use crate::raw;
-use crate::signals::{self, SIGBUS, SIGSYS, siginfo_t};
+use crate::signals::{self, Mask, SIGBUS, SIGSYS, siginfo_t};
 use std::io;
 
 /// What tells a signal that only interrupts: nobody else queues a SIGSYS with it.
@@ -113,6 +113,22 @@ pub fn all() -> io::Result<Vec<i32>> {
     Ok(all)
 }
 
+/// The signals that a thread of this process blocks.
+///
+/// ```
+/// use softswap_sys::{raw, signals, threads};
+///
+/// let mask = threads::blocked(raw::current_thread()).unwrap();
+/// assert_eq!(mask & signals::bit(libc::SIGBUS), 0);
+/// ```
+///
+/// # Errors
+/// When /proc does not tell.
+pub fn blocked(thread: i32) -> io::Result<Mask> {
+    let digits = status(thread, "SigBlk:")?;
+    Mask::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// What a thread of this process does.
 ///
 /// # Errors
@@ -123,8 +139,19 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             Ok(Activity::Gone)
         }
+        // Of a first thread that has ended only root is told more.
+        Err(_) if status(thread, "State:").is_ok_and(|state| state.starts_with(['Z', 'X'])) => {
+            Ok(Activity::Gone)
+        }
         Err(error) => Err(error),
     }
+}
+
+/// What the line of a thread's status says that begins with `name`.
+fn status(thread: i32, name: &str) -> io::Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"))?;
+    let field = text.lines().find_map(|line| line.strip_prefix(name));
+    field.map(|rest| rest.trim().to_string()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// "running", "-1 SP PC", or "NUMBER A B C D E F SP PC".
