@@ -208,8 +208,8 @@ fn come_up(config: &Config, (base, len): (usize, usize)) -> Result<Attempt, Stri
         bring_up::install_filter((base, len))?;
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
-    // What the engine keeps in memory is a part of the budget.
-    let most_bytes = usize::try_from(config.memory_bytes / 16).unwrap_or(usize::MAX);
+    // What stays in memory for calls is a part of the budget.
+    let most_bytes = usize::try_from(config.memory_bytes / 2).unwrap_or(usize::MAX);
     let handler = |error| format!("cannot handle SIGBUS: {error}");
     page_fault::let_calls_restart(true).map_err(handler)?;
     let buffers = calls_under_way::find(most_bytes);

@@ -13,6 +13,7 @@ mod thrashing;
 mod tree;
 mod history;
 mod progress;
+mod log;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
@@ -47,6 +48,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
+    let mut log = match &settled.log {
+        Some(path) => Some(log::Log::open(path, log::before(args, &settled.config))?),
+        None => None,
+    };
     let mut samples = history::Samples::new(report.is_some());
     if !settled.quiet {
         settled
@@ -80,7 +85,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         command,
         (stats_fd.as_fd(), stats),
         (&mut space, tree.as_mut(), &mut samples),
-        (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet)),
+        (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
     ) {
         Ok(finished) => finished,
         Err(refusal) => {
@@ -101,6 +106,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         finished.beside,
     );
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
+    log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome));
     sum_up(&figures, settled.quiet);
     if let Some(report) = report {
         let mut history = samples.end(&stats);

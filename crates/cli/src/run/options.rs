@@ -110,6 +110,14 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(super) progress: bool,
 
+    /// Append what happens during the run to FILE, as a line of JSON for each event
+    ///
+    /// `event` is start, awake (memory has become short), pressure (more than 20% of the time is
+    /// waited for pages) and pressure_over (less than 5%), budget (it has moved), area_full, error,
+    /// thrashing, end; `unix_s` and `at_s` say when. It is looked once a second.
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
+
     /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
     /// [default: auto]
     ///

@@ -88,7 +88,8 @@ impl Progress {
     }
 }
 
-fn done(pid: u32, stats: &Stats) -> Option<Done> {
+/// What a process has done so far.
+pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
     Some(Done {

@@ -26,6 +26,7 @@ pub(super) struct Settled {
     /// What the budget of the tree moves between, if it moves by itself.
     pub(super) auto: Option<Bounds>,
     pub(super) report: Option<PathBuf>,
+    pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
     pub(super) progress: bool,
     /// What is allowed but probably not meant.
@@ -163,11 +164,13 @@ pub(super) fn settle(
     let children = sources.pick("children")?;
     config.manage_children = choose(children.as_ref(), ["managed", "plain"])?;
     let report = sources.pick("report")?;
+    let log = sources.pick("log")?;
     Ok(Settled {
         config,
         is_per_process,
         auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),
+        log: args.log.clone().or(log.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
         progress: sources.switch("progress")?.unwrap_or(false),
         notes,

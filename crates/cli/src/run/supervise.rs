@@ -8,6 +8,7 @@
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::history::Samples;
+use super::log::Log;
 use super::progress::{Progress, Wanted};
 use super::release::Space;
 use super::thrashing::Thrashing;
@@ -15,6 +16,7 @@ use super::tree::Tree;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
+use serde_json::json;
 use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
 use std::io::Write;
@@ -58,12 +60,12 @@ pub(super) struct Finished {
 
 /// Starts the program and stays until it ends; looks at it, and at the space that its
 /// swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so; how it
-/// fares is shown as far as that is `wanted`.
+/// fares is shown as far as that is `wanted`, and written to the log.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
     (space, mut tree, samples): (&mut Space, Option<&mut Tree>, &mut Samples),
-    (is_quiet, wanted): (bool, Wanted),
+    (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
@@ -75,21 +77,26 @@ pub(super) fn run(
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
     tree.iter_mut().for_each(|tree| tree.serve(child.id()));
+    log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
-    let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet);
+    let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
     let mut progress = Progress::new(child.id(), stats, wanted);
     let mut look = || {
         watch.look();
         let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
         if let Some(advice) = thrashing.look(budget_bytes) {
             // As a note of the program's start: a reader that has gone away is no trouble.
-            let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
+            if !is_quiet {
+                let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
+            }
+            log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
         progress.look();
+        log.iter_mut().for_each(|log| log.look(child.id(), &stats, budget_bytes));
         samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));
         tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
     };

@@ -56,8 +56,8 @@ pub(crate) fn set_up(limit_bytes: usize) {
 pub(crate) struct Share {
     /// Called before so much is committed.
     pub(crate) grow: fn(usize),
-    /// Called where so much less is.
-    pub(crate) shrink: fn(usize),
+    /// Called where less is.
+    pub(crate) shrink: fn(),
     /// Whether it holds so much that a thread is to wait for others that want it.
     pub(crate) needs_thread: fn() -> bool,
     /// Called where that is so, outside of the gate.
@@ -141,6 +141,13 @@ impl Place {
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.tell();
+        // Another thread has committed meanwhile, or given back what this one was promised.
+        let committed = self.committed.bytes();
+        if let Some(share) = SHARE.get()
+            && committed > LIMIT_BYTES.load(Relaxed)
+        {
+            (share.grow)(committed);
+        }
     }
 
     /// A range is not committed any more.
@@ -151,7 +158,7 @@ impl Place {
             let committed = self.committed.bytes();
             let unused = LIMIT_BYTES.load(Relaxed).saturating_sub(committed);
             if unused > UNUSED_BYTES.max(committed / UNUSED_PART) {
-                (share.shrink)(committed);
+                (share.shrink)();
             }
         }
     }
@@ -492,8 +499,12 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     let wanted = committed.saturating_add(bytes);
     let may = || wanted <= LIMIT_BYTES.load(Relaxed);
     let share = SHARE.get();
-    let is_wanted_by_others = || share.is_some_and(|share| (share.is_short)(committed));
-    if sleep_gate::is_nested() || may() && (bytes == 0 || !is_wanted_by_others()) {
+    if sleep_gate::is_nested() {
+        return Some(inside);
+    }
+    let is_wanted_by_others =
+        bytes > 0 && share.is_some_and(|share| (share.is_short)(committed));
+    if may() && !is_wanted_by_others {
         return Some(inside);
     }
     if let Some(share) = share
@@ -501,7 +512,7 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     {
         (share.grow)(wanted);
     }
-    let has_room = may();
+    let has_room = may() && !is_wanted_by_others;
     let needs_thread = share.is_some_and(|share| (share.needs_thread)());
     if has_room && !needs_thread {
         return Some(inside);

@@ -58,7 +58,8 @@ pub(crate) fn all_have_entered() -> bool {
 /// Finds these buffers, once the filter is there, and has them in memory.
 ///
 /// # Errors
-/// When /proc does not tell of threads, or one of them stays in the kernel and does not wait.
+/// When /proc does not tell of threads, one of them stays in the kernel and does not wait, or
+/// these buffers are more than `most_bytes`.
 pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     let all = threads::all()?;
     let own = raw::current_thread();
@@ -71,18 +72,18 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
             }
         });
     };
-    await_all(all.iter().copied().filter(|thread| *thread != own).collect(), &mut add)?;
+    let is_programs = |thread: &i32| *thread != own && !own_threads::is_own(*thread);
+    await_all(all.iter().copied().filter(is_programs).collect(), &mut add)?;
     for thread in all {
         if let Some(call) = user_mode::hidden_call_of(thread) {
             add(thread, call);
         }
     }
-    let mut left = most_bytes;
-    for buffer in &mut found {
-        buffer.len = buffer.len.min(left);
-        left -= buffer.len;
-        populate(buffer.address, buffer.len);
+    // None is cut: what does not fit of a message would be lost.
+    if found.iter().map(|buffer| buffer.len).sum::<usize>() > most_bytes {
+        return Err(io::ErrorKind::OutOfMemory.into());
     }
+    found.iter().for_each(|buffer| populate(buffer.address, buffer.len));
     Ok(found)
 }
 

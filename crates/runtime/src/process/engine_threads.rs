@@ -147,8 +147,10 @@ fn end_all(state: &mut State) {
     if let Some(engine) = instance::engine() {
         engine.wake_background();
     }
+    let own = softswap_sys::raw::current_thread();
     for (at, thread) in state.threads.iter_mut().enumerate() {
-        let Some(thread) = thread.take() else { continue };
+        // One that could not start others ends by itself, and is joined by whoever comes next.
+        let Some(thread) = thread.take_if(|_| own_threads::number(at) != own) else { continue };
         while RUNNING[at].load(Ordering::Acquire) == 1 {
             if at >= TREE {
                 // They sleep until a client comes, or somebody asks, or a signal.

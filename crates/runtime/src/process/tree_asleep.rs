@@ -61,11 +61,15 @@ pub(crate) fn begin(
 ) -> Option<usize> {
     ATTEND.get_or_init(|| attend);
     LEFT_BYTES.store(left_for_engine, Relaxed);
-    IS_ALONE.store(statistics::is_supervised(config) && !config.is_moving, Relaxed);
+    let may_be_alone = statistics::is_supervised(config) && !config.is_moving;
+    IS_ALONE.store(may_be_alone && !raw::has_children(), Relaxed);
     let ledger = tree::open(config.ledger_fd?)?;
     if ledger.has_tenant(raw::current_process()) {
         let seat = ledger.take_seat(Identity::own()?)?;
         seat.give(seat.held() + seat.beyond());
+        // Nor is it asked any more for what that had.
+        seat.asked().into_iter().for_each(|question| seat.answered(question));
+        seat.want(0);
         tree::take_place(&seat, 0);
     }
     let needs_thread = || NEEDS_THREAD.load(Relaxed);
@@ -87,16 +91,19 @@ fn spare_steps(ledger: &Ledger) -> usize {
 }
 
 /// A handler that commits finds nobody in the midst, and who is in the midst is not cancelled.
+/// Not in the child of a `vfork` or of a raw `clone`: the seat is its parent's.
 fn undisturbed(body: impl FnOnce()) {
-    uncancelled(|| signals::with_all_blocked(body));
+    if asleep::is_owner() {
+        raw::preserving_errno(|| uncancelled(|| signals::with_all_blocked(body)));
+    }
 }
 
 /// Takes steps, so that `bytes` may be committed.
 fn grow(bytes: usize) {
-    undisturbed(|| take(bytes));
+    undisturbed(|| take(bytes, PATIENCE_NS));
 }
 
-fn take(bytes: usize) {
+fn take(bytes: usize, patience_ns: u64) {
     let _alone = Alone::be();
     let Some(seat) = tree::seat().or_else(tree::take_seat) else { return };
     let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
@@ -105,18 +112,21 @@ fn take(bytes: usize) {
         .map(|bytes| tree::steps_for(bytes).saturating_sub(granted));
     let got = if is_small(seat.ledger(), bytes) {
         let got = seat.take(wanted);
-        got + seat.obtain(missing.saturating_sub(got), PATIENCE_NS)
+        got + seat.obtain(missing.saturating_sub(got), patience_ns)
     } else {
-        seat.take(wanted.min(spare_steps(seat.ledger())))
+        // Nothing where it is too little: then the process wakes.
+        let spare = spare_steps(seat.ledger());
+        if missing > spare { 0 } else { seat.take(wanted.min(spare)) }
     };
     settle(&seat, granted + got, bytes);
 }
 
-/// Gives steps back that `bytes` do not need.
-fn shrink(bytes: usize) {
+/// Gives steps back that what is committed does not need.
+fn shrink() {
     undisturbed(|| {
         let _alone = Alone::be();
         let Some(seat) = tree::seat() else { return };
+        let bytes = asleep::committed_bytes();
         let headroom = (bytes / HEADROOM_PART).min(HEADROOM_BYTES);
         let granted = tree::granted();
         let given = seat.give(granted.saturating_sub(tree::steps_for(bytes + headroom)));
@@ -150,7 +160,7 @@ pub(crate) fn not_alone() {
         && let Some(seat) = tree::seat()
         && wants_thread(&seat, asleep::committed_bytes())
     {
-        raw::preserving_errno(start_thread);
+        start_thread();
     }
 }
 
@@ -161,22 +171,27 @@ fn start_thread() {
         return;
     }
     NEEDS_THREAD.store(false, Relaxed);
-    instance::prepare_for_threads();
     let attend = || ATTEND.get().is_some_and(|attend| attend());
-    if instance::emulates_signals() && !uncancelled(|| outside_the_window(attend)) {
-        HAS_NO_THREAD.store(true, Relaxed);
-    }
+    raw::preserving_errno(|| {
+        instance::prepare_for_threads();
+        if instance::emulates_signals() && !uncancelled(|| outside_the_window(attend)) {
+            HAS_NO_THREAD.store(true, Relaxed);
+        }
+    });
 }
 
 /// What the thread does: waits until others want what this process has, and wakes it then.
 pub(super) fn await_question(goes_on: fn() -> bool) {
     while goes_on()
-        && instance::may_wake()
         && let Some(seat) = tree::seat()
     {
+        // Before it is asked whether the process sleeps: who wakes it rings.
+        let bell = seat.bell();
+        if !instance::may_wake() {
+            break;
+        }
         tree::set_has_thread(true);
         tree::say_used(&seat, asleep::committed_bytes());
-        let bell = seat.bell();
         let mut pause_ns = TICK_NS;
         if seat.beyond() > 0 || seat.asked().is_some() {
             if instance::awake().is_some() {
@@ -187,12 +202,16 @@ pub(super) fn await_question(goes_on: fn() -> bool) {
         seat.await_bell(bell, pause_ns);
     }
     tree::set_has_thread(false);
+    if let Some(seat) = tree::seat().filter(|_| instance::engine().is_none()) {
+        // Not to be asked any more.
+        tree::say_used(&seat, asleep::committed_bytes());
+    }
 }
 
 /// Whether others need what a large process has that cannot be asked, or the budget has become
 /// too small for it.
 fn is_short(bytes: usize) -> bool {
-    if tree::has_thread() {
+    if tree::has_thread() || !asleep::is_owner() {
         return false;
     }
     let Some(seat) = tree::seat() else { return false };
@@ -222,7 +241,8 @@ pub(super) fn become_child() -> bool {
         return true;
     }
     asleep::set_limit(0);
-    grow(inherited);
+    // It may be on its way to exec: nobody is waited for.
+    undisturbed(|| take(inherited, 0));
     let may_sleep = asleep::limit_bytes() >= inherited;
     if !may_sleep {
         tree::begin_with(inherited + CHILD_BYTES);

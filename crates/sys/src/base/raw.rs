@@ -256,6 +256,19 @@ pub fn parent_process() -> i32 {
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
+/// Whether this process has children, ended or not.
+///
+/// ```
+/// assert!(!softswap_sys::raw::has_children());
+/// ```
+#[must_use]
+pub fn has_children() -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    let args = [libc::P_ALL as usize, 0, 0, options as usize, 0, 0];
+    // SAFETY: without a place for details the call only tells whether there is one.
+    unsafe { syscall(libc::SYS_waitid, args) == 0 }
+}
+
 /// Monotonic time in nanoseconds, by the vDSO.
 #[must_use]
 pub fn now_ns() -> u64 {

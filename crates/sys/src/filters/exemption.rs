@@ -146,6 +146,9 @@ const RULES: &[Rule] = &[
                 libc::FUTEX_WAIT as u32 | PRIVATE,
                 libc::FUTEX_WAKE as u32 | PRIVATE,
                 libc::FUTEX_WAIT_BITSET as u32 | PRIVATE,
+                // In the page by which processes share a budget.
+                libc::FUTEX_WAIT as u32,
+                libc::FUTEX_WAKE as u32,
             ]),
         )],
     ),

@@ -1,0 +1,220 @@
+//! What happens during a run, as it happens: a line of JSON for each event, for those who collect
+//! such lines. Nothing is written on the path of a fault: `run` looks at the counters.
+
+use super::options::RunArgs;
+use super::progress::done;
+use super::report;
+use crate::refusal::{Refusal, plain};
+use serde_json::{Value, json};
+use softswap_engine::base::stats::{Counter, Stats, StopReason};
+use softswap_engine::door::settings::Config;
+use softswap_view::rates::{Done, Rates};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Between two looks.
+const STEP: Duration = Duration::from_secs(1);
+/// Pressure begins where so large a share of the time is waited for pages, and is over below the
+/// other one.
+const BEGINS_SHARE: f64 = 0.2;
+const OVER_SHARE: f64 = 0.05;
+
+/// What is counted of what went wrong.
+const ERRORS: [(&str, Counter); 7] = [
+    ("read", Counter::ReadErrors),
+    ("write", Counter::WriteErrors),
+    ("checksum", Counter::ChecksumErrors),
+    ("unpack", Counter::UnpackErrors),
+    ("discard", Counter::DiscardErrors),
+    ("area_failed", Counter::AreasFailed),
+    ("slot_retired", Counter::SlotsRetired),
+];
+
+/// The log of a run.
+pub(super) struct Log {
+    file: File,
+    /// What is known before the program has started.
+    before: Value,
+    started: Instant,
+    seen: Seen,
+}
+
+/// What has been told already.
+#[derive(Default)]
+struct Seen {
+    last: Option<(Duration, Done)>,
+    is_awake: bool,
+    is_pressed: bool,
+    is_full: bool,
+    budget_bytes: u64,
+    errors: [u64; ERRORS.len()],
+}
+
+/// What is known of a run before the program has started.
+pub(super) fn before(args: &RunArgs, config: &Config) -> Value {
+    let words = args.program.iter().map(|word| word.to_string_lossy());
+    json!({
+        "softswap_version": env!("CARGO_PKG_VERSION"),
+        "program": words.collect::<Vec<_>>(),
+        "settings": report::settings(config),
+    })
+}
+
+impl Log {
+    /// Opens `path`: what is in it stays. The first event has what is known `before`.
+    pub(super) fn open(path: &Path, before: Value) -> Result<Log, Refusal> {
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
+            Refusal::usage(format!(
+                "--log {}: the file cannot be written: {}; choose another path",
+                path.display(),
+                plain(&error)
+            ))
+        })?;
+        Ok(Log { file, before, started: Instant::now(), seen: Seen::default() })
+    }
+
+    /// The program has started.
+    pub(super) fn start(&mut self, pid: u32) {
+        self.started = Instant::now();
+        let mut more = std::mem::take(&mut self.before);
+        more["pid"] = pid.into();
+        self.write("start", more);
+    }
+
+    /// Writes an event that has just happened.
+    pub(super) fn write(&mut self, event: &str, more: Value) {
+        let at = self.started.elapsed();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut line = json!({
+            "unix_s": unix.as_millis() as f64 / 1e3,
+            "at_s": at.as_millis() as f64 / 1e3,
+            "event": event,
+        });
+        if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+            line.extend(more);
+        }
+        // In one piece: others may write to the same file. A disk that is full is no reason to
+        // end a program.
+        let _ = self.file.write_all(format!("{line}\n").as_bytes());
+    }
+
+    /// Writes what has happened since the last look, if it is time for one.
+    pub(super) fn look(&mut self, pid: u32, stats: &Stats, budget_bytes: Option<u64>) {
+        let at = self.started.elapsed();
+        if self.seen.last.is_some_and(|(then, _)| at < then + STEP) {
+            return;
+        }
+        let budget_bytes = budget_bytes.unwrap_or_else(|| stats.get(Counter::BudgetBytes));
+        for (event, more) in self.seen.counted(stats, budget_bytes) {
+            self.write(event, more);
+        }
+        let Some(now) = done(pid, stats) else { return };
+        if let Some((then, before)) = self.seen.last.replace((at, now)) {
+            let rates = now.since(&before, at - then).rates();
+            let pressure = self.seen.pressure(&rates);
+            pressure.into_iter().for_each(|(event, more)| self.write(event, more));
+        }
+    }
+
+    /// The program has ended: `outcome` as in the report.
+    pub(super) fn end(&mut self, stats: &Stats, outcome: &impl serde::Serialize) {
+        let events = self.seen.counted(stats, self.seen.budget_bytes);
+        events.into_iter().for_each(|(event, more)| self.write(event, more));
+        let get = |counter| stats.get(counter);
+        let reason = StopReason::from_code(get(Counter::StopReason)).map(StopReason::text);
+        self.write(
+            "end",
+            json!({
+                "outcome": outcome,
+                "stop_reason": reason,
+                "used_peak_bytes": get(Counter::UsedPeakBytes),
+                "disk_peak_bytes": get(Counter::DiskPeakBytes),
+                "pages_out": get(Counter::PagesOut),
+                "stalled_ns": get(Counter::StalledNs),
+            }),
+        );
+    }
+}
+
+impl Seen {
+    /// What the counters say that has not been told.
+    fn counted(&mut self, stats: &Stats, budget_bytes: u64) -> Vec<(&'static str, Value)> {
+        let mut events = Vec::new();
+        let is_awake = stats.get(Counter::Version) != 0;
+        if is_awake && !self.is_awake {
+            events.push(("awake", json!({ "used_bytes": stats.get(Counter::UsedBytes) })));
+        }
+        self.is_awake |= is_awake;
+        let before = std::mem::replace(&mut self.budget_bytes, budget_bytes);
+        if before != 0 && before != budget_bytes {
+            events
+                .push(("budget", json!({ "budget_bytes": budget_bytes, "before_bytes": before })));
+        }
+        let shed = stats.get(Counter::CopiesShed);
+        if shed > 0 && !self.is_full {
+            self.is_full = true;
+            events.push(("area_full", json!({ "disk_bytes": stats.get(Counter::DiskPeakBytes) })));
+        }
+        for ((kind, counter), seen) in ERRORS.iter().zip(&mut self.errors) {
+            let count = stats.get(*counter);
+            let more = count.saturating_sub(std::mem::replace(seen, count));
+            if more > 0 {
+                events.push(("error", json!({ "kind": kind, "count": more, "total": count })));
+            }
+        }
+        events
+    }
+
+    /// Whether pressure has begun or is over.
+    fn pressure(&mut self, rates: &Rates) -> Option<(&'static str, Value)> {
+        let is_pressed = rates.stalled >= if self.is_pressed { OVER_SHARE } else { BEGINS_SHARE };
+        if std::mem::replace(&mut self.is_pressed, is_pressed) == is_pressed {
+            return None;
+        }
+        let round = |value: f64| (value * 1e3).round() / 1e3;
+        let more = json!({
+            "stalled_share": round(rates.stalled),
+            "returns_per_s": round(rates.returns()),
+            "read_bytes_per_s": round(rates.read_bytes),
+            "written_bytes_per_s": round(rates.written_bytes),
+        });
+        Some((if is_pressed { "pressure" } else { "pressure_over" }, more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_engine::base::stats::STATS_WORDS;
+    use softswap_sys::memory::reserve_u64;
+
+    fn names(events: &[(&'static str, Value)]) -> Vec<&'static str> {
+        events.iter().map(|(event, _)| *event).collect()
+    }
+
+    #[test]
+    fn what_is_counted_is_told_once() {
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let mut seen = Seen::default();
+        assert!(seen.counted(&stats, 64).is_empty());
+        stats.set(Counter::Version, 1);
+        stats.set(Counter::ReadErrors, 2);
+        assert_eq!(names(&seen.counted(&stats, 64)), ["awake", "error"]);
+        assert!(seen.counted(&stats, 64).is_empty());
+        stats.set(Counter::ReadErrors, 5);
+        let events = seen.counted(&stats, 32);
+        assert_eq!(names(&events), ["budget", "error"]);
+        assert_eq!((&events[1].1["count"], &events[1].1["total"]), (&json!(3), &json!(5)));
+    }
+
+    #[test]
+    fn pressure_begins_and_is_over_once() {
+        let mut seen = Seen::default();
+        let of = |stalled| Rates { stalled, ..Rates::default() };
+        let told = [0.1, 0.3, 0.1, 0.9, 0.01, 0.1].map(|it| seen.pressure(&of(it)));
+        let told = told.map(|it| it.map(|(event, _)| event));
+        assert_eq!(told, [None, Some("pressure"), None, None, Some("pressure_over"), None]);
+    }
+}
