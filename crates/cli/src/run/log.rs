@@ -3,11 +3,9 @@
 
 use super::options::RunArgs;
 use super::progress::done;
-use super::report;
 use crate::refusal::{Refusal, plain};
 use serde_json::{Value, json};
 use softswap_engine::base::stats::{Counter, Stats, StopReason};
-use softswap_engine::door::settings::Config;
 use softswap_view::rates::{Done, Rates};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -52,13 +50,13 @@ struct Seen {
     errors: [u64; ERRORS.len()],
 }
 
-/// What is known of a run before the program has started.
-pub(super) fn before(args: &RunArgs, config: &Config) -> Value {
+/// What is known of a run before the program has started, with its settings as in the report.
+pub(super) fn before(args: &RunArgs, settings: impl serde::Serialize) -> Value {
     let words = args.program.iter().map(|word| word.to_string_lossy());
     json!({
         "softswap_version": env!("CARGO_PKG_VERSION"),
         "program": words.collect::<Vec<_>>(),
-        "settings": report::settings(config),
+        "settings": settings,
     })
 }
 

@@ -49,7 +49,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
     let mut log = match &settled.log {
-        Some(path) => Some(log::Log::open(path, log::before(args, &settled.config))?),
+        Some(path) => {
+            Some(log::Log::open(path, log::before(args, report::settings(&settled.config)))?)
+        }
         None => None,
     };
     let mut samples = history::Samples::new(report.is_some());

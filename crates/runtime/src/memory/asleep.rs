@@ -502,8 +502,7 @@ fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     if sleep_gate::is_nested() {
         return Some(inside);
     }
-    let is_wanted_by_others =
-        bytes > 0 && share.is_some_and(|share| (share.is_short)(committed));
+    let is_wanted_by_others = bytes > 0 && share.is_some_and(|share| (share.is_short)(committed));
     if may() && !is_wanted_by_others {
         return Some(inside);
     }
