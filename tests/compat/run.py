@@ -5,7 +5,7 @@ Writes what came of each to a file of results, and from all that it holds the
 tables of docs/compatibility.md. What cannot be installed, or fails plain, is
 printed as skipped. Exit status 0 only where something passed and nothing
 differs. `--only redis,test_mmap,vm` picks by name, and so does the name of a
-part: programs, cpython, stress.
+part: programs, trees, cpython, stress.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from pathlib import Path
 import cpython
 import programs
 import stress
+import trees
 from machine import Softswap
 
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
@@ -34,6 +35,8 @@ def parts(options):
     return [
         ("programs", list(by_name),
          lambda name, *where: programs.examine(by_name[name], *where, options.rounds)),
+        ("trees", list(trees.BY_NAME),
+         lambda name, *where: trees.examine(name, *where, options.rounds)),
         ("cpython", cpython.MODULES, cpython.examine),
         ("stress", stress.names(),
          lambda name, *where: stress.examine(name, *where, options.seconds)),
@@ -89,13 +92,16 @@ def tables(known, options):
         return f"\n\nNot run, as they cannot be installed or fail plain: {', '.join(names)}." if names else ""
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
-    (program_rows, no_programs), (module_rows, no_modules), (stress_rows, no_stress) = (
+    (program_rows, no_programs), (tree_rows, no_trees), (module_rows, no_modules), (stress_rows, no_stress) = (
         of(part, names) for part, names, _ in parts(options))
     return "\n\n".join([
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
         f"Slowdown: {how_often(known)}, on a machine that did other work, too.",
         table(programs.HEAD, program_rows.values()) + left_out(no_programs),
+        "### Trees of processes",
+        "All processes share the budget, in a control group of the kernel's without swap.",
+        table(trees.HEAD, tree_rows.values()) + left_out(no_trees),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
         table(cpython.HEAD, module_rows.values()) + left_out(no_modules),
         f"### stress-ng with --verify, at {stress.BUDGET >> 20} MiB",

@@ -68,7 +68,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
 
 #[test]
 fn stat_has_every_figure_of_the_report() {
-    let program = Program::under_pressure(&["--tree"]);
+    let program = Program::under_pressure(&[]);
     let of = |pid| serde_json::from_str::<Value>(&told(&["stat", pid, "--json"])).unwrap();
     let [of_tree, of_one] = [&program.supervisor(), &program.pid()].map(|pid| of(pid));
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;

@@ -163,10 +163,10 @@ fn a_program_is_watched_resized_sorted_and_told() {
     }
     assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
     terminal.press(&["m"]);
-    terminal.wait(&["memory of hog"]);
+    terminal.wait(&["memory of the tree"]);
     terminal.press(&["48M", "Enter", "n"]);
     terminal.wait(&["memory was not changed"]);
-    assert_eq!(told(&["ctl", &pid, "get", "memory"]), "32M\n");
+    assert_eq!(told(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
     terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.wait(&["softswap top: 1 tree", "STALL%"]);

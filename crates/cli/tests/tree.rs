@@ -24,7 +24,7 @@ struct Tree {
 impl Tree {
     fn start<A: AsRef<OsStr>>(mut command: Command, options: &[&str], program: &[A]) -> Tree {
         let sockets = tempfile::tempdir().unwrap();
-        command.args(["run", "--tree", "--reserve", "0"]).args(options).arg("--").args(program);
+        command.args(["run", "--reserve", "0"]).args(options).arg("--").args(program);
         command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
         Tree { running: Running::start(&mut command), _sockets: sockets }
     }

@@ -224,7 +224,7 @@ mod tests {
         for part in ["--memory", "Use pread and pwrite even", ".TP\n125\nsoftswap itself failed"] {
             assert!(page.contains(part), "{part}: {page}");
         }
-        assert!(!page.contains("--tree"), "what is hidden stays so: {page}");
+        assert!(!page.contains("--awake"), "what is hidden stays so: {page}");
         assert!(read("softswap.1").contains("Examples:\n.nf\nsoftswap doctor\nsoftswap run"));
     }
 

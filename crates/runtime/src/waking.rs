@@ -97,6 +97,7 @@ fn prepare() {
             alternate_stack::remember(stack);
             instance::emulate_signals();
             lifecycle::adopt();
+            tree_asleep::prepare_for_threads();
         }
         Err(why) => give_up(&why),
     }

@@ -21,18 +21,19 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) given: Given,
 
-    /// DRAM budget: 512M, 2GiB, or a share of the available memory such as 50%
+    /// DRAM budget of the program and all that it starts: 512M, 2GiB, or a share of the available
+    /// memory such as 50%
     ///
     /// Available is what /proc/meminfo calls MemAvailable, or less where a
     /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
     /// count by 1024, `MB` by 1000. At least 8 MiB. [default: 50%]
-    /// `auto` is as much as the machine has to spare, for the program and all that it starts
-    /// together, and moves with that; `auto:FLOOR-CEILING` (auto:256M-4G) keeps within bounds.
+    /// `auto` is as much as the machine has to spare, and moves with that; `auto:FLOOR-CEILING`
+    /// (auto:256M-4G) keeps within bounds.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 
-    /// As --memory, but for each process by itself: each program that the program starts has
-    /// as much again
+    /// As --memory, but for each process by itself: each that the program starts has as much
+    /// again
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, conflicts_with = "memory")]
     pub(super) memory_per_process: Option<String>,
 
@@ -77,8 +78,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(super) no_encrypt: bool,
 
-    /// Programs started by the program: managed (each with its own budget) or plain
-    /// [default: managed]
+    /// Programs started by the program: managed or plain [default: managed]
     #[arg(long, value_name = "HOW")]
     pub(super) children: Option<String>,
 
@@ -142,10 +142,6 @@ pub(crate) struct RunArgs {
     /// Have an engine from the start, also where memory suffices; for developers
     #[arg(long, hide = true)]
     pub(super) awake: bool,
-
-    /// Share the budget among all processes of the tree; for developers yet
-    #[arg(long, hide = true)]
-    pub(super) tree: bool,
 
     /// A new file for what the program touches; for `softswap bench record`
     #[arg(long, value_name = "FILE", hide = true)]

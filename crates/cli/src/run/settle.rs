@@ -143,14 +143,13 @@ pub(super) fn settle(
         settle_one(option, &sources, &mut config)?;
     }
     let per_process = sources.pick_over("memory_per_process", "memory")?;
-    let is_asked_for_each = per_process.is_some();
+    let is_per_process = per_process.is_some();
     let memory = match per_process {
         Some(asked) => Some(asked),
         None => sources.pick("memory")?,
     };
-    let auto = settle_auto(memory.as_ref(), is_asked_for_each)?;
+    let auto = settle_auto(memory.as_ref(), is_per_process)?;
     config.is_moving = auto.is_some();
-    let is_per_process = is_asked_for_each || !(config.tree || config.is_moving);
     config.memory_bytes = match auto {
         Some(bounds) => bounds.first(),
         None => settle_memory(memory.as_ref(), &mut notes)?,

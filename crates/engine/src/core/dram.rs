@@ -81,9 +81,12 @@ impl Core {
     /// A forked child that shares a budget is to add `count` pages. Where it can write nothing,
     /// what it inherits could not leave, and never counts.
     pub(crate) fn count_inherited(&self, count: usize) {
-        let may_write = self.stores.may_write.load(Ordering::Relaxed);
-        if may_write && self.background.more.get().is_some() {
-            self.memory.budget.count_inherited(count);
+        if self.background.more.get().is_none() {
+            return;
+        }
+        match self.stores.may_write() {
+            true => self.memory.budget.count_inherited(count),
+            false => self.memory.budget.count_inherited_no_more(),
         }
     }
 

@@ -175,8 +175,6 @@ settings! {
     WITHOUT without: Without = Without::default();
     /// An engine from the start, also where memory suffices; for developers.
     AWAKE awake: bool = false;
-    /// The budget is one for the whole tree of processes; for developers yet.
-    TREE tree: bool = false;
     /// The budget of the tree moves by itself.
     MOVING is_moving: bool = false;
     /// A new file for what the first process touches; none where it is empty.

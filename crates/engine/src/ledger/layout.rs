@@ -46,6 +46,9 @@ pub(super) enum Header {
     Freed,
 }
 
+/// Set in [`Word::Wanted`] where the seat's floor is no limit.
+pub(super) const URGENT: u64 = 1 << 63;
+
 /// Words of a seat.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {

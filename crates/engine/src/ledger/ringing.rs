@@ -1,6 +1,6 @@
 //! Who gives way when nothing is free: the seat whose memory is worth least.
 
-use super::layout::{Word, holder};
+use super::layout::{URGENT, Word, holder};
 use super::{Ledger, Seat};
 use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
@@ -67,20 +67,24 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Asks others for what processes want that cannot ask ([`Seat::want`]), up to their floor.
-    /// How many steps were asked for.
+    /// Asks others for what processes want that cannot ask ([`Seat::want`]), up to their floor
+    /// or beyond it ([`Seat::want_urgently`]). How many steps were asked for.
     pub fn ring_for_others(&self) -> usize {
         let wanted = |at: usize| {
             let word = self.seat_word(at, Word::Wanted);
-            if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) as usize }
+            if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) }
         };
         let each = (0..self.shape.seats).map(|at| {
-            let (steps, owner) = (wanted(at), self.owner(at));
-            if steps == 0 || owner.pid == 0 {
+            let (wanted, owner) = (wanted(at), self.owner(at));
+            if wanted == 0 || owner.pid == 0 {
                 return 0;
             }
+            let steps = usize::try_from(wanted & !URGENT).unwrap_or(usize::MAX);
             let seat = Seat { ledger: *self, at, generation: owner.generation, pid: owner.pid };
-            let owed = self.floor().saturating_sub(seat.held());
+            let owed = match wanted & URGENT {
+                0 => self.floor().saturating_sub(seat.held()),
+                _ => self.limit(),
+            };
             seat.ring(steps.min(owed), |_| false).map_or(0, |rung| rung.steps)
         });
         each.sum()

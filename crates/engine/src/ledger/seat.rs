@@ -1,7 +1,7 @@
 //! A process's seat: what it holds, takes, gives back and publishes.
 
 use super::Ledger;
-use super::layout::{Owner, Word, held_by, holder, started};
+use super::layout::{Owner, URGENT, Word, held_by, holder, started};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// Which process it is: its number is another's later, or elsewhere.
@@ -271,6 +271,11 @@ impl Seat {
     /// Has others asked for steps by whoever does so for all ([`Ledger::ring_for_others`]).
     pub fn want(&self, steps: usize) {
         self.ledger.seat_word(self.at, Word::Wanted).store(steps as u64, Relaxed);
+    }
+
+    /// The same, also beyond this seat's floor: it can neither do without them nor give way.
+    pub fn want_urgently(&self, steps: usize) {
+        self.ledger.seat_word(self.at, Word::Wanted).store(steps as u64 | URGENT, Relaxed);
     }
 
     /// Rises when something is asked: what [`Seat::await_bell`] is to begin with.

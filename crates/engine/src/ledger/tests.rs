@@ -303,6 +303,24 @@ fn keep(seat: &Seat) -> Option<usize> {
 }
 
 #[test]
+fn who_cannot_ask_gets_its_floor_by_others_and_more_where_it_cannot_do_without() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [child, parent] = [1, 2].map(|pid| ledger.take_seat(process(pid)).unwrap());
+    assert_eq!((child.take(4), parent.take(12)), (4, 12));
+    assert_eq!((ledger.limit(), ledger.floor()), (16, 4));
+    child.publish(u64::MAX, 0);
+    child.want(3);
+    assert_eq!((ledger.ring_for_others(), keep(&parent)), (0, None));
+    child.want_urgently(3);
+    assert_eq!((ledger.ring_for_others(), keep(&parent)), (3, Some(9)));
+    // Asked for once.
+    assert_eq!(ledger.ring_for_others(), 0);
+    // Nobody is asked below its floor.
+    child.want_urgently(16);
+    assert_eq!((ledger.ring_for_others(), keep(&parent)), (5, Some(4)));
+}
+
+#[test]
 fn who_has_too_little_gets_its_floor_from_whoever_is_worth_least() {
     let ledger = ledger_of(SMALL, LIMIT);
     let [poor, rich, richer] = [1, 2, 3].map(|pid| ledger.take_seat(process(pid)).unwrap());

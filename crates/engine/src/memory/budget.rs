@@ -25,8 +25,10 @@ pub(crate) struct Budget {
     pages: AtomicUsize,
     /// Of these, those that reclaim has taken out and is about to place.
     leaving: AtomicUsize,
-    /// Pages that a forked child shares with its parent, who pays for them.
+    /// Pages that a forked child shares with its parent, who pays for them: as long as it does,
+    /// and at first.
     inherited: AtomicUsize,
+    inherited_at_fork: AtomicUsize,
     /// When it was forked, and how many pages it has added since.
     forked_at_ns: AtomicU64,
     added: AtomicUsize,
@@ -50,6 +52,7 @@ impl Budget {
             pages: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             inherited: AtomicUsize::new(0),
+            inherited_at_fork: AtomicUsize::new(0),
             forked_at_ns: AtomicU64::new(0),
             added: AtomicUsize::new(0),
         }
@@ -162,6 +165,7 @@ impl Budget {
     /// always get as far as exec.
     pub(crate) fn inherit(&self) {
         self.inherited.store(self.pages(), Relaxed);
+        self.inherited_at_fork.store(self.pages(), Relaxed);
         self.added.store(0, Relaxed);
         self.forked_at_ns.store(now_ns(), Relaxed);
     }
@@ -176,6 +180,11 @@ impl Budget {
         if added > FEW_PAGES || now_ns() - self.forked_at_ns.load(Relaxed) > SOON_NS {
             self.inherited.store(0, Relaxed);
         }
+    }
+
+    /// What a forked child has inherited does not count here, after all: it could not leave.
+    pub(crate) fn count_inherited_no_more(&self) {
+        self.inherited.store(self.inherited_at_fork.load(Relaxed), Relaxed);
     }
 
     /// Takes `count` pages if that leaves the reserve free.
@@ -261,6 +270,8 @@ mod tests {
         assert!(!budget.is_low(2 << 20), "what a child inherits is its parent's");
         budget.count_inherited(FEW_PAGES + 1);
         assert!(budget.is_low(2 << 20), "until it is its own");
+        budget.count_inherited_no_more();
+        assert!(!budget.is_low(2 << 20), "unless that can be nowhere");
         budget.inherit();
         budget.release(taken);
         assert!(!budget.is_low(2 << 20) && budget.is_comfortable(2 << 20));

@@ -166,7 +166,11 @@ pub(crate) fn make_room(
                     return Err(Exhausted::Signal);
                 }
             }
-            Round::Stuck(why) => stuck.pause(core, why, open)?,
+            Round::Stuck(why) => {
+                // It may have just turned out that there is no area.
+                core.count_inherited(0);
+                stuck.pause(core, why, open)?;
+            }
         }
     }
 }

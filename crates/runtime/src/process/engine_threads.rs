@@ -22,11 +22,11 @@ use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;
 use crate::signals::sets::INTERNAL;
+use softswap_sys::locked::Locked;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which of them the shared budget's is: none where it is not shared.
 const TREE: usize = COUNT - 2;
@@ -51,11 +51,18 @@ struct State {
     for_good: bool,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false });
+impl State {
+    const FIRST: State = State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false };
+}
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+/// No handler of the program's or ours asks for it.
+static STATE: Locked<State> = Locked::new(State::FIRST);
+
+/// In a forked child, which has none of them: another thread of the parent may have been about
+/// to start one.
+pub(super) fn become_child() {
+    // SAFETY: a forked child has one thread, which was in the C library's `fork`.
+    unsafe { STATE.renew(State::FIRST) };
 }
 
 /// What each of them does.
@@ -170,14 +177,11 @@ pub(crate) fn start() {
     if own_threads::is_this() {
         return start_beside();
     }
-    start_with(&mut state());
+    STATE.with_mask_as_is(start_with);
 }
 
 fn start_with(state: &mut State) {
-    if !own_threads::own() {
-        // Those of who forked this process are not here.
-        *state = State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false };
-    }
+    own_threads::own();
     state.for_good = !start_all(state);
     // One that has waited while this process slept has more to do.
     tree::wake_thread();
@@ -186,11 +190,8 @@ fn start_with(state: &mut State) {
 /// The same, in one of them. Who ends them has the lock, and waits for this one; it starts all
 /// of them again.
 fn start_beside() {
-    while go_on() {
-        match STATE.try_lock() {
-            Ok(mut state) => return start_with(&mut state),
-            Err(_) => futex::sleep_a_moment(),
-        }
+    while go_on() && STATE.try_with_mask_as_is(start_with).is_none() {
+        futex::sleep_a_moment();
     }
 }
 
@@ -198,14 +199,13 @@ fn start_beside() {
 /// Not in a forked child, which has none of them. Whether it is there.
 pub(crate) fn attend_asleep() -> bool {
     let is_forked = || own_threads::owner() != 0 && !has_them();
-    undisturbed(|| {
-        let mut state = state();
+    undisturbed(|state| {
         if is_forked() || state.calls > 0 || state.for_good {
             return false;
         }
         own_threads::own();
         GO_ON.store(true, Ordering::Relaxed);
-        state.threads[TREE].is_some() || start_one(&mut state, TREE)
+        state.threads[TREE].is_some() || start_one(state, TREE)
     })
 }
 
@@ -217,8 +217,8 @@ fn has_them() -> bool {
 /// Runs `body` with signals blocked, where this thread is not cancelled. By the C library's own
 /// signals a `setuid` reaches all threads, and has a lock meanwhile that starting and ending
 /// one need.
-fn undisturbed<R>(body: impl FnOnce() -> R) -> R {
-    uncancelled(|| signals::with_blocked(!INTERNAL, body))
+fn undisturbed<R>(body: impl FnOnce(&mut State) -> R) -> R {
+    uncancelled(|| signals::with_blocked(!INTERNAL, || STATE.with_mask_as_is(body)))
 }
 
 /// Runs `call` while there are none of them.
@@ -226,20 +226,18 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     if !has_them() {
         return call();
     }
-    undisturbed(|| {
-        let mut state = state();
+    undisturbed(|state| {
         state.calls += 1;
         if state.calls == 1 {
-            end_all(&mut state);
+            end_all(state);
         }
     });
     let result = call();
-    undisturbed(|| {
-        let mut state = state();
+    undisturbed(|state| {
         state.calls -= 1;
         state.restarts += 1;
         if state.calls == 0 && !state.for_good && state.restarts < MOST_RESTARTS {
-            start_all(&mut state);
+            start_all(state);
         }
     });
     result
@@ -248,6 +246,6 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
 /// They do not start again: the program's own filter may forbid what they do.
 pub(crate) fn stay_ended() {
     if has_them() {
-        signals::with_all_blocked(|| state().for_good = true);
+        STATE.with(|state| state.for_good = true);
     }
 }

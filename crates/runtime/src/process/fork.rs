@@ -13,7 +13,7 @@
 //! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
 
 use super::forked_children::{ChildMark, ForkedChildren};
-use super::{aio, forked_children, statistics, thread_end, tree, tree_asleep};
+use super::{aio, engine_threads, forked_children, statistics, thread_end, tree, tree_asleep};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
@@ -219,6 +219,7 @@ fn parent_awake(mut forking: Forking) {
 }
 
 pub(super) extern "C" fn child() {
+    engine_threads::become_child();
     match take() {
         Some(Held::Awake(forking)) => child_awake(forking),
         Some(Held::Asleep(forking)) => child_asleep(forking),

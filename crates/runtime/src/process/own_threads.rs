@@ -17,10 +17,9 @@ pub(super) fn owner() -> u32 {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// This process has them from now on; whether it had them already.
-pub(super) fn own() -> bool {
-    let own = raw::current_process();
-    OWNER.swap(own, Ordering::Relaxed) == own
+/// This process has them from now on.
+pub(super) fn own() {
+    OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
 /// One of them has a number.

@@ -59,6 +59,9 @@ static LEDGER: OnceLock<Ledger> = OnceLock::new();
 /// The seat and whose it is; 0: none.
 static SEAT: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Which process is known for what it is, when it began, and its name space. 0: none.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+static BEGAN: AtomicU64 = AtomicU64::new(0);
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 static STEP_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Steps that this process has taken, and the limit that it has at least, in bytes.
@@ -79,6 +82,26 @@ pub(super) fn seat() -> Option<Seat> {
         return None;
     }
     LEDGER.get()?.seat_by(word, OWNER.load(Relaxed))
+}
+
+/// Which process this is. The first time that opens files, in the program's table of descriptors:
+/// not beside its threads.
+pub(super) fn identity() -> Option<Identity> {
+    let pid = raw::current_process();
+    if KNOWN.load(Acquire) == pid {
+        let (start, namespace) = (BEGAN.load(Relaxed), NAMESPACE.load(Relaxed));
+        return Some(Identity { pid, start, namespace });
+    }
+    let me = Identity::own()?;
+    BEGAN.store(me.start, Relaxed);
+    NAMESPACE.store(me.namespace, Relaxed);
+    KNOWN.store(pid, Release);
+    Some(me)
+}
+
+/// In a forked child: it may have its parent's number, in a name space of its own.
+fn forget_identity() {
+    KNOWN.store(0, Release);
 }
 
 /// Whether this process shares its tree's budget.
@@ -145,11 +168,7 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
 /// its own.
 pub(crate) fn join(config: &Config) -> Option<u64> {
     let number = config.ledger_fd?;
-    let seat = open(number).and_then(|ledger| {
-        let me = Identity::own()?;
-        NAMESPACE.store(me.namespace, Relaxed);
-        ledger.take_seat(me)
-    });
+    let seat = open(number).and_then(|ledger| ledger.take_seat(identity()?));
     let Some(seat) = seat else {
         let share = (config.memory_bytes / FIXED_PART).max(MIN_MEMORY_BYTES);
         say_fixed(share as usize, "cannot be used");
@@ -191,15 +210,14 @@ pub(super) fn take_place(seat: &Seat, granted: usize) {
 
 /// A seat for a process that sleeps.
 pub(super) fn take_seat() -> Option<Seat> {
-    let me = Identity::own()?;
-    NAMESPACE.store(me.namespace, Relaxed);
-    let seat = LEDGER.get()?.take_seat(me)?;
+    let seat = LEDGER.get()?.take_seat(identity()?)?;
     take_place(&seat, seat.held());
     Some(seat)
 }
 
 /// In a forked child: the seat is its parent's.
 pub(super) fn forget_seat() {
+    forget_identity();
     SEAT.store(0, Release);
     GRANTED.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -249,6 +267,7 @@ pub(super) fn become_child(engine: &Engine) {
         return;
     }
     IS_CHANGING.store(false, Relaxed);
+    forget_identity();
     // Nothing is opened where the program's own filter may forbid it.
     let me = match exemption::is_in_force() {
         true => Some(Identity {
@@ -256,7 +275,7 @@ pub(super) fn become_child(engine: &Engine) {
             start: 0,
             namespace: NAMESPACE.load(Relaxed),
         }),
-        false => Identity::own(),
+        false => identity(),
     };
     // Where nothing is told of processes it goes on with what it had by its parent.
     let Some(me) = me else { return };
@@ -300,7 +319,11 @@ fn want(seat: &Seat, steps: usize, used_bytes: usize) {
     }
     // What a child inherits it shares, until it has made room for it.
     seat.publish(PRICELESS, used_bytes.min(limit_of(GRANTED.load(Relaxed))) as u64);
-    seat.want(steps);
+    match instance::engine().is_some_and(|engine| !engine.may_write()) {
+        // Its pages cannot leave: it would have to be stopped.
+        true => seat.want_urgently(steps),
+        false => seat.want(steps),
+    }
 }
 
 /// This process ends. What little it has is free from now on; what more would be, once its

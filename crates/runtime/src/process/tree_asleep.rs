@@ -15,7 +15,7 @@ use crate::base::instance;
 use crate::memory::asleep::{self, Share};
 use crate::memory::libc_memory::outside_the_window;
 use softswap_engine::door::settings::Config;
-use softswap_engine::ledger::{Identity, Ledger, Seat};
+use softswap_engine::ledger::{Ledger, Seat};
 use softswap_sys::{raw, signals};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -65,7 +65,7 @@ pub(crate) fn begin(
     IS_ALONE.store(may_be_alone && !raw::has_children(), Relaxed);
     let ledger = tree::open(config.ledger_fd?)?;
     if ledger.has_tenant(raw::current_process()) {
-        let seat = ledger.take_seat(Identity::own()?)?;
+        let seat = ledger.take_seat(tree::identity()?)?;
         seat.give(seat.held() + seat.beyond());
         // Nor is it asked any more for what that had.
         seat.asked().into_iter().for_each(|question| seat.answered(question));
@@ -79,6 +79,13 @@ pub(crate) fn begin(
 
 fn is_small(ledger: &Ledger, bytes: usize) -> bool {
     bytes <= (ledger.limit() * tree::step_bytes() / SMALL_PART).max(SMALL_BYTES)
+}
+
+/// Before there are threads: later it takes a seat without opening a file.
+pub(crate) fn prepare_for_threads() {
+    if asleep::is_shared() {
+        tree::identity();
+    }
 }
 
 /// What large ones may take.
@@ -232,6 +239,10 @@ pub(super) fn become_child() -> bool {
         return true;
     }
     tree::forget_seat();
+    if instance::emulates_signals() {
+        // It was prepared for threads before it was forked.
+        prepare_for_threads();
+    }
     NEEDS_THREAD.store(false, Relaxed);
     HAS_NO_THREAD.store(false, Relaxed);
     IS_ALONE.store(false, Relaxed);

@@ -129,9 +129,14 @@ impl Lock {
         Lock(AtomicU32::new(FREE))
     }
 
+    /// Takes the lock where nobody has it; whether it did.
+    pub fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the lock, after whoever has it.
     pub fn lock(&self) {
-        if self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        if self.try_lock() {
             return;
         }
         while self.0.swap(WANTED, Ordering::Acquire) != FREE {

@@ -154,9 +154,6 @@ fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Re
     command.args(["run", "--quiet", "--reserve", "0", "--swap"]).arg(&args.swap);
     command.args([&memory, "--", "sh", "-c", &script]);
     command.arg(program).stdin(Stdio::null()).stderr(Stdio::inherit());
-    if is_shared {
-        command.env("SOFTSWAP_TREE", "1");
-    }
     let output = command
         .output()
         .map_err(|error| Refusal::own(format!("softswap run: {}", plain(&error))))?;

@@ -141,6 +141,12 @@ impl Engine {
         self.core.used_bytes()
     }
 
+    /// Whether pages can be written to an area: not where a forked child can have none.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        self.core.stores.may_write()
+    }
+
     /// Whether pages leave for want of memory, or are about to.
     #[must_use]
     pub fn is_short_of_memory(&self) -> bool {

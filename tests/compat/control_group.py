@@ -1,0 +1,87 @@
+"""A memory control group with no swap of the kernel's, version 1 or 2: what a tree of
+processes takes of DRAM, all of it, and whether the kernel had to kill."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+MOUNTS = "/proc/self/mounts"
+# Between two looks.
+LOOK_S = 0.02
+UNLIMITED = 1 << 50
+
+
+def place():
+    """Where groups are made, and whether it is version 2; `None` where there are none."""
+    for line in Path(MOUNTS).read_text().splitlines():
+        _, where, kind, options = line.split()[:4]
+        if kind == "cgroup" and "memory" in options.split(","):
+            return Path(where), False
+    for line in Path(MOUNTS).read_text().splitlines():
+        _, where, kind = line.split()[:3]
+        controllers = Path(where) / "cgroup.subtree_control"
+        if kind == "cgroup2" and "memory" in controllers.read_text().split():
+            return Path(where), True
+    return None
+
+
+class ControlGroup:
+    """One group, with a limit; looked at while it is in use."""
+
+    def __init__(self, limit_bytes):
+        parent, self.is_v2 = place()
+        self.path = parent / f"softswap-{os.getpid()}-{time.monotonic_ns()}"
+        self.path.mkdir()
+        if self.is_v2:
+            self.write("memory.swap.max", 0)
+            self.write("memory.max", limit_bytes)
+        else:
+            self.write("memory.swappiness", 0)
+            self.write("memory.limit_in_bytes", limit_bytes)
+        self.most_processes = self.most_anonymous_bytes = 0
+        self.is_over = threading.Event()
+        self.watch = threading.Thread(target=self.look_on)
+        self.watch.start()
+
+    def write(self, name, value):
+        (self.path / name).write_text(str(value))
+
+    def look_on(self):
+        while not self.is_over.wait(LOOK_S):
+            members = self.members()
+            self.most_processes = max(self.most_processes, len(members))
+            self.most_anonymous_bytes = max(self.most_anonymous_bytes, self.stat("anon" if self.is_v2 else "total_rss"))
+
+    def members(self):
+        return (self.path / "cgroup.procs").read_text().split()
+
+    def stat(self, name):
+        lines = (line.split() for line in (self.path / "memory.stat").read_text().splitlines())
+        return next(int(value) for key, value in lines if key == name)
+
+    @property
+    def peak_bytes(self):
+        return int((self.path / ("memory.peak" if self.is_v2 else "memory.max_usage_in_bytes")).read_text())
+
+    @property
+    def kills(self):
+        name = "memory.events" if self.is_v2 else "memory.oom_control"
+        lines = (line.split() for line in (self.path / name).read_text().splitlines())
+        return next(int(value) for key, value in lines if key == "oom_kill")
+
+    def end(self):
+        """Ends what is left in it, and takes it away."""
+        self.is_over.set()
+        self.watch.join()
+        for _ in range(100):
+            for pid in self.members():
+                try:
+                    os.kill(int(pid), 9)
+                except ProcessLookupError:
+                    pass
+            try:
+                self.path.rmdir()
+                return
+            except OSError:
+                time.sleep(0.1)
