@@ -361,9 +361,12 @@ static void being_one_thread(void)
     RESULT(unshare(CLONE_VM));
 }
 
+static _Atomic pid_t who_waits;
+
 static void *waits(void *end)
 {
     char byte;
+    who_waits = gettid();
     if (read(*(int *)end, &byte, 1) < 0)
         say("read");
     return NULL;
@@ -379,6 +382,9 @@ static void being_two_threads(void)
     RESULT(unshare(CLONE_NEWUSER));
     close(ends[1]);
     pthread_join(thread, NULL);
+    // A thread is joined a moment before the kernel knows it no more.
+    while (syscall(SYS_tgkill, getpid(), who_waits, 0) == 0)
+        usleep(1000);
     RESULT(unshare(CLONE_THREAD));
     RESULT(unshare(CLONE_NEWUSER));
 }

@@ -44,7 +44,10 @@ class Tree:
 
 FORKS = """
 import hashlib, os, random
-data = bytearray(random.Random(7).randbytes(300_000_000))
+rng = random.Random(7)
+data = bytearray()
+for _ in range(300):
+    data += rng.randbytes(1_000_000)
 ends = []
 for child in range(4):
     reads, writes = os.pipe()
@@ -209,7 +212,7 @@ perl -e 'srand 7; for (1..2000000) { printf "%08x\\n", rand 1000000 }' | gzip -1
 export LC_ALL=C
 run bash -c 'zcat words.gz | sort -S 1G | uniq -c | sort -n -S 1G | sha256sum'
 """),
-    *(Tree(f"joblib, 4 workers ({name})", ["python3-venv"], 128, 9, f"""
+    *(Tree(f"4 joblib workers ({name})", ["python3-venv"], 128, 9, f"""
 cat >work.py <<'END'{JOBLIB}END
 export JOBLIB_TEMP_FOLDER=$PWD {settings}
 run "$PYTHON" work.py {backend}
@@ -218,7 +221,7 @@ run "$PYTHON" work.py {backend}
           ("loky", "loky", ""), ("fork", "multiprocessing", "JOBLIB_START_METHOD=fork"),
           ("forkserver", "multiprocessing", "JOBLIB_START_METHOD=forkserver"),
           ("spawn", "multiprocessing", "JOBLIB_START_METHOD=spawn")]),
-    Tree("pre-fork server, 8 children", ["python3"], 128, 10, f"""
+    Tree("pre-fork server with 8 children", ["python3"], 128, 10, f"""
 cat >work.py <<'END'{PREFORK}END
 cat >client.py <<'END'{PREFORK_CLIENT}END
 run /usr/bin/python3 work.py &
@@ -228,8 +231,8 @@ python3 client.py
 pkill -TERM -P $server -f work.py || kill $server
 wait $server; echo "ended: $?"
 """),
-    Tree("redis, saving under load", ["redis-server", "redis-tools"], 128, 3, REDIS),
-    Tree("PostgreSQL, 8 connections", ["postgresql"], 160, 18, POSTGRESQL),
+    Tree("redis that saves under load", ["redis-server", "redis-tools"], 128, 3, REDIS),
+    Tree("PostgreSQL with 8 connections", ["postgresql"], 160, 18, POSTGRESQL),
     Tree("make -j4 of C++", ["make", "g++", "cmake", "dpkg-dev"], 256, 24, MAKE, limit=2400),
 ]
 BY_NAME = {tree.name: tree for tree in TREES}

@@ -71,6 +71,7 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
     }
     if tree::is_shared() {
         engine.share_budget(tree::more);
+        tree::leave_to_parent(&engine);
     }
     instance::keep(engine);
     buffers::set_up(config.areas.iter().map(|area| area.path.clone()));

@@ -67,6 +67,8 @@ static STEP_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Steps that this process has taken, and the limit that it has at least, in bytes.
 static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Whether the engine that is to come is a forked child's.
+static INHERITS: AtomicBool = AtomicBool::new(false);
 /// Whether somebody changes what is granted.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// Whether it goes without the ledger from now on, and has not said so.
@@ -255,9 +257,25 @@ pub(super) fn set_has_thread(has: bool) {
     HAS_THREAD.store(has, Relaxed);
 }
 
-/// The engine of this process begins with so much, whoever has the steps for it.
+/// This is a forked child, whose engine begins with `bytes`, whoever has the steps for it: with
+/// what it inherits.
 pub(super) fn begin_with(bytes: usize) {
     LEAST_BYTES.store(bytes, Relaxed);
+    INHERITS.store(true, Relaxed);
+}
+
+/// The engine of such a child has found what there is. From now on it is as in a child that was
+/// forked by a process that was awake.
+pub(crate) fn leave_to_parent(engine: &Engine) {
+    if INHERITS.swap(false, Relaxed) {
+        engine.leave_to_parent();
+        begin_share(engine, GRANTED.load(Relaxed));
+    }
+}
+
+/// What the engine of a forked child has, and a little.
+fn least_of_child(engine: &Engine) -> usize {
+    engine.used_bytes() + CHILD_BYTES
 }
 
 /// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
@@ -280,10 +298,16 @@ pub(super) fn become_child(engine: &Engine) {
     // Where nothing is told of processes it goes on with what it had by its parent.
     let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
-    let needed = engine.used_bytes() + CHILD_BYTES;
-    LEAST_BYTES.store(needed, Relaxed);
-    take_place(&seat, seat.take(steps_for(needed)));
-    engine.begin_share(limit_of(GRANTED.load(Relaxed)));
+    let granted = seat.take(steps_for(least_of_child(engine)));
+    take_place(&seat, granted);
+    begin_share(engine, granted);
+}
+
+/// A forked child begins with so many steps, and in any case with what the engine itself has and
+/// a little.
+fn begin_share(engine: &Engine, granted: usize) {
+    LEAST_BYTES.store(least_of_child(engine), Relaxed);
+    engine.begin_share(limit_of(granted));
 }
 
 /// Takes free steps, if there are, and raises the limit by them. In a fault: waits for nothing.

@@ -128,6 +128,12 @@ impl Engine {
         self.core.report();
     }
 
+    /// What is in DRAM now is the parent's, in a forked child that has just got an engine: it
+    /// counts here as [`Engine::become_child`] says.
+    pub fn leave_to_parent(&self) {
+        self.core.memory.budget.inherit();
+    }
+
     /// Whether this limit holds: pages have left for it.
     #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {
