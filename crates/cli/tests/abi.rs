@@ -13,6 +13,9 @@ use support::{Ended, Running, compiled_from, softswap};
 
 /// A guard against hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
+/// So often a case runs plainly at most: on a busy machine Linux itself does not always show the
+/// same, and what it shows at any of these times is right.
+const PLAIN_RUNS: usize = 5;
 /// So many cases there are at least.
 const LEAST_CASES: usize = 300;
 
@@ -129,28 +132,38 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
+/// Whether Linux shows `got`, too, at another time; what it shows then is added to `plain`.
+fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
+    while !plain.contains(got) && plain.len() < PLAIN_RUNS {
+        plain.push(seen(&plainly(theme, case)));
+    }
+    plain.contains(got)
+}
+
 /// What is wrong with a case: nothing, if what is known to differ does, and
 /// nothing else.
 fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let name = format!("{theme}.{case}");
-    let plain = seen(&plainly(theme, case));
-    if plain.contains("setting up:") {
-        return vec![format!("{name}: {plain}")];
+    let mut plain = vec![seen(&plainly(theme, case))];
+    if plain[0].contains("setting up:") {
+        return vec![format!("{name}: {}", plain[0])];
     }
     let mut complaints = Vec::new();
     for way in &WAYS {
         let ended = managed(way, theme, case);
         let got = seen(&ended);
         let may_differ = known.get(&name).is_some_and(|ways| ways.contains(way.name));
-        if got != plain && !may_differ {
-            let stderr = &ended.stderr;
+        if may_differ {
+            if got == plain[0] {
+                complaints.push(format!(
+                    "{name} is as on Linux now ({}): take it out of differences.txt",
+                    way.name
+                ));
+            }
+        } else if !is_shown_plainly(theme, case, &got, &mut plain) {
+            let (plain, stderr) = (&plain[0], &ended.stderr);
             complaints.push(format!(
                 "{name} differs ({})\n--- plain\n{plain}\n--- under softswap\n{got}\n--- its stderr\n{stderr}",
-                way.name
-            ));
-        } else if got == plain && may_differ {
-            complaints.push(format!(
-                "{name} is as on Linux now ({}): take it out of differences.txt",
                 way.name
             ));
         }
