@@ -66,6 +66,30 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     });
 }
 
+/// As servers do that show their state in place of their arguments.
+#[test]
+fn a_program_that_overwrites_its_environment_is_found() {
+    let program = Program::script(
+        r"
+import ctypes, time
+first = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), 'environ')[0]
+ctypes.memset(first, 0, len(open('/proc/self/environ', 'rb').read()))
+assert not open('/proc/self/environ', 'rb').read().strip(b'\0')
+print('ready', flush=True)
+time.sleep(1000)
+",
+    );
+    let stat = || {
+        let mut command = Command::new(softswap());
+        let sockets = program.sockets.path();
+        command.args(["stat", &program.supervisor()]).env(DIR_VARIABLE, sockets).output().unwrap()
+    };
+    wait_for("its figures", || {
+        let said = String::from_utf8_lossy(&stat().stdout).into_owned();
+        said.contains("has been running for").then_some(())
+    });
+}
+
 #[test]
 fn stat_has_every_figure_of_the_report() {
     let program = Program::under_pressure(&[]);

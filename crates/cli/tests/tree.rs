@@ -198,6 +198,36 @@ print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
     assert!(ended.stdout_text().ends_with("child 0\n"), "{}", ended.stdout_text());
 }
 
+#[test]
+fn children_that_outgrow_a_parent_that_sleeps_share_its_budget() {
+    // Half of the budget for the parent: there is nothing free for what a child inherits.
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 50
+pids = []
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        own = [bytearray(os.urandom(1 << 20)) for _ in range(60)]
+        print('ready', flush=True)
+        time.sleep(4)
+        assert len(set(map(bytes, own))) == 60
+        os._exit(0)
+    pids.append(pid)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", BUDGET], &program);
+    tree.wait_until_ready(3);
+    wait_for("the budget to be kept", || {
+        let stat = tree.stat()?;
+        (bytes(&stat, "used_bytes") <= BUDGET_BYTES + BUDGET_BYTES / 10).then_some(())
+    });
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("three children");
+    assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
+}
+
 /// What the largest process of a tree holds, in bytes.
 fn most_granted(tree: &Tree) -> Option<u64> {
     processes(&tree.stat()?).iter().map(|it| bytes(it, "granted_bytes")).max()
