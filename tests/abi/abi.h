@@ -174,10 +174,10 @@ static void *memory(size_t len, unsigned seed)
 }
 
 /* Touches so much other memory that all that was not touched lately is out:
- * ABI_PRESSURE_MIB, which is 0 in a plain run. The memory stays, so this can
- * be called again. */
+ * one part in `parts` of ABI_PRESSURE_MIB, which is 0 in a plain run. The memory
+ * stays, so this can be called again. */
 __attribute__((unused))
-static void put_out(void)
+static void put_out_by(size_t parts)
 {
     static unsigned char *other;
     static size_t len;
@@ -191,11 +191,17 @@ static void put_out(void)
             must_("mmap", -1);
     }
     uint64_t word = 88172645463325252UL;
-    for (size_t at = 0; at < len; at += PAGE)
+    for (size_t at = 0; at < len / parts; at += PAGE)
         for (size_t in = 0; in < PAGE; in += 512) {
             word ^= word << 13, word ^= word >> 7, word ^= word << 17;
             *(uint64_t *)(other + at + in) = word;
         }
+}
+
+__attribute__((unused))
+static void put_out(void)
+{
+    put_out_by(1);
 }
 
 /* A file without a name, in the directory for temporary files. */

@@ -233,7 +233,7 @@ wait $server; echo "ended: $?"
 """),
     Tree("redis that saves under load", ["redis-server", "redis-tools"], 128, 3, REDIS),
     Tree("PostgreSQL with 8 connections", ["postgresql"], 280, 18, POSTGRESQL),
-    Tree("make -j4 of C++", ["make", "g++", "cmake", "dpkg-dev"], 256, 24, MAKE, limit=2400),
+    Tree("make -j4 of C++", ["make", "g++", "cmake", "dpkg-dev"], 384, 24, MAKE, limit=2400),
 ]
 BY_NAME = {tree.name: tree for tree in TREES}
 

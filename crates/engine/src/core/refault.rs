@@ -61,15 +61,6 @@ impl Core {
         PoolView { limit_bytes, used_bytes, objects: pool.objects() }
     }
 
-    /// Gives the pool all that it may take, where nothing can be written. False where it
-    /// has that, or its limit does not move.
-    pub(crate) fn widen_pool(&self) -> bool {
-        let pool = &self.stores.pool;
-        let widest = self.policies.partition.widest(pool.limit_bytes());
-        widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
-        widest.is_some()
-    }
-
     /// Moves the pool's limit to where most is gained, once enough has been seen.
     pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;

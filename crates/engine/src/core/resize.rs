@@ -58,6 +58,18 @@ impl Core {
         Ok(())
     }
 
+    /// Gives the pool all that can be had, where nothing can be written: what does not fit there
+    /// has no other place. False where it has that, or its limit does not move.
+    pub(crate) fn widen_pool(&self) -> bool {
+        let (budget, pool) = (&self.memory.budget, &self.stores.pool);
+        let beside_bytes = budget.fixed_bytes() + LEAST_PAGES_BYTES;
+        let most_bytes = budget.limit_bytes().saturating_sub(beside_bytes);
+        let most_bytes = most_bytes.min(PoolLimit::LARGEST.bytes_of(budget.limit_bytes()));
+        let widest = self.policies.partition.widest(pool.limit_bytes(), most_bytes);
+        widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
+        widest.is_some()
+    }
+
     /// Has all that goes by the budget's size go by the one that is to hold, where it does not
     /// yet. Not in a fault: it waits for who moves the pool's limit.
     pub(crate) fn follow_budget(&self) {

@@ -69,6 +69,8 @@ static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Whether the engine that is to come is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
+/// What a forked child's parent might use, in bytes.
+static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
 /// Whether somebody changes what is granted.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// Whether it goes without the ledger from now on, and has not said so.
@@ -269,13 +271,22 @@ pub(super) fn begin_with(bytes: usize) {
 pub(crate) fn leave_to_parent(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.leave_to_parent();
-        begin_share(engine, GRANTED.load(Relaxed));
+        let granted = GRANTED.load(Relaxed);
+        begin_share(engine, granted, limit_of(granted));
     }
 }
 
 /// What the engine of a forked child has, and a little.
 fn least_of_child(engine: &Engine) -> usize {
     engine.used_bytes() + CHILD_BYTES
+}
+
+/// A forked child that can write nowhere may use as much as its parent might: nothing of it can
+/// leave, and it would have to be stopped.
+fn raise_least(engine: &Engine) {
+    if !engine.may_write() {
+        LEAST_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
+    }
 }
 
 /// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
@@ -298,28 +309,37 @@ pub(super) fn become_child(engine: &Engine) {
     // Where nothing is told of processes it goes on with what it had by its parent.
     let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
+    let limit_of_parent = limit_of(GRANTED.load(Relaxed));
     let granted = seat.take(steps_for(least_of_child(engine)));
     take_place(&seat, granted);
-    begin_share(engine, granted);
+    begin_share(engine, granted, limit_of_parent);
 }
 
 /// A forked child begins with so many steps, and in any case with what the engine itself has and
 /// a little.
-fn begin_share(engine: &Engine, granted: usize) {
+fn begin_share(engine: &Engine, granted: usize, limit_of_parent: usize) {
+    LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
     LEAST_BYTES.store(least_of_child(engine), Relaxed);
+    raise_least(engine);
     engine.begin_share(limit_of(granted));
 }
 
 /// Takes free steps, if there are, and raises the limit by them. In a fault: waits for nothing.
 pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     let (Some(seat), Some(_alone)) = (seat(), Alone::try_be()) else { return false };
+    let Some(engine) = instance::engine() else { return false };
+    let before = GRANTED.load(Relaxed);
+    let limit = limit_of(before);
+    raise_least(engine);
+    if limit_of(before) > limit {
+        raise(limit_of(before));
+        return true;
+    }
     let seen = seat.ledger().freed().wrapping_add(1);
     if NONE_SINCE.load(Relaxed) == seen || !seat.is_sound() {
         return false;
     }
-    let before = GRANTED.load(Relaxed);
-    let used_bytes = instance::engine().map_or(0, Engine::used_bytes);
-    let limit = limit_of(before);
+    let used_bytes = engine.used_bytes();
     // Beyond what it may use in any case, and what it uses already.
     let rise = (limit / 4).clamp(2 * step_bytes(), MOST_BYTES.max(2 * step_bytes()));
     let wanted = steps_for(limit.max(used_bytes) + rise).saturating_sub(before);

@@ -207,11 +207,10 @@ impl Partition {
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
     }
 
-    /// The most that the pool may take, if it moves and is below: where nothing can be
-    /// written, what does not fit there has no other place.
+    /// So much, if the pool's limit moves and is below.
     #[must_use]
-    pub(crate) fn widest(&self, limit_bytes: usize) -> Option<usize> {
-        (self.is_on() && limit_bytes < self.most_bytes()).then(|| self.most_bytes())
+    pub(crate) fn widest(&self, limit_bytes: usize, most_bytes: usize) -> Option<usize> {
+        (self.is_on() && limit_bytes < most_bytes).then_some(most_bytes)
     }
 
     /// What one MiB more of DRAM would have spared so far, in ns, about, by the faults that

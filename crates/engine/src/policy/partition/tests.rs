@@ -294,10 +294,10 @@ fn what_is_set_forgets_what_was_seen() {
 #[test]
 fn the_widest_limit_is_the_most_where_it_moves() {
     let balance = balance();
-    assert_eq!(balance.widest(LEAST), Some(MOST));
-    assert_eq!(balance.widest(MOST), None);
+    assert_eq!(balance.widest(LEAST, MOST), Some(MOST));
+    assert_eq!(balance.widest(MOST, MOST), None);
     balance.set(PoolLimit::Auto, false, |_| {});
-    assert_eq!(balance.widest(LEAST), None, "the user's own");
+    assert_eq!(balance.widest(LEAST, MOST), None, "the user's own");
 }
 
 proptest! {
