@@ -208,10 +208,12 @@ pids = []
 for child in range(3):
     pid = os.fork()
     if pid == 0:
+        for at in range(0, len(block), 4096): block[at] ^= 255
         own = [bytearray(os.urandom(1 << 20)) for _ in range(60)]
         print('ready', flush=True)
         time.sleep(4)
         assert len(set(map(bytes, own))) == 60
+        assert all(block[at] ^ 255 == block[1 << 20 | at] ^ 255 for at in range(0, 1 << 20, 4096))
         os._exit(0)
     pids.append(pid)
 print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
@@ -226,6 +228,8 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
     let ended = tree.running.finish(LIMIT);
     ended.expect_success("three children");
     assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
+    // None has gone on without a budget.
+    assert_eq!(ended.stderr, "");
 }
 
 /// What the largest process of a tree holds, in bytes.

@@ -58,16 +58,23 @@ impl Core {
         Ok(())
     }
 
-    /// Gives the pool all that can be had, where nothing can be written: what does not fit there
-    /// has no other place. False where it has that, or its limit does not move.
+    /// Gives the pool all that it may take, where nothing can be written: what does not fit there
+    /// has no other place. In a forked child that never can, all that pages and tables leave.
+    /// False where it has that, or its limit does not move.
     pub(crate) fn widen_pool(&self) -> bool {
-        let (budget, pool) = (&self.memory.budget, &self.stores.pool);
-        let beside_bytes = budget.fixed_bytes() + LEAST_PAGES_BYTES;
-        let most_bytes = budget.limit_bytes().saturating_sub(beside_bytes);
-        let most_bytes = most_bytes.min(PoolLimit::LARGEST.bytes_of(budget.limit_bytes()));
-        let widest = self.policies.partition.widest(pool.limit_bytes(), most_bytes);
-        widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
-        widest.is_some()
+        let (budget, pool, partition) =
+            (&self.memory.budget, &self.stores.pool, &self.policies.partition);
+        let mut most_bytes = partition.most_bytes();
+        if !self.stores.may_write() {
+            let limit_bytes = budget.limit_bytes().min(budget.target_bytes());
+            let left = limit_bytes.saturating_sub(self.least_bytes() + budget.reserve_bytes());
+            most_bytes = most_bytes.max(left);
+        }
+        let before_bytes = pool.limit_bytes();
+        if partition.is_on() && before_bytes < most_bytes {
+            pool.set_limit_bytes(most_bytes);
+        }
+        pool.limit_bytes() > before_bytes
     }
 
     /// Has all that goes by the budget's size go by the one that is to hold, where it does not

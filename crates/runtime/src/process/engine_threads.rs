@@ -61,6 +61,7 @@ static STATE: Locked<State> = Locked::new(State::FIRST);
 /// In a forked child, which has none of them: another thread of the parent may have been about
 /// to start one.
 pub(super) fn become_child() {
+    own_threads::forget_all();
     // SAFETY: a forked child has one thread, which was in the C library's `fork`.
     unsafe { STATE.renew(State::FIRST) };
 }
@@ -177,7 +178,7 @@ pub(crate) fn start() {
     if own_threads::is_this() {
         return start_beside();
     }
-    STATE.with_mask_as_is(start_with);
+    undisturbed(start_with);
 }
 
 fn start_with(state: &mut State) {
@@ -233,6 +234,10 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
         }
     });
     let result = call();
+    if !has_them() {
+        // In a child that a handler has forked meanwhile.
+        return result;
+    }
     undisturbed(|state| {
         state.calls -= 1;
         state.restarts += 1;

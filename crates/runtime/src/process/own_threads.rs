@@ -22,6 +22,14 @@ pub(super) fn own() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
+/// In a forked child: they are its parent's. It may have the parent's number, in a name space of
+/// its own.
+pub(super) fn forget_all() {
+    if owner() != 0 {
+        OWNER.store(u32::MAX, Ordering::Relaxed);
+    }
+}
+
 /// One of them has a number.
 pub(super) fn begin(at: usize) {
     NUMBERS[at].store(raw::current_thread(), Ordering::Release);

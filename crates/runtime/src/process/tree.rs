@@ -39,6 +39,8 @@ const AREA_BYTES: usize = 512 << 10;
 pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
 const MOST_LEFT_STEPS: usize = 8;
+/// What a process that cannot do without asks for again.
+const URGENT_STEPS: usize = 2;
 /// So long waits who asks.
 const PATIENCE_NS: u64 = 60_000_000;
 /// A limit is lowered by so much at a time: soon enough for who waits.
@@ -222,6 +224,8 @@ pub(super) fn take_seat() -> Option<Seat> {
 /// In a forked child: the seat is its parent's.
 pub(super) fn forget_seat() {
     forget_identity();
+    INHERITS.store(false, Relaxed);
+    LEAST_BYTES.store(0, Relaxed);
     SEAT.store(0, Release);
     GRANTED.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -310,7 +314,11 @@ pub(super) fn become_child(engine: &Engine) {
     let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
     let limit_of_parent = limit_of(GRANTED.load(Relaxed));
-    let granted = seat.take(steps_for(least_of_child(engine)));
+    let least = match engine.may_write() {
+        true => least_of_child(engine),
+        false => least_of_child(engine).max(limit_of_parent),
+    };
+    let granted = seat.take(steps_for(least));
     take_place(&seat, granted);
     begin_share(engine, granted, limit_of_parent);
 }
@@ -331,12 +339,15 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     let before = GRANTED.load(Relaxed);
     let limit = limit_of(before);
     raise_least(engine);
-    if limit_of(before) > limit {
-        raise(limit_of(before));
-        return true;
-    }
     let seen = seat.ledger().freed().wrapping_add(1);
-    if NONE_SINCE.load(Relaxed) == seen || !seat.is_sound() {
+    let is_raised = limit_of(before) > limit;
+    if is_raised {
+        raise(limit_of(before));
+    } else if NONE_SINCE.load(Relaxed) == seen || !seat.is_sound() {
+        if !engine.may_write() {
+            // Whoever was asked may not have answered.
+            seat.want_urgently(URGENT_STEPS);
+        }
         return false;
     }
     let used_bytes = engine.used_bytes();
@@ -353,7 +364,7 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     if limit_then > limit {
         raise(limit_then);
     }
-    limit_then > limit
+    is_raised || limit_then > limit
 }
 
 /// Has others asked for what nobody has: by this process's thread, or by `softswap run`.
@@ -479,6 +490,8 @@ impl Work {
         let now = now_ns();
         let passed_ns = now.saturating_sub(self.ticked_at_ns);
         if passed_ns >= TICK_NS {
+            // A child that only writes to what it inherits asks for no room.
+            engine.count_inherited();
             let spared_ns = engine.spared_by_a_mib_ns();
             if self.ticked_at_ns > 0 {
                 let rise = spared_ns.saturating_sub(self.spared_ns);

@@ -97,14 +97,9 @@ fn parse_line(line: &str) -> Option<Mapping> {
 /// Whether this process has memory locked, or may have; then details are worth their time.
 #[must_use]
 pub fn has_locked_memory() -> bool {
-    has_any("VmLck:")
-}
-
-/// Whether this process has memory of that kind, or may have.
-fn has_any(field: &str) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let amount = status.lines().find_map(|line| line.strip_prefix(field));
-    amount.is_none_or(|text| text.split_whitespace().next() != Some("0"))
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+    locked.is_none_or(|text| text.split_whitespace().next() != Some("0"))
 }
 
 /// PAGEMAP_SCAN of <linux/fs.h> (Linux 6.7): finds pages by what they are, in runs.
@@ -157,7 +152,7 @@ struct Region {
 /// ```
 #[derive(Debug)]
 pub struct Pages {
-    /// /proc/self/pagemap, where the kernel has swapped some, and there is the call.
+    /// /proc/self/pagemap, where the kernel may have swapped some, and there is the call.
     pagemap: Option<OwnedFd>,
 }
 
@@ -169,7 +164,9 @@ impl Pages {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             rustix::fs::open("/proc/thread-self/pagemap", flags, Mode::empty()).ok()
         };
-        Pages { pagemap: has_any("VmSwap:").then(open).flatten() }
+        // How much of this process is swapped is told too late, and not exactly.
+        let may_swap = rustix::system::sysinfo().totalswap > 0;
+        Pages { pagemap: may_swap.then(open).flatten() }
     }
 
     /// Calls `body` with each run of pages in `range`, which is of whole pages and mapped, that

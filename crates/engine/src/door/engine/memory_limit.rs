@@ -134,6 +134,11 @@ impl Engine {
         self.core.memory.budget.inherit();
     }
 
+    /// A forked child that lives on has what it inherits to itself, sooner or later.
+    pub fn count_inherited(&self) {
+        self.core.count_inherited(0);
+    }
+
     /// Whether this limit holds: pages have left for it.
     #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {

@@ -194,7 +194,9 @@ impl Partition {
         self.step_bytes.load(Relaxed)
     }
 
-    fn most_bytes(&self) -> usize {
+    /// The most that the pool's limit moves to.
+    #[must_use]
+    pub(crate) fn most_bytes(&self) -> usize {
         self.most_bytes.load(Relaxed)
     }
 
@@ -205,12 +207,6 @@ impl Partition {
     fn limit_of(&self, asked: PoolLimit) -> usize {
         let asked_bytes = asked.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
-    }
-
-    /// So much, if the pool's limit moves and is below.
-    #[must_use]
-    pub(crate) fn widest(&self, limit_bytes: usize, most_bytes: usize) -> Option<usize> {
-        (self.is_on() && limit_bytes < most_bytes).then_some(most_bytes)
     }
 
     /// What one MiB more of DRAM would have spared so far, in ns, about, by the faults that
