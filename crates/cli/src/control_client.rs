@@ -6,7 +6,6 @@ use crate::refusal::{FAILED, Refusal, plain};
 use softswap_engine::door::control_protocol::{
     Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
 };
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -103,15 +102,14 @@ impl Process {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
         let budget = format!("{}MEMORY", softswap_engine::door::settings::ENV_PREFIX);
-        Some(has_library && (self.variable(&budget).is_some() || self.has_window()))
+        let is_told = || self.variable(&budget).is_some() || self.has_overwritten_environment();
+        Some(has_library && is_told())
     }
 
-    /// Whether so much of its address space is taken as only the window takes.
-    fn has_window(&self) -> bool {
-        const MOST_WITHOUT_PAGES: u64 = (256 << 30) / PAGE_SIZE as u64;
-        let statm = String::from_utf8(self.file("statm").unwrap_or_default()).unwrap_or_default();
-        let pages = statm.split_whitespace().next().and_then(|pages| pages.parse::<u64>().ok());
-        pages.is_some_and(|pages| pages > MOST_WITHOUT_PAGES)
+    fn has_overwritten_environment(&self) -> bool {
+        let environment = self.file("environ").unwrap_or_default();
+        let entries = environment.strip_suffix(b"\0").unwrap_or(&environment);
+        entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
     }
 
     /// Whether it has the runtime, but no engine: then it has no userfaultfd either.
