@@ -74,10 +74,10 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def how_often(known):
-    """What the slowdowns are of."""
-    programs_known = known.get("programs", {}).values()
-    runs = min((entry.get("runs", 1) for entry in programs_known if entry["row"]), default=1)
+def how_often(known, part):
+    """What the slowdowns of a part are of."""
+    entries = known.get(part, {}).values()
+    runs = min((entry.get("runs", 1) for entry in entries if entry["row"]), default=1)
     return f"medians of {runs} runs each way, in turns" if runs > 1 else "of one run each way"
 
 
@@ -97,10 +97,11 @@ def tables(known, options):
     return "\n\n".join([
         f"Measured {date.today()} on {os.cpu_count()} CPUs with {memory:.0f} GiB, Linux {platform.release()}.",
         "### Programs",
-        f"Slowdown: {how_often(known)}, on a machine that did other work, too.",
+        f"Slowdown: {how_often(known, 'programs')}, on a machine that did other work, too.",
         table(programs.HEAD, program_rows.values()) + left_out(no_programs),
         "### Trees of processes",
-        "All processes share the budget, in a control group of the kernel's without swap.",
+        "All processes share the budget, in a control group of the kernel's without swap. "
+        f"Slowdown: {how_often(known, 'trees')}, on a machine that did other work, too.",
         table(trees.HEAD, tree_rows.values()) + left_out(no_trees),
         f"### CPython's own tests, at {cpython.BUDGET >> 20} MiB",
         table(cpython.HEAD, module_rows.values()) + left_out(no_modules),
