@@ -14,14 +14,12 @@ UNLIMITED = 1 << 50
 
 def place():
     """Where groups are made, and whether it is version 2; `None` where there are none."""
-    for line in Path(MOUNTS).read_text().splitlines():
-        _, where, kind, options = line.split()[:4]
+    mounts = [line.split()[1:4] for line in Path(MOUNTS).read_text().splitlines()]
+    for where, kind, options in mounts:
         if kind == "cgroup" and "memory" in options.split(","):
             return Path(where), False
-    for line in Path(MOUNTS).read_text().splitlines():
-        _, where, kind = line.split()[:3]
-        controllers = Path(where) / "cgroup.subtree_control"
-        if kind == "cgroup2" and "memory" in controllers.read_text().split():
+    for where, kind, _ in mounts:
+        if kind == "cgroup2" and "memory" in (Path(where) / "cgroup.subtree_control").read_text().split():
             return Path(where), True
     return None
 
@@ -51,13 +49,14 @@ class ControlGroup:
         while not self.is_over.wait(LOOK_S):
             members = self.members()
             self.most_processes = max(self.most_processes, len(members))
-            self.most_anonymous_bytes = max(self.most_anonymous_bytes, self.stat("anon" if self.is_v2 else "total_rss"))
+            anonymous_bytes = self.count("memory.stat", "anon" if self.is_v2 else "total_rss")
+            self.most_anonymous_bytes = max(self.most_anonymous_bytes, anonymous_bytes)
 
     def members(self):
         return (self.path / "cgroup.procs").read_text().split()
 
-    def stat(self, name):
-        lines = (line.split() for line in (self.path / "memory.stat").read_text().splitlines())
+    def count(self, file, name):
+        lines = (line.split() for line in (self.path / file).read_text().splitlines())
         return next(int(value) for key, value in lines if key == name)
 
     @property
@@ -66,9 +65,7 @@ class ControlGroup:
 
     @property
     def kills(self):
-        name = "memory.events" if self.is_v2 else "memory.oom_control"
-        lines = (line.split() for line in (self.path / name).read_text().splitlines())
-        return next(int(value) for key, value in lines if key == "oom_kill")
+        return self.count("memory.events" if self.is_v2 else "memory.oom_control", "oom_kill")
 
     def end(self):
         """Ends what is left in it, and takes it away."""

@@ -48,12 +48,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
-    let mut log = match &settled.log {
-        Some(path) => {
-            Some(log::Log::open(path, log::before(args, report::settings(&settled.config)))?)
-        }
-        None => None,
-    };
+    let before = || log::before(args, report::settings(&settled.config));
+    let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
     let mut samples = history::Samples::new(report.is_some());
     if !settled.quiet {
         settled

@@ -62,18 +62,16 @@ impl Core {
     /// has no other place. In a forked child that never can, all that pages and tables leave.
     /// False where it has that, or its limit does not move.
     pub(crate) fn widen_pool(&self) -> bool {
-        let (budget, pool, partition) =
-            (&self.memory.budget, &self.stores.pool, &self.policies.partition);
-        let mut most_bytes = partition.most_bytes();
-        if !self.stores.may_write() {
+        let (budget, pool) = (&self.memory.budget, &self.stores.pool);
+        let left = || {
             let limit_bytes = budget.limit_bytes().min(budget.target_bytes());
-            let left = limit_bytes.saturating_sub(self.least_bytes() + budget.reserve_bytes());
-            most_bytes = most_bytes.max(left);
-        }
+            limit_bytes.saturating_sub(self.least_bytes() + budget.reserve_bytes())
+        };
+        let beyond_bytes = if self.stores.may_write() { 0 } else { left() };
         let before_bytes = pool.limit_bytes();
-        if partition.is_on() && before_bytes < most_bytes {
-            pool.set_limit_bytes(most_bytes);
-        }
+        let widest = self.policies.partition.widest(before_bytes, beyond_bytes);
+        widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
+        // It is of whole slabs, and at most what was reserved.
         pool.limit_bytes() > before_bytes
     }
 

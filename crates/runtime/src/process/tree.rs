@@ -276,13 +276,16 @@ pub(crate) fn leave_to_parent(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.leave_to_parent();
         let granted = GRANTED.load(Relaxed);
-        begin_share(engine, granted, limit_of(granted));
+        set_least(engine, limit_of(granted));
+        engine.begin_share(limit_of(granted));
     }
 }
 
-/// What the engine of a forked child has, and a little.
-fn least_of_child(engine: &Engine) -> usize {
-    engine.used_bytes() + CHILD_BYTES
+/// A forked child may use what the engine itself has and a little, in any case.
+fn set_least(engine: &Engine, limit_of_parent: usize) {
+    LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
+    LEAST_BYTES.store(engine.used_bytes() + CHILD_BYTES, Relaxed);
+    raise_least(engine);
 }
 
 /// A forked child that can write nowhere may use as much as its parent might: nothing of it can
@@ -313,22 +316,9 @@ pub(super) fn become_child(engine: &Engine) {
     // Where nothing is told of processes it goes on with what it had by its parent.
     let Some(me) = me else { return };
     let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
-    let limit_of_parent = limit_of(GRANTED.load(Relaxed));
-    let least = match engine.may_write() {
-        true => least_of_child(engine),
-        false => least_of_child(engine).max(limit_of_parent),
-    };
-    let granted = seat.take(steps_for(least));
+    set_least(engine, limit_of(GRANTED.load(Relaxed)));
+    let granted = seat.take(steps_for(LEAST_BYTES.load(Relaxed)));
     take_place(&seat, granted);
-    begin_share(engine, granted, limit_of_parent);
-}
-
-/// A forked child begins with so many steps, and in any case with what the engine itself has and
-/// a little.
-fn begin_share(engine: &Engine, granted: usize, limit_of_parent: usize) {
-    LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
-    LEAST_BYTES.store(least_of_child(engine), Relaxed);
-    raise_least(engine);
     engine.begin_share(limit_of(granted));
 }
 
@@ -341,9 +331,7 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     raise_least(engine);
     let seen = seat.ledger().freed().wrapping_add(1);
     let is_raised = limit_of(before) > limit;
-    if is_raised {
-        raise(limit_of(before));
-    } else if NONE_SINCE.load(Relaxed) == seen || !seat.is_sound() {
+    if !is_raised && (NONE_SINCE.load(Relaxed) == seen || !seat.is_sound()) {
         if !engine.may_write() {
             // Whoever was asked may not have answered.
             seat.want_urgently(URGENT_STEPS);
@@ -364,7 +352,7 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     if limit_then > limit {
         raise(limit_then);
     }
-    is_raised || limit_then > limit
+    limit_then > limit
 }
 
 /// Has others asked for what nobody has: by this process's thread, or by `softswap run`.

@@ -194,9 +194,7 @@ impl Partition {
         self.step_bytes.load(Relaxed)
     }
 
-    /// The most that the pool's limit moves to.
-    #[must_use]
-    pub(crate) fn most_bytes(&self) -> usize {
+    fn most_bytes(&self) -> usize {
         self.most_bytes.load(Relaxed)
     }
 
@@ -207,6 +205,14 @@ impl Partition {
     fn limit_of(&self, asked: PoolLimit) -> usize {
         let asked_bytes = asked.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
+    }
+
+    /// The most that the pool may take, or `beyond_bytes` where that is more, if it moves and is
+    /// below: where nothing can be written, what does not fit there has no other place.
+    #[must_use]
+    pub(crate) fn widest(&self, limit_bytes: usize, beyond_bytes: usize) -> Option<usize> {
+        let most_bytes = self.most_bytes().max(beyond_bytes);
+        (self.is_on() && limit_bytes < most_bytes).then_some(most_bytes)
     }
 
     /// What one MiB more of DRAM would have spared so far, in ns, about, by the faults that

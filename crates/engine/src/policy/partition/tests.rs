@@ -291,6 +291,16 @@ fn what_is_set_forgets_what_was_seen() {
     assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
 }
 
+#[test]
+fn the_widest_limit_is_the_most_where_it_moves() {
+    let balance = balance();
+    assert_eq!(balance.widest(LEAST, 0), Some(MOST));
+    assert_eq!(balance.widest(MOST, 0), None);
+    assert_eq!(balance.widest(MOST, MOST + 1), Some(MOST + 1));
+    balance.set(PoolLimit::Auto, false, |_| {});
+    assert_eq!(balance.widest(LEAST, MOST + 1), None, "the user's own");
+}
+
 proptest! {
     #[test]
     fn the_limit_keeps_to_its_bounds(
