@@ -31,7 +31,7 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-compat test-faults test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-trees test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
 build: ## build the command, its benchmarks, the libraries, man pages and completions
 	$(CARGO) build --release --workspace
@@ -66,6 +66,11 @@ demo: build ## run a real program in a quarter of the memory it needs
 test-faults: ## inject 500 faults of devices, limits and signals under a whole program (root)
 	$(CARGO) build --workspace
 	SOFTSWAP_FAULTS=$${SOFTSWAP_FAULTS:-500} nice $(CARGO) test -p softswap-cli --test faults -- --nocapture
+
+# SOFTSWAP_TURNS=N chooses how often.
+test-trees: ## wake, kill and resize trees of processes 1,000 times each (an hour and more; root)
+	$(CARGO) build --workspace
+	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-1000} nice $(CARGO) test -p softswap-cli --test tree_turns
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

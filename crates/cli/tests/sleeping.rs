@@ -46,17 +46,6 @@ fn signals_are_as_they_were_set_when_a_process_of_threads_has_woken() {
 }
 
 #[test]
-fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
-    for _ in 0..2 {
-        let mut command = Command::new(softswap());
-        command.args(["run", "-q", "--reserve", "0", "--memory", "192M", "--"]);
-        let ended = Running::start(command.arg(compiled("waking")).arg("192")).finish(LIMIT);
-        ended.expect_ok("waking");
-        assert_eq!(ended.stdout_text(), "ok waking\n");
-    }
-}
-
-#[test]
 fn it_wakes_in_whatever_state_its_threads_are() {
     let cases = "small_stack c11_thread vforks restarts main_ends cancels no_queue";
     for case in cases.split(' ') {

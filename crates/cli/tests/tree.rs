@@ -3,67 +3,13 @@
 mod support;
 
 use serde_json::Value;
-use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use support::cgroup::MemoryGroup;
 use support::control_client::{ask, refused, told, wait_for};
-use support::{LIMIT, Running, compiled, mix64, plain, python, softswap};
-use tempfile::TempDir;
-
-const BUDGET: &str = "96M";
-const BUDGET_BYTES: u64 = 96 << 20;
-
-/// A tree of processes under `softswap run`, with a directory for its sockets.
-struct Tree {
-    running: Running,
-    _sockets: TempDir,
-}
-
-impl Tree {
-    fn start<A: AsRef<OsStr>>(mut command: Command, options: &[&str], program: &[A]) -> Tree {
-        let sockets = tempfile::tempdir().unwrap();
-        command.args(["run", "--reserve", "0"]).args(options).arg("--").args(program);
-        command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
-        Tree { running: Running::start(&mut command), _sockets: sockets }
-    }
-
-    /// Two programs that each want nearly as much as there is for both.
-    fn of_two_hogs(command: Command, seconds: u32) -> Tree {
-        let hog = compiled("hog");
-        let script = format!(
-            "\"$0\" --mib 90 --seconds {seconds} & \"$0\" --mib 90 --seconds {seconds}; wait"
-        );
-        let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-        Tree::start(command, &["--memory", BUDGET], &program)
-    }
-
-    fn pid(&self) -> String {
-        self.running.id().to_string()
-    }
-
-    fn wait_until_ready(&self, count: usize) {
-        wait_for("ready", || {
-            let said = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
-            (said.matches("ready\n").count() == count).then_some(())
-        });
-    }
-
-    fn stat(&self) -> Option<Value> {
-        let stat: Value =
-            serde_json::from_slice(&ask(&["stat", &self.pid(), "--json"]).stdout).ok()?;
-        Some(stat["tree"].clone()).filter(Value::is_object)
-    }
-}
-
-fn bytes(value: &Value, name: &str) -> u64 {
-    value[name].as_u64().unwrap_or_else(|| panic!("{name} is missing in {value}"))
-}
-
-fn processes(stat: &Value) -> &Vec<Value> {
-    stat["processes"].as_array().unwrap()
-}
+use support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
+use support::{LIMIT, Running, compiled, plain, python, softswap};
 
 #[test]
 fn two_that_want_more_than_the_budget_stay_within_it() {
@@ -120,57 +66,6 @@ fn what_a_process_had_that_is_killed_comes_back() {
     });
     let ended = tree.running.finish(LIMIT);
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
-}
-
-fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    // It may have ended meanwhile.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-}
-
-/// The parent of a process, if that is there.
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-#[test]
-fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
-    const MEMBERS: u64 = 4;
-    // A nursery, its members, two children of each, and the command.
-    const MOST_PROCESSES: u64 = 2 + MEMBERS * 3;
-    let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MOST_PROCESSES) {
-        Ok(group) => group,
-        Err(why) => return eprintln!("skipped: {why}"),
-    };
-    let family = compiled("family");
-    let members = MEMBERS.to_string();
-    let options = ["--only", "nursery", "--members", &members, "--depth", "1", "--seconds", "5"];
-    let program: Vec<&OsStr> =
-        [family.as_os_str()].into_iter().chain(options.map(AsRef::as_ref)).collect();
-    let mut tree = Tree::start(group.command(softswap()), &["--memory", BUDGET], &program);
-    let (mut kills, mut random) = (0, 1_u64);
-    while !tree.running.has_ended() {
-        random = mix64(random);
-        std::thread::sleep(std::time::Duration::from_millis(20 + random % 60));
-        // Neither the command nor what it has started itself: with these all ends.
-        let command = tree.running.id();
-        let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
-        let members: Vec<i32> = group.processes().into_iter().filter(is_member).collect();
-        if let Some(pid) = members.get(random as usize % members.len().max(1)) {
-            kill(*pid);
-            kills += 1;
-        }
-        if let Some(stat) = tree.stat() {
-            assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-        }
-    }
-    let ended = tree.running.finish(LIMIT);
-    ended.expect_ok("a family");
-    assert!(kills > 10, "{kills} kills");
-    assert_eq!(group.oom_kills(), 0, "after {kills} kills of ours: {}", ended.stderr);
-    assert!(!ended.stderr.contains("overwritten"), "{}", ended.stderr);
-    wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
 }
 
 #[test]

@@ -14,12 +14,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A step of the budget, unless the machine has more DRAM than so many steps.
 const LEAST_STEP_BYTES: u64 = 1 << 20;
 /// Between attempts when the kernel has no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Who moves the limit waits so long at most until it holds, and looks so often.
+const KEPT_WITHIN: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// The ledger of this run's tree.
 pub(super) struct Tree {
@@ -160,7 +163,11 @@ impl Budget {
         match request {
             Request::Stat => Ok(self.report().to_text()),
             Request::Get(None | Some("memory")) => Ok(self.memory()),
-            Request::Set("memory", text) => self.set(text).map(|()| self.memory()),
+            Request::Set("memory", text) => {
+                self.set(text)?;
+                self.await_limit();
+                Ok(self.memory())
+            }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "there is no setting {key:?} of the tree; there is memory, and others of each process"
             )),
@@ -170,13 +177,28 @@ impl Budget {
     fn memory(&self) -> String {
         let bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
         let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
-        // Until it holds, what does is told beside it.
-        let granted = self.report().granted_bytes;
-        let beyond = match granted > bytes {
-            true => format!(" ({}M are granted yet)", granted >> 20),
-            false => String::new(),
+        format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
+    }
+
+    /// Until the limit holds: what does, and whose pages have to leave for it.
+    fn beyond(&self, limit_bytes: u64) -> String {
+        let report = self.report();
+        let most = report.processes.first();
+        let Some(most) = most.filter(|_| report.granted_bytes > limit_bytes) else {
+            return String::new();
         };
-        format!("memory {}M{auto}{beyond}\n", bytes >> 20)
+        let Process { pid, name, granted_bytes, .. } = most;
+        let [granted, had] = [report.granted_bytes, *granted_bytes].map(|bytes| bytes >> 20);
+        format!(" ({granted}M are granted until more has left; {name}, {pid}, has {had}M)")
+    }
+
+    /// Waits until no more is granted than the limit, not for long.
+    fn await_limit(&self) {
+        let until = Instant::now() + KEPT_WITHIN;
+        let limit_bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
+        while self.report().granted_bytes > limit_bytes && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Moves the limit with what the machine has to spare, if it is to.

@@ -1,0 +1,71 @@
+//! A tree of processes that share one budget.
+
+use super::control_client::{ask, wait_for};
+use super::{Running, compiled};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::process::Command;
+use tempfile::TempDir;
+
+pub(crate) const BUDGET: &str = "96M";
+pub(crate) const BUDGET_BYTES: u64 = 96 << 20;
+
+/// A tree of processes under `softswap run`, with a directory for its sockets.
+pub(crate) struct Tree {
+    pub(crate) running: Running,
+    pub(crate) sockets: TempDir,
+}
+
+impl Tree {
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        mut command: Command,
+        options: &[&str],
+        program: &[A],
+    ) -> Tree {
+        let sockets = tempfile::tempdir().unwrap();
+        command.args(["run", "--reserve", "0"]).args(options).arg("--").args(program);
+        command.env("SOFTSWAP_RUNTIME_DIR", sockets.path());
+        Tree { running: Running::start(&mut command), sockets }
+    }
+
+    /// Two programs that each want nearly as much as there is for both.
+    pub(crate) fn of_two_hogs(command: Command, seconds: u32) -> Tree {
+        let hog = compiled("hog");
+        let script = format!(
+            "\"$0\" --mib 90 --seconds {seconds} & \"$0\" --mib 90 --seconds {seconds}; wait"
+        );
+        let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+        Tree::start(command, &["--memory", BUDGET], &program)
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.running.id().to_string()
+    }
+
+    pub(crate) fn wait_until_ready(&self, count: usize) {
+        wait_for("ready", || {
+            let said = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
+            (said.matches("ready\n").count() == count).then_some(())
+        });
+    }
+
+    pub(crate) fn stat(&self) -> Option<Value> {
+        let stat: Value =
+            serde_json::from_slice(&ask(&["stat", &self.pid(), "--json"]).stdout).ok()?;
+        Some(stat["tree"].clone()).filter(Value::is_object)
+    }
+}
+
+pub(crate) fn bytes(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name} is missing in {value}"))
+}
+
+pub(crate) fn processes(stat: &Value) -> &Vec<Value> {
+    stat["processes"].as_array().unwrap()
+}
+
+pub(crate) fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    // It may have ended meanwhile.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}

@@ -1,0 +1,149 @@
+//! Trees of processes, and whatever may happen to them at any moment, again and again.
+//! `SOFTSWAP_TURNS` says how often; `make test-trees` 1,000 times.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::Duration;
+use support::cgroup::MemoryGroup;
+use support::control_client::{told, wait_for};
+use support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
+use support::{LIMIT, Running, compiled, mix64, softswap};
+
+/// How often a thing is tried, so many times where nobody says.
+fn turns(by_default: u64) -> u64 {
+    let asked = std::env::var("SOFTSWAP_TURNS");
+    asked.map_or(by_default, |text| text.parse().expect("SOFTSWAP_TURNS"))
+}
+
+#[test]
+fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
+    for _ in 0..turns(2) {
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--reserve", "0", "--memory", "192M", "--"]);
+        let ended = Running::start(command.arg(compiled("waking")).arg("192")).finish(LIMIT);
+        ended.expect_ok("waking");
+        assert_eq!(ended.stdout_text(), "ok waking\n");
+    }
+}
+
+/// The parent of a process, if that is there.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[test]
+fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
+    const MEMBERS: u64 = 4;
+    // A nursery, its members, two children of each, and the command.
+    const MOST_PROCESSES: u64 = 2 + MEMBERS * 3;
+    let group = match MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * MOST_PROCESSES) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let family = compiled("family");
+    let members = MEMBERS.to_string();
+    let turns = turns(10);
+    let seconds = (5 + turns / 10).to_string();
+    let options =
+        ["--only", "nursery", "--members", &members, "--depth", "1", "--seconds", &seconds];
+    let program: Vec<&OsStr> =
+        [family.as_os_str()].into_iter().chain(options.map(AsRef::as_ref)).collect();
+    let mut tree = Tree::start(group.command(softswap()), &["--memory", BUDGET], &program);
+    let (mut kills, mut random) = (0, 1_u64);
+    while !tree.running.has_ended() {
+        random = mix64(random);
+        std::thread::sleep(std::time::Duration::from_millis(20 + random % 60));
+        // Neither the command nor what it has started itself: with these all ends.
+        let command = tree.running.id();
+        let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
+        let members: Vec<i32> = group.processes().into_iter().filter(is_member).collect();
+        if let Some(pid) = members.get(random as usize % members.len().max(1)) {
+            kill(*pid);
+            kills += 1;
+        }
+        if let Some(stat) = tree.stat() {
+            assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+        }
+    }
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_ok("a family");
+    assert!(kills >= turns, "{kills} kills");
+    assert_eq!(group.oom_kills(), 0, "after {kills} kills of ours: {}", ended.stderr);
+    assert!(!ended.stderr.contains("overwritten"), "{}", ended.stderr);
+    wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
+}
+
+/// Segments of System V memory, by their numbers.
+fn shared_memory() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let second = |line: &str| line.split_whitespace().nth(1).map(str::to_string);
+    text.lines().skip(1).filter_map(second).collect()
+}
+
+#[test]
+fn whichever_process_of_a_tree_is_killed_nothing_is_left_behind() {
+    let group = match MemoryGroup::limited_to(1 << 30) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let swap = tempfile::tempdir().unwrap();
+    let (before, mut random) = (shared_memory(), 5_u64);
+    // Hogs and what they are started by: a shell, which forks, and the command.
+    let script = "for i in 1 2 3; do \"$0\" --mib 24 --seconds 1 & done; wait";
+    for _ in 0..turns(6) {
+        let options = ["-q", "--memory", "32M", "--swap", swap.path().to_str().unwrap()];
+        let hog = compiled("hog");
+        let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+        let tree = Tree::start(group.command(softswap()), &options, &program);
+        random = mix64(random);
+        std::thread::sleep(Duration::from_millis(random % 600));
+        let all = group.processes();
+        all.get(random as usize / 600 % all.len().max(1)).into_iter().for_each(|pid| kill(*pid));
+        let command = tree.pid();
+        drop(tree.running.finish(LIMIT));
+        // Where the command was killed the others go on, as plainly.
+        group.processes().into_iter().for_each(kill);
+        wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
+        let look = Command::new(softswap())
+            .args(["stat", &command])
+            .env("SOFTSWAP_RUNTIME_DIR", tree.sockets.path())
+            .output();
+        assert!(!look.unwrap().status.success(), "{command} has ended");
+        let sockets = std::fs::read_dir(tree.sockets.path()).unwrap();
+        assert_eq!(sockets.count(), 0, "who looks next removes the sockets of the dead");
+    }
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0, "a swap file has no name");
+    assert_eq!(shared_memory(), before, "System V memory");
+}
+
+#[test]
+fn a_limit_that_moves_under_load_is_kept_or_said_who_is_above_it() {
+    let hog = compiled("hog");
+    let [high, low] = ["256M", "32M"];
+    let script = "\"$0\" --mib 120 --seconds 0 & \"$0\" --mib 120 --seconds 0 & wait";
+    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+    let tree = Tree::start(Command::new(softswap()), &["--memory", low], &program);
+    tree.wait_until_ready(2);
+    let run = tree.pid();
+    for turn in 0..turns(4) {
+        let said = told(&["ctl", &run, "set", "memory", high]);
+        assert_eq!(said, format!("memory = {high}\n"));
+        std::thread::sleep(Duration::from_millis(mix64(turn) % 400));
+        let said = told(&["ctl", &run, "set", "memory", low]);
+        let is_kept = said == format!("memory = {low}\n");
+        assert!(is_kept || said.contains("until more has left; hog, "), "{said}");
+        let stat = wait_for("the limit to be kept", || {
+            let stat = tree.stat()?;
+            (bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes")).then_some(stat)
+        });
+        // They compare what they have all the time, and end where it differs.
+        let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
+        assert_eq!(hogs.count(), 2, "{}", tree.running.stderr_so_far());
+    }
+    let stat = tree.stat().unwrap();
+    processes(&stat).iter().for_each(|it| kill(bytes(it, "pid") as i32));
+    drop(tree.running.finish(LIMIT));
+}
