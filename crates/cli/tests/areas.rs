@@ -112,7 +112,9 @@ fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
         .option(format!("--swap={},pri=9", file.display()))
         .option(swap(&dir, ",pri=1"))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
-    assert_eq!(report.figure("swap_file_bytes"), (16 + 64) * MIB);
+    // Of the named one as much as it has in the end.
+    let bytes = report.figure("swap_file_bytes");
+    assert!((64 * MIB..=(16 + 64) * MIB).contains(&bytes), "{bytes}");
     let after = std::fs::read(&file).unwrap();
     assert!(after[..4096] == head, "the header was touched");
     assert!(after[4096..].iter().any(|byte| *byte != 0), "nothing was ever stored there");
@@ -120,31 +122,17 @@ fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
 }
 
 #[test]
-fn a_named_area_serves_one_process_and_what_it_starts_does_without() {
-    let [named, dir] = dirs();
-    let file = swap_file(&named, 64);
-    let option = format!("--swap={}", file.display());
-    let hog = compiled("hog").display().to_string();
-    // The shell has the area. Its children have none, or that of the directory.
-    let twice = format!("{hog} && {hog} --require-out --pressure 80");
-    let alone = Swapped::within("32M").option(&option).run("sh", &["-c", &twice]);
-    assert!(!alone.ended.status.success(), "nothing can be out without an area");
-    assert!(alone.ended.stdout_text().contains("ok hog"), "{}", alone.ended.stderr);
-    let beside = Swapped::within("32M").option(&option).option(swap(&dir, ""));
-    beside.run("sh", &["-c", &twice]).ended.expect_ok("hog");
-}
-
-#[test]
-fn a_forked_child_without_a_directory_is_stopped_when_it_outgrows_dram_and_told_why() {
+fn without_softswap_run_a_named_area_is_one_process_s() {
     let [named] = dirs();
-    let file = swap_file(&named, 128);
-    let option = format!("--swap={}", file.display());
-    let case = ["--mib", "60", "--only", "fork-both-write"];
-    let ended = Swapped::within("16M").option(option).run(compiled("spawn"), &case).ended;
-    ended.expect_ok("a parent whose child is stopped");
-    assert!(ended.stdout_text().contains("both write: the child was stopped"), "{}", ended.stderr);
-    let why = "a forked child cannot write to the swap area of its parent; give";
-    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    let file = swap_file(&named, 64);
+    let mut command = Command::new("sh");
+    let library = softswap().with_file_name("libsoftswap.so");
+    command.args(["-c", "sleep 0; true"]).env("LD_PRELOAD", library);
+    command.env("SOFTSWAP_RT_MEMORY", (32 << 20).to_string());
+    command.env("SOFTSWAP_RT_SWAP_0", format!(",,,none,{}", file.display()));
+    let ended = Running::start(&mut command).finish(LIMIT);
+    ended.expect_success("a shell, which has it");
+    assert!(ended.stderr.contains("is locked by another softswap"), "{}", ended.stderr);
 }
 
 #[test]

@@ -4,12 +4,15 @@ use crate::base::instance;
 use crate::guard::sigsys;
 use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
-use crate::process::{control_thread, engine_threads, fork, program_threads, statistics, tree};
+use crate::process::{
+    control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
+};
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::open_areas::{OpenError, open};
 use softswap_engine::door::settings::{Config, ENV_PREFIX};
+use softswap_engine::store::swap::Backing;
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
 
@@ -36,24 +39,11 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     fork::install()
 }
 
-/// Brings the engine up, around what the process had `before`; false where there is no swap
-/// area for this process.
-pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool, String> {
+/// Brings the engine up, around what the process had `before`.
+pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), String> {
     let stats = statistics::map(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
-    let mut backing = Vec::new();
-    // Named areas serve one process. What it starts in turn does without, also
-    // where it could not even look at them.
+    let backing = open_areas(config)?;
     let is_first = statistics::is_supervised(config);
-    for opened in open(&config.areas, config.reserve_bytes, config.avoid_io_uring, is_first) {
-        match opened {
-            Ok(area) => backing.push(area),
-            Err(OpenError::Named(_)) if !is_first => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    if backing.is_empty() {
-        return Ok(false);
-    }
     // The file is the first process's, whatever that becomes by exec: another one that it
     // starts would begin the recording again.
     let record = if is_first { config.record.clone() } else { String::new() };
@@ -78,7 +68,26 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<bool,
     if !instance::emulates_signals() {
         take_signals()?;
     }
-    Ok(true)
+    Ok(())
+}
+
+/// The areas of this process. It does without named ones that it cannot have if others are left:
+/// without `softswap run` they serve one process.
+fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
+    let tables = shared_areas::tables(config);
+    let opened = open(&config.areas, tables, config.reserve_bytes, config.avoid_io_uring);
+    let (mut backing, mut refused) = (Vec::new(), None);
+    for opened in opened {
+        match opened {
+            Ok(area) => backing.push(area),
+            Err(why @ OpenError::Directory(_)) => return Err(why.to_string()),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    match refused {
+        Some(why) if backing.is_empty() => Err(why.to_string()),
+        _ => Ok(backing),
+    }
 }
 
 /// The engine's two signals come to it from now on. The process has one thread.

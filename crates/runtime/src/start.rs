@@ -39,10 +39,10 @@ extern "C" fn on_load() {
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
-        Some(Ok(config)) => match start(config) {
-            Ok(is_up) => is_up,
-            Err(why) => fail(&why),
-        },
+        Some(Ok(config)) => {
+            start(&config).unwrap_or_else(|why| fail(&why));
+            true
+        }
     };
     if !instance::is_asleep() {
         instance::settle(is_managed);
@@ -73,11 +73,11 @@ fn say_not_redirected(why: &std::io::Error) {
     );
 }
 
-/// Brings the engine up, or lets the process sleep; false where there is no swap area for it.
-fn start(config: Config) -> Result<bool, String> {
-    while_blocked(|| bring_up::prepare(&config))?;
-    if waking::fall_asleep(&config) {
-        return Ok(true);
+/// Brings the engine up, or lets the process sleep.
+fn start(config: &Config) -> Result<(), String> {
+    while_blocked(|| bring_up::prepare(config))?;
+    if waking::fall_asleep(config) {
+        return Ok(());
     }
-    signals::with_all_blocked(|| with_room(|| bring_up::bring_up(&config, None)))
+    signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))
 }

@@ -20,17 +20,18 @@ use crate::guard::sigsys;
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
-use crate::process::{calls_under_way, engine_threads, own_threads, statistics, tree_asleep};
+use crate::process::{
+    calls_under_way, engine_threads, own_threads, shared_areas, statistics, tree_asleep,
+};
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
-use softswap_engine::door::settings::Config;
+use softswap_engine::door::settings::{AreaSpec, Config};
 use softswap_sys::descriptor::with_room;
 use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::{longest_at, settle_gate};
 use softswap_sys::{exemption, raw, signals, threads, uffd};
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -47,10 +48,13 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
     let Some(place) = config.place else { return false };
-    // Files and devices are for one process, from its start. Where no engine could come up,
-    // the start says so.
-    let is_usable = |path: &Path| path.is_dir() && may_make_files(path).is_ok();
-    let are_usable = || config.areas.iter().all(|area| is_usable(&area.path));
+    // What is for one process alone it has from its start. Where no engine could come up, the
+    // start says so.
+    let is_usable = |area: &AreaSpec| match area.shared_fd {
+        Some(number) => shared_areas::keep(config, number),
+        None => area.path.is_dir() && may_make_files(&area.path).is_ok(),
+    };
+    let are_usable = || config.areas.iter().all(is_usable);
     if config.awake
         || !config.record.is_empty()
         || limit_bytes == 0
@@ -176,8 +180,6 @@ fn is_time() -> bool {
 /// How an attempt to bring the engine up ends.
 enum Attempt {
     IsUp,
-    /// There is no area for this process.
-    HasNone,
     /// Not now: a thread cannot be waited for.
     Later,
 }
@@ -187,7 +189,6 @@ fn settle(attempt: Result<Attempt, String>) {
     const PAUSE_NS: u64 = 1_000_000_000;
     match attempt {
         Ok(Attempt::IsUp) => instance::settle(true),
-        Ok(Attempt::HasNone) => instance::settle(false),
         Ok(Attempt::Later) => {
             AGAIN_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
             instance::sleep_on();
@@ -218,9 +219,7 @@ fn come_up(config: &Config, (base, len): (usize, usize)) -> Result<Attempt, Stri
     let Ok(buffers) = buffers else { return Ok(Attempt::Later) };
     let reserved = program_break::reserved();
     let before = Before { base, len, reserved, is_odd: asleep::is_odd() };
-    if !bring_up::bring_up(config, Some(&before))? {
-        return Ok(Attempt::HasNone);
-    }
+    bring_up::bring_up(config, Some(&before))?;
     if let Some(engine) = instance::kept() {
         calls_under_way::keep(engine, &buffers);
     }

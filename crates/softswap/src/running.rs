@@ -142,7 +142,7 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
 
 fn start(config: &Config) -> Result<Engine> {
     let stats = Stats::new(reserve_u64(STATS_WORDS)?);
-    let areas = open(&config.areas, config.reserve_bytes, config.avoid_io_uring, true);
+    let areas = open(&config.areas, None, config.reserve_bytes, config.avoid_io_uring);
     let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;
     Engine::start(config, areas, stats).map_err(|error| why(error, config.memory_bytes))
 }

@@ -42,6 +42,7 @@
 //! |              | [`fiemap`]            | where a file lies on its device                |
 //! |              | [`file_layout`]       | whether every page of a file has room          |
 //! |              | [`holders`]           | who uses a file or device                      |
+//! |              | [`open_mark`]         | whether an open file of another process's is   |
 //! |              | [`exclusive_file`]    | a named file or device of one's own            |
 //! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
 //! | `process`    | [`load`]              | how many threads want to run                   |
@@ -76,6 +77,8 @@ pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};
-pub use storage::{exclusive_file, fiemap, file, file_layout, holders, kernel_swap, ring};
+pub use storage::{
+    exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,
+};
 
 pub use page::{PAGE_SIZE, Page};

@@ -4,20 +4,32 @@ use super::asked::Asked;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use softswap_engine::door::settings::AreaSpec;
-use softswap_engine::store::swap::{Discard, MAX_AREAS, activate};
+use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
 use softswap_view::units::{self, parse_size};
 use std::path::{Path, PathBuf};
 
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-/// Settles and checks the areas that were asked for, or the default ones.
+/// An area that the whole tree of processes is to have.
+#[derive(Debug)]
+pub(super) struct Named {
+    /// Its place among all.
+    pub(super) order: usize,
+    /// Claimed as long as this lives, and for the tree.
+    pub(super) area: Activated,
+    /// What was asked for, for messages.
+    pub(super) shown: String,
+}
+
+/// Settles and checks the areas that were asked for, or the default ones. Those with a name are
+/// claimed.
 pub(super) fn settle(
     asked: Vec<Asked>,
     default: &[AreaSpec],
     reserve_bytes: u64,
     notes: &mut Vec<String>,
-) -> Result<Vec<AreaSpec>, Refusal> {
+) -> Result<(Vec<AreaSpec>, Vec<Named>), Refusal> {
     let by_default = |area: &AreaSpec| Asked {
         text: area.path.to_string_lossy().into_owned(),
         shown: format!("--swap {} (the default)", area.path.display()),
@@ -29,17 +41,23 @@ pub(super) fn settle(
             beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
         );
     }
-    let mut areas: Vec<AreaSpec> = Vec::new();
-    for asked in &asked {
-        let area = settle_one(asked, reserve_bytes, notes)?;
+    let (mut areas, mut claimed): (Vec<AreaSpec>, Vec<Named>) = (Vec::new(), Vec::new());
+    for (order, asked) in asked.iter().enumerate() {
+        let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
         // Directories have a file for each.
-        let is_same = |other: &AreaSpec| is_same_file(&other.path, &area.path);
-        if !area.path.is_dir() && areas.iter().any(is_same) {
+        let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
+        if !spec.path.is_dir() && areas.iter().any(is_same) {
             return Err(asked.refuse("this swap area was given before; give each once"));
         }
-        areas.push(area);
+        if spec.path.exists() && !spec.path.is_dir() {
+            let (spec, area) = named(asked, spec, notes)?;
+            areas.push(spec);
+            claimed.push(Named { order, area, shown: asked.shown.clone() });
+        } else {
+            areas.push(directory(asked, spec, reserve_bytes, notes)?);
+        }
     }
-    Ok(areas)
+    Ok((areas, claimed))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -47,15 +65,12 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     one.is_some() && one == other
 }
 
-fn settle_one(
+fn directory(
     asked: &Asked,
+    spec: AreaSpec,
     reserve_bytes: u64,
     notes: &mut Vec<String>,
 ) -> Result<AreaSpec, Refusal> {
-    let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
-    if spec.path.exists() && !spec.path.is_dir() {
-        return named(asked, spec, notes);
-    }
     let dir = swapdir::check(&asked.shown, &spec.path, reserve_bytes)?;
     let usable = dir.free_bytes.saturating_sub(reserve_bytes);
     if spec.limit_bytes.is_some_and(|bytes| bytes > usable) {
@@ -69,9 +84,12 @@ fn settle_one(
     Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
 }
 
-/// Goes through all that taking a file or device into use goes through, and
-/// lets go of it: the program is to have it.
-fn named(asked: &Asked, spec: AreaSpec, notes: &mut Vec<String>) -> Result<AreaSpec, Refusal> {
+/// Takes a file or device into use: for the program, and all that it starts.
+fn named(
+    asked: &Asked,
+    spec: AreaSpec,
+    notes: &mut Vec<String>,
+) -> Result<(AreaSpec, Activated), Refusal> {
     let shown = &asked.shown;
     let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
     if let Some(bytes) = spec.limit_bytes {
@@ -89,7 +107,7 @@ fn named(asked: &Asked, spec: AreaSpec, notes: &mut Vec<String>) -> Result<AreaS
         ));
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
-    Ok(AreaSpec { path, ..spec })
+    Ok((AreaSpec { path, ..spec }, area))
 }
 
 /// The parts of a variable that names several areas.

@@ -11,6 +11,7 @@ pub(crate) mod beside;
 mod release;
 mod thrashing;
 mod tree;
+mod shared_areas;
 mod history;
 mod progress;
 mod log;
@@ -25,6 +26,7 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
+use shared_areas::SharedAreas;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
@@ -73,16 +75,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         true => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);
+    let stats = Stats::new(words);
+    let shared = SharedAreas::make(settled.named, &mut config, &stats)?;
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 
     let started = Instant::now();
-    let stats = Stats::new(words);
     let mut space = release::Space::of(&config.areas);
     let finished = match supervise::run(
         command,
         (stats_fd.as_fd(), stats),
-        (&mut space, tree.as_mut(), &mut samples),
+        (&mut space, tree.as_mut(), shared.as_ref(), &mut samples),
         (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
     ) {
         Ok(finished) => finished,

@@ -54,7 +54,7 @@ impl Space {
     /// Waits until what the swap files took is free.
     pub(super) fn wait_until_free(&self, stats: &Stats) {
         let file_bytes = stats.get(Counter::SwapFileBytes);
-        if file_bytes == 0 || stats.get(Counter::UsesIoUring) == 0 {
+        if self.dirs.is_empty() || file_bytes == 0 || stats.get(Counter::UsesIoUring) == 0 {
             return;
         }
         let enough_bytes = file_bytes - file_bytes / SLACK_PART;

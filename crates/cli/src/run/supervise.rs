@@ -11,6 +11,7 @@ use super::history::Samples;
 use super::log::Log;
 use super::progress::{Progress, Wanted};
 use super::release::Space;
+use super::shared_areas::SharedAreas;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
 use crate::control_client::Process;
@@ -64,14 +65,21 @@ pub(super) struct Finished {
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
-    (space, mut tree, samples): (&mut Space, Option<&mut Tree>, &mut Samples),
+    (space, mut tree, shared, samples): (
+        &mut Space,
+        Option<&mut Tree>,
+        Option<&SharedAreas>,
+        &mut Samples,
+    ),
     (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
-    let kept: Vec<BorrowedFd<'_>> = [stats_fd].into_iter().chain(ledger_fd).collect();
+    let area_fds = shared.iter().flat_map(|shared| shared.descriptors());
+    let kept: Vec<BorrowedFd<'_>> =
+        [stats_fd].into_iter().chain(ledger_fd).chain(area_fds).collect();
     queue.prepare(&mut command, &kept);
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
@@ -95,6 +103,7 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
+        shared.iter().for_each(|shared| shared.look());
         progress.look();
         log.iter_mut().for_each(|log| log.look(child.id(), &stats, budget_bytes));
         samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));

@@ -18,7 +18,8 @@ use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::Pool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
-use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Directory};
+use crate::store::swap::child_areas::Directory;
+use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::descriptor;
 use softswap_sys::load::Load;
@@ -110,6 +111,8 @@ pub(crate) fn build(
     // Threads that wait for the disk hold theirs: several for each CPU.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::shared(cpus, Load::open());
+    let shared: Vec<_> =
+        storage.iter().filter_map(|backing| shared_place(config, backing)).collect();
     let areas = open_areas(config, storage, (cpus, &pressure), stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
@@ -121,7 +124,7 @@ pub(crate) fn build(
         Some(occupied) => Window::adopt(frames, config.avoid_move, occupied)?,
     };
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let child_areas = child_areas(config, cpus, pressure, &window);
+    let child_areas = child_areas(config, shared, (cpus, pressure), &window);
     let core = assemble(config, stats, (window, areas, bounce, child_areas), &contexts)?;
     let needed = core.least_bytes();
     if needed > memory {
@@ -184,25 +187,35 @@ fn open_areas(
     Ok(Areas::new(storage, cpus, polling, sealer)?)
 }
 
-/// How forked children open areas: in the same directories, in the same order.
+/// A place for forked children in an area that their tree shares, and its priority.
+fn shared_place(config: &Config, backing: &Backing) -> Option<(i32, Place)> {
+    let Layout::Shared(pages) = &backing.layout else { return None };
+    let poll = backing.poll.unwrap_or(config.poll);
+    Some((backing.priority, Place::Shared { pages: pages.clone(), poll }))
+}
+
+/// How forked children open areas: where this process has its own, in the same order.
 fn child_areas(
     config: &Config,
-    cpus: usize,
-    pressure: Arc<Pressure>,
+    shared: Vec<(i32, Place)>,
+    (cpus, pressure): (usize, Arc<Pressure>),
     window: &Window,
 ) -> ChildAreas {
-    let mut specs: Vec<_> = config.areas.iter().filter(|spec| spec.path.is_dir()).collect();
-    // Those without a priority come last, as they were given.
-    specs.sort_by_key(|spec| Reverse(spec.priority));
-    let directories = specs.into_iter().map(|spec| Directory {
-        // The program may go elsewhere.
-        path: std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
-        limit_bytes: spec.limit_bytes,
-        discard: spec.discard,
-        poll: spec.poll.unwrap_or(config.poll),
+    let specs = config.areas.iter().enumerate().filter(|(_, spec)| spec.path.is_dir());
+    let directories = specs.map(|(order, spec)| {
+        let directory = Directory {
+            // The program may go elsewhere.
+            path: std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
+            limit_bytes: spec.limit_bytes,
+            discard: spec.discard,
+            poll: spec.poll.unwrap_or(config.poll),
+        };
+        (spec.priority_among(order), Place::Directory(directory))
     });
+    let mut places: Vec<_> = shared.into_iter().chain(directories).collect();
+    places.sort_by_key(|(priority, _)| Reverse(*priority));
     ChildAreas {
-        directories: directories.collect(),
+        places: places.into_iter().map(|(_, place)| place).collect(),
         reserve_bytes: config.reserve_bytes,
         cpus,
         pressure,

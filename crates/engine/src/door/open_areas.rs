@@ -1,20 +1,23 @@
 //! From what was asked for to what areas are made of: opens directories and
-//! named areas.
+//! named areas, those of this process alone and those that its tree shares.
 
 use crate::door::settings::AreaSpec;
 use crate::store::io::FileDevice;
 use crate::store::swap::areas::{Backing, Layout};
-use crate::store::swap::named::{ActivateError, Activated, activate_claimed};
-use crate::store::swap::{Discard, FixedPages};
-use softswap_sys::exclusive_file::{claim, claim_at_once};
+use crate::store::swap::header::Header;
+use crate::store::swap::named::{ActivateError, Activated, activate};
+use crate::store::swap::{ClusterTables, Discard, FixedPages, MARK_OF_TREE, SharedPages, TableOf};
 use softswap_sys::file::{FileError, SwapFile};
+use softswap_sys::{PAGE_SIZE, Page, open_mark, own_descriptors};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Why an area cannot be opened.
 ///
 /// ```
 /// use softswap_engine::door::{open_areas::open, settings::AreaSpec};
 /// let specs = [AreaSpec::new("/nowhere/swap")];
-/// let error = open(&specs, 0, true, false).next().unwrap().err().unwrap();
+/// let error = open(&specs, None, 0, true).next().unwrap().err().unwrap();
 /// assert!(error.to_string().contains("/nowhere/swap"));
 /// ```
 #[derive(Debug, thiserror::Error)]
@@ -25,48 +28,108 @@ pub enum OpenError {
     /// What has a name cannot be used.
     #[error(transparent)]
     Named(#[from] ActivateError),
+    /// What the tree shares cannot be reached.
+    #[error(
+        "the swap area {} of this tree of processes cannot be reached here: a program on the way \
+         has closed descriptors that it did not open, or the area was overwritten; start what needs \
+         it in another way, or give a directory with --swap, too", path.display()
+    )]
+    Unreachable {
+        /// Which area.
+        path: PathBuf,
+    },
 }
 
 /// Opens the areas, each as it was asked for. Those without a priority come
 /// after all others, in the order in which they were given, as with `swapon`.
-/// `waits`: for named ones that somebody else has, perhaps only for a moment.
+/// `tables` are for those that a tree of processes shares.
 ///
 /// # Errors
 /// In the place of each area that cannot be used.
-pub fn open(
-    specs: &[AreaSpec],
+pub fn open<'s>(
+    specs: &'s [AreaSpec],
+    tables: Option<&'s ClusterTables>,
     reserve_bytes: u64,
     avoid_io_uring: bool,
-    waits: bool,
-) -> impl Iterator<Item = Result<Backing, OpenError>> {
-    specs.iter().zip(0..).map(move |(spec, order): (_, i32)| {
-        let backing = if spec.path.is_dir() {
+) -> impl Iterator<Item = Result<Backing, OpenError>> + 's {
+    specs.iter().enumerate().map(move |(order, spec)| {
+        let backing = if let Some(number) = spec.shared_fd {
+            let lost = || OpenError::Unreachable { path: spec.path.clone() };
+            let tables = tables.ok_or_else(lost)?;
+            shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
+        } else if spec.path.is_dir() {
             let file = SwapFile::open(&spec.path)?;
             let device = Box::new(FileDevice::new(file, avoid_io_uring));
             let discard = spec.discard;
             Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
         } else {
-            let claim = if waits { claim } else { claim_at_once };
-            let claimed = claim(&spec.path).map_err(ActivateError::from)?;
-            fixed(activate_claimed(&spec.path, claimed)?, spec.discard, avoid_io_uring)
+            let area = activate(&spec.path)?;
+            let (pages, discard) = (pages_of(&area.header), discard_of(&area, spec.discard));
+            let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
+            Backing { device, layout: Layout::Fixed(pages), priority: 0, discard, poll: None }
         };
-        let priority = spec.priority.map_or(-1 - order, i32::from);
-        Ok(Backing { priority, poll: spec.poll, ..backing })
+        Ok(Backing { priority: spec.priority_among(order), poll: spec.poll, ..backing })
     })
 }
 
-fn fixed(area: Activated, discard: Discard, avoid_io_uring: bool) -> Backing {
-    let pages = FixedPages {
-        pages: area.header.pages(),
-        spans: area.spans.iter().map(|span| (span.page, span.pages, span.block)).collect(),
-        bad_pages: area.header.bad_pages.iter().map(|page| u64::from(*page)).collect(),
-    };
-    Backing {
-        device: Box::new(FileDevice::new(area.file, avoid_io_uring)),
-        layout: Layout::Fixed(pages),
-        priority: 0,
-        // A file would get holes, and could not be used again.
-        discard: if area.is_device { discard } else { Discard::None },
-        poll: None,
+/// When an area's storage is told what is not needed: a file would get holes, and could not be
+/// used again.
+#[must_use]
+pub fn discard_of(area: &Activated, asked: Discard) -> Discard {
+    if area.is_device { asked } else { Discard::None }
+}
+
+/// The pages that a header says. A file's lie as they do in the file, a device's anyway.
+fn pages_of(header: &Header) -> FixedPages {
+    FixedPages {
+        pages: header.pages(),
+        spans: vec![(0, header.pages(), 0)],
+        bad_pages: header.bad_pages.iter().map(|page| u64::from(*page)).collect(),
     }
+}
+
+/// A part in what a descriptor leads to that all of the tree inherit: by an open file of this
+/// process's own, or by that one where it may not open it. `None` where the descriptor is
+/// another's by now, or the area is not what it was.
+fn shared(
+    spec: &AreaSpec,
+    number: i32,
+    tables: &ClusterTables,
+    avoid_io_uring: bool,
+) -> Option<Backing> {
+    let inherited = SwapFile::inherited(number).ok()?;
+    let header = read_header(&inherited)?;
+    let pages = Arc::new(pages_of(&header));
+    let table = tables.table(TableOf { identity: inherited.identity(), pages: pages.pages })?;
+    // What this process becomes by exec, and what it starts, goes on with it.
+    own_descriptors::keep(number);
+    let opened = SwapFile::reopened(number).ok().and_then(|file| {
+        let mark = table.mark(|mark| open_mark::put(&file, mark).ok())?;
+        Some((file, mark))
+    });
+    let (file, mark) = opened.unwrap_or((inherited, MARK_OF_TREE));
+    let file = Arc::new(file);
+    let device = Box::new(FileDevice::new(Arc::clone(&file), avoid_io_uring));
+    let layout =
+        Layout::Shared(SharedPages { pages, table, mark, file: Some(file), inherited: number });
+    Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
+}
+
+/// The header of an area that was examined before.
+fn read_header(file: &SwapFile) -> Option<Header> {
+    // Aligned, as O_DIRECT wants it.
+    let mut page = Box::new(Page([0; PAGE_SIZE]));
+    let read = file.read_at(&mut page.0, 0).ok()?;
+    let pages = file.len_bytes().ok()? / PAGE_SIZE as u64;
+    (read == PAGE_SIZE).then(|| Header::parse(&page.0, pages).ok())?
+}
+
+/// What others of the tree find an area by that `softswap run` has claimed for it, which marks
+/// it for them.
+///
+/// # Errors
+/// Where its file system has no locks.
+pub fn claim_for_tree(area: &Activated) -> std::io::Result<TableOf> {
+    open_mark::put(&area.file, MARK_OF_TREE)?;
+    Ok(TableOf { identity: area.file.identity(), pages: area.header.pages() })
 }

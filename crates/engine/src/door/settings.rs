@@ -38,6 +38,9 @@ pub struct AreaSpec {
     pub discard: Discard,
     /// How a thread waits for a single page from it; `None`: as for all.
     pub poll: Option<Mode>,
+    /// The descriptor by which all of a tree of processes inherit a file or device that they
+    /// share ([`Config::tables_fd`]).
+    pub shared_fd: Option<i32>,
 }
 
 impl AreaSpec {
@@ -50,7 +53,14 @@ impl AreaSpec {
             priority: None,
             discard: Discard::None,
             poll: None,
+            shared_fd: None,
         }
+    }
+
+    /// Its priority as the area of that number: those without one come after all others, in the
+    /// order in which they were given, as with `swapon`.
+    pub(crate) fn priority_among(&self, order: usize) -> i32 {
+        self.priority.map_or(-1 - order as i32, i32::from)
     }
 
     /// The path last: it may contain anything.
@@ -75,6 +85,7 @@ impl AreaSpec {
             poll: value(parts.next()?)?,
             discard: parts.next()?.parse().ok()?,
             path: parts.next().filter(|path| !path.is_empty())?.into(),
+            shared_fd: None,
         })
     }
 }
@@ -96,6 +107,8 @@ macro_rules! settings {
             pub supervisor_pid: Option<i32>,
             /// Descriptor of the ledger of a tree that shares one budget.
             pub ledger_fd: Option<i32>,
+            /// Descriptor of the tables that say whose the clusters of shared areas are.
+            pub tables_fd: Option<i32>,
             /// Where the window and the gate lie in the tree of processes.
             pub place: Option<Bases>,
         }
@@ -108,6 +121,7 @@ macro_rules! settings {
                     stats_fd: None,
                     supervisor_pid: None,
                     ledger_fd: None,
+                    tables_fd: None,
                     place: None,
                 }
             }
@@ -198,11 +212,16 @@ impl Config {
         if let Some(fd) = self.ledger_fd {
             env.push(("LEDGER_FD", fd.to_string()));
         }
+        if let Some(fd) = self.tables_fd {
+            env.push(("TABLES_FD", fd.to_string()));
+        }
         if let Some(place) = self.place {
             env.push(("PLACE", place.to_string()));
         }
-        let areas = self.areas.iter().enumerate();
-        let areas = areas.map(|(number, area)| (area_variable(number), area.to_text()));
+        let areas = self.areas.iter().enumerate().flat_map(|(number, area)| {
+            let shared_fd = area.shared_fd.map(|fd| (shared_variable(number), fd.to_string()));
+            [(area_variable(number), area.to_text())].into_iter().chain(shared_fd)
+        });
         env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
 
@@ -219,9 +238,13 @@ impl Config {
             };
             let mut config = Config::default();
             config.set_from_env(&lookup)?;
-            let areas: Option<Vec<_>> = (0..)
-                .map_while(|number| lookup(&area_variable(number)))
-                .map(|text| AreaSpec::from_text(&text))
+            let texts = (0..).map_while(|number| Some((number, lookup(&area_variable(number))?)));
+            let areas: Option<Vec<_>> = texts
+                .map(|(number, text)| {
+                    let shared_fd = lookup(&shared_variable(number)).map(|text| text.parse());
+                    let shared_fd = shared_fd.transpose().ok()?;
+                    Some(AreaSpec { shared_fd, ..AreaSpec::from_text(&text)? })
+                })
                 .collect();
             let areas = areas.ok_or("SWAP")?;
             if !areas.is_empty() {
@@ -230,6 +253,7 @@ impl Config {
             config.stats_fd = number("STATS_FD")?;
             config.supervisor_pid = number("SUPERVISOR_PID")?;
             config.ledger_fd = number("LEDGER_FD")?;
+            config.tables_fd = number("TABLES_FD")?;
             config.place = place(&lookup);
             Ok(config)
         };
@@ -246,6 +270,10 @@ pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
 
 fn area_variable(number: usize) -> String {
     format!("SWAP_{number}")
+}
+
+fn shared_variable(number: usize) -> String {
+    format!("SWAP_FD_{number}")
 }
 
 #[cfg(test)]
@@ -266,7 +294,7 @@ mod tests {
                     poll: Some(Mode::Poll),
                     ..AreaSpec::new("/tmp/a b,c")
                 },
-                AreaSpec::new("/dev/sdx"),
+                AreaSpec { shared_fd: Some(1040), ..AreaSpec::new("/dev/sdx") },
             ],
             manage_children: false,
             encrypt: false,
@@ -275,6 +303,7 @@ mod tests {
             poll: Mode::Hybrid,
             stats_fd: Some(9),
             ledger_fd: Some(1031),
+            tables_fd: Some(1032),
             place: Some(Bases::choose()),
             ..Config::default()
         };

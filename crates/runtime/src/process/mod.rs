@@ -3,6 +3,7 @@
 //! | file              | answers for                                                 |
 //! |-------------------|-------------------------------------------------------------|
 //! | `statistics`      | the page of statistics, and to which process it belongs     |
+//! | `shared_areas`    | named swap areas that the tree of processes shares          |
 //! | `own_threads`     | which threads are the engine's                              |
 //! | `descriptors`     | the engine's descriptors, to the program: there are none    |
 //! | `tree`            | the part of a budget that the tree of processes shares      |
@@ -20,6 +21,7 @@
 //! | `spawn`           | `exec`, `posix_spawn`, `system`, `popen`                    |
 
 pub(crate) mod statistics;
+pub(crate) mod shared_areas;
 pub(crate) mod own_threads;
 pub(crate) mod descriptors;
 pub(crate) mod tree;

@@ -34,6 +34,12 @@ pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
         && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size >= (words * 8) as i64)
 }
 
+/// Maps all words made by [`create`], however many, as [`open`] does.
+pub fn open_all(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
+    let words = rustix::fs::fstat(&fd)?.st_size as usize / 8;
+    open(fd, words)
+}
+
 /// Maps words made by [`create`], for the life of the process.
 ///
 /// Refuses (EINVAL) a descriptor that is anything else, or holds fewer words.

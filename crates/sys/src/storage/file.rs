@@ -19,7 +19,7 @@ use crate::raw;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 pub use super::file_error::{FileError, errno, plain};
@@ -27,6 +27,13 @@ pub use super::unnamed_file::{is_in_memory, map_unnamed, may_make_files, open_fo
 
 /// What is written to try a file out.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
+
+/// Device and inode of what a descriptor leads to; `None` where there is no such descriptor.
+#[must_use]
+pub fn identity_of(number: i32) -> Option<(u64, u64)> {
+    let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
 
 /// An unnamed file that holds swapped pages.
 ///
@@ -108,6 +115,33 @@ impl SwapFile {
         }
     }
 
+    /// What an inherited descriptor leads to, by an open file of this process's own.
+    ///
+    /// # Errors
+    /// Where this process may not open it, or there is no /proc.
+    pub fn reopened(number: i32) -> io::Result<Self> {
+        let inherited = Self::inherited(number)?;
+        let direct = if inherited.direct { OFlags::DIRECT } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | direct;
+        let fd = rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
+        let own = Self::of(move_high(fd), inherited.direct);
+        if own.identity == inherited.identity { Ok(own) } else { Err(Errno::STALE.into()) }
+    }
+
+    /// What an inherited descriptor leads to, by the open file that all have who inherit it.
+    ///
+    /// # Errors
+    /// Where there is no such descriptor, or none is left for another.
+    pub fn inherited(number: i32) -> io::Result<Self> {
+        let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
+        // SAFETY: the call takes no pointers, and opens a new descriptor.
+        let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
+        // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(made as i32) };
+        let direct = rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::DIRECT);
+        Ok(Self::of(move_high(fd), direct))
+    }
+
     /// A file that is open already.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
         let stat = rustix::fs::fstat(&fd).ok();
@@ -115,6 +149,18 @@ impl SwapFile {
         let identity = stat.map(|stat| (stat.st_dev, stat.st_ino)).unwrap_or_default();
         let is_device = kind.is_some_and(|kind| kind.is_block_device());
         Self { fd, direct, identity, is_device }
+    }
+
+    /// Device and inode.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// A block device, not a file.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.is_device
     }
 
     /// The descriptor, for what changes the file: a program can close numbers

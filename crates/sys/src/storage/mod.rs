@@ -7,5 +7,6 @@ pub mod ring;
 pub mod fiemap;
 pub mod file_layout;
 pub mod holders;
+pub mod open_mark;
 pub mod exclusive_file;
 pub mod kernel_swap;

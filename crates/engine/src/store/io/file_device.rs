@@ -10,6 +10,7 @@ use softswap_sys::ring::{Pending, Ring, Target};
 use softswap_sys::segment::StaticRange;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Requests that a lane's ring keeps in flight: all pieces of a batch.
@@ -26,7 +27,7 @@ const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 /// ```
 #[derive(Debug)]
 pub struct FileDevice {
-    file: SwapFile,
+    file: Arc<SwapFile>,
     io_uring: bool,
     /// The ring that was made to see whether there can be any.
     first_ring: Option<Ring>,
@@ -59,7 +60,8 @@ impl FileDevice {
     /// Serves `file`, through io_uring where this process may use it and
     /// `avoid_io_uring` does not rule it out.
     #[must_use]
-    pub fn new(file: SwapFile, avoid_io_uring: bool) -> Self {
+    pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
+        let file = file.into();
         let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
         let io_uring = first_ring.is_some();
         let device_polling = io_uring && file.is_direct() && can_ask(&file);
@@ -69,7 +71,7 @@ impl FileDevice {
 
     /// A ring for a lane, which has the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
-        let mut ring = attached(ring, &self.file)?;
+        let mut ring = attached(ring, &*self.file)?;
         if let Some(registered) = &self.registered {
             // Without, each request has its buffer looked up.
             let _ = ring.share_registered(registered);

@@ -8,21 +8,25 @@
 
 mod own;
 
-use super::area::{Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run};
+use super::area::{
+    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, Share,
+};
 use super::batch::SlotBatch;
+use super::cluster_table::ClusterTable;
 use super::discard::Discard;
 use crate::codec::seal::{Seal, Sealer};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, Facts, IoError, Lane};
+use softswap_sys::file::SwapFile;
 use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
-/// What page entries have room for.
-pub const MAX_AREAS: usize = 1 << (40 - SLOT_BITS);
+pub use super::cluster::MAX_AREAS;
+const _: () = assert!(MAX_AREAS == 1 << (40 - SLOT_BITS));
 
 /// Where an area's pages go.
 ///
@@ -44,6 +48,35 @@ pub enum Layout {
     },
     /// Pages that somebody set aside.
     Fixed(FixedPages),
+    /// Such pages, which a tree of processes shares.
+    Shared(SharedPages),
+}
+
+/// Pages that somebody set aside, shared by a tree of processes.
+///
+/// ```
+/// use softswap_engine::store::swap::{ClusterTables, FixedPages, SharedPages, TableOf};
+/// use softswap_sys::memory::reserve_u64;
+/// let area = TableOf { identity: (1, 2), pages: 1024 };
+/// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
+/// let table = ClusterTables::create(words, &[area]).table(area).unwrap();
+/// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![] };
+/// let shared = SharedPages { pages: pages.into(), table, mark: 2, file: None, inherited: -1 };
+/// assert_eq!(shared.table.free(), 2);
+/// ```
+#[derive(Debug, Clone)]
+pub struct SharedPages {
+    /// Which pages.
+    pub pages: Arc<FixedPages>,
+    /// Whose they are.
+    pub table: ClusterTable,
+    /// What this process's own are marked with there, as the open file is: see
+    /// [`super::cluster_table`].
+    pub mark: u64,
+    /// That open file; without, nobody is ever taken for dead.
+    pub file: Option<Arc<SwapFile>>,
+    /// The descriptor of the file that all of the tree inherit.
+    pub inherited: i32,
 }
 
 /// What an area is made of.
@@ -97,6 +130,10 @@ impl Backing {
                 Area::growing(self.device, config, polling)
             }
             Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),
+            Layout::Shared(SharedPages { pages, table, mark, file, .. }) => {
+                let share = Share::new(table, mark, file);
+                Area::shared(self.device, &pages, share, config, polling)
+            }
         }
     }
 }

@@ -1,12 +1,13 @@
-//! Swap areas that a forked child opens when it needs them, in the directories where
-//! its parent has some. What has a name is the parent's alone.
+//! Swap areas that a forked child opens when it needs them: in the directories where
+//! its parent has some, and in the named areas that its tree shares. What is one process's
+//! alone is the parent's.
 //!
 //! That happens where the child makes room for a page, so perhaps in a fault: all that
 //! is allocated is the engine's, and no lock is held that a fork waits for but a
 //! context. The calls that it takes pass the guard as any others do, so it is not done on
 //! a stack that is managed.
 
-use super::areas::{Areas, Backing};
+use super::areas::{Areas, Backing, Layout, SharedPages};
 use crate::base::stats::Stats;
 use crate::codec::seal::Sealer;
 use crate::store::io::FileDevice;
@@ -15,6 +16,7 @@ use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
 use crate::store::swap::Discard;
 use softswap_sys::file::SwapFile;
+use softswap_sys::open_mark;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,10 +30,18 @@ pub(crate) struct Directory {
     pub(crate) poll: Mode,
 }
 
+/// Where a child may have an area of its own.
+pub(crate) enum Place {
+    /// A file in a directory.
+    Directory(Directory),
+    /// Clusters of a named area.
+    Shared { pages: SharedPages, poll: Mode },
+}
+
 /// How areas are opened.
 pub(crate) struct ChildAreas {
     /// The best one first.
-    pub(crate) directories: Box<[Directory]>,
+    pub(crate) places: Box<[Place]>,
     pub(crate) reserve_bytes: u64,
     pub(crate) cpus: usize,
     pub(crate) pressure: Arc<Pressure>,
@@ -57,7 +67,7 @@ pub(crate) enum Opened {
 /// How far a process has come.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The directory to try next.
+    /// The place to try next.
     next: usize,
     /// Why the last one was refused.
     refusal: Option<String>,
@@ -67,7 +77,7 @@ impl ChildAreas {
     /// In a forked child: whether it may open areas.
     pub(crate) fn begin(&self, areas: &Areas) -> bool {
         *self.lock() = State::default();
-        self.may_open.load(Relaxed) && areas.have_room() && !self.directories.is_empty()
+        self.may_open.load(Relaxed) && areas.have_room() && !self.places.is_empty()
     }
 
     /// Nothing is opened from now on.
@@ -92,10 +102,10 @@ impl ChildAreas {
         }
         while self.may_open.load(Relaxed)
             && areas.have_room()
-            && let Some(directory) = self.directories.get(state.next)
+            && let Some(place) = self.places.get(state.next)
         {
             state.next += 1;
-            match self.open_in(directory, areas, stats) {
+            match self.open_in(place, areas, stats) {
                 Ok(()) => return Opened::Yes,
                 Err(why) => state.refusal = Some(why),
             }
@@ -103,22 +113,44 @@ impl ChildAreas {
         Opened::No
     }
 
-    fn open_in(&self, directory: &Directory, areas: &Areas, stats: Stats) -> Result<(), String> {
-        let file = SwapFile::open(&directory.path).map_err(|error| error.to_string())?;
-        // Rings would be wanted for each context.
-        let device = Box::new(FileDevice::new(file, true));
-        let backing = Backing::growing(device, directory.limit_bytes, self.reserve_bytes);
-        let backing = Backing { discard: directory.discard, ..backing };
+    fn open_in(&self, place: &Place, areas: &Areas, stats: Stats) -> Result<(), String> {
+        let (backing, poll) = match place {
+            Place::Directory(directory) => (self.in_directory(directory)?, directory.poll),
+            Place::Shared { pages, poll } => (shared(pages)?, *poll),
+        };
         let sealer = match self.encrypt {
             true => Sealer::encrypting().map_err(|error| error.to_string())?,
             false => Sealer::checking(),
         };
         let pressure = Arc::clone(&self.pressure);
-        let polling = Polling::new(directory.poll, self.cpus, pressure, self.overshoot_ns, stats);
+        let polling = Polling::new(poll, self.cpus, pressure, self.overshoot_ns, stats);
         areas.add(backing, self.cpus, polling, sealer).map_err(|error| error.to_string())
+    }
+
+    fn in_directory(&self, directory: &Directory) -> Result<Backing, String> {
+        let file = SwapFile::open(&directory.path).map_err(|error| error.to_string())?;
+        // Rings would be wanted for each context.
+        let device = Box::new(FileDevice::new(file, true));
+        let backing = Backing::growing(device, directory.limit_bytes, self.reserve_bytes);
+        Ok(Backing { discard: directory.discard, ..backing })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An area in what the tree shares. Where it cannot be opened it is reached, and marked, as the
+/// parent's is: then clusters come back when both are gone.
+fn shared(pages: &SharedPages) -> Result<Backing, String> {
+    let opened = SwapFile::reopened(pages.inherited).ok().map(Arc::new).and_then(|file| {
+        let mark = pages.table.mark(|mark| open_mark::put(&*file, mark).ok())?;
+        Some((file, mark))
+    });
+    let inherited = || pages.file.clone().map(|file| (file, pages.mark));
+    let (file, mark) = opened.or_else(inherited).ok_or("the swap area cannot be opened")?;
+    let device = Box::new(FileDevice::new(Arc::clone(&file), true));
+    let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages.clone() });
+    // Nobody discards in a child.
+    Ok(Backing { device, layout, priority: 0, discard: Discard::None, poll: None })
 }

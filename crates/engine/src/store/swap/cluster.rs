@@ -8,6 +8,9 @@ use std::ops::Range;
 /// in models, which look at every order in which words can be read.
 pub const CLUSTER_SLOTS: usize = if cfg!(loom) { 64 } else { 512 };
 
+/// Areas at the most: what page entries have room for.
+pub const MAX_AREAS: usize = 32;
+
 pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Areas grow by whole clusters.
 pub(crate) const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * PAGE_BYTES;

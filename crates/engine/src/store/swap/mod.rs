@@ -5,8 +5,8 @@
 //! `slot` know nothing of each other or of devices; `area` puts them together,
 //! and `areas` makes one of several. What lies under a name, a file or a
 //! device, is taken into use by `named`, which asks `contents` what it holds
-//! and `header` what its first page says; `open` does that for all areas that
-//! were asked for.
+//! and `header` what its first page says; a tree of processes shares it by a
+//! `cluster_table`. `open_areas` does that for all areas that were asked for.
 
 pub(crate) mod cluster;
 pub mod extent;
@@ -15,6 +15,7 @@ pub(crate) mod discard;
 pub mod header;
 pub mod contents;
 pub mod named;
+pub mod cluster_table;
 pub mod area;
 pub(crate) mod batch;
 pub(crate) mod areas;
@@ -23,9 +24,10 @@ pub(crate) mod child_areas;
 pub(crate) use area::{Area, AreaError, Run};
 pub use area::{AreaFull, FixedPages};
 pub(crate) use areas::{Areas, Lanes};
-pub use areas::{Backing, Layout, MAX_AREAS};
+pub use areas::{Backing, Layout, MAX_AREAS, SharedPages};
 pub(crate) use batch::SlotBatch;
-pub(crate) use child_areas::{ChildAreas, Directory, Opened};
+pub(crate) use child_areas::{ChildAreas, Opened, Place};
 pub use cluster::CLUSTER_SLOTS;
+pub use cluster_table::{ClusterTable, ClusterTables, MARK_OF_TREE, TableOf};
 pub use discard::Discard;
 pub use named::{Activated, activate};

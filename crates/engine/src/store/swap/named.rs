@@ -7,7 +7,7 @@
 //! whatever else its caller asks.
 //!
 //! A file is reached through its file system, never through the device below,
-//! so its blocks are offsets in the file, and one span covers it. Where it
+//! so its blocks are offsets in the file. Where it
 //! lies on the device is asked all the same: a page must not need space at
 //! the very moment at which memory is short.
 
@@ -28,17 +28,6 @@ pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
 /// Pages that a header can name.
 pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
-/// A part of an area that lies in one piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Its first page in the area.
-    pub(crate) page: u64,
-    /// How many pages it has.
-    pub(crate) pages: u64,
-    /// Where it begins in the file or device, in pages.
-    pub(crate) block: u64,
-}
-
 /// A named area that is ours, ready for use.
 ///
 /// ```no_run
@@ -52,11 +41,8 @@ pub(crate) struct Span {
 pub struct Activated {
     /// The file or device. As long as it is open, nobody else gets it.
     pub file: SwapFile,
-    /// What the header says. Its bad pages are among the spans.
+    /// What the header says.
     pub header: Header,
-    /// All pages up to the last one, the header's included: ascending, without
-    /// gaps, neighbours merged.
-    pub(crate) spans: Vec<Span>,
     /// Pieces that the file lies in on its device, where that can be told.
     pub pieces: Option<u64>,
     /// A block device, not a file.
@@ -229,10 +215,7 @@ impl Storage {
     /// # Errors
     /// When somebody else uses it, it is no storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
-        Self::of(path, claim(path)?)
-    }
-
-    fn of(path: &Path, mut claimed: Claimed) -> Result<Self, ActivateError> {
+        let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
         if bytes / PAGE_BYTES < LEAST_PAGES {
             let (path, is_device) = (path.to_owned(), claimed.is_device);
@@ -390,15 +373,7 @@ const _: () = assert!(HEAD_BYTES as u64 <= LEAST_PAGES * PAGE_BYTES);
 /// # Errors
 /// When it cannot serve; says why, and what would help.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
-    activate_claimed(path, claim(path)?)
-}
-
-/// As [`activate`], of what its caller has claimed.
-///
-/// # Errors
-/// As for [`activate`].
-pub(crate) fn activate_claimed(path: &Path, claimed: Claimed) -> Result<Activated, ActivateError> {
-    let storage = Storage::of(path, claimed)?;
+    let storage = Storage::open(path)?;
     let header = Header::parse(&storage.head, storage.pages());
     if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {
         let beside_header = !matches!(header, Err(HeaderError::NoSignature));
@@ -421,7 +396,6 @@ pub(crate) fn activate_claimed(path: &Path, claimed: Claimed) -> Result<Activate
         warnings.push(Warning::BootSector);
     }
     Ok(Activated {
-        spans: vec![Span { page: 0, pages: header.pages(), block: 0 }],
         pieces,
         is_device: storage.is_device(),
         file: storage.claimed.file,
@@ -478,11 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_is_one_span_from_its_beginning() {
+    fn a_whole_file_is_activated_as_its_header_says() {
         let place = area(4 * MIB, Some(1024));
         let activated = activate(&place.path).unwrap();
         assert_eq!(activated.header, header(1024));
-        assert_eq!(activated.spans, [Span { page: 0, pages: 1024, block: 0 }]);
         assert!(!activated.is_device && activated.pieces.is_none_or(|pieces| pieces > 0));
         let of_file_system = |warning: &Warning| {
             matches!(warning, Warning::InMemory | Warning::PageCache | Warning::CopyOnWrite { .. })
@@ -505,7 +478,7 @@ mod tests {
         let place = area(2 * MIB + 10_000, Some(512));
         fs::set_permissions(&place.path, fs::Permissions::from_mode(0o644)).unwrap();
         let activated = activate(&place.path).unwrap();
-        assert_eq!(activated.spans, [Span { page: 0, pages: 512, block: 0 }]);
+        assert_eq!(activated.header.pages(), 512);
         assert!(activated.warnings.contains(&Warning::RestUnused { bytes: 8192 }));
         let path = place.path.clone();
         assert!(activated.warnings.contains(&Warning::Insecure { path, mode: 0o644 }));

@@ -19,7 +19,8 @@
 //! anybody goes without.
 //!
 //! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
-//! and clusters out of service.
+//! and clusters out of service. [`sparse`] has clusters come and go one by one,
+//! where the area is not this process's alone.
 //!
 //! Locks: that for growing and shrinking, then those of up to two shelves, in
 //! their order.
@@ -28,8 +29,9 @@ mod shelf;
 mod homes;
 mod service;
 mod frozen;
+mod sparse;
 
-use super::cluster::{Bits, CLUSTER_SLOTS, WORDS, find_run, masks};
+use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run, masks};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::base::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 use crate::base::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
@@ -88,8 +90,16 @@ pub struct SlotAllocator {
     discards: AtomicBool,
     /// A bit per cluster whose storage holds nothing since it was discarded.
     clean: &'static [AtomicU64],
-    /// Clusters below this have been allocated from.
-    touched: AtomicU32,
+    /// A bit per cluster that has been allocated from, their number, and that of the words
+    /// with any.
+    touched: &'static [AtomicU64],
+    touched_clusters: AtomicU32,
+    touched_words: AtomicU32,
+    /// Clusters come and go one by one.
+    is_sparse: bool,
+    /// Free clusters that a processor's shelf keeps, and whether one may have more.
+    keep: AtomicU32,
+    has_surplus: AtomicBool,
     in_use: Box<[CachePadded<AtomicU64>]>,
     retired_slots: AtomicU64,
     retired: &'static [AtomicU64],
@@ -121,7 +131,12 @@ impl SlotAllocator {
             shelves: (0..=cpus.max(1)).map(|_| CachePadded::new(Shelf::new())).collect(),
             discards: AtomicBool::new(false),
             clean: reserve_u64(clusters.div_ceil(64))?,
-            touched: AtomicU32::new(0),
+            touched: reserve_u64(clusters.div_ceil(64))?,
+            touched_clusters: AtomicU32::new(0),
+            touched_words: AtomicU32::new(0),
+            is_sparse: false,
+            keep: AtomicU32::new(u32::MAX),
+            has_surplus: AtomicBool::new(false),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             retired_slots: AtomicU64::new(0),
             retired: reserve_u64(words)?,
@@ -285,9 +300,25 @@ impl SlotAllocator {
     }
 
     fn touch(&self, cluster: u32) {
-        if self.touched.load(Relaxed) <= cluster {
-            self.touched.fetch_max(cluster + 1, Relaxed);
+        let (word, bit) = (&self.touched[cluster as usize / 64], 1 << (cluster % 64));
+        if word.load(Relaxed) & bit != 0 {
+            return;
         }
+        let before = word.fetch_or(bit, Relaxed);
+        self.touched_clusters.fetch_add(u32::from(before & bit == 0), Relaxed);
+        self.touched_words.fetch_add(u32::from(before == 0), Relaxed);
+    }
+
+    /// The clusters that have been allocated from.
+    fn touched(&self) -> impl Iterator<Item = usize> {
+        self.touched.iter().enumerate().flat_map(|(at, word)| {
+            let mut bits = word.load(Relaxed);
+            std::iter::from_fn(move || {
+                let cluster = (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(cluster)
+            })
+        })
     }
 
     fn set_clean(&self, cluster: u32, clean: bool) {
@@ -358,6 +389,12 @@ impl SlotAllocator {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
 
+    /// Clusters that the tables have room for.
+    #[must_use]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Clusters that the tables have room for beyond the present ones.
     #[must_use]
     pub(crate) fn room_clusters(&self) -> u32 {
@@ -367,15 +404,24 @@ impl SlotAllocator {
     /// Clusters ever allocated from, and so with bookkeeping in DRAM.
     #[must_use]
     pub(crate) fn touched_clusters(&self) -> u32 {
-        self.touched.load(Relaxed)
+        self.touched_clusters.load(Relaxed)
     }
 
     /// DRAM that the tables take so far.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        // Four bits per slot, and three half words per cluster of the area.
-        let bits = u64::from(self.touched_clusters()) * 4 * (CLUSTER_SLOTS as u64 / 8);
-        bits + u64::from(self.clusters.load(Relaxed)) * 12
+        /// Four bits for each slot, and three half words for each cluster of the area.
+        const BITS_BYTES: u64 = 4 * (CLUSTER_SLOTS as u64 / 8);
+        const LINKS_BYTES: u64 = 12;
+        if self.is_sparse {
+            // Few lie together: of each table a page, in the worst case.
+            const TABLES: u64 = 7;
+            let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
+            let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
+            return most.min(u64::from(words) * TABLES * PAGE_BYTES);
+        }
+        u64::from(self.touched_clusters()) * BITS_BYTES
+            + u64::from(self.clusters.load(Relaxed)) * LINKS_BYTES
     }
 }
 

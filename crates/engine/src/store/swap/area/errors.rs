@@ -131,6 +131,17 @@ pub enum AreaFull {
         /// What the area has.
         size_bytes: u64,
     },
+    /// All of the pages that a tree of processes shares are in use.
+    #[error(
+        "swap area is full: all of its {size_bytes} bytes are in use, {own_bytes} of them by this \
+         process and the rest by others of its tree; add an area, or make a larger one"
+    )]
+    Shared {
+        /// What the area has.
+        size_bytes: u64,
+        /// What this process has of it.
+        own_bytes: u64,
+    },
     /// Several areas, and none has room.
     #[error(
         "all {areas} swap areas are full, with {size_bytes} bytes between them; add an area, raise a \

@@ -26,10 +26,12 @@ const SHRINK_BELOW_USED_PERCENT: u64 = 25;
 impl Area {
     /// Grows while there are still single slots, if runs have become scarce.
     pub(super) fn grow_ahead(&self) {
-        if !self.is_growing {
-            return;
-        }
-        let total = self.slots.total_slots();
+        let total = match &self.share {
+            Some(_) if !self.is_plentiful() => return,
+            Some(_) => self.size_bytes() / PAGE_BYTES,
+            None if !self.is_growing => return,
+            None => self.slots.total_slots(),
+        };
         let spare = self.slots.free_clusters() + self.slots.waiting_clusters();
         let scarce = spare == 0 && total > 0;
         if !scarce || self.slots.used_slots() * 100 < total * GROW_ABOVE_USED_PERCENT {
@@ -54,6 +56,9 @@ impl Area {
             return Ok(());
         }
         let size_bytes = self.size_bytes();
+        if let Some(share) = &self.share {
+            return self.take_clusters(share);
+        }
         if !self.is_growing {
             return Err(AreaFull::Fixed { size_bytes });
         }
@@ -140,9 +145,12 @@ impl Area {
         Ok(())
     }
 
-    /// Gives storage at the end back when most of the area is free. Returns the
-    /// bytes given back.
+    /// Gives storage at the end back when most of the area is free, or clusters that others may
+    /// need. Returns the bytes given back.
     pub(crate) fn shrink(&self) -> u64 {
+        if let Some(share) = &self.share {
+            return self.give_spare(share);
+        }
         let total = self.slots.total_slots();
         let is_wide = self.slots.used_slots() * 100 < total * SHRINK_BELOW_USED_PERCENT;
         if !self.is_growing || !is_wide || total * PAGE_BYTES <= 2 * self.config.chunk_bytes {

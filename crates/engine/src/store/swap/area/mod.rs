@@ -4,18 +4,22 @@
 //! On the way out: take slots, in runs, note each page's seal, write them.
 //! On the way in: read from the slot, look the seal up. An area lies either in
 //! a file of its own, which [`growth`] makes longer and shorter, or in a fixed
-//! number of pages that somebody set aside. [`transfer`] moves pages,
+//! number of pages that somebody set aside: for this process alone, or for a tree of
+//! processes, whose clusters [`sharing`] takes and gives back. [`transfer`] moves pages,
 //! [`upkeep`] tells the storage what is not needed and notices when it fails.
 
 mod errors;
 mod health;
+mod share;
 mod growth;
+mod sharing;
 mod transfer;
 mod upkeep;
 
 pub(crate) use errors::AreaError;
 pub use errors::AreaFull;
 pub(crate) use health::Discarded;
+pub(crate) use share::Share;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
@@ -81,6 +85,12 @@ pub struct FixedPages {
     pub bad_pages: Vec<u64>,
 }
 
+impl FixedPages {
+    fn clusters(&self) -> u32 {
+        self.pages.min(MAX_SLOTS).div_ceil(CLUSTER_SLOTS as u64) as u32
+    }
+}
+
 /// Adjacent slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -95,6 +105,8 @@ pub(crate) struct Area {
     device: Box<dyn Device>,
     /// Whether the storage is a file that grows and shrinks.
     is_growing: bool,
+    /// This process's part, where a tree of processes shares the area.
+    share: Option<Share>,
     polling: Polling,
     config: AreaConfig,
     extents: ExtentMap,
@@ -120,7 +132,8 @@ pub(crate) struct Area {
     growth: Mutex<()>,
     growth_pause: AtomicU32,
     size_bytes: AtomicU64,
-    /// What it can grow to, as far as its file system had room when that was last asked.
+    /// What it can grow to, as far as its file system, or the tree, had room when that was last
+    /// asked.
     capacity_bytes: AtomicU64,
     /// Blocks left out between chunks. None outside tests, which want an area
     /// of more than one extent.
@@ -162,7 +175,9 @@ impl Area {
         // that becomes free later.
         let most_bytes = limit_bytes.min(free_bytes.saturating_mul(2)).min(MAX_SLOTS * PAGE_BYTES);
         let clusters = most_bytes / CLUSTER_BYTES;
-        let area = Self::assemble(device, true, clusters, clusters as usize, config, polling)?;
+        let slots = SlotAllocator::new(clusters as u32, config.cpus)?;
+        let area = Self::assemble(device, slots, clusters as usize, config, polling)?;
+        let area = Self { is_growing: true, ..area };
         area.note_free(0, free_bytes);
         Ok(area)
     }
@@ -177,47 +192,73 @@ impl Area {
         config: AreaConfig,
         polling: Polling,
     ) -> Result<Self, AreaError> {
-        let pages = fixed.pages.min(MAX_SLOTS);
-        let clusters = pages.div_ceil(CLUSTER_SLOTS as u64);
-        let mut area = Self::assemble(device, false, clusters, fixed.spans.len(), config, polling)?;
-        for &(page, count, block) in &fixed.spans {
-            area.extents.append(page, count, block)?;
-        }
-        if area.extents.pages() < pages {
-            return Err(AreaError::Unmapped { mapped: area.extents.pages(), pages });
-        }
-        for page in &fixed.bad_pages {
-            area.slots.withhold(*page, 1);
-        }
-        let end = clusters * CLUSTER_SLOTS as u64;
-        area.slots.withhold(pages, (end - pages) as usize);
-        area.size_bytes.store(pages * PAGE_BYTES, Release);
+        let clusters = fixed.clusters();
+        let slots = SlotAllocator::new(clusters, config.cpus)?;
+        let mut area = Self::assemble(device, slots, fixed.spans.len(), config, polling)?;
+        area.settle_in(fixed)?;
+        area.size_bytes.store(fixed.pages.min(MAX_SLOTS) * PAGE_BYTES, Release);
         if config.discard.at_start() {
             area.discarded_at_start = area.discard_all();
         }
-        area.slots.grow(clusters as u32);
+        area.slots.grow(clusters);
         Ok(area)
+    }
+
+    /// As [`Area::fixed`], in pages that a tree of processes shares: of these it has what it
+    /// takes for its `share`.
+    ///
+    /// # Errors
+    /// As for [`Area::fixed`].
+    pub(crate) fn shared(
+        device: Box<dyn Device>,
+        fixed: &FixedPages,
+        share: Share,
+        config: AreaConfig,
+        polling: Polling,
+    ) -> Result<Self, AreaError> {
+        let slots = SlotAllocator::sparse(fixed.clusters(), config.cpus)?;
+        let area = Self::assemble(device, slots, fixed.spans.len(), config, polling)?;
+        area.settle_in(fixed)?;
+        area.look_around(&share);
+        Ok(Self { share: Some(share), ..area })
+    }
+
+    /// Notes where pages lie that were set aside, and which of them are none.
+    fn settle_in(&self, fixed: &FixedPages) -> Result<(), AreaError> {
+        let pages = fixed.pages.min(MAX_SLOTS);
+        for &(page, count, block) in &fixed.spans {
+            self.extents.append(page, count, block)?;
+        }
+        if self.extents.pages() < pages {
+            return Err(AreaError::Unmapped { mapped: self.extents.pages(), pages });
+        }
+        for page in &fixed.bad_pages {
+            self.slots.withhold(*page, 1);
+        }
+        let end = u64::from(fixed.clusters()) * CLUSTER_SLOTS as u64;
+        self.slots.withhold(pages, (end - pages) as usize);
+        Ok(())
     }
 
     fn assemble(
         device: Box<dyn Device>,
-        is_growing: bool,
-        clusters: u64,
+        slots: SlotAllocator,
         extents: usize,
         config: AreaConfig,
         polling: Polling,
     ) -> Result<Self, AreaError> {
-        let slots = (clusters * CLUSTER_SLOTS as u64) as usize;
+        let clusters = slots.capacity() as usize;
+        let count = clusters * CLUSTER_SLOTS;
         let area = Self {
             extents: ExtentMap::new(extents)?,
-            slots: SlotAllocator::new(clusters as u32, config.cpus)?,
-            generations: reserve_u32(slots)?,
-            checksums: reserve_u32(slots)?,
-            tags: reserve_u64(2 * slots)?,
+            slots,
+            generations: reserve_u32(count)?,
+            checksums: reserve_u32(count)?,
+            tags: reserve_u64(2 * count)?,
             has_tags: AtomicBool::new(false),
-            parts: reserve_u32(slots)?,
+            parts: reserve_u32(count)?,
             has_parts: AtomicBool::new(false),
-            hollow: reserve_u64((clusters as usize).div_ceil(64))?,
+            hollow: reserve_u64(clusters.div_ceil(64))?,
             has_hollow: AtomicBool::new(false),
             health: Health::default(),
             discarded_at_start: Discarded::Nothing,
@@ -226,7 +267,8 @@ impl Area {
             size_bytes: AtomicU64::new(0),
             capacity_bytes: AtomicU64::new(0),
             gap_blocks: 0,
-            is_growing,
+            is_growing: false,
+            share: None,
             polling,
             device,
             config,
@@ -318,6 +360,7 @@ impl Area {
         if start < end {
             expect_in_use(free(start, (end - start) as usize));
         }
+        self.give_surplus();
     }
 
     /// Takes slots out of service, because their storage failed.
@@ -385,6 +428,7 @@ impl Area {
     /// Ends one freeze.
     pub(crate) fn thaw(&self) {
         self.slots.thaw();
+        self.give_surplus();
     }
 
     /// Slots taken, those freed in a freeze included.
@@ -396,7 +440,7 @@ impl Area {
     /// Whether less than half of what the area can hold is in use, and it works.
     #[must_use]
     pub(crate) fn has_spare(&self) -> bool {
-        let most_bytes = match self.is_growing {
+        let most_bytes = match self.is_growing || self.share.is_some() {
             true => self.capacity_bytes.load(Relaxed),
             false => self.size_bytes(),
         };

@@ -21,6 +21,7 @@ impl Area {
             self.has_hollow.store(true, Release);
         }
         self.slots.discarded(cluster);
+        self.give_surplus();
         result
     }
 

@@ -9,7 +9,6 @@
 
 use super::shelf::lock;
 use super::{SlotAllocator, WORDS};
-use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
@@ -47,8 +46,8 @@ impl SlotAllocator {
     pub(crate) fn freeze(&self) {
         // Waits for a thaw that is still freeing the slots of its own time.
         let _alone = lock(&self.freezing);
-        for (kept, bits) in self.touched_words(self.kept).iter().zip(self.bits) {
-            let bits = bits.load(SeqCst);
+        for word in self.touched_words() {
+            let (kept, bits) = (&self.kept[word], self.bits[word].load(SeqCst));
             // What holds nothing stays out of DRAM.
             if bits & !kept.load(Relaxed) != 0 {
                 kept.fetch_or(bits, SeqCst);
@@ -59,8 +58,8 @@ impl SlotAllocator {
     }
 
     /// The words of the clusters that have been allocated from.
-    fn touched_words<'a>(&self, words: &'a [AtomicU64]) -> &'a [AtomicU64] {
-        &words[..self.touched_clusters() as usize * WORDS]
+    fn touched_words(&self) -> impl Iterator<Item = usize> {
+        self.touched().flat_map(|cluster| cluster * WORDS..(cluster + 1) * WORDS)
     }
 
     /// Ends one freeze; at the last one all that was freed meanwhile is free.
@@ -72,7 +71,8 @@ impl SlotAllocator {
         if frozen != 1 {
             return;
         }
-        for kept in self.touched_words(self.kept) {
+        for word in self.touched_words() {
+            let kept = &self.kept[word];
             if kept.load(Relaxed) != 0 {
                 kept.store(0, SeqCst);
             }

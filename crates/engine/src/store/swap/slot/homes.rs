@@ -176,6 +176,9 @@ impl SlotAllocator {
             // write again than storage that never was. Others to the end: in those
             // that have waited longest most has become free, and in longer runs.
             self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
+            if wanted == FREE {
+                self.look_for_surplus(self.home(cluster));
+            }
             // Slots may have been freed before the new place showed: look again.
         }
     }

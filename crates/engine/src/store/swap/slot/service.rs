@@ -87,13 +87,7 @@ impl SlotAllocator {
     /// never so many that fewer than `least` are left. Returns how many went.
     pub(crate) fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
-        for shelf in &self.shelves {
-            let mut shelf = shelf.lock();
-            // A processor's cluster in which nothing is in use.
-            if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
-                self.let_go(&mut shelf, cluster);
-            }
-        }
+        self.let_go_of_empty();
         let old = self.clusters.load(SeqCst);
         let mut new = old;
         while new > least.max(1) && self.give_up(new - 1) {
@@ -101,6 +95,16 @@ impl SlotAllocator {
         }
         self.clusters.store(new, SeqCst);
         old - new
+    }
+
+    /// Takes processors' clusters away from them in which nothing is in use.
+    pub(super) fn let_go_of_empty(&self) {
+        for shelf in &self.shelves {
+            let mut shelf = shelf.lock();
+            if let Some(cluster) = shelf.current.take_if(|cluster| self.is_empty(*cluster)) {
+                self.let_go(&mut shelf, cluster);
+            }
+        }
     }
 
     /// Takes a cluster off the lists for good, if it is free.

@@ -1,0 +1,90 @@
+//! Named areas, claimed once for the whole tree of processes: `run` makes the tables by which
+//! they share them, hands both down, and takes back what the dead have left.
+
+use super::areas::Named;
+use crate::refusal::{Refusal, plain};
+use softswap_engine::base::stats::{Counter, Stats};
+use softswap_engine::door::open_areas::{claim_for_tree, discard_of};
+use softswap_engine::door::settings::Config;
+use softswap_engine::store::swap::{Activated, ClusterTable, ClusterTables, Discard, MARK_OF_TREE};
+use softswap_sys::file::{SwapFile, errno};
+use softswap_sys::{PAGE_SIZE, open_mark, shared};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What the tree shares.
+pub(super) struct SharedAreas {
+    tables_fd: OwnedFd,
+    areas: Vec<(SwapFile, ClusterTable)>,
+}
+
+impl SharedAreas {
+    /// Makes the tables of what was claimed, and notes in the configuration where they are; `None`
+    /// where there is nothing.
+    pub(super) fn make(
+        named: Vec<Named>,
+        config: &mut Config,
+        stats: &Stats,
+    ) -> Result<Option<SharedAreas>, Refusal> {
+        if named.is_empty() {
+            return Ok(None);
+        }
+        let mut which = Vec::new();
+        for Named { order, area, shown } in &named {
+            let claimed = claim_for_tree(area).map_err(|error| {
+                Refusal::usage(format!(
+                    "{shown}: no part of it can be locked ({}), so processes cannot share it: name \
+                     a file on another file system, or a device",
+                    plain(&error)
+                ))
+            })?;
+            which.push(claimed);
+            let spec = &mut config.areas[*order];
+            spec.discard = discard_at_start(area, discard_of(area, spec.discard), stats);
+            spec.shared_fd = Some(area.file.as_fd().as_raw_fd());
+        }
+        let (tables_fd, words) = shared::create(ClusterTables::words(&which)).map_err(|error| {
+            let why = plain(&error);
+            Refusal::own(format!("cannot make the table by which processes share areas: {why}"))
+        })?;
+        config.tables_fd = Some(tables_fd.as_raw_fd());
+        let tables = ClusterTables::create(words, &which);
+        let areas = named.into_iter().zip(which);
+        let areas =
+            areas.filter_map(|(named, which)| Some((named.area.file, tables.table(which)?)));
+        Ok(Some(SharedAreas { tables_fd, areas: areas.collect() }))
+    }
+
+    /// What all of the tree inherit.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let files = self.areas.iter().map(|(file, _)| file.as_fd());
+        files.chain([self.tables_fd.as_fd()])
+    }
+
+    /// Takes back what the dead have left.
+    pub(super) fn look(&self) {
+        for (file, table) in &self.areas {
+            table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_gone(file, mark));
+        }
+    }
+}
+
+/// Discards an area before its first use, if that is wanted; when processes are to, from then on.
+fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard {
+    let then = match asked {
+        Discard::None | Discard::Once => Discard::None,
+        Discard::Pages | Discard::Both => Discard::Pages,
+    };
+    if !matches!(asked, Discard::Once | Discard::Both) {
+        return then;
+    }
+    let bytes = (area.header.pages() - 1) * PAGE_SIZE as u64;
+    match area.file.discard(PAGE_SIZE as u64, bytes) {
+        Ok(()) => stats.add(Counter::DiscardedBytes, bytes),
+        Err(error) if error.raw_os_error() == Some(errno::EOPNOTSUPP) => return Discard::None,
+        Err(_) => {
+            stats.add(Counter::DiscardErrors, 1);
+            return Discard::None;
+        }
+    }
+    then
+}

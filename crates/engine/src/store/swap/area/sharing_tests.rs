@@ -1,0 +1,220 @@
+use super::*;
+use crate::base::stats::{STATS_WORDS, Stats};
+use crate::store::io::poll::Polling;
+use crate::store::io::poll::mode::Mode;
+use crate::store::io::poll::pressure::Pressure;
+use crate::store::io::sim::SimDevice;
+use crate::store::swap::area::{AreaConfig, FixedPages, Run};
+use crate::store::swap::cluster_table::{ClusterTables, TableOf};
+use crate::store::swap::{CLUSTER_SLOTS, Discard};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory::{reserve_bytes, reserve_u64};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// An area of so many pages, for processes that share it.
+struct Tree {
+    pages: u64,
+    table: ClusterTable,
+    disk: Arc<SimDevice>,
+}
+
+impl Tree {
+    fn new(pages: u64) -> Tree {
+        let which = TableOf { identity: (1, 2), pages };
+        let words = reserve_u64(ClusterTables::words(&[which])).unwrap();
+        let table = ClusterTables::create(words, &[which]).table(which).unwrap();
+        Tree { pages, table, disk: Arc::new(SimDevice::new(pages * PAGE_BYTES, 1)) }
+    }
+
+    fn of_clusters(clusters: usize) -> Tree {
+        Tree::new((clusters * CLUSTER_SLOTS) as u64)
+    }
+
+    fn process_with(&self, share: Share, discard: Discard) -> Area {
+        let pages = FixedPages {
+            pages: self.pages,
+            spans: vec![(0, self.pages, 0)],
+            bad_pages: vec![10, 700],
+        };
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+        let config = AreaConfig { cpus: 2, discard, ..AreaConfig::default() };
+        Area::shared(Box::new(Arc::clone(&self.disk)), &pages, share, config, polling).unwrap()
+    }
+
+    /// One with a mark.
+    fn process(&self, mark: u64) -> Area {
+        self.process_with(Share::new(self.table, mark, None), Discard::None)
+    }
+}
+
+fn fill(area: &Area) -> Vec<Run> {
+    std::iter::from_fn(|| area.alloc_run(0, 64).ok()).collect()
+}
+
+fn slots_of(runs: &[Run]) -> BTreeSet<u64> {
+    runs.iter().flat_map(|run| run.first..run.first + run.len as u64).collect()
+}
+
+fn free_all(area: &Area, runs: &[Run]) {
+    runs.iter().for_each(|run| area.free(run.first, run.len));
+}
+
+/// As what the background does a while later.
+fn shrink(area: &Area) -> u64 {
+    area.share.as_ref().unwrap().next_look_ns.store(0, Relaxed);
+    area.shrink()
+}
+
+#[test]
+fn processes_fill_an_area_between_them_and_no_slot_is_two_processes() {
+    let tree = Tree::new(9 * 512 + 100);
+    let (one, other) = (tree.process(7), tree.process(8));
+    assert_eq!((one.size_bytes(), tree.table.free()), (0, 10), "it costs nothing to have it");
+    let mut had = [BTreeSet::new(), BTreeSet::new()];
+    for turn in 0.. {
+        let area = [&one, &other][turn % 2];
+        let Ok(run) = area.alloc_run(turn / 2 % 2, 64) else { break };
+        had[turn % 2].extend(slots_of(&[run]));
+    }
+    had[0].extend(slots_of(&fill(&one)));
+    had[1].extend(slots_of(&fill(&other)));
+    let all: BTreeSet<u64> = had.iter().flatten().copied().collect();
+    assert_eq!(all.len(), had[0].len() + had[1].len());
+    let expected: BTreeSet<u64> =
+        (1..9 * 512 + 100).filter(|slot| ![10, 700].contains(slot)).collect();
+    assert_eq!(all, expected, "but for the header, bad pages and what lies beyond the end");
+    let held = tree.table.held(7) as u64 * CLUSTER_BYTES;
+    assert_eq!(one.size_bytes(), held);
+    let full = one.alloc_run(0, 1).unwrap_err();
+    assert_eq!(full, AreaFull::Shared { size_bytes: tree.pages * PAGE_BYTES, own_bytes: held });
+}
+
+#[test]
+fn pages_of_several_processes_come_back_as_they_were_written() {
+    let tree = Tree::of_clusters(8);
+    let areas = [tree.process(7), tree.process(8), tree.process(9)];
+    let mut written = Vec::new();
+    for turn in 0..30_u8 {
+        let area = &areas[usize::from(turn) % 3];
+        let run = area.alloc_run(0, 48).unwrap();
+        let pages = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+        pages.fill(turn + 1);
+        area.write_each(&mut area.open_lane(), |at| run.first + at as u64, pages).unwrap();
+        written.push((area, run, turn + 1));
+    }
+    for (area, run, byte) in written {
+        let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
+        area.read(&mut area.open_lane(), run.first, read).unwrap();
+        assert!(read.iter().all(|it| *it == byte), "{byte}");
+    }
+}
+
+#[test]
+fn what_one_process_frees_another_gets_at_once() {
+    let tree = Tree::of_clusters(512);
+    let (one, other) = (tree.process(7), tree.process(8));
+    let runs = fill(&one);
+    assert!(other.alloc_run(0, 1).is_err());
+    free_all(&one, &runs);
+    // Some are kept on the processors' shelves, but not for long.
+    assert!(tree.table.held(7) <= 2 * MOST_CLUSTERS + 2, "{}", tree.table.held(7));
+    let rest = slots_of(&fill(&other)).len();
+    assert!(rest > 480 * CLUSTER_SLOTS, "{rest}");
+    assert!(shrink(&one) > 0);
+    assert_eq!((tree.table.held(7), one.size_bytes()), (0, 0), "the area is full");
+    assert_eq!(tree.table.held(8) + tree.table.free(), 512);
+}
+
+#[test]
+fn a_process_that_is_alone_takes_a_few_clusters_at_a_time() {
+    let tree = Tree::of_clusters(1024);
+    let area = tree.process(7);
+    let run = area.alloc_run(0, 1).unwrap();
+    assert_eq!(tree.table.held(7), MOST_CLUSTERS);
+    assert!(area.has_spare());
+    area.free(run.first, 1);
+    assert_eq!(shrink(&area), 0, "a few are kept while there are many");
+    let small = Tree::of_clusters(20);
+    let (one, other) = (small.process(7), small.process(8));
+    let _ = one.alloc_run(0, 1).unwrap();
+    assert_eq!((small.table.held(7), small.table.free()), (1, 19));
+    fill(&other);
+    shrink(&one);
+    assert!(!one.has_spare(), "what is free is what the tree has left");
+}
+
+#[test]
+fn a_forked_child_hands_out_nothing_of_its_parents_and_gives_nothing_back() {
+    let tree = Tree::of_clusters(20);
+    let parent = tree.process(7);
+    let runs: Vec<_> = (0..40).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
+    let held = tree.table.held(7);
+    // What a fork leaves in the child: the same tables, in memory of its own.
+    parent.inherit();
+    free_all(&parent, &runs);
+    assert_eq!((shrink(&parent), tree.table.held(7)), (0, held));
+    let rest = fill(&parent);
+    assert_eq!(tree.table.held(7), held, "{} runs, of clusters that it has", rest.len());
+}
+
+#[test]
+fn slots_that_a_child_may_read_keep_their_clusters() {
+    let tree = Tree::of_clusters(128);
+    let (parent, other) = (tree.process(7), tree.process(8));
+    let runs: Vec<_> = (0..160).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
+    let before = slots_of(&runs);
+    parent.freeze();
+    free_all(&parent, &runs);
+    shrink(&parent);
+    let others = slots_of(&fill(&other));
+    assert!(before.is_disjoint(&others));
+    parent.thaw();
+    shrink(&parent);
+    assert_eq!(tree.table.held(7), 0);
+    assert_eq!(slots_of(&fill(&other)).len() + others.len(), 128 * 512 - 3);
+}
+
+#[test]
+fn what_the_dead_have_left_is_had_by_who_finds_nothing_free() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = SwapFile::open(dir.path()).unwrap();
+    let reopened = || SwapFile::reopened(file.as_fd().as_raw_fd()).unwrap();
+    let tree = Tree::of_clusters(20);
+    let share = |file: SwapFile| {
+        let mark = tree.table.mark(|mark| open_mark::put(&file, mark).ok()).unwrap();
+        (mark, Share::new(tree.table, mark, Some(Arc::new(file))))
+    };
+    let ((one, first), (other, second)) = (share(reopened()), share(reopened()));
+    assert_ne!(one, other);
+    let (area, heir) =
+        (tree.process_with(first, Discard::None), tree.process_with(second, Discard::None));
+    let runs = fill(&area);
+    assert!(heir.alloc_run(0, 1).is_err(), "its owner lives");
+    assert_eq!(tree.table.held(one), 20);
+    // Its end, however it comes: nothing is given back, but the file is closed.
+    drop(area);
+    let freed = (0..1000).any(|_| {
+        // Other tests fork: their children have copies, too, for a moment.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        heir.alloc_run(0, 1).is_ok()
+    });
+    assert!(freed && tree.table.held(one) == 0);
+    assert_eq!(slots_of(&fill(&heir)).len() + 1, slots_of(&runs).len());
+}
+
+#[test]
+fn clusters_wait_to_be_discarded_before_they_are_given_back() {
+    let tree = Tree::of_clusters(256);
+    let area = tree.process_with(Share::new(tree.table, 7, None), Discard::Pages);
+    let runs: Vec<_> = (0..128).map(|_| area.alloc_run(0, 64).unwrap()).collect();
+    free_all(&area, &runs);
+    let before = tree.table.held(7);
+    let count = std::iter::from_fn(|| match area.discard_one() {
+        crate::store::swap::area::Discarded::Bytes(bytes) => Some(bytes),
+        _ => None,
+    });
+    assert!(count.sum::<u64>() >= 14 * CLUSTER_BYTES);
+    assert!(tree.table.held(7) < before, "{before}");
+}

@@ -1,0 +1,138 @@
+use super::*;
+use proptest::prelude::*;
+use softswap_sys::memory::reserve_u64;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn area(inode: u64, pages: u64) -> TableOf {
+    TableOf { identity: (9, inode), pages }
+}
+
+fn tables(areas: &[TableOf]) -> ClusterTables {
+    ClusterTables::create(reserve_u64(ClusterTables::words(areas)).unwrap(), areas)
+}
+
+#[test]
+fn each_area_has_its_own_table_and_no_other_is_found() {
+    let areas = [area(1, 513), area(2, 5 * 512), area(3, 1)];
+    let made = tables(&areas);
+    let opened = ClusterTables::open(made.words).unwrap();
+    for (area, clusters) in areas.into_iter().zip([2, 5, 1]) {
+        assert_eq!(opened.table(area).unwrap().count(), clusters);
+    }
+    let second = opened.table(areas[1]).unwrap();
+    assert_eq!(second.take(4, 4), Some(4));
+    assert_eq!((second.take(4, 4), made.table(areas[1]).unwrap().free()), (Some(0), 3));
+    assert!(made.table(areas[0]).unwrap().free() == 2 && made.table(areas[2]).unwrap().free() == 1);
+    // Another file, and one that has another size by now.
+    assert!(opened.table(area(4, 512)).is_none() && opened.table(area(2, 6 * 512)).is_none());
+}
+
+#[test]
+fn what_is_no_table_is_refused_whatever_it_says() {
+    let areas = [area(1, 4 * 512)];
+    let made = tables(&areas);
+    assert!(ClusterTables::open(&made.words[..FIRST_CLUSTER_WORD - 1]).is_none());
+    assert!(ClusterTables::open(reserve_u64(FIRST_CLUSTER_WORD).unwrap()).is_none());
+    // Sizes that reach beyond the words, or whose sums do.
+    for clusters in [5, u64::MAX, u64::MAX - FIRST_CLUSTER_WORD as u64] {
+        made.words[HEADER_WORDS + 2].store(clusters, Relaxed);
+        let claimed = area(1, clusters.saturating_mul(512));
+        assert!(ClusterTables::open(made.words).unwrap().table(claimed).is_none());
+    }
+}
+
+#[test]
+fn a_mark_is_one_that_nobody_has() {
+    let table = tables(&[area(1, 512)]).table(area(1, 512)).unwrap();
+    let taken: BTreeSet<u64> = (2..40).collect();
+    assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
+    assert_eq!(table.mark(|_| None), None, "the file system has no locks");
+    assert_eq!(table.mark(|_| Some(false)), None, "it ends");
+    // Whatever the count says.
+    table.next_mark.store(u64::MAX, Relaxed);
+    let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
+    assert!(mark.is_some_and(|mark| mark < MOST_MARKS), "{mark:?}");
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Take(u64, u32),
+    Give(u64, u32),
+    Die(u64),
+    Reap,
+    Overwrite(usize, u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let who = || 2..8_u64;
+    let act = prop_oneof![
+        6 => (who(), any::<u32>()).prop_map(|(who, from)| Act::Take(who, from)),
+        3 => (who(), 0..24_u32).prop_map(|(who, at)| Act::Give(who, at)),
+        1 => who().prop_map(Act::Die),
+        1 => Just(Act::Reap),
+    ];
+    prop::collection::vec(act, 1..200)
+}
+
+fn wild_acts() -> impl Strategy<Value = Vec<Act>> {
+    let overwrite = (0..400_usize, any::<u64>()).prop_map(|(at, word)| Act::Overwrite(at, word));
+    (acts(), prop::collection::vec(overwrite, 1..40)).prop_map(|(acts, wild)| {
+        let mut wild = wild.into_iter();
+        acts.into_iter().flat_map(|act| [Some(act), wild.next()]).flatten().collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_cluster_is_had_by_who_took_it_until_it_gives_it_back_or_is_gone(acts in acts()) {
+        let area = area(1, 20 * 512);
+        let table = tables(&[area]).table(area).unwrap();
+        let mut owners: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut dead = BTreeSet::new();
+        for act in acts {
+            match act {
+                Act::Take(who, _) if dead.contains(&who) => {}
+                Act::Take(who, from) => {
+                    let taken = table.take(who, from);
+                    prop_assert_eq!(taken.is_none(), owners.len() == 20);
+                    for cluster in taken {
+                        prop_assert!(owners.insert(cluster, who).is_none());
+                    }
+                }
+                Act::Give(who, at) => {
+                    let is_its = owners.get(&at) == Some(&who);
+                    prop_assert_eq!(table.give(who, at), is_its);
+                    if is_its {
+                        owners.remove(&at);
+                    }
+                }
+                Act::Die(who) => drop(dead.insert(who)),
+                Act::Reap => {
+                    let before = owners.len();
+                    owners.retain(|_, who| !dead.contains(who));
+                    prop_assert_eq!(table.reap(|who| dead.contains(&who)), before - owners.len());
+                }
+                Act::Overwrite(..) => {}
+            }
+            prop_assert_eq!(table.free(), 20 - owners.len());
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_there_nothing_reaches_beyond_the_table(acts in wild_acts()) {
+        let areas = [area(1, 20 * 512), area(2, 3 * 512)];
+        let made = tables(&areas);
+        for act in acts {
+            let Some(table) = made.table(areas[0]) else { continue };
+            match act {
+                Act::Take(who, from) => prop_assert!(table.take(who, from).is_none_or(|at| at < 20)),
+                Act::Give(who, at) => drop(table.give(who, at)),
+                Act::Die(_) => prop_assert!(table.mark(|_| Some(true)).is_some()),
+                Act::Reap => prop_assert!(table.reap(|mark| mark % 2 == 0) <= 20),
+                Act::Overwrite(at, word) => {
+                    made.words[at % made.words.len()].store(word, Relaxed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The named areas that this process shares with its tree: what it inherits of them.
+//!
+//! `softswap run` has claimed them, and all that is started inherits its descriptors. They stay
+//! open for what this process becomes and starts, also while it sleeps.
+
+use softswap_engine::door::settings::Config;
+use softswap_engine::store::swap::ClusterTables;
+use softswap_sys::{file, own_descriptors, shared};
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+
+static TABLES: OnceLock<Option<ClusterTables>> = OnceLock::new();
+
+/// The tables of the tree's areas, where there are any that can be used.
+pub(crate) fn tables(config: &Config) -> Option<&'static ClusterTables> {
+    TABLES.get_or_init(|| open(config.tables_fd?)).as_ref()
+}
+
+fn open(number: i32) -> Option<ClusterTables> {
+    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let tables = ClusterTables::open(shared::open_all(fd).ok()?)?;
+    own_descriptors::keep(number);
+    Some(tables)
+}
+
+/// Keeps an area that this process may need when it wakes; false where it is not there.
+pub(crate) fn keep(config: &Config, number: i32) -> bool {
+    let is_there = tables(config)
+        .zip(file::identity_of(number))
+        .is_some_and(|(tables, identity)| tables.have(identity));
+    if is_there {
+        own_descriptors::keep(number);
+    }
+    is_there
+}
