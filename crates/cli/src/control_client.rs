@@ -190,7 +190,11 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
 
 /// Whether a request is about what each process has for itself.
 fn is_of_one(request: &Request<'_>) -> bool {
-    matches!(request, Request::Get(Some(key)) | Request::Set(key, _) if *key != MEMORY)
+    match request {
+        Request::Get(Some(key)) | Request::Set(key, _) => *key != MEMORY,
+        Request::Sample(_) => true,
+        Request::Stat | Request::Get(None) => false,
+    }
 }
 
 /// Asks the program that a `softswap run` has started, if that can be asked. Who has answered,

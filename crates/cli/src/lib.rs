@@ -2,7 +2,7 @@
 //!
 //! `run` starts a program with the runtime preloaded and stays as its parent;
 //! `stat` and `ctl` ask such a program and tell it, `top` shows and `export` serves all of
-//! them; `report` and
+//! them, `record` samples the faults of one; `report` and
 //! `advise` read what `run` has written; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
 //! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
@@ -30,12 +30,14 @@ pub mod library;
 pub mod control_client;
 
 mod tree_report;
+mod tree_peaks;
 mod run;
 mod look;
 mod stat;
 mod ctl;
 mod top;
 mod export;
+mod record;
 mod reports;
 mod mkswap;
 mod swapon_check;
@@ -66,13 +68,14 @@ Examples:
   softswap stat 4711
   softswap ctl 4711 set io.poll interrupt
   softswap top
+  softswap record 4711 --seconds 10
   softswap mkswap --label fast /mnt/fast/swapfile
   softswap swapon-check /mnt/fast/swapfile
 
 Exit status of `run`: the program's own, or 128+N where signal N ended it; 2 for a value that
 cannot be used, 125 where softswap itself failed, 126 where the program cannot be run, 127 where
-it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat`, `ctl` and
-`top`: 1 where the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
+it was not found. Of `doctor`: 0 where `run` will work, 1 where not. Of `stat`, `ctl`, `record`
+and `top`: 1 where the process cannot be asked, 2 for a key or a value that there is not. Of `mkswap` and
 `swapon-check`: 2 where what was named cannot serve, 1 where writing to it failed. Of
 `analyze`: 1 where the file or process cannot be examined.";
 
@@ -83,6 +86,7 @@ enum Command {
     Ctl(ctl::CtlArgs),
     Top(top::TopArgs),
     Export(export::ExportArgs),
+    Record(record::RecordArgs),
     Report(reports::ReportArgs),
     Advise(reports::AdviseArgs),
     Mkswap(mkswap::MkswapArgs),
@@ -111,6 +115,7 @@ pub fn main() -> ExitCode {
         Command::Ctl(args) => ctl::ctl(&args),
         Command::Top(args) => top::top(&args),
         Command::Export(args) => export::export(&args),
+        Command::Record(args) => record::record(&args),
         Command::Report(args) => reports::report(&args),
         Command::Advise(args) => reports::advise(&args),
         Command::Mkswap(args) => mkswap::mkswap(&args),

@@ -89,67 +89,8 @@ impl TreeReport {
     }
 }
 
-/// So many processes are worth a line of the summary.
-const SHOWN: usize = 5;
-
-/// What a tree had while it ran, as far as it was looked at.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct TreePeaks {
-    pub(crate) budget_bytes: u64,
-    /// The largest that the budget has been.
-    pub(crate) budget_peak_bytes: u64,
-    /// The most that all used together.
-    pub(crate) used_peak_bytes: u64,
-    /// The most processes at a time.
-    pub(crate) processes_peak: usize,
-    /// Those that used most, the largest first.
-    pub(crate) largest: Vec<Process>,
-    /// The program that was started.
-    #[serde(skip)]
-    pub(crate) program_pid: u32,
-}
-
-impl TreePeaks {
-    /// Notes what there is now.
-    pub(crate) fn raise(&mut self, now: &TreeReport) {
-        self.budget_bytes = now.budget_bytes;
-        self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
-        self.used_peak_bytes = self.used_peak_bytes.max(now.used_bytes);
-        self.processes_peak = self.processes_peak.max(now.processes.len());
-        for process in &now.processes {
-            let known = self.largest.iter().position(|it| it.pid == process.pid);
-            let known = known.map(|at| self.largest.remove(at));
-            let before = known.map_or((0, 0), |it| (it.faults, it.stalled_ns));
-            // One that has become another program by exec begins anew.
-            self.largest.push(Process {
-                faults: process.faults.max(before.0),
-                stalled_ns: process.stalled_ns.max(before.1),
-                ..process.clone()
-            });
-        }
-        self.largest.sort_by_key(|process| std::cmp::Reverse(process.used_peak_bytes));
-        self.largest.truncate(SHOWN);
-    }
-
-    /// Whether there was nothing but the program that was started.
-    pub(crate) fn is_of_one(&self) -> bool {
-        self.largest.iter().all(|process| process.pid == self.program_pid)
-    }
-
-    /// Lines of the summary.
-    pub(crate) fn for_people(&self) -> String {
-        let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
-        let count = self.processes_peak;
-        let mut text = format!(
-            "  tree     {budget}, at most {used} used by up to {count} processes at a time\n"
-        );
-        write_table(&mut text, &self.largest);
-        text
-    }
-}
-
 /// A line for each process.
-fn write_table(text: &mut String, processes: &[Process]) {
+pub(crate) fn write_table(text: &mut String, processes: &[Process]) {
     let (title, used) = ("process", "at most used");
     // Writing to a String cannot fail.
     let _ = writeln!(

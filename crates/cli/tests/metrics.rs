@@ -2,12 +2,13 @@
 
 mod support;
 
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::control_client::{Program, refused, told, wait_for};
-use support::softswap;
+use support::{softswap, sources};
 
 /// `softswap export` on a port of its own; it ends with this.
 struct Export {
@@ -135,6 +136,50 @@ fn promtool_finds_nothing_to_object_to() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The expressions of the dashboard, with what Grafana puts in.
+fn expressions() -> Vec<String> {
+    let path = sources().join("../../docs/grafana-dashboard.json");
+    let board: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let texts = targets.map(|target| target["expr"].as_str().unwrap());
+    texts.map(|text| text.replace("$__rate_interval", "20s").replace("$root", ".*")).collect()
+}
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let program = Program::under_pressure(&[]);
+    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let all = expressions();
+    assert!(all.len() >= 12, "{all:?}");
+    for expression in &all {
+        let is_part = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+        let words = expression.split(|sign| !is_part(sign));
+        let names: Vec<&str> = words.filter(|word| word.starts_with("softswap_")).collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            assert!(value(&text, name, &["root="]).is_some(), "{name} of {expression}: {text}");
+        }
+        assert!(!expression.contains('$'), "{expression}");
+    }
+    if !has("promtool") {
+        return;
+    }
+    let rules: Vec<Value> =
+        all.iter().map(|it| json!({"record": "softswap:panel", "expr": it})).collect();
+    let rules = json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    let dir = tempfile::tempdir().unwrap();
+    let check = |rules: String| {
+        // JSON is YAML, too.
+        let path = dir.path().join("rules.yml");
+        std::fs::write(&path, rules).unwrap();
+        Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(path).output().unwrap()
+    };
+    let output = check(rules.to_string());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!check(rules.to_string().replace("rate(", "rate((")).status.success());
+}
+
 #[test]
 fn prometheus_scrapes_it() {
     if !has("prometheus") {
@@ -164,6 +209,15 @@ fn prometheus_scrapes_it() {
         let (status, text) = http(&own, "GET", &query);
         (status == 200 && text.contains("\"job\":\"softswap\"")).then_some(())
     });
+    // Every plot of the dashboard has something to show.
+    for expression in expressions() {
+        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        wait_for(&expression, || {
+            let (status, text) = http(&own, "GET", &format!("/api/v1/query?query={encoded}"));
+            assert_eq!(status, 200, "{expression}: {text}");
+            text.contains("\"value\":").then_some(())
+        });
+    }
     prometheus.kill().unwrap();
     prometheus.wait().unwrap();
 }

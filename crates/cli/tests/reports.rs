@@ -124,3 +124,35 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
         assert!(dom.contains("</html>") && dom.contains("Settings and machine"));
     }
 }
+
+#[test]
+fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_out() {
+    const PROCESSES: usize = 110;
+    let dir = tempfile::tempdir().unwrap();
+    let [page, report] = ["tree.html", "tree.json"].map(|name| dir.path().join(name));
+    // They end when all are there, and have been looked at.
+    let script = format!(
+        "i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); \
+         (while [ ! -e {0}/done ]; do sleep 1; done) & done; \
+         sleep 2; touch {0}/done; wait",
+        dir.path().display()
+    );
+    for path in [&page, &report] {
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--awake", "--reserve", "0", "--memory", "512M", "--report"]);
+        command.arg(path).arg("--swap").arg(dir.path()).args(["--", "sh", "-c", &script]);
+        Running::start(&mut command).finish(LIMIT).expect_success("sh");
+        std::fs::remove_file(dir.path().join("done")).unwrap();
+    }
+    let tree = &json(&report)["tree"];
+    let kept = tree["largest"].as_array().unwrap().len() as u64;
+    assert!(tree["processes_peak"].as_u64() >= Some(PROCESSES as u64), "{tree}");
+    assert_eq!(kept, 100);
+    assert!(kept + tree["left_out"]["processes"].as_u64().unwrap() > PROCESSES as u64, "{tree}");
+    let Some((dom, console)) = open(&page) else { return };
+    assert!(!console.contains("CONSOLE"), "{console}");
+    let (_, processes) = dom.split_once("<h2>Processes</h2>").unwrap();
+    let (processes, _) = processes.split_once("<h2>Settings").unwrap();
+    assert_eq!(processes.matches("<tr>").count(), 1 + 100, "{processes}");
+    assert!(processes.contains(" more are left out, with "), "{processes}");
+}

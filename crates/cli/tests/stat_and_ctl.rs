@@ -13,17 +13,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use support::control_client::{PATIENCE, Program, ask, refused, says, told, wait_for};
+use support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
 use support::{Running, Swapped, compiled, python, softswap};
 use tempfile::TempDir;
 
-const NOBODY: u32 = 65_534;
-
 fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().mode() & 0o777
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 fn kill(pid: &str, signal: i32) {
@@ -306,22 +301,6 @@ fn processes_that_cannot_be_asked_are_told_apart() {
     kill(&stopped, libc::SIGCONT);
 }
 
-/// Copies of what a user without rights needs to run.
-fn binaries_for_all() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    for name in ["softswap", "libsoftswap.so"] {
-        std::fs::copy(support::binaries().join(name), dir.path().join(name)).unwrap();
-    }
-    dir
-}
-
-fn as_nobody(binaries: &TempDir) -> Command {
-    let mut command = Command::new(binaries.path().join("softswap"));
-    command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
-    command
-}
-
 #[test]
 fn only_the_user_and_root_may_ask() {
     if !is_root() {
@@ -329,14 +308,14 @@ fn only_the_user_and_root_may_ask() {
     }
     let program = Program::under_pressure(&[]);
     let binaries = binaries_for_all();
-    let output = as_nobody(&binaries).args(["stat", &program.pid()]).output().unwrap();
+    let output = as_nobody(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
     says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
     let (swap, sockets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for dir in [&swap, &sockets] {
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let mut command = as_nobody(&binaries);
+    let mut command = as_nobody(binaries.path());
     command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
@@ -346,7 +325,7 @@ fn only_the_user_and_root_may_ask() {
         let output = ask(&["stat", &pid]);
         String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
     });
-    let own = as_nobody(&binaries).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
+    let own = as_nobody(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
     assert_eq!(own.stdout, b"auto\n", "{}", String::from_utf8_lossy(&own.stderr));
 }
 

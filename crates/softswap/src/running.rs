@@ -36,7 +36,7 @@ impl Resolver for Shared {
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool {
         let access = if is_write { Access::Write } else { Access::Read };
         match self.engine.fault_until(address, access, open) {
-            Ok(()) => true,
+            Ok(_) => true,
             // The thread takes its signal, then touches again.
             Err(error) if error.is_for_a_signal() => true,
             Err(error) => {
@@ -88,7 +88,7 @@ fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     }
     let pages = engine.pages_under(address, len);
     match engine.pin_until(address, len, open) {
-        Ok(Pinned { bytes, then }) => {
+        Ok(Pinned { bytes, then, .. }) => {
             engine.let_go(pages - engine.pages_under(address, bytes));
             if bytes == 0 && then == Then::Signal { Hold::Signal } else { Hold::Bytes(bytes) }
         }

@@ -14,4 +14,5 @@ pub mod curve;
 pub mod advice;
 mod plots;
 pub mod page;
+pub mod flame_graph;
 pub mod compared;

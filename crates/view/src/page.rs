@@ -3,7 +3,7 @@
 use crate::advice;
 use crate::curve::Curve;
 use crate::plots::{Plot, Series, Unit};
-use crate::report::{History, Report};
+use crate::report::{History, LeftOut, Report};
 use crate::units::{bytes, count, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -272,6 +272,15 @@ fn tables(report: &Report) -> String {
             vec![it.name.clone(), pid, used, count(it.faults), nanoseconds(it.stalled_ns)]
         });
         text += &table(&["process", "pid", "at most used", "faults", "stalled"], rows);
+        let LeftOut { processes, faults, stalled_ns } = &tree.left_out;
+        if *processes > 0 {
+            let (processes, faults) = (count(*processes), count(*faults));
+            let stalled = nanoseconds(*stalled_ns);
+            let _ = writeln!(
+                text,
+                "<p>{processes} more are left out, with {faults} faults, {stalled} stalled.</p>"
+            );
+        }
     }
     text += "<h2>Settings and machine</h2>\n";
     let mut rows: Vec<Vec<String>> =
@@ -393,9 +402,11 @@ mod tests {
         let empty = of(&Report { slept: true, ..Report::default() });
         assert!(empty.contains("before there was anything to plot") && !empty.contains("<svg"));
         let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
-        let tree = Tree { largest: (0..100).map(process).collect(), ..Tree::default() };
+        let left_out = LeftOut { processes: 30, ..LeftOut::default() };
+        let tree = Tree { largest: (0..100).map(process).collect(), left_out, ..Tree::default() };
         let page = of(&Report { tree: Some(tree), ..run(20, 5.0) });
         assert!((0..100).all(|pid| page.contains(&format!("<td>p{pid}</td>"))));
+        assert!(page.contains("<p>30 more are left out, with 0 faults"));
     }
 
     #[test]

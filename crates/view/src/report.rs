@@ -124,6 +124,16 @@ pub struct Tree {
     pub used_peak_bytes: u64,
     pub processes_peak: usize,
     pub largest: Vec<Process>,
+    pub left_out: LeftOut,
+}
+
+/// Processes of which there are only sums.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LeftOut {
+    pub processes: u64,
+    pub faults: u64,
+    pub stalled_ns: u64,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

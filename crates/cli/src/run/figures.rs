@@ -3,7 +3,7 @@
 
 use super::beside::Beside;
 use super::supervise::Ending;
-use crate::tree_report::TreePeaks;
+use crate::tree_peaks::TreePeaks;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
 use softswap_engine::base::transfer_size;

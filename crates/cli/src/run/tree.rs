@@ -4,7 +4,8 @@
 use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{own_uid, visible};
 use crate::refusal::{Refusal, plain};
-use crate::tree_report::{Process, TreePeaks, TreeReport};
+use crate::tree_peaks::TreePeaks;
+use crate::tree_report::{Process, TreeReport};
 use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_engine::ledger::{Ledger, SHAPE};
@@ -168,6 +169,7 @@ impl Budget {
                 self.await_limit();
                 Ok(self.memory())
             }
+            Request::Sample(_) => Err("faults are sampled by each process".to_string()),
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "there is no setting {key:?} of the tree; there is memory, and others of each process"
             )),

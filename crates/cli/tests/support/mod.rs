@@ -4,6 +4,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
+pub(crate) mod other_user;
 pub(crate) mod tree;
 
 use serde_json::Value;

@@ -4,6 +4,7 @@
 //!   softswap 1 stat                     ok, then facts, settings and counters
 //!   softswap 1 get [KEY]                ok, then KEY VALUE, a line each
 //!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
+//!   softswap 1 sample EVERY             ok, then faults (`fault_samples`)
 //! ```
 //!
 //! Otherwise the answer is one line: `error` and what is wrong with the
@@ -46,6 +47,9 @@ pub enum Request<'a> {
     Get(Option<&'a str>),
     /// Changes a setting.
     Set(&'a str, &'a str),
+    /// From now on and for two seconds one of so many faults is sampled, of 0 none: those that
+    /// were since this was last asked.
+    Sample(u32),
 }
 
 impl<'a> Request<'a> {
@@ -68,7 +72,11 @@ impl<'a> Request<'a> {
             ("get", ("", "")) => Ok(Request::Get(None)),
             ("get", (key, "")) => Ok(Request::Get(Some(key))),
             ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
-            _ => Err("not a request: ask `stat`, `get [KEY]` or `set KEY VALUE`".to_string()),
+            ("sample", (every, "")) if every.parse::<u32>().is_ok() => {
+                Ok(Request::Sample(every.parse().unwrap_or(0)))
+            }
+            _ => Err("not a request: ask `stat`, `get [KEY]`, `set KEY VALUE` or `sample EVERY`"
+                .to_string()),
         }
     }
 
@@ -81,6 +89,7 @@ impl<'a> Request<'a> {
             Request::Get(None) => "get".to_string(),
             Request::Get(Some(key)) => format!("get {key}"),
             Request::Set(key, value) => format!("set {key} {value}"),
+            Request::Sample(every) => format!("sample {every}"),
         };
         let line = format!("{OPENING}{request}\n");
         let fits = line.len() <= MAX_REQUEST_BYTES && !request.contains(char::is_control);
@@ -145,6 +154,7 @@ pub fn carry_out(
         Request::Set(key, value) => live_settings::set(engine, key, value)
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
+        Request::Sample(_) => Err("faults are not sampled here".to_string()),
     }
 }
 
@@ -301,6 +311,8 @@ mod tests {
             Request::Set("io.poll", "hybrid"),
             Request::Set("io.poll", "two words"),
             Request::Set("io.poll", ""),
+            Request::Sample(0),
+            Request::Sample(u32::MAX),
         ] {
             let line = request.line().unwrap();
             assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));
@@ -329,7 +341,9 @@ mod tests {
             assert!(why.contains("softswap 1 ") && !why.contains('\n'), "{line:?}: {why}");
         }
         assert!(Request::parse(b"softswap 1 \xff").is_err());
-        for line in ["", " ", "stat all", "get a b", "set", "set ", "drop io.poll"] {
+        for line in
+            ["", " ", "stat all", "get a b", "set", "set ", "drop io.poll", "sample", "sample x"]
+        {
             let line = format!("softswap 1 {line}");
             assert!(Request::parse(line.as_bytes()).unwrap_err().contains("set KEY VALUE"));
         }

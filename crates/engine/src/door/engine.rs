@@ -4,7 +4,7 @@
 
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
-use crate::base::stats::Stats;
+use crate::base::stats::{Stats, Tier};
 use crate::codec::Selector;
 use crate::codec::seal::Sealer;
 use crate::core::Core;
@@ -209,23 +209,24 @@ impl Engine {
 
     /// Brings in the page at `address`, which the program has touched.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        self.fault_until(address, access, 0)
+        self.fault_until(address, access, 0).map(drop)
     }
 
     /// As [`Engine::fault`], but a wait for room ends without the page when one of the
-    /// signals `open` is pending: the thread is to take it, and then to touch again.
+    /// signals `open` is pending: the thread is to take it, and then to touch again. Says from
+    /// where the page came, or that it was there.
     pub fn fault_until(
         &self,
         address: usize,
         access: Access,
         open: Mask,
-    ) -> Result<(), FaultError> {
+    ) -> Result<Option<Tier>, FaultError> {
         let page = self.page_of(address);
         let from = page_in::page_in(&self.core, &self.contexts, page, (access, open))?;
         if from.is_some() {
             reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
         }
-        Ok(())
+        Ok(from)
     }
 
     /// How many bytes from `address` on may be accessed as `wanted` says, up to

@@ -6,3 +6,4 @@ pub(crate) mod builder;
 pub mod engine;
 pub mod live_settings;
 pub mod control_protocol;
+pub mod fault_samples;

@@ -13,6 +13,8 @@
 //! | `resident`       | ranges that stay in memory for a while                       |
 //! | `signal_stack`   | where this thread's signal stack is                          |
 //! | `guarded_call`   | the caught system call that this thread is in                |
+//! | `fault_samples`  | faults that are noted for `softswap record`                  |
+//! | `large_blocks`   | which large blocks the program has, and who asked for them   |
 
 pub(crate) mod errno;
 pub(crate) mod cancellation;
@@ -22,5 +24,7 @@ pub(crate) mod real;
 pub(crate) mod resident;
 pub(crate) mod signal_stack;
 pub(crate) mod issue_call;
+pub(crate) mod fault_samples;
+pub(crate) mod large_blocks;
 pub(crate) mod filter_verdict;
 pub(crate) mod uaccess;

@@ -7,7 +7,7 @@
 //! dynamic loader keep for themselves ([`libc_memory`]); and the buffers of
 //! [`stdio_buffers`].
 
-use crate::base::instance;
+use crate::base::{instance, large_blocks};
 use crate::memory::{growing, libc_memory, stdio_buffers};
 use libmimalloc_sys as mi;
 use softswap_sys::alloc::HEAP;
@@ -94,7 +94,14 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
         return checked(HEAP.allocate(size, NATURAL, false).cast());
     }
     // SAFETY: mi_malloc takes any size.
-    checked(unsafe { mi::mi_malloc(size.max(NATURAL)) })
+    noted(checked(unsafe { mi::mi_malloc(size.max(NATURAL)) }), size, caller)
+}
+
+/// A new block, which is noted if it is a large one.
+#[inline]
+fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    large_blocks::note(block as usize, size, caller);
+    block
 }
 
 extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
@@ -103,7 +110,7 @@ extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_vo
         return checked(HEAP.allocate(total, NATURAL, true).cast());
     }
     // SAFETY: mi_zalloc takes any size.
-    checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) })
+    noted(checked(unsafe { mi::mi_zalloc(total.max(NATURAL)) }), total, caller)
 }
 
 extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
@@ -120,7 +127,7 @@ fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
         return HEAP.allocate(size, align.max(NATURAL), false).cast();
     }
     // SAFETY: the alignment is a power of two.
-    unsafe { mi::mi_malloc_aligned(size, align) }
+    noted(unsafe { mi::mi_malloc_aligned(size, align) }, size, caller)
 }
 
 extern "C" fn posix_memalign_from(
@@ -155,6 +162,16 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         // SAFETY: the caller's live block.
         return unsafe { move_to(malloc_from(size, caller), old, size) };
     }
+    large_blocks::forget(old as usize);
+    // SAFETY: the caller's live block.
+    noted(unsafe { resize(old, size, caller) }, size, caller)
+}
+
+/// `realloc` of a block that is not in the engine's heap.
+///
+/// # Safety
+/// As [`move_to`].
+unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if let Some(len) = growing::usable(old as usize) {
         // SAFETY: the caller's live block.
         return unsafe { resize_growing(old, len, size) };
@@ -233,7 +250,10 @@ unsafe fn release(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
         // SAFETY: it came from there; the caller gives it up.
         unsafe { release_outside(pointer) };
-    } else if let Some(len) = growing::usable(pointer as usize) {
+        return;
+    }
+    large_blocks::forget(pointer as usize);
+    if let Some(len) = growing::usable(pointer as usize) {
         growing::release(pointer as usize, len);
     } else {
         // SAFETY: null or a live mimalloc block.

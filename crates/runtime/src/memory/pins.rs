@@ -15,11 +15,13 @@
 
 use super::spare_files;
 use crate::base::issue_call::ask;
-use crate::base::{guarded_call, instance, signal_stack};
+use crate::base::{fault_samples, guarded_call, instance, signal_stack};
 use crate::signals::page_fault;
+use softswap_engine::base::stats::Tier;
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::pinning::{Pinned, Then};
+use softswap_engine::door::fault_samples::Toucher;
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
 use softswap_sys::{PAGE_SIZE, memory, signals};
@@ -321,10 +323,12 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
         place.set(Range { address, len: 0, held: pages as u32, spare: 0, call: self.call });
         DEPTH.set(top + 1);
+        let (due, mut from) = (fault_samples::due(), None);
         loop {
             let done = place.get().len;
             let next = engine.pin_until(address + done, len - done, !mask);
-            if let Ok(Pinned { bytes, then }) = &next {
+            if let Ok(Pinned { bytes, then, from: came_from }) = &next {
+                from = came_from.or(from);
                 let done = done + bytes;
                 place.set(Range { len: done, ..place.get() });
                 if *then == Then::Missing {
@@ -339,6 +343,9 @@ impl<'e, const N: usize> Pins<'e, N> {
                 Ok(_) => break,
                 Err(error) => stop(address, &error),
             }
+        }
+        if let (Some(due), Some(tier)) = (due, from) {
+            note_sample(due, address, tier);
         }
         let pinned = place.get();
         if pinned.held == 0 {
@@ -416,6 +423,17 @@ impl<'e, const N: usize> Pins<'e, N> {
 impl<const N: usize> Drop for Pins<'_, N> {
     fn drop(&mut self) {
         release_down_to(self.engine, self.floor);
+    }
+}
+
+/// Notes the time that a call waited for a buffer, where it is known which call that is.
+#[cold]
+fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
+    let context = guarded_call::frames_end() as *const std::ffi::c_void;
+    if !context.is_null() {
+        // SAFETY: what the handler was given that answers this thread's innermost call, below
+        // which this runs.
+        unsafe { fault_samples::note(due, (address, Toucher::Call), tier, context) };
     }
 }
 

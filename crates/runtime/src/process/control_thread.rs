@@ -1,4 +1,5 @@
-//! The control socket: a thread that answers `softswap stat` and `softswap ctl`.
+//! The control socket: a thread that answers `softswap stat`, `softswap ctl` and `softswap
+//! record`.
 //!
 //! The thread has a table of descriptors of its own. So the program neither
 //! sees the socket nor can close it, a forked child does not inherit it, and
@@ -6,7 +7,7 @@
 //! get next. Where anything is refused the program runs on without a socket.
 
 use super::{descriptors, tree};
-use crate::base::instance;
+use crate::base::{fault_samples, instance, large_blocks};
 use softswap_engine::door::control_protocol::{self as protocol, Request};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::control_socket::{self, Listener};
@@ -125,6 +126,11 @@ fn open(dirs: &[PathBuf]) -> Option<Listener> {
 fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<String, String> {
     if matches!(request, Request::Set("memory", _)) && tree::is_shared() {
         return Err("memory: it shares one budget with its tree; set that of `softswap run`".into());
+    }
+    if let Request::Sample(every) = request {
+        let mut told = fault_samples::take(every);
+        told.blocks = large_blocks::around(told.samples.iter().map(|sample| sample.address));
+        return Ok(told.text());
     }
     protocol::carry_out(engine, started.elapsed(), request)
 }

@@ -3,10 +3,11 @@
 use super::deliver::deliver;
 use super::force_signal::force_signal;
 use super::user_mode;
-use crate::base::instance;
+use crate::base::{fault_samples, instance};
 use softswap_engine::base::access::Access;
-use softswap_engine::base::stats::Counter;
+use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::core::errors::FaultError;
+use softswap_engine::door::fault_samples::Toucher;
 use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::{raw, threads};
 use std::ffi::c_void;
@@ -59,8 +60,16 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             let access = if writes { Access::Write } else { Access::Read };
             // SAFETY: the context that the kernel gave to the running handler, which alone has it.
             let blocked = unsafe { *signals::interrupted_mask(context) };
+            let due = fault_samples::due();
             match bring_in(address, access, !blocked) {
-                Ok(()) => return,
+                Ok(from) => {
+                    if let (Some(due), Some(tier)) = (due, from) {
+                        let toucher = if writes { Toucher::Write } else { Toucher::Read };
+                        // SAFETY: what the kernel gave to this handler.
+                        unsafe { fault_samples::note(due, (address, toucher), tier, context) };
+                    }
+                    return;
+                }
                 // The program's handler runs now, and then the touch is repeated.
                 Err(error) if error.is_for_a_signal() => return,
                 // A file mapping's own fault, beyond the file's end say.
@@ -78,7 +87,7 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
 
 /// Brings in the page at a managed address. With signals blocked: of those the program
 /// wants the ones in `open`, and a wait for room is not to keep it from them.
-fn bring_in(address: usize, access: Access, open: Mask) -> Result<(), FaultError> {
+fn bring_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, FaultError> {
     match instance::engine() {
         Some(engine) => engine.fault_until(address, access, open),
         None => Err(FaultError::NotMapped),

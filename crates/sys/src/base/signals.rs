@@ -440,6 +440,36 @@ pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
     unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize }
 }
 
+/// Where an interrupted thread was.
+///
+/// ```
+/// use softswap_sys::signals::Registers;
+/// let is_in = |code: std::ops::Range<usize>, at: Registers| code.contains(&at.instruction);
+/// assert!(is_in(16..32, Registers { instruction: 20, stack: 0, frame: 0 }));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registers {
+    /// The instruction that it is to go on with.
+    pub instruction: usize,
+    /// The stack pointer.
+    pub stack: usize,
+    /// The frame pointer, where code has one.
+    pub frame: usize,
+}
+
+/// Where the thread was that a handler has interrupted.
+///
+/// # Safety
+/// `context` is the one a handler was given.
+#[must_use]
+pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
+    // SAFETY: a handler's context is a `ucontext_t`, with the registers in it.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let [instruction, stack, frame] = [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP]
+        .map(|register| registers[register as usize] as usize);
+    Registers { instruction, stack, frame }
+}
+
 /// The system call that a filter has trapped.
 ///
 /// ```

@@ -9,6 +9,7 @@
 use super::Engine;
 use crate::base::access::Access;
 use crate::base::page::PageNo;
+use crate::base::stats::Tier;
 use crate::core::errors::FaultError;
 use crate::walks::page_in;
 use softswap_sys::signals::{self, Mask};
@@ -26,7 +27,7 @@ const PAGES_BETWEEN_LOOKS: usize = 16;
 ///
 /// ```
 /// use softswap_engine::door::engine::pinning::{Pinned, Then};
-/// let pinned = Pinned { bytes: 4096, then: Then::Missing };
+/// let pinned = Pinned { bytes: 4096, then: Then::Missing, from: None };
 /// // As the kernel: what came before the bad address is transferred.
 /// assert!(pinned.bytes > 0 && pinned.then != Then::Done);
 /// ```
@@ -36,6 +37,8 @@ pub struct Pinned {
     pub bytes: usize,
     /// Why no more are.
     pub then: Then,
+    /// Where the last page came from that was brought in for it, if one was.
+    pub from: Option<Tier>,
 }
 
 /// Why no more is pinned.
@@ -57,6 +60,12 @@ pub enum Then {
     Missing,
     /// The thread is to take a signal first.
     Signal,
+}
+
+/// How a page came that a call is to have.
+struct Came {
+    was_there: bool,
+    from: Option<Tier>,
 }
 
 impl Engine {
@@ -152,16 +161,17 @@ impl Engine {
 
     /// Brings in and pins the pages of a buffer. `open` are the signals that end it early.
     pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
-        let (mut done, mut brought) = (0, 0);
-        let end = |bytes: usize, then: Then| Ok(Pinned { bytes: bytes.min(len), then });
+        let (mut done, mut brought, mut from) = (0, 0, None);
+        let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });
         while done < len && self.contains(address + done) {
             match self.pin_page(self.page_of(address + done), open) {
-                Ok(Some(was_there)) => {
+                Ok(Some(came)) => {
                     done += PAGE_SIZE - (address + done) % PAGE_SIZE;
-                    brought += usize::from(!was_there);
+                    brought += usize::from(!came.was_there);
+                    from = came.from.or(from);
                 }
-                Ok(None) => return end(done, Then::Missing),
-                Err(error) if error.is_for_a_signal() => return end(done, Then::Signal),
+                Ok(None) => return end(done, Then::Missing, from),
+                Err(error) if error.is_for_a_signal() => return end(done, Then::Signal, from),
                 Err(error) => {
                     self.unpin(address, done);
                     return Err(error);
@@ -170,27 +180,26 @@ impl Engine {
             if brought == PAGES_BETWEEN_LOOKS && done < len {
                 brought = 0;
                 if signals::pending() & open != 0 {
-                    return end(done, Then::Signal);
+                    return end(done, Then::Signal, from);
                 }
             }
         }
-        end(done, if done < len { Then::Missing } else { Then::Done })
+        end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Brings a page in and pins it; whether it was there, or `None` when it is not the
-    /// engine's.
-    fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<bool>, FaultError> {
-        let mut was_there = true;
+    /// Brings a page in and pins it; how it came, or `None` when it is not the engine's.
+    fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<Came>, FaultError> {
+        let mut came = Came { was_there: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
-            was_there = false;
+            came.was_there = false;
             match page_in::page_in(&self.core, &self.contexts, page, (Access::Write, open)) {
-                Ok(_) => {}
+                Ok(from) => came.from = from.or(came.from),
                 // The kernel says what is wrong, or brings it in by itself.
                 Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Some(was_there))
+        Ok(Some(came))
     }
 
     /// Pins the page at a managed address if it is resident; whether it was.

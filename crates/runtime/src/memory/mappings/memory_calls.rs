@@ -3,6 +3,7 @@
 use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::issue_call::{Answer, Arguments, issue};
+use crate::base::large_blocks::{self, NO_CALLER};
 use crate::base::uaccess::TASK_SIZE;
 use crate::base::{filter_verdict, instance};
 use crate::memory::{asleep, insistence};
@@ -108,7 +109,12 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let arguments =
         [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
-    c_result(address_choice::map(arguments)) as *mut c_void
+    let mapped = c_result(address_choice::map(arguments));
+    // What is only reserved, as arenas of allocators are, is not yet used for anything.
+    if mapped != -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
+        large_blocks::note(mapped as usize, len, NO_CALLER);
+    }
+    mapped as *mut c_void
 }
 
 /// # Safety
@@ -130,6 +136,7 @@ pub unsafe extern "C" fn mmap64(
 /// As `munmap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
+    large_blocks::forget(address as usize);
     c_result(dispatch(libc::SYS_munmap, [address as usize, len, 0, 0, 0, 0])) as i32
 }
 

@@ -19,7 +19,7 @@ pub(super) fn populate(engine: &Engine, address: usize, len: usize) -> bool {
         }
         signals::set_mask(mask);
         match pinned {
-            Ok(Pinned { bytes, then: Then::Done | Then::Signal }) => done += bytes,
+            Ok(Pinned { bytes, then: Then::Done | Then::Signal, .. }) => done += bytes,
             _ => return false,
         }
     }

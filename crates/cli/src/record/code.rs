@@ -1,0 +1,220 @@
+//! The code of a process: which files it lies in, what its functions are called, and who called
+//! them, by the tables that compilers write for exceptions.
+
+use super::symbols::{Elf, Symbols};
+use crate::control_client::visible;
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use object::elf::PF_X;
+use object::read::elf::ProgramHeader;
+use object::{Endianness, Object, ObjectSection};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap};
+use softswap_engine::door::fault_samples::FaultSample;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Frames of a stack that are told.
+const MOST_FRAMES: usize = 128;
+/// So far above the stack pointer a return address is looked for where code has no tables.
+const NEAR_BYTES: u64 = 32;
+
+/// Code in memory that comes from a file.
+struct Mapped {
+    range: Range<u64>,
+    /// What its addresses are more than those in the file.
+    bias: u64,
+    file: usize,
+}
+
+struct File {
+    name: String,
+    symbols: Symbols,
+}
+
+/// See above.
+pub(super) struct Code {
+    mapped: Vec<Mapped>,
+    files: Vec<File>,
+    /// Where there is code of no file.
+    made: Vec<Range<u64>>,
+    /// What the program has said of that.
+    perf_map: Symbols,
+    unwinder: UnwinderX86_64<Vec<u8>>,
+    cache: CacheX86_64,
+}
+
+impl Code {
+    /// Of a process, by its map.
+    pub(super) fn of(pid: u32, map: &[MemoryMap]) -> Code {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let mut code = Code {
+            mapped: Vec::new(),
+            files: Vec::new(),
+            made: Vec::new(),
+            perf_map: Symbols::default(),
+            unwinder: UnwinderX86_64::new(),
+            cache: CacheX86_64::new(),
+        };
+        let mut known: BTreeMap<&Path, Option<Vec<u8>>> = BTreeMap::new();
+        let mut numbers: BTreeMap<&Path, usize> = BTreeMap::new();
+        let executable = map.iter().filter(|it| it.perms.contains(MMPermissions::EXECUTE));
+        for mapping in executable {
+            let MMapPath::Path(path) = &mapping.pathname else {
+                code.made.push(mapping.address.0..mapping.address.1);
+                continue;
+            };
+            let bytes = known.entry(path).or_insert_with(|| read(path, &root));
+            let elf = bytes.as_deref().and_then(|bytes| Elf::parse(bytes).ok());
+            let file = *numbers.entry(path).or_insert_with(|| {
+                let symbols = elf.as_ref().map(|elf| Symbols::of(elf, &root));
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let symbols = symbols.unwrap_or_default();
+                code.files.push(File { name: visible(&name), symbols });
+                code.files.len() - 1
+            });
+            let bias = elf.as_ref().and_then(|elf| bias(elf, mapping)).unwrap_or(0);
+            let range = mapping.address.0..mapping.address.1;
+            if let Some(elf) = &elf {
+                let name = code.files[file].name.clone();
+                code.unwinder.add_module(Module::new(name, range.clone(), bias, sections(elf)));
+            }
+            code.mapped.push(Mapped { range, bias, file });
+        }
+        let number = number_within(pid).unwrap_or(pid);
+        let perf_map = read(Path::new(&format!("/tmp/perf-{number}.map")), &root);
+        if let Some(text) = perf_map {
+            code.perf_map = Symbols::of_perf_map(&String::from_utf8_lossy(&text));
+        }
+        code
+    }
+
+    /// The name of the function that an address is in, and of the file.
+    pub(super) fn name(&self, address: u64) -> (String, &str) {
+        let Some(mapped) = self.mapped.iter().find(|it| it.range.contains(&address)) else {
+            let name = self.perf_map.at(address).map(visible);
+            return (name.unwrap_or_else(|| "[made at run time]".to_string()), "");
+        };
+        let file = &self.files[mapped.file];
+        let within = address.wrapping_sub(mapped.bias);
+        let name = file.symbols.at(within).map(visible);
+        (name.unwrap_or_else(|| format!("[{}+{within:#x}]", file.name)), &file.name)
+    }
+
+    /// Whether the program has said what its code is that it has made itself.
+    pub(super) fn has_perf_map(&self) -> bool {
+        !self.perf_map.is_empty()
+    }
+
+    fn is_code(&self, address: u64) -> bool {
+        let mut ranges = self.mapped.iter().map(|it| &it.range).chain(&self.made);
+        ranges.any(|range| range.contains(&address))
+    }
+
+    /// The addresses of the functions on a stack, from the touching instruction outwards. A return
+    /// address is that of the call.
+    pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<u64> {
+        let last = sample.words.last().map_or(0, |(distance, _)| u64::from(*distance));
+        // What was left out of the sample is no address; beyond it nothing is known.
+        let read = |address: u64| match address.checked_sub(sample.stack) {
+            Some(beyond) if beyond / 8 <= last => Ok(sample.stack_word(address).unwrap_or(0)),
+            _ => Err(()),
+        };
+        let mut registers = UnwindRegsX86_64::new(sample.instruction, sample.stack, sample.frame);
+        let mut address = FrameAddress::from_instruction_pointer(sample.instruction);
+        let mut stack = vec![sample.instruction];
+        while stack.len() < MOST_FRAMES {
+            let at = address.address_for_lookup();
+            let is_made = !self.mapped.iter().any(|it| it.range.contains(&at));
+            let next = match is_made {
+                true => self.step_out_of_made_code(at, &mut registers, read),
+                false => {
+                    let mut read = read;
+                    let cache = &mut self.cache;
+                    let next =
+                        self.unwinder.unwind_frame(address, &mut registers, cache, &mut read);
+                    next.ok().flatten()
+                }
+            };
+            let next = next.filter(|next| self.is_code(*next));
+            let Some(next) = next.and_then(FrameAddress::from_return_address) else { break };
+            address = next;
+            stack.push(address.address_for_lookup());
+        }
+        stack
+    }
+
+    /// Code that was made at run time has no tables. Most has frame pointers; what Python puts
+    /// between its functions has none, and keeps its return address within a few words.
+    fn step_out_of_made_code(
+        &self,
+        at: u64,
+        registers: &mut UnwindRegsX86_64,
+        read: impl Fn(u64) -> Result<u64, ()>,
+    ) -> Option<u64> {
+        let (stack, frame) = (registers.sp(), registers.bp());
+        let is_python = self.perf_map.at(at).is_some_and(|name| name.starts_with("py::"));
+        let return_address = |at: u64| read(at).ok().filter(|word| self.is_code(*word));
+        let by_frame = || {
+            let caller = return_address(frame.checked_add(8)?).filter(|_| frame >= stack)?;
+            Some((caller, frame + 16, read(frame).unwrap_or(0)))
+        };
+        let nearby = || {
+            let mut places = (stack..stack.saturating_add(NEAR_BYTES)).step_by(8);
+            places.find_map(|place| Some((return_address(place)?, place + 8, frame)))
+        };
+        let found = if is_python { nearby() } else { by_frame().or_else(nearby) };
+        let (caller, stack, frame) = found?;
+        registers.set_sp(stack);
+        registers.set_bp(frame);
+        registers.set_ip(caller);
+        Some(caller)
+    }
+}
+
+/// A file as the process sees it; as we do once that has ended.
+fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
+    let within = root.join(path.strip_prefix("/").unwrap_or(path));
+    std::fs::read(within).or_else(|_| std::fs::read(path)).ok()
+}
+
+/// The process's number in its own name space.
+fn number_within(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// What the addresses of a mapping are more than those in its file.
+fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
+    let endian = Endianness::Little;
+    let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {
+        let (offset, len) = (header.p_offset(endian), header.p_filesz(endian));
+        let end = offset.saturating_add(len);
+        header.p_flags(endian).0 & PF_X.0 != 0
+            && (offset & !0xfff) <= mapping.offset
+            && mapping.offset < end
+    };
+    let header = elf.elf_program_headers().iter().find(covers)?;
+    let in_file = header.p_vaddr(endian).wrapping_sub(header.p_offset(endian));
+    Some(mapping.address.0.wrapping_sub(mapping.offset).wrapping_sub(in_file))
+}
+
+/// What unwinding takes of a file.
+fn sections(elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Vec<u8>> {
+    let section = |name: &str| elf.section_by_name(name);
+    let range =
+        |name: &str| section(name).map(|it| it.address()..it.address().saturating_add(it.size()));
+    let data = |name: &str| section(name)?.data().ok().map(<[u8]>::to_vec);
+    ExplicitModuleSectionInfo {
+        base_svma: 0,
+        text_svma: range(".text"),
+        text: data(".text"),
+        got_svma: range(".got"),
+        eh_frame_svma: range(".eh_frame"),
+        eh_frame: data(".eh_frame"),
+        eh_frame_hdr_svma: range(".eh_frame_hdr"),
+        eh_frame_hdr: data(".eh_frame_hdr"),
+        ..ExplicitModuleSectionInfo::default()
+    }
+}

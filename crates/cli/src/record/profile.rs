@@ -1,0 +1,338 @@
+//! What the samples of a recording come to: by function, and by what was touched.
+
+use super::code::Code;
+use serde::Serialize;
+use softswap_engine::base::stats::{TIERS, Tier};
+use softswap_engine::door::fault_samples::{Block, FaultSample, Toucher};
+use softswap_view::units::{bytes, count, nanoseconds};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+/// Functions and blocks that are worth a line.
+const SHOWN: usize = 15;
+/// Smaller blocks are not told apart.
+const SMALL: &str = "blocks of less than 1 MiB, and memory that was only reserved";
+/// The innermost frame of a page that a system call was to have.
+const CALL: &str = "[system call]";
+
+/// Faults, and the time that threads waited in them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Sum {
+    pub(super) stalled_ns: u64,
+    pub(super) faults: u64,
+    /// By where pages were.
+    by_tier: BTreeMap<&'static str, u64>,
+}
+
+impl Sum {
+    fn add(&mut self, sample: &Weighed) {
+        self.stalled_ns += sample.stalled_ns;
+        self.faults += sample.faults;
+        *self.by_tier.entry(sample.tier.name()).or_default() += sample.faults;
+    }
+
+    /// `disk 88%, pool 12%`: what most came from.
+    fn tiers(&self) -> String {
+        let mut all: Vec<_> = TIERS
+            .iter()
+            .filter_map(|tier| Some((tier.name(), *self.by_tier.get(tier.name())?)))
+            .collect();
+        all.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
+        let share = |faults: u64| (100 * faults + self.faults / 2) / self.faults.max(1);
+        let told = all.iter().take(2).filter(|(_, faults)| share(*faults) > 0);
+        told.map(|(name, faults)| format!("{name} {}%", share(*faults)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+/// A function that touches pages that are out.
+#[derive(Debug, Serialize)]
+pub(super) struct Site {
+    pub(super) function: String,
+    /// Where it is; empty where that is no file.
+    file: String,
+    /// Who called it when it waited longest in all.
+    caller: String,
+    #[serde(flatten)]
+    pub(super) sum: Sum,
+}
+
+/// Blocks that one place in the program has asked for.
+#[derive(Debug, Serialize)]
+pub(super) struct Asked {
+    /// The function that asked, or what kind of memory it is.
+    by: String,
+    blocks: usize,
+    bytes: u64,
+    /// The function that waited longest for pages of it.
+    touched_by: String,
+    #[serde(flatten)]
+    sum: Sum,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Profile {
+    pub(super) pid: u32,
+    pub(super) program: String,
+    pub(super) seconds: f64,
+    pub(super) samples: usize,
+    /// Faults that left no sample, because there were too many at once: part of the sums.
+    pub(super) missed: u64,
+    #[serde(flatten)]
+    pub(super) sum: Sum,
+    pub(super) functions: Vec<Site>,
+    pub(super) memory: Vec<Asked>,
+    #[serde(skip)]
+    pub(super) stacks: Vec<(Vec<String>, u64)>,
+    /// How to see more where an interpreter waited whose program's functions are not told.
+    #[serde(skip)]
+    pub(super) interpreted: Option<&'static str>,
+}
+
+/// A sample with what it stands for.
+#[derive(Debug, Clone)]
+pub(super) struct Weighed {
+    pub(super) sample: FaultSample,
+    pub(super) tier: Tier,
+    pub(super) faults: u64,
+    pub(super) stalled_ns: u64,
+}
+
+/// What each sample of an answer stands for: itself, those beside it, and its part of `missed`.
+pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Item = Weighed> {
+    let sampled: u64 = samples.iter().map(|sample| sample.faults).sum();
+    samples.into_iter().map(move |sample| {
+        let more = u128::from(sample.faults) * u128::from(missed) / u128::from(sampled.max(1));
+        let faults = sample.faults + more as u64;
+        let stalled_ns = sample.waited_ns.saturating_mul(faults);
+        Weighed { tier: sample.tier, faults, stalled_ns, sample }
+    })
+}
+
+/// What the functions of one kind come to, and which other ones waited most with them.
+type Tally<Key> = HashMap<Key, (Sum, HashMap<String, u64>)>;
+
+/// All of it while it is added up.
+#[derive(Default)]
+struct Tallies {
+    sum: Sum,
+    /// By function and file, with those that called it.
+    sites: Tally<(String, String)>,
+    /// By who asked, with those that touched it.
+    memory: Tally<Option<u64>>,
+    stacks: HashMap<Vec<String>, u64>,
+    interpreters: HashMap<&'static str, u64>,
+}
+
+impl Tallies {
+    fn add(&mut self, weighed: &Weighed, blocks: &[Block], code: &mut Code) {
+        self.sum.add(weighed);
+        let addresses = code.stack(&weighed.sample);
+        let names: Vec<(String, &str)> =
+            addresses.iter().map(|address| code.name(*address)).collect();
+        let ns = weighed.stalled_ns;
+        let (function, file) = &names[0];
+        let caller = names.get(1).map_or_else(String::new, |(name, _)| name.clone());
+        let site = self.sites.entry((function.clone(), (*file).to_string())).or_default();
+        site.0.add(weighed);
+        *site.1.entry(caller).or_default() += ns;
+        let around = blocks.iter().filter(|it| it.range.contains(&weighed.sample.address));
+        let around = around.min_by_key(|it| it.range.end - it.range.start);
+        let asked = self.memory.entry(around.map(|block| block.caller)).or_default();
+        asked.0.add(weighed);
+        *asked.1.entry(function.clone()).or_default() += ns;
+        if let Some(way_out) = names.iter().find_map(|(_, file)| interpreter(file)) {
+            *self.interpreters.entry(way_out).or_default() += ns;
+        }
+        let mut stack: Vec<String> = names.into_iter().rev().map(|(name, _)| name).collect();
+        if weighed.sample.toucher == Toucher::Call {
+            stack.push(CALL.to_string());
+        }
+        *self.stacks.entry(stack).or_default() += ns;
+    }
+
+    fn functions(&mut self) -> Vec<Site> {
+        let all = std::mem::take(&mut self.sites).into_iter();
+        let mut all: Vec<Site> = all
+            .map(|((function, file), (sum, callers))| Site {
+                function,
+                file,
+                caller: most(callers),
+                sum,
+            })
+            .collect();
+        all.sort_by(|one, other| {
+            (other.sum.stalled_ns, &one.function).cmp(&(one.sum.stalled_ns, &other.function))
+        });
+        all
+    }
+
+    fn memory(&mut self, blocks: &[Block], code: &Code) -> Vec<Asked> {
+        let all = std::mem::take(&mut self.memory).into_iter();
+        let mut all: Vec<Asked> = all
+            .map(|(caller, (sum, touchers))| {
+                let mine = || blocks.iter().filter(move |block| Some(block.caller) == caller);
+                let by = match caller {
+                    None => SMALL.to_string(),
+                    Some(0) => "mmap".to_string(),
+                    // The instruction before is the call.
+                    Some(caller) => code.name(caller.saturating_sub(1)).0,
+                };
+                let bytes = mine().map(|block| block.range.end - block.range.start).sum();
+                Asked { by, blocks: mine().count(), bytes, touched_by: most(touchers), sum }
+            })
+            .collect();
+        all.sort_by(|one, other| {
+            (other.sum.stalled_ns, &one.by).cmp(&(one.sum.stalled_ns, &other.by))
+        });
+        all
+    }
+}
+
+/// The name with the longest time.
+fn most(of: HashMap<String, u64>) -> String {
+    let longest = of.into_iter().max_by(|one, other| (one.1, &other.0).cmp(&(other.1, &one.0)));
+    longest.map_or_else(String::new, |(name, _)| name)
+}
+
+impl Profile {
+    pub(super) fn of(
+        (pid, program, seconds): (u32, String, f64),
+        (all, missed): (&[Weighed], u64),
+        blocks: &[Block],
+        code: &mut Code,
+    ) -> Profile {
+        let mut tallies = Tallies::default();
+        all.iter().for_each(|weighed| tallies.add(weighed, blocks, code));
+        let (functions, memory) = (tallies.functions(), tallies.memory(blocks, code));
+        let Tallies { sum, stacks, interpreters, .. } = tallies;
+        let interpreted = interpreters.into_iter().max_by_key(|(_, ns)| *ns);
+        let interpreted = interpreted.filter(|(_, ns)| *ns > sum.stalled_ns / 4);
+        let interpreted = interpreted.filter(|_| !code.has_perf_map()).map(|(way_out, _)| way_out);
+        let (samples, stacks) = (all.len(), stacks.into_iter().collect());
+        Profile {
+            pid,
+            program,
+            seconds,
+            samples,
+            missed,
+            sum,
+            functions,
+            memory,
+            stacks,
+            interpreted,
+        }
+    }
+
+    /// What was recorded, in a line.
+    pub(super) fn line(&self) -> String {
+        let Profile { pid, program, seconds, samples, sum, .. } = self;
+        format!(
+            "{program} (pid {pid}): {} faults in {seconds:.1} s, {} stalled over all threads; {} \
+             sampled",
+            count(sum.faults),
+            nanoseconds(sum.stalled_ns),
+            count(*samples as u64)
+        )
+    }
+
+    pub(super) fn for_people(&self) -> String {
+        let mut text = format!("softswap: {}\n", self.line());
+        let head = |title: &str| {
+            format!("{:>10} {:>5} {:>11}  {:<20} {title}\n", "stalled", "", "faults", "from")
+        };
+        let row = |sum: &Sum, what: &str| {
+            let share = (100 * sum.stalled_ns).checked_div(self.sum.stalled_ns).unwrap_or(0);
+            format!(
+                "{:>10} {:>4}% {:>11}  {:<20} {what}\n",
+                nanoseconds(sum.stalled_ns),
+                share,
+                count(sum.faults),
+                sum.tiers()
+            )
+        };
+        text += &head("function that touches");
+        for site in self.functions.iter().take(SHOWN) {
+            let by = match site.caller.as_str() {
+                "" => String::new(),
+                caller => format!(", called by {caller}"),
+            };
+            text += &row(&site.sum, &format!("{}{by}", site.function));
+        }
+        more(&mut text, self.functions.len(), "functions");
+        text += &head("memory that is touched");
+        for asked in self.memory.iter().take(SHOWN) {
+            let what = match asked.blocks {
+                0 => asked.by.clone(),
+                1 => format!("{} of {}", bytes(asked.bytes), asked.by),
+                blocks => format!("{} in {blocks} blocks of {}", bytes(asked.bytes), asked.by),
+            };
+            text += &row(&asked.sum, &format!("{what}, touched by {}", asked.touched_by));
+        }
+        more(&mut text, self.memory.len(), "places that ask for memory");
+        if let Some(way_out) = self.interpreted {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "These are the interpreter's own functions. {way_out}");
+        }
+        text
+    }
+}
+
+/// Says how many are not shown.
+fn more(text: &mut String, all: usize, what: &str) {
+    if all > SHOWN {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{:>10} more {what}", all - SHOWN);
+    }
+}
+
+/// How the functions of the program that an interpreter runs can be seen, by its file's name.
+fn interpreter(file: &str) -> Option<&'static str> {
+    let is = |name: &str| file.starts_with(name);
+    if is("python3") || is("libpython3") {
+        Some("Python's are told from 3.12 on if it is started with `-X perf`.")
+    } else if is("node") {
+        Some("JavaScript's are told if node is started with `--perf-basic-prof`.")
+    } else if is("libjvm") {
+        Some("Java's are told once `jcmd PID Compiler.perfmap` has written them down.")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_left_no_sample_is_shared_out_among_those_that_did() {
+        let sample = |faults, waited_ns| FaultSample {
+            faults,
+            tier: Tier::Disk,
+            toucher: Toucher::Read,
+            waited_ns,
+            address: 0,
+            instruction: 0,
+            stack: 0,
+            frame: 0,
+            words: Vec::new(),
+        };
+        let all: Vec<_> = weigh(vec![sample(4, 100), sample(12, 10)], 16).collect();
+        let figures = all.iter().map(|it| (it.faults, it.stalled_ns));
+        assert_eq!(figures.collect::<Vec<_>>(), [(8, 800), (24, 240)]);
+        assert_eq!(weigh(Vec::new(), 7).count(), 0);
+    }
+
+    #[test]
+    fn a_sum_says_where_most_pages_were() {
+        let mut sum = Sum::default();
+        for (tier, faults) in [(Tier::Pool, 12), (Tier::Disk, 87), (Tier::Zero, 1)] {
+            *sum.by_tier.entry(tier.name()).or_default() += faults;
+            sum.faults += faults;
+        }
+        assert_eq!(sum.tiers(), "disk 87%, pool 12%");
+        assert_eq!(Sum::default().tiers(), "");
+    }
+}

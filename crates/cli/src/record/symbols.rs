@@ -1,0 +1,113 @@
+//! Names of the functions of one file: its tables of symbols, or those that were split off from it
+//! (`/usr/lib/debug`), demangled.
+
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile;
+use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+pub(super) type Elf<'d> = ElfFile<'d, FileHeader64<Endianness>>;
+
+/// Functions by their addresses in the file.
+#[derive(Default)]
+pub(super) struct Symbols(Vec<(Range<u64>, String)>);
+
+impl Symbols {
+    /// Of a file, and of what was split off from it.
+    pub(super) fn of(file: &Elf<'_>, root: &Path) -> Symbols {
+        let mut all = functions(file);
+        if let Some(debug) = split_off(file, root) {
+            all.extend(
+                Elf::parse(debug.as_slice()).map(|file| functions(&file)).unwrap_or_default(),
+            );
+        }
+        all.sort_by(|one, other| (one.0.start, other.0.end).cmp(&(other.0.start, one.0.end)));
+        let mut known = HashSet::new();
+        all.retain(|(range, _)| known.insert(range.start));
+        Symbols(all)
+    }
+
+    /// Lines `START SIZE NAME` that programs write which make code as they run.
+    pub(super) fn of_perf_map(text: &str) -> Symbols {
+        let parse = |line: &str| {
+            let mut fields = line.splitn(3, ' ');
+            let mut number =
+                || u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok();
+            let (start, len) = (number()?, number()?);
+            Some((start..start.checked_add(len)?, fields.next()?.to_string()))
+        };
+        // What was made last at an address is what is there.
+        let mut all: Vec<_> = text.lines().rev().filter_map(parse).collect();
+        all.sort_by_key(|(range, _)| range.start);
+        all.dedup_by_key(|(range, _)| range.start);
+        Symbols(all)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn at(&self, address: u64) -> Option<&str> {
+        let after = self.0.partition_point(|(range, _)| range.start <= address);
+        let (range, name) = self.0[..after].last()?;
+        range.contains(&address).then_some(name.as_str())
+    }
+}
+
+fn functions(file: &Elf<'_>) -> Vec<(Range<u64>, String)> {
+    let all = file.symbols().chain(file.dynamic_symbols());
+    let named = all.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+    let range = |start: u64, len: u64| start..start.saturating_add(len);
+    named
+        .filter_map(|symbol| {
+            Some((range(symbol.address(), symbol.size()), demangled(symbol.name().ok()?)))
+        })
+        .collect()
+}
+
+/// What distributions put elsewhere, by the number of the build.
+fn split_off(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
+    let id = file.build_id().ok()??;
+    let (first, rest) = id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = PathBuf::from(format!("usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+    std::fs::read(root.join(name)).ok()
+}
+
+/// As the source has it, without the hash of Rust's and the parameters of C++'s.
+fn demangled(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    // Without that beginning `f` would be a type, too.
+    let mangled = Some(name).filter(|name| name.starts_with("_Z"));
+    let symbol = mangled.and_then(|name| cpp_demangle::Symbol::new(name).ok());
+    let cpp = symbol.and_then(|symbol| symbol.demangle_with_options(&options).ok());
+    // `name@VERSION` of a library.
+    cpp.unwrap_or_else(|| name.split('@').next().unwrap_or(name).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_the_source_has_them() {
+        assert_eq!(["main", "f", "ai"].map(demangled), ["main", "f", "ai"]);
+        assert_eq!(demangled("memcpy@@GLIBC_2.14"), "memcpy");
+        assert_eq!(demangled("_ZN3foo3barEi"), "foo::bar");
+        assert_eq!(demangled("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+    }
+
+    #[test]
+    fn a_perf_map_names_code_and_the_last_word_on_it_holds() {
+        let text = "7f00 10 old\nbanana\n7f10 8 py::load:/a b.py\n7f00 10 new\n0x8000 4 hex\n";
+        let symbols = Symbols::of_perf_map(text);
+        let at = [0x7eff, 0x7f00, 0x7f0f, 0x7f17, 0x7f18, 0x8003].map(|it| symbols.at(it));
+        let names = [None, Some("new"), Some("new"), Some("py::load:/a b.py"), None, Some("hex")];
+        assert_eq!(at, names);
+    }
+}

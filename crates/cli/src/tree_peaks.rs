@@ -1,0 +1,163 @@
+//! What a tree of processes had while it ran, for the summary and the report of its end.
+
+use crate::tree_report::{Process, TreeReport, write_table};
+use serde::Serialize;
+use softswap_view::units::{bytes, count, nanoseconds};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// So many processes are worth a line of the summary.
+const SHOWN: usize = 5;
+/// So many are kept for the report: half of them those that used most, the others those that
+/// waited longest.
+const KEPT: usize = 100;
+
+/// What a tree had while it ran, as far as it was looked at.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct TreePeaks {
+    pub(crate) budget_bytes: u64,
+    /// The largest that the budget has been.
+    pub(crate) budget_peak_bytes: u64,
+    /// The most that all used together.
+    pub(crate) used_peak_bytes: u64,
+    /// The most processes at a time.
+    pub(crate) processes_peak: usize,
+    /// Those that mattered, those that used most first.
+    pub(crate) largest: Vec<Process>,
+    /// The others.
+    pub(crate) left_out: LeftOut,
+    /// Of these: those that were still there, and sums of those that were not.
+    #[serde(skip)]
+    others: HashMap<u32, Process>,
+    #[serde(skip)]
+    gone: LeftOut,
+    /// The program that was started.
+    #[serde(skip)]
+    pub(crate) program_pid: u32,
+}
+
+/// Processes of which only sums are kept.
+#[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) processes: u64,
+    pub(crate) faults: u64,
+    pub(crate) stalled_ns: u64,
+}
+
+impl LeftOut {
+    fn add(&mut self, process: &Process) {
+        self.processes += 1;
+        self.faults += process.faults;
+        self.stalled_ns += process.stalled_ns;
+    }
+}
+
+impl TreePeaks {
+    /// Notes what there is now.
+    pub(crate) fn raise(&mut self, now: &TreeReport) {
+        self.budget_bytes = now.budget_bytes;
+        self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
+        self.used_peak_bytes = self.used_peak_bytes.max(now.used_bytes);
+        self.processes_peak = self.processes_peak.max(now.processes.len());
+        let mut others = std::mem::take(&mut self.others);
+        for process in &now.processes {
+            let at = self.largest.iter().position(|it| it.pid == process.pid);
+            let known =
+                at.map(|at| self.largest.remove(at)).or_else(|| others.remove(&process.pid));
+            let before = known.map_or((0, 0), |it| (it.faults, it.stalled_ns));
+            // One that has become another program by exec begins anew.
+            self.largest.push(Process {
+                faults: process.faults.max(before.0),
+                stalled_ns: process.stalled_ns.max(before.1),
+                ..process.clone()
+            });
+        }
+        others.values().for_each(|process| self.gone.add(process));
+        self.leave_out();
+    }
+
+    /// Keeps those that matter most, and sums of the others.
+    fn leave_out(&mut self) {
+        if self.largest.len() > KEPT {
+            self.largest.sort_by_key(|process| Reverse(process.used_peak_bytes));
+            self.largest[KEPT / 2..].sort_by_key(|process| Reverse(process.stalled_ns));
+            let others = self.largest.split_off(KEPT);
+            self.others = others.into_iter().map(|process| (process.pid, process)).collect();
+        }
+        self.largest.sort_by_key(|process| Reverse(process.used_peak_bytes));
+        self.left_out = self.gone;
+        self.others.values().for_each(|process| self.left_out.add(process));
+    }
+
+    /// Whether there was nothing but the program that was started.
+    pub(crate) fn is_of_one(&self) -> bool {
+        self.largest.iter().all(|process| process.pid == self.program_pid)
+    }
+
+    /// Lines of the summary.
+    pub(crate) fn for_people(&self) -> String {
+        let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
+        let most = self.processes_peak;
+        let mut text = format!(
+            "  tree     {budget}, at most {used} used by up to {most} processes at a time\n"
+        );
+        let shown = self.largest.len().min(SHOWN);
+        write_table(&mut text, &self.largest[..shown]);
+        let mut rest = self.left_out;
+        self.largest[shown..].iter().for_each(|process| rest.add(process));
+        if rest.processes > 0 {
+            let LeftOut { processes, faults, stalled_ns } = rest;
+            let (processes, faults) = (count(processes), count(faults));
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "    and {processes} more, with {faults} faults, {} stalled",
+                nanoseconds(stalled_ns)
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, used_peak_bytes: u64, stalled_ns: u64) -> Process {
+        Process {
+            pid,
+            name: "a".into(),
+            granted_bytes: used_peak_bytes,
+            used_bytes: used_peak_bytes,
+            used_peak_bytes,
+            faults: 10,
+            stalled_ns,
+        }
+    }
+
+    #[test]
+    fn of_many_processes_those_are_kept_that_matter_and_sums_of_the_others() {
+        let mut peaks = TreePeaks::default();
+        let many = |count: u32| (1..=count).map(|pid| process(pid, 1_000, 1)).collect::<Vec<_>>();
+        let raise = |peaks: &mut TreePeaks, processes| peaks.raise(&TreeReport::of(1, processes));
+        raise(&mut peaks, many(KEPT as u32));
+        assert_eq!((peaks.largest.len(), peaks.left_out), (KEPT, LeftOut::default()));
+        assert!(peaks.for_people().contains("and 95 more, with 950 faults, 95 ns stalled"));
+        let mut all = many(KEPT as u32 + 30);
+        all[110] = process(111, 2_000, 0);
+        all[120] = process(121, 0, 5_000);
+        for _ in 0..3 {
+            raise(&mut peaks, all.clone());
+            assert_eq!(peaks.left_out, LeftOut { processes: 30, faults: 300, stalled_ns: 30 });
+        }
+        let kept = |pid| peaks.largest.iter().any(|process| process.pid == pid);
+        assert!(kept(111) && kept(121) && peaks.largest[0].pid == 111);
+        assert_eq!((peaks.processes_peak, peaks.largest.len()), (130, KEPT));
+        // They end, and others come: what they did still counts.
+        raise(&mut peaks, (201..=250).map(|pid| process(pid, 3_000, 2)).collect());
+        let LeftOut { processes, faults, .. } = peaks.left_out;
+        assert_eq!((processes, faults), (80, 800));
+        assert_eq!(peaks.largest.iter().filter(|process| process.pid > 200).count(), 50);
+    }
+}

@@ -1,0 +1,243 @@
+//! Faults that were sampled in a running program, as its control socket tells them.
+//!
+//! ```text
+//!   missed 64
+//!   sample 16 disk w 81000 7f3210456000 55d0c0ffee10 7ffd0e20 7ffd0e90 3:55d0c0ffee99
+//!   block 7f3210000000 268435456 55d0c0ffe123
+//! ```
+//!
+//! Of the stack only words are told that are addresses, of code or in the stack itself: what
+//! unwinding takes. The program's data are nobody's business.
+
+use crate::base::stats::{TIERS, Tier};
+use crate::door::control_protocol::pairs;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// A fault that stands for others like it.
+///
+/// ```
+/// use softswap_engine::base::stats::Tier;
+/// use softswap_engine::door::fault_samples::FaultSamples;
+///
+/// let all = FaultSamples::parse("missed 0\nsample 4 disk r 9000 7f00 5500 7ff0 7ff8 1:5510\n");
+/// let sample = &all.samples[0];
+/// assert_eq!((sample.tier, sample.faults, sample.waited_ns), (Tier::Disk, 4, 9000));
+/// assert_eq!(sample.stack_word(0x7ff8), Some(0x5510));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultSample {
+    /// So many faults, this one among them.
+    pub faults: u64,
+    /// Where the page was.
+    pub tier: Tier,
+    /// Who touched it.
+    pub toucher: Toucher,
+    /// How long this fault took, in ns.
+    pub waited_ns: u64,
+    /// The address that was touched.
+    pub address: u64,
+    /// The touching instruction.
+    pub instruction: u64,
+    /// The stack pointer there.
+    pub stack: u64,
+    /// The frame pointer there, or whatever else its register held.
+    pub frame: u64,
+    /// Words of the stack that are addresses, by their distance from its pointer in words.
+    pub words: Vec<(u16, u64)>,
+}
+
+/// What wanted a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Toucher {
+    /// An instruction that reads.
+    Read,
+    /// An instruction that writes.
+    Write,
+    /// A system call that was given the address.
+    Call,
+}
+
+const TOUCHERS: [(Toucher, &str); 3] =
+    [(Toucher::Read, "r"), (Toucher::Write, "w"), (Toucher::Call, "c")];
+
+/// A large block of the program's, asked for at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Where the call returned to that asked for it.
+    pub caller: u64,
+}
+
+/// What was sampled since it was last asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FaultSamples {
+    /// Faults for which there was no room.
+    pub missed: u64,
+    /// The others.
+    pub samples: Vec<FaultSample>,
+    /// The blocks that they lie in.
+    pub blocks: Vec<Block>,
+}
+
+impl FaultSample {
+    /// The word of its stack at an address, if that is an address itself.
+    #[must_use]
+    pub fn stack_word(&self, address: u64) -> Option<u64> {
+        let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
+        let at = self.words.binary_search_by_key(&distance, |(distance, _)| *distance).ok()?;
+        address.is_multiple_of(8).then_some(self.words[at].1)
+    }
+
+    /// A line of the answer, with its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
+        let FaultSample { address, instruction, stack, frame, .. } = self;
+        let (_, letter) = TOUCHERS[*toucher as usize];
+        let mut line = format!(
+            "sample {faults} {} {letter} {waited_ns} {address:x} {instruction:x} {stack:x} \
+             {frame:x}",
+            tier.name()
+        );
+        for (distance, word) in &self.words {
+            // Writing to a String cannot fail.
+            let _ = write!(line, " {distance}:{word:x}");
+        }
+        line.push('\n');
+        line
+    }
+
+    fn parse(text: &str) -> Option<FaultSample> {
+        let mut fields = text.split(' ');
+        let faults = fields.next()?.parse().ok()?;
+        let name = fields.next()?;
+        let tier = TIERS.into_iter().find(|tier| tier.name() == name)?;
+        let letter = fields.next()?;
+        let (toucher, _) = TOUCHERS.into_iter().find(|(_, known)| *known == letter)?;
+        let waited_ns = fields.next()?.parse().ok()?;
+        let mut address = || hexadecimal(fields.next()?);
+        let [address, instruction, stack, frame] = [address()?, address()?, address()?, address()?];
+        let words: Option<Vec<(u16, u64)>> = fields
+            .map(|field| {
+                let (distance, word) = field.split_once(':')?;
+                Some((distance.parse().ok()?, hexadecimal(word)?))
+            })
+            .collect();
+        let words = words.filter(|words| words.is_sorted_by(|one, next| one.0 < next.0))?;
+        Some(FaultSample {
+            faults,
+            tier,
+            toucher,
+            waited_ns,
+            address,
+            instruction,
+            stack,
+            frame,
+            words,
+        })
+    }
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+impl Block {
+    /// A line of the answer, with its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Range { start, end } = &self.range;
+        format!("block {start:x} {} {:x}\n", end - start, self.caller)
+    }
+
+    fn parse(text: &str) -> Option<Block> {
+        let mut fields = text.split(' ');
+        let start = hexadecimal(fields.next()?)?;
+        let end = start.checked_add(fields.next()?.parse().ok()?)?;
+        let caller = hexadecimal(fields.next()?)?;
+        Some(Block { range: start..end, caller })
+    }
+}
+
+impl FaultSamples {
+    /// The answer.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let samples = self.samples.iter().map(FaultSample::line);
+        let blocks = self.blocks.iter().map(Block::line);
+        [format!("missed {}\n", self.missed)].into_iter().chain(samples).chain(blocks).collect()
+    }
+
+    /// Reads an answer; lines that are none of it are left out.
+    #[must_use]
+    pub fn parse(body: &str) -> FaultSamples {
+        let mut all = FaultSamples::default();
+        for (name, rest) in pairs(body) {
+            match name {
+                "missed" => all.missed = rest.parse().unwrap_or(0),
+                "sample" => all.samples.extend(FaultSample::parse(rest)),
+                "block" => all.blocks.extend(Block::parse(rest)),
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let sample = |tier, toucher, words| FaultSample {
+            faults: 16,
+            tier,
+            toucher,
+            waited_ns: 81_000,
+            address: 0x7f32_1045_6123,
+            instruction: 0x55d0_c0ff_ee10,
+            stack: 0x7ffd_0000_0e20,
+            frame: 0,
+            words,
+        };
+        let all = FaultSamples {
+            missed: 7,
+            samples: vec![
+                sample(Tier::Disk, Toucher::Write, vec![(0, 1), (9, u64::MAX)]),
+                sample(Tier::Zero, Toucher::Read, Vec::new()),
+                sample(Tier::Pool, Toucher::Call, vec![(1023, 0x7ffd_0000_0e28)]),
+            ],
+            blocks: vec![Block { range: 0x7f00..0x8f00, caller: 0x55d0 }],
+        };
+        assert_eq!(FaultSamples::parse(&all.text()), all);
+    }
+
+    #[test]
+    fn a_word_of_the_stack_is_found_by_its_address_and_no_other_is() {
+        let body = "sample 1 pool r 5 7000 5500 8000 0 0:11 2:33\n";
+        let sample = &FaultSamples::parse(body).samples[0];
+        let found = [0x8000, 0x8008, 0x8010, 0x8014, 0x7ff8, 0x8018, u64::MAX - 7];
+        let found = found.map(|address| sample.stack_word(address));
+        assert_eq!(found, [Some(0x11), None, Some(0x33), None, None, None, None]);
+    }
+
+    #[test]
+    fn what_is_no_sample_is_left_out() {
+        for body in [
+            "sample",
+            "sample 1 pool",
+            "sample 1 tape r 5 7000 5500 8000 0\n",
+            "sample 1 pool x 5 7000 5500 8000 0\n",
+            "sample 1 pool r 5 7000 5500 8000 0 7\n",
+            "sample 1 pool r 5 7000 5500 8000 0 2:1 1:1\n",
+            "block 7f00\n",
+            "block ffffffffffffffff 9 0\n",
+            "missed banana\n",
+        ] {
+            assert_eq!(FaultSamples::parse(body), FaultSamples::default(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Faults sampled for `softswap record`: where the touching instruction is, the page, how long
+//! it took, and what of the stack it takes to unwind.
+//!
+//! Off, this costs a fault one look at a word. On, one fault of so many is noted, by the
+//! thread that has it, in its signal handler: without a lock, an allocation or a wait, in a slot
+//! that it claims; where none is free the fault counts as missed. The kernel copies the stack, so
+//! that no address can be wrong. Who asks takes the samples; who stops asking ends it.
+
+use super::issue_call::ask;
+use softswap_engine::base::stats::Tier;
+use softswap_engine::door::fault_samples::{FaultSample, FaultSamples, Toucher};
+use softswap_sys::signals::{self, Registers};
+use softswap_sys::{exemption, found, raw};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Samples that are kept until somebody asks.
+const SLOTS: usize = 128;
+/// The most of a stack that is kept with each: 8 KiB.
+const STACK_WORDS: usize = 1024;
+/// Sampling ends when nobody has asked for so long.
+const LEASE_NS: u64 = 2_000_000_000;
+/// An answer has no more than about so many bytes; the rest waits for the next.
+const MOST_ANSWER_BYTES: usize = 128 << 10;
+
+/// One of so many faults is sampled; 0: none.
+static EVERY: AtomicU32 = AtomicU32::new(0);
+static FAULTS: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(0);
+static MISSED: AtomicU64 = AtomicU64::new(0);
+static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+static RING: OnceLock<Box<[Slot]>> = OnceLock::new();
+
+const EMPTY: u32 = 0;
+const CLAIMED: u32 = 1;
+const FULL: u32 = 2;
+
+/// What a slot has before the stack.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum Word {
+    Faults,
+    Tier,
+    Toucher,
+    Waited,
+    Address,
+    Instruction,
+    Stack,
+    Frame,
+    StackBytes,
+}
+
+const WORDS: usize = Word::StackBytes as usize + 1;
+
+struct Slot {
+    state: AtomicU32,
+    words: [AtomicU64; WORDS],
+    stack: [AtomicU64; STACK_WORDS],
+}
+
+/// A fault that is to be sampled.
+#[derive(Clone, Copy)]
+pub(crate) struct Due {
+    every: u32,
+    since_ns: u64,
+}
+
+/// Whether the fault that begins is to be sampled.
+#[inline]
+pub(crate) fn due() -> Option<Due> {
+    match EVERY.load(Relaxed) {
+        0 => None,
+        every => due_of(every),
+    }
+}
+
+/// By the golden ratio (Weyl), so that no pattern of the program's is in step with it.
+#[cold]
+fn due_of(every: u32) -> Option<Due> {
+    const GOLDEN: u32 = 0x9e37_79b9;
+    let number = FAULTS.fetch_add(1, Relaxed).wrapping_mul(GOLDEN);
+    if number > u32::MAX / every {
+        return None;
+    }
+    let since_ns = raw::now_ns();
+    if since_ns > UNTIL_NS.load(Relaxed) {
+        EVERY.store(0, Relaxed);
+        return None;
+    }
+    Some(Due { every, since_ns })
+}
+
+/// Notes a fault that has ended: the address and what wanted it, where its page was, and the
+/// state that was interrupted.
+///
+/// # Safety
+/// `context` is what a handler of this thread was given that still runs.
+#[cold]
+pub(crate) unsafe fn note(
+    due: Due,
+    (address, toucher): (usize, Toucher),
+    tier: Tier,
+    context: *const c_void,
+) {
+    let waited_ns = raw::now_ns() - due.since_ns;
+    let at = NEXT.fetch_add(1, Relaxed) as usize % SLOTS;
+    let slot = RING.get().map(|ring| &ring[at]);
+    let claimed =
+        slot.filter(|slot| slot.state.compare_exchange(EMPTY, CLAIMED, Acquire, Relaxed).is_ok());
+    let Some(slot) = claimed else {
+        MISSED.fetch_add(u64::from(due.every), Relaxed);
+        return;
+    };
+    // SAFETY: by this function's own contract.
+    let Registers { instruction, stack, frame } =
+        unsafe { signals::interrupted_registers(context) };
+    let bytes = copy_stack(stack, &slot.stack);
+    for (word, value) in [
+        (Word::Faults, u64::from(due.every)),
+        (Word::Tier, tier as u64),
+        (Word::Toucher, toucher as u64),
+        (Word::Waited, waited_ns),
+        (Word::Address, address as u64),
+        (Word::Instruction, instruction as u64),
+        (Word::Stack, stack as u64),
+        (Word::Frame, frame as u64),
+        (Word::StackBytes, bytes as u64),
+    ] {
+        slot.words[word as usize].store(value, Relaxed);
+    }
+    slot.state.store(FULL, Release);
+}
+
+/// Has the kernel copy the stack from there on; how many bytes could be read. None under a filter
+/// of the program's own, past which such a call would not come.
+fn copy_stack(from: usize, to: &[AtomicU64; STACK_WORDS]) -> usize {
+    if exemption::is_in_force() || !from.is_multiple_of(8) {
+        return 0;
+    }
+    let local = libc::iovec { iov_base: to.as_ptr() as *mut c_void, iov_len: size_of_val(to) };
+    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: size_of_val(to) };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    let pid = raw::current_process() as usize;
+    let copied = ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]);
+    usize::try_from(copied).unwrap_or(0)
+}
+
+/// From now on one of `every` faults is sampled, of 0 none, until nobody asks any more; the
+/// samples so far. In a thread of the engine's.
+pub(crate) fn take(every: u32) -> FaultSamples {
+    let ring = RING.get_or_init(|| {
+        let word = || AtomicU64::new(0);
+        let slot = || Slot {
+            state: AtomicU32::new(EMPTY),
+            words: std::array::from_fn(|_| word()),
+            stack: std::array::from_fn(|_| word()),
+        };
+        (0..SLOTS).map(|_| slot()).collect()
+    });
+    let lies = |mapping: &found::Mapping| mapping.protection & libc::PROT_EXEC != 0;
+    let all = found::mappings(0..usize::MAX, false).unwrap_or_default();
+    let code: Vec<_> = all.into_iter().filter(lies).map(|mapping| mapping.range).collect();
+    let mut told = FaultSamples { missed: MISSED.swap(0, Relaxed), ..FaultSamples::default() };
+    let mut bytes = 0;
+    for slot in ring.iter().filter(|slot| slot.state.load(Acquire) == FULL) {
+        if bytes > MOST_ANSWER_BYTES {
+            break;
+        }
+        let sample = slot.sample(&code);
+        slot.state.swap(EMPTY, AcqRel);
+        bytes += sample.as_ref().map_or(0, |sample| sample.line().len());
+        told.samples.extend(sample);
+    }
+    UNTIL_NS.store(raw::now_ns() + LEASE_NS, Relaxed);
+    EVERY.store(every, Relaxed);
+    told
+}
+
+impl Slot {
+    fn sample(&self, code: &[Range<usize>]) -> Option<FaultSample> {
+        let word = |word: Word| self.words[word as usize].load(Relaxed);
+        let (stack, bytes) = (word(Word::Stack), word(Word::StackBytes));
+        let is_code = |address: u64| {
+            let after = code.partition_point(|range| range.end as u64 <= address);
+            code.get(after).is_some_and(|range| range.contains(&(address as usize)))
+        };
+        let is_address = |word: u64| (stack..stack + bytes).contains(&word) || is_code(word);
+        let words = self.stack.iter().take(bytes as usize / 8).zip(0_u16..);
+        let words = words.map(|(word, distance)| (distance, word.load(Relaxed)));
+        Some(FaultSample {
+            faults: word(Word::Faults),
+            tier: *softswap_engine::base::stats::TIERS.get(word(Word::Tier) as usize)?,
+            toucher: *[Toucher::Read, Toucher::Write, Toucher::Call]
+                .get(word(Word::Toucher) as usize)?,
+            waited_ns: word(Word::Waited),
+            address: word(Word::Address),
+            instruction: word(Word::Instruction),
+            stack,
+            frame: word(Word::Frame),
+            words: words.filter(|(_, word)| is_address(*word)).collect(),
+        })
+    }
+}

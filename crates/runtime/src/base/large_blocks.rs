@@ -1,0 +1,122 @@
+//! Large blocks that the program has asked for, so that `softswap record` can say in which of
+//! them a page lies and who asked for it.
+//!
+//! A table without locks, in which the newest take the place of others where it is full. It is
+//! looked at by who is asked for samples only, and is never more than a hint.
+
+use softswap_engine::door::fault_samples::Block;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Smaller blocks are none of it.
+pub(crate) const LEAST_BYTES: usize = 1 << 20;
+const ENTRIES: usize = 1024;
+/// What is noted of a mapping: who asked for it is not known.
+pub(crate) const NO_CALLER: usize = 0;
+/// So many places a block may have.
+const PROBES: usize = 8;
+const NONE: usize = 0;
+/// Somebody writes it.
+const BUSY: usize = 1;
+
+struct Entry {
+    start: AtomicUsize,
+    len: AtomicUsize,
+    caller: AtomicUsize,
+}
+
+static TABLE: [Entry; ENTRIES] = [const {
+    Entry { start: AtomicUsize::new(NONE), len: AtomicUsize::new(0), caller: AtomicUsize::new(0) }
+}; ENTRIES];
+
+fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
+    const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15;
+    let first = start.wrapping_mul(GOLDEN) >> (usize::BITS - ENTRIES.ilog2());
+    (0..PROBES).map(move |step| &TABLE[(first + step) % ENTRIES])
+}
+
+/// The program has asked for a block, by a call that returns to `caller`.
+#[inline]
+pub(crate) fn note(start: usize, len: usize, caller: usize) {
+    if len >= LEAST_BYTES && start != 0 {
+        insert(start, len, caller);
+    }
+}
+
+#[cold]
+fn insert(start: usize, len: usize, caller: usize) {
+    let known = |entry: &&Entry| [start, NONE].contains(&entry.start.load(Relaxed));
+    let Some(entry) = places(start).find(known).or_else(|| places(start).next()) else { return };
+    let before = entry.start.load(Relaxed);
+    let is_mine =
+        before != BUSY && entry.start.compare_exchange(before, BUSY, Acquire, Relaxed).is_ok();
+    if is_mine {
+        entry.len.store(len, Relaxed);
+        entry.caller.store(caller, Relaxed);
+        entry.start.store(start, Release);
+    }
+}
+
+/// The program has given up a block that begins there, if one did.
+#[inline]
+pub(crate) fn forget(start: usize) {
+    // Where blocks of that size begin, and few others.
+    if start.is_multiple_of(64 << 10) && start != 0 {
+        remove(start);
+    }
+}
+
+#[cold]
+fn remove(start: usize) {
+    for entry in places(start).filter(|entry| entry.start.load(Relaxed) == start) {
+        let _ = entry.start.compare_exchange(start, NONE, Relaxed, Relaxed);
+    }
+}
+
+/// The blocks in which there is one of these addresses: the smallest where they overlap.
+pub(crate) fn around(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
+    let read = |entry: &Entry| {
+        let start = entry.start.load(Acquire);
+        let (len, caller) = (entry.len.load(Relaxed), entry.caller.load(Relaxed));
+        let is_whole = start > BUSY && entry.start.load(Acquire) == start;
+        let range = start as u64..start.saturating_add(len) as u64;
+        is_whole.then_some(Block { range, caller: caller as u64 })
+    };
+    let all: Vec<Block> = TABLE.iter().filter_map(read).collect();
+    let mut found: Vec<Block> = Vec::new();
+    for address in addresses {
+        if found.iter().any(|block| block.range.contains(&address)) {
+            continue;
+        }
+        let around = all.iter().filter(|block| block.range.contains(&address));
+        found.extend(around.min_by_key(|block| block.range.end - block.range.start).cloned());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_found_by_an_address_in_it_until_it_is_given_up() {
+        const START: usize = 0x7f00_0000_0000;
+        note(START, 2 << 20, 0x5500);
+        note(START + (4 << 20), LEAST_BYTES - 1, 0x5501);
+        let of = |address: usize| around([address as u64].into_iter()).first().map(|it| it.caller);
+        assert_eq!(of(START), Some(0x5500));
+        assert_eq!(of(START + (2 << 20) - 1), Some(0x5500));
+        assert_eq!(of(START + (2 << 20)), None);
+        assert_eq!(of(START + (4 << 20)), None, "a small one");
+        note(START, 3 << 20, 0x5502);
+        assert_eq!(of(START + (2 << 20)), Some(0x5502));
+        forget(START);
+        assert_eq!(of(START), None);
+        // More of them than the table has room for: the newest is there.
+        for number in 0..3 * ENTRIES {
+            note(START + number * (2 << 20), 2 << 20, number);
+        }
+        let last = 3 * ENTRIES - 1;
+        assert_eq!(of(START + last * (2 << 20)), Some(last as u64));
+    }
+}
