@@ -30,9 +30,20 @@ ifneq ($(toolchain),)
 export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
+# What is built names its sources as if they lay in one place on every machine: panics, asserts
+# in C and debug information would tell whose home they were built in. `paths` are FROM=TO.
+cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
+sysroot := $(shell RUSTUP_TOOLCHAIN="$(toolchain)" rustc --print sysroot 2>/dev/null)
+paths = $(CURDIR)=. $(cargo_home)/registry/src=crates.io $(cargo_home)=cargo \
+  $(abspath $(TARGET_DIR))=target $(sysroot)=rust
+remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
+remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
+
 .DEFAULT_GOAL := build
 .PHONY: build check demo test bench doc test-compat test-faults test-trees test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
+build wheel: export RUSTFLAGS := $(remap_rust)
+build wheel: export CFLAGS := $(remap_c)
 build: ## build the command, its benchmarks, the libraries, man pages and completions
 	$(CARGO) build --release --workspace
 	crates/capi/link.sh "$(RELEASE)/libsoftswap_c.a" "$(RELEASE)/capi"
@@ -75,8 +86,7 @@ test-trees: ## wake, kill and resize trees of processes 1,000 times each (an hou
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh
 
-test-compat: ## run other people's programs plain and managed (hours; ONLY=redis,zstd picks some)
-	$(CARGO) build --release --workspace
+test-compat: build ## run other people's programs plain and managed (hours; ONLY=redis,zstd picks some)
 	tests/compat/run.py --bin-dir "$(abspath $(RELEASE))" --document docs/compatibility.md \
 	    $(if $(ONLY),--only "$(ONLY)") $(COMPAT_FLAGS)
 
@@ -139,18 +149,25 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 	dpkg-deb -R dist/softswap_$(version)-*.deb "$(RELEASE)/deb"
 	echo "libsoftswap_c $(basename $(version)) softswap (>= $(version))" >"$(RELEASE)/deb/DEBIAN/shlibs"
 	dpkg-deb --root-owner-group -b "$(RELEASE)/deb" "$$(echo dist/softswap_$(version)-*.deb)"
+	packaging/paths.sh $$(find "$(RELEASE)/deb" -type f)
 
-# pip installs what lies in `scripts` and `data` as `make install` does. The tag is the oldest
-# glibc that all of it runs with; auditwheel says so.
+# pip installs what lies in `scripts` and `data` as `make install` does. The wheel is tagged with
+# the C library that it was built with, or 2.34, after which there is nothing newer that it asks
+# for; auditwheel says whether that is so.
 data := crates/python/softswap.data
+glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
+MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))
 wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
 	rm -rf $(data)
 	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1
 	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" $(data)/scripts/
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
-	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility manylinux_2_34 --out dist
-	auditwheel show dist/softswap-*.whl | grep '"manylinux_2_34_x86_64"'
+	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility $(MANYLINUX) --out dist
+	auditwheel show dist/softswap-*.whl | grep '"$(MANYLINUX)_x86_64"'
+	rm -rf "$(RELEASE)/wheel"
+	python3 -m zipfile -e dist/softswap-*.whl "$(RELEASE)/wheel"
+	packaging/paths.sh $$(find "$(RELEASE)/wheel" -type f)
 
 test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
 	tests/wheel.sh
@@ -164,6 +181,7 @@ dist: ## build all packages into dist/, with checksums and a list of what is in 
 	done
 	sed -i 's|path+file://$(CURDIR)/|path+file:|g' dist/*.cdx.json
 	rm -f crates/*/softswap.cdx.json fuzz/softswap.cdx.json
+	packaging/paths.sh dist/*.json
 	cd dist && sha256sum -- * >SHA256SUMS
 
 clean: ## remove what was built

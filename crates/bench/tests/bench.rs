@@ -2,6 +2,8 @@
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
+#[path = "bench/library.rs"]
+mod library;
 #[path = "bench/policy.rs"]
 mod policy;
 #[path = "bench/swap.rs"]

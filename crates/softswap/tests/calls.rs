@@ -8,7 +8,7 @@ use common::{PAGE, assert_full, full, in_child, is_alone};
 use softswap::{Pool, Region};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -75,6 +75,81 @@ fn pipes_and_sockets() {
     assert!(copy[..100_000] == region[..100_000]);
     let whole = one.send(&region).unwrap_err();
     assert!(matches!(whole.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{whole}");
+}
+
+/// Of `readv`, `writev`, `sendmsg` and `recvmsg` only a structure names the buffers: the kernel
+/// finds what is out missing, as a bad pointer, and no byte of it is taken for another's.
+#[test]
+fn buffers_that_a_structure_names_are_the_programs_to_pin() {
+    if !is_alone("buffers_that_a_structure_names_are_the_programs_to_pin") {
+        return;
+    }
+    let pool = pool();
+    let mut region = full(&pool);
+    let is_fault = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EFAULT));
+    let mut file = tempfile::tempfile().unwrap();
+    let expected = [&b"head"[..], &region[..8 * PAGE]].concat();
+    region.advise(.., softswap::Advice::Cold).unwrap();
+    region[24 << 20..].fill(5);
+
+    let out = &region[..8 * PAGE];
+    let mut vector = [IoSlice::new(out), IoSlice::new(b"tail")];
+    assert!(is_fault(&file.write_vectored(&vector).unwrap_err()));
+    vector = [IoSlice::new(b"head"), IoSlice::new(out)];
+    assert_eq!(file.write_vectored(&vector).unwrap(), 4);
+    file.rewind().unwrap();
+    let (one, other) = UnixDatagram::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    assert!(is_fault(&send_message(&one, &vector).unwrap_err()));
+    let mut copy = vec![0; 9 * PAGE];
+    assert_eq!(other.recv(&mut copy).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+
+    let pin = region.pin(..8 * PAGE).unwrap();
+    vector = [IoSlice::new(b"head"), IoSlice::new(&pin)];
+    assert_eq!(file.write_vectored(&vector).unwrap(), expected.len());
+    assert_eq!(send_message(&one, &vector).unwrap(), expected.len());
+    drop(pin);
+    assert_eq!(other.recv(&mut copy).unwrap(), expected.len());
+    assert!(copy[..expected.len()] == expected);
+
+    let mut head = [0; 4];
+    for is_message in [false, true] {
+        region[..8 * PAGE].fill(0);
+        file.rewind().unwrap();
+        one.send(&expected).unwrap();
+        let mut pin = region.pin_mut(..8 * PAGE).unwrap();
+        let mut vector = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut pin)];
+        let received = if is_message {
+            receive_message(&other, &mut vector)
+        } else {
+            file.read_vectored(&mut vector)
+        };
+        assert_eq!(received.unwrap(), expected.len());
+        assert!([&head[..], &pin[..]].concat() == expected, "{is_message}");
+    }
+}
+
+fn message(parts: *const IoSlice<'_>, count: usize) -> libc::msghdr {
+    // SAFETY: all zeroes are a header without buffers.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (parts.cast_mut().cast(), count);
+    header
+}
+
+fn sent(result: isize) -> std::io::Result<usize> {
+    usize::try_from(result).map_err(|_| std::io::Error::last_os_error())
+}
+
+fn send_message(socket: &UnixDatagram, parts: &[IoSlice<'_>]) -> std::io::Result<usize> {
+    let header = message(parts.as_ptr(), parts.len());
+    // SAFETY: the header names the parts, which are as iovecs and only read.
+    sent(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) })
+}
+
+fn receive_message(socket: &UnixDatagram, parts: &mut [IoSliceMut<'_>]) -> std::io::Result<usize> {
+    let mut header = message(parts.as_ptr().cast(), parts.len());
+    // SAFETY: the header names the parts, which are as iovecs and borrowed to be written.
+    sent(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) })
 }
 
 /// A place in a region that is out, or was never touched.

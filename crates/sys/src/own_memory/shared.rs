@@ -8,7 +8,7 @@ use crate::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -75,6 +75,17 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
         Ok(words)
     });
     mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+}
+
+/// Says in which order the words of [`map_new_file`] are touched from now on.
+///
+/// # Errors
+/// The kernel's; the mapping is as it was then.
+pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
+    let advice = if is_random { Advice::Random } else { Advice::Sequential };
+    let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
+    // SAFETY: advice about readahead changes nothing that the words hold.
+    Ok(unsafe { rustix::mm::madvise(start.cast(), len, advice)? })
 }
 
 /// Whether a path leads to a file that begins with a word.

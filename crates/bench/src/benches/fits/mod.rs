@@ -168,7 +168,7 @@ fn candidates(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Candi
     };
     if is_wanted("churn") {
         let arguments = vec![args.blocks.to_string().into()];
-        let made = compiled(dir, "churn", include_str!("churn.c"));
+        let made = compiled(dir, "churn", include_str!("churn.c"), &[]);
         add("churn", made.map(|path| Candidate { name: "churn", path, arguments, input: None }));
     }
     if is_wanted(STARTS) {

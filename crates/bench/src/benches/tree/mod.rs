@@ -94,7 +94,8 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode, Refusal> {
 fn measure(args: &TreeArgs) -> Result<TreeOutcome, Refusal> {
     let dir = tempfile::tempdir()
         .map_err(|error| Refusal::own(format!("no temporary directory: {}", plain(&error))))?;
-    let program = compiled(dir.path(), "pair", include_str!("pair.c")).map_err(Refusal::own)?;
+    let program =
+        compiled(dir.path(), "pair", include_str!("pair.c"), &[]).map_err(Refusal::own)?;
     let usage = Usage::now();
     let mut rates: [Vec<Rates>; 2] = Default::default();
     for round in 0..args.rounds as usize {

@@ -1,9 +1,11 @@
 //! A pool of the crate `softswap` beside the other ways to more memory than DRAM: the same
 //! loops over a region of four times the limit, in a pool, on the heap under `softswap run`, in
-//! a mapping of a file, and on the heap with a swap file of the kernel's. A memory control group
-//! holds each to the limit.
+//! a mapping of a file, on the heap with a swap file of the kernel's, and with what others have
+//! made for it. A memory control group holds each to the limit.
 
+mod place;
 pub(crate) mod task;
+mod ready;
 mod outcome;
 
 use super::limits::Limits;
@@ -18,6 +20,8 @@ use crate::measure::sample::rotated;
 use crate::measure::task_pipe::TaskPipe;
 use clap::Args;
 use outcome::{Cell, LibraryOutcome};
+use place::{Needs, OVER_LIMIT, Place};
+use ready::{Others, Ready};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units::{self, parse_size};
 use softswap_cli::{library, swapdir};
@@ -26,15 +30,20 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use task::{OVER_LIMIT, Place, Told};
+use task::Told;
 
-/// Compare a pool of the library with `softswap run`, a file mapping and the kernel's swap.
+/// Compare a pool of the library with `softswap run`, a file mapping, the kernel's swap, and others.
 #[derive(Args)]
 #[command(after_long_help = "\
 With --json: {\"schema\": 2, \"bench\": \"library\", \"machine\": {...}, \"limit_bytes\", \"region_bytes\", \"ratios\":
 {...}, \"rows\": [{\"place\", \"step\", \"ns\", \"cov\", \"count\"}]}. ns is the time for a page: of all pages in
 sequence, of one word of a page at random. Ratios are times over the pool's, by rounds: above 1 the pool
-is ahead. What a place lacks is said in \"notes\".")]
+is ahead; those of arrays of NumPy's are over numpy_pool's where that is there. What a place lacks is said
+in \"notes\".
+
+Places of others are measured where their option is given: umap is LLNL's (libumap.so), BigMaac is
+misko's (bigmaac.so), both built from their sources; --python takes a Python with numpy, and with blosc2,
+zarr and softswap for these.")]
 pub(crate) struct LibraryArgs {
     /// The limit on DRAM of each
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
@@ -47,6 +56,9 @@ pub(crate) struct LibraryArgs {
     /// Places that are compared
     #[arg(long, value_name = "PLACE", value_delimiter = ',', default_values_t = Place::ALL)]
     places: Vec<Place>,
+
+    #[command(flatten)]
+    others: Others,
 
     /// Touches of each step at random
     #[arg(long, value_name = "N", default_value_t = 10_000,
@@ -91,14 +103,31 @@ fn measure(
     let mut testbed = Testbed::prepare(under, area_bytes, &mut sides, &mut notes)?;
     let signals = signals()?;
     let has_kernel = sides.contains(&Side::KernelFile);
-    let places = args.places.iter().copied();
-    let places = places.filter(|place| *place != Place::KernelFile || has_kernel);
-    let mut cells: Vec<_> = places.map(|place| Cell { place, rounds: Vec::new() }).collect();
+    let mut cells = Vec::new();
+    for place in args.places.iter().copied() {
+        if place == Place::KernelFile && !has_kernel {
+            continue;
+        }
+        match Ready::make(place, (&args.others, args.memory), &testbed.dir) {
+            Ok(ready) => cells.push(Cell { ready, rounds: Vec::new() }),
+            Err(why) => notes.push(format!("{place} was left out: {why}")),
+        }
+    }
     for round in 0..args.rounds as usize {
-        for index in rotated(cells.len(), round) {
-            let cell = &mut cells[index];
-            let told = once(&mut testbed, (args, library, &signals), cell.place, round)?;
-            cell.rounds.push(told);
+        // By their places, as one that fails goes.
+        let order: Vec<_> = rotated(cells.len(), round).map(|at| cells[at].ready.place).collect();
+        for place in order {
+            let Some(at) = cells.iter().position(|cell| cell.ready.place == place) else {
+                continue;
+            };
+            match once(&mut testbed, (args, library, &signals), &cells[at].ready, round) {
+                Ok(told) => cells[at].rounds.push(told),
+                Err(why) if place.needs() != Needs::Nothing => {
+                    notes.push(format!("{place} was left out: {why}"));
+                    cells.remove(at);
+                }
+                Err(why) => return Err(why),
+            }
         }
     }
     Ok((cells, notes))
@@ -108,23 +137,24 @@ fn measure(
 fn once(
     testbed: &mut Testbed,
     with: (&LibraryArgs, &Path, &SignalQueue),
-    place: Place,
+    ready: &Ready,
     round: usize,
 ) -> Result<Told, Refusal> {
     let limits = Limits::first(with.0.memory);
-    let is_kernels = place == Place::KernelFile;
+    let limit_bytes = limits.limit_bytes + ready.own_bytes;
+    let is_kernels = ready.place == Place::KernelFile;
     let side = if is_kernels { Side::KernelFile } else { Side::Softswap };
-    let held = testbed.enter(side, limits.limit_bytes)?;
-    let told = ask(&held, &testbed.dir, with, place, (limits, round));
+    let held = testbed.enter(side, limit_bytes)?;
+    let told = ask(&held, &testbed.dir, with, ready, (limits, round));
     let bounds = testbed.leave(held)?;
     if bounds.oom_kills > 0 {
         return Err(Refusal::own(format!(
             "{}: the kernel killed it at {}; give more --memory",
-            place.name(),
-            units::bytes(limits.limit_bytes)
+            ready.place,
+            units::bytes(limit_bytes)
         )));
     }
-    check_bounds(&bounds, limits.limit_bytes)?;
+    check_bounds(&bounds, limit_bytes)?;
     told
 }
 
@@ -132,23 +162,21 @@ fn ask(
     held: &Held,
     dir: &Path,
     (args, library, signals): (&LibraryArgs, &Path, &SignalQueue),
-    place: Place,
+    ready: &Ready,
     (limits, round): (Limits, usize),
 ) -> Result<Told, Refusal> {
     let counters = Counters::new()?;
     let memory_bytes = limits.memory_bytes;
     let areas = vec![AreaSpec::new(dir)];
     let config = Config { memory_bytes, areas, reserve_bytes: 0, ..Config::default() };
-    let environment = match place {
+    let environment = match ready.place {
         Place::Run => counters.environment(&config, library),
-        _ => Vec::new(),
+        _ => ready.environment.clone(),
     };
-    let program = std::env::current_exe()
-        .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))?;
-    let mut command = held.command(environment, &program);
+    let mut command = held.command(environment, Path::new(&ready.program[0]));
     without_settings(&mut command);
     let pages = args.memory * OVER_LIMIT / PAGE_SIZE as u64;
-    command.args(["library-task", "--place", place.name(), "--dir"]).arg(dir);
+    command.args(&ready.program[1..]).args(["--place", ready.place.name(), "--dir"]).arg(dir);
     let numbers = [
         ("--pages", pages),
         ("--touches", u64::from(args.touches)),
@@ -166,7 +194,7 @@ fn ask(
         .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
     let mut pipe = TaskPipe::with(child)?;
     let told = pipe.receive_json()?;
-    if place == Place::Run {
+    if ready.place == Place::Run {
         counters.expect_engine()?;
     }
     pipe.end()?;

@@ -1,6 +1,8 @@
 //! What was found, as a table and as JSON.
 
-use super::task::{OVER_LIMIT, Place, STEPS, Told};
+use super::place::{Needs, OVER_LIMIT, Place};
+use super::ready::Ready;
+use super::task::{STEPS, Told};
 use crate::measure::machine::{Disturbance, Machine};
 use crate::measure::report::{Report, SCHEMA, lines, ratios_text};
 use crate::measure::sample::{median, variation};
@@ -9,17 +11,25 @@ use serde_json::{Map, Value};
 
 /// What one place took, by rounds.
 pub(super) struct Cell {
-    pub(super) place: Place,
+    pub(super) ready: Ready,
     pub(super) rounds: Vec<Told>,
 }
 
 impl Cell {
-    /// The ns for a page, by rounds: of filling, then of each step.
+    fn name(&self) -> &'static str {
+        self.ready.place.name()
+    }
+
+    /// The ns for a page of each step that the place has, by rounds.
     fn series(&self) -> impl Iterator<Item = (&'static str, Vec<f64>)> {
-        let of = |step: usize| self.rounds.iter().map(|told| told.steps_ns[step]).collect();
-        let fill = self.rounds.iter().map(|told| told.fill_ns).collect();
-        let steps = STEPS.iter().enumerate().map(move |(step, name)| (*name, of(step)));
-        std::iter::once(("fill", fill)).chain(steps.collect::<Vec<_>>())
+        let of = |step: usize| self.rounds.iter().filter_map(move |told| told[step]).collect();
+        let all = STEPS.iter().enumerate().map(move |(step, name)| (*name, of(step)));
+        all.filter(|(_, ns): &(_, Vec<f64>)| !ns.is_empty())
+    }
+
+    /// Those of one step, none where the place does not have it.
+    fn of(&self, step: &str) -> Vec<f64> {
+        self.series().find(|(name, _)| *name == step).map_or(Vec::new(), |(_, ns)| ns)
     }
 }
 
@@ -56,7 +66,7 @@ impl LibraryOutcome {
     ) -> LibraryOutcome {
         let rows = cells.iter().flat_map(|cell| {
             cell.series().map(|(step, ns)| Row {
-                place: cell.place.name(),
+                place: cell.name(),
                 step,
                 cov: variation(&ns),
                 count: ns.len(),
@@ -77,14 +87,20 @@ impl LibraryOutcome {
     }
 }
 
-/// Each place's times over the pool's: by rounds, as what slows the machine down slows both.
+/// Each place's times over the pool's, by rounds, as what slows the machine down slows both; and
+/// those of arrays over the array of a pool.
 fn ratios(cells: &[Cell]) -> Map<String, Value> {
+    let find = |place| cells.iter().find(|cell| cell.ready.place == place);
     let mut ratios = Map::new();
-    let Some(pool) = cells.iter().find(|cell| cell.place == Place::Pool) else { return ratios };
-    for other in cells.iter().filter(|cell| cell.place != Place::Pool) {
-        for ((step, ours), (_, theirs)) in pool.series().zip(other.series()) {
-            let pairs = theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours);
-            let name = format!("{step}_{}_vs_pool", other.place.name());
+    for other in cells {
+        let ours = match other.ready.place.needs() {
+            Needs::Python => Place::NumpyPool,
+            _ => Place::Pool,
+        };
+        let Some(pool) = find(ours).filter(|pool| pool.name() != other.name()) else { continue };
+        for (step, theirs) in other.series() {
+            let pairs = theirs.iter().zip(pool.of(step)).map(|(theirs, ours)| theirs / ours);
+            let name = format!("{step}_{}_vs_{}", other.name(), pool.name());
             ratios.insert(name, median(pairs.collect()).into());
         }
     }
@@ -95,7 +111,7 @@ impl Report for LibraryOutcome {
     fn table(&self) -> String {
         let mut text = format!("{}\n\n", self.machine.line());
         text += &format!("{:<18}{:<14}{:>12}{:>9}\n", "step", "place", "ns a page", "CoV");
-        for step in std::iter::once("fill").chain(STEPS) {
+        for step in STEPS {
             for row in self.rows.iter().filter(|row| row.step == step) {
                 let (ns, cov) = (row.ns, row.cov * 100.0);
                 text += &format!("{step:<18}{:<14}{ns:>12.0}{cov:>7.1} %\n", row.place);

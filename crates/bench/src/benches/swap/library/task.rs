@@ -1,9 +1,9 @@
 //! The program that is measured: the same loops over the same bytes, wherever these lie.
 
+use super::place::Place;
 use crate::measure::noise::{below, noise};
 use crate::measure::task_pipe::send_json;
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
 use softswap::{Advice, Pool, Region};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::PAGE_SIZE;
@@ -12,46 +12,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The region over the limit.
-pub(super) const OVER_LIMIT: u64 = 4;
-
-/// Where the bytes lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub(super) enum Place {
-    /// In a region of a pool.
-    Pool,
-    /// On the heap under `softswap run`.
-    Run,
-    /// In a mapping of a file.
-    File,
-    /// On the heap, with a swap file of the kernel's.
-    KernelFile,
-}
-
-impl Place {
-    pub(super) const ALL: [Place; 4] = [Place::Pool, Place::Run, Place::File, Place::KernelFile];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Place::Pool => "pool",
-            Place::Run => "run",
-            Place::File => "file",
-            Place::KernelFile => "kernel_file",
-        }
-    }
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What is done, in this order, with what is told of it: the name.
-pub(super) const STEPS: [&str; 4] =
-    ["sequential_read", "sequential_write", "random_read", "random_write"];
+/// What is done, in this order. The first writes all words, the last reads them all; the others
+/// touch one word of a page.
+pub(super) const STEPS: [&str; 6] =
+    ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
 /// The program that `bench library` runs; of no use by itself.
 #[derive(Args)]
@@ -72,12 +36,8 @@ pub(crate) struct LibraryTaskArgs {
     dir: PathBuf,
 }
 
-/// Seconds to fill, and of each step the ns for a page.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Told {
-    pub(super) fill_ns: f64,
-    pub(super) steps_ns: [f64; STEPS.len()],
-}
+/// The ns for a page of each step that there is.
+pub(super) type Told = [Option<f64>; STEPS.len()];
 
 /// Words by their places, wherever they lie.
 trait Words {
@@ -138,6 +98,11 @@ impl Words for Mapped {
     fn set(&mut self, at: usize, word: u64) {
         self.0[at].store(word, Relaxed);
     }
+
+    fn advise(&mut self, is_random: bool) {
+        // A hint, as above.
+        let _ = softswap_sys::shared::advise_order(self.0, is_random);
+    }
 }
 
 const WORDS: usize = PAGE_SIZE / 8;
@@ -163,7 +128,9 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             let pool = builder.build().map_err(refused)?;
             work(args, pool.map(len).map_err(refused)?)?
         }
-        Place::Run | Place::KernelFile => work(args, vec![0_u8; len])?,
+        Place::Run | Place::KernelFile | Place::Umap | Place::Bigmaac => {
+            work(args, vec![0_u8; len])?
+        }
         Place::File => {
             let path = args.dir.join("data");
             let words = softswap_sys::shared::map_new_file(&path, len / 8, 0)
@@ -178,16 +145,16 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
 }
 
 fn work(args: &LibraryTaskArgs, mut words: impl Words) -> Result<Told, Refusal> {
-    let a_page = |start: u64, pages: usize| (now_ns() - start) as f64 / pages as f64;
+    let a_page = |start: u64, pages: usize| Some((now_ns() - start) as f64 / pages as f64);
+    let mut told = Told::default();
     let start = now_ns();
     for page in 0..args.pages {
         (0..WORDS).for_each(|at| words.set(page * WORDS + at, word(page, at, 0)));
     }
-    let fill_ns = a_page(start, args.pages);
-    let mut steps_ns = [0.0; STEPS.len()];
+    told[0] = a_page(start, args.pages);
     let mut writes = 0;
     let mut wrong = 0_usize;
-    for (step, ns) in steps_ns.iter_mut().enumerate() {
+    for (step, ns) in told[1..STEPS.len() - 1].iter_mut().enumerate() {
         let (is_random, is_write) = (step >= 2, step % 2 == 1);
         let touches = if is_random { args.touches } else { args.pages };
         let mut numbers = noise(args.seed + step as u64);
@@ -205,17 +172,26 @@ fn work(args: &LibraryTaskArgs, mut words: impl Words) -> Result<Told, Refusal> 
         }
         *ns = a_page(start, touches);
     }
+    words.advise(false);
+    let start = now_ns();
+    let sum = (0..args.pages * WORDS).fold(0, |sum, at| words.get(at).wrapping_add(sum));
+    told[STEPS.len() - 1] = a_page(start, args.pages);
+    let mut expected = 0_u64;
     for page in 0..args.pages {
         let first = words.get(page * WORDS);
         let written = first >> 32;
         writes -= written as usize;
-        let is_right = |at| words.get(page * WORDS + at) == word(page, at, written);
-        wrong += usize::from(!(0..WORDS).all(is_right));
+        for at in 0..WORDS {
+            let right = word(page, at, written);
+            expected = expected.wrapping_add(right);
+            wrong += usize::from(words.get(page * WORDS + at) != right);
+        }
     }
-    if wrong == 0 && writes == 0 {
-        return Ok(Told { fill_ns, steps_ns });
+    if wrong == 0 && writes == 0 && sum == expected {
+        return Ok(told);
     }
     Err(Refusal::own(format!(
-        "{wrong} pages do not hold what was written, {writes} writes are lost"
+        "{wrong} words are not what was written, {writes} writes are lost, the sum is {sum} and \
+         should be {expected}"
     )))
 }

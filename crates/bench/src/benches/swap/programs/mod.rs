@@ -85,11 +85,11 @@ impl Program {
                 ready(gnu_sort()?, sort_arguments(&input, bytes), Some(input))
             }
             Program::HashJoin => {
-                let path = compiled(dir, "hash_join", include_str!("hash_join.c"))?;
+                let path = compiled(dir, "hash_join", include_str!("hash_join.c"), &[])?;
                 ready(path, vec![goal()], None)
             }
             Program::GraphWalk => {
-                let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
+                let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"), &[])?;
                 // Few enough that a disk serves them in seconds.
                 let steps = (bytes / 8192).to_string();
                 ready(path, vec![goal(), steps.into()], None)
@@ -177,10 +177,17 @@ fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     ]
 }
 
-pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
+/// A program, or a library (`flags`), of a text in C.
+pub(crate) fn compiled(
+    dir: &Path,
+    name: &str,
+    text: &str,
+    flags: &[&str],
+) -> Result<PathBuf, String> {
     let (path, source) = (dir.join(name), dir.join(format!("{name}.c")));
     std::fs::write(&source, text).map_err(|error| plain(&error))?;
-    let output = Command::new("gcc").args(["-O2", "-o"]).args([&path, &source]).output();
+    let output =
+        Command::new("gcc").arg("-O2").args(flags).arg("-o").args([&path, &source]).output();
     let output = output.map_err(|error| {
         format!("gcc: {}; install it (`apt install gcc libc6-dev`)", plain(&error))
     })?;
@@ -238,7 +245,7 @@ mod tests {
     #[test]
     fn what_does_not_compile_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let why = compiled(dir.path(), "x", "int main(").unwrap_err();
+        let why = compiled(dir.path(), "x", "int main(", &[]).unwrap_err();
         assert!(why.contains("gcc"), "{why}");
     }
 }

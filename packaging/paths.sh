@@ -1,0 +1,21 @@
+#!/bin/sh
+# Whether files tell where they were built: fails on one that names this directory, the home of
+# its builder, or where cargo and its compiler live.
+#
+# usage: paths.sh FILE...
+set -eu
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+cargo=${CARGO_HOME:-$HOME/.cargo}
+status=0
+for file; do
+    for path in "$here" "$HOME/" "$cargo" "$(rustc --print sysroot)"; do
+        # The root directory is in everything.
+        [ "${#path}" -gt 2 ] || continue
+        if strings -a "$file" | grep -F -m 3 -e "$path" >&2; then
+            echo "$file names $path" >&2
+            status=1
+        fi
+    done
+done
+exit $status
