@@ -139,6 +139,9 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             let _ = std::fs::remove_file(&path);
             work(args, Mapped(words))?
         }
+        Place::NumpyPool | Place::NumpyMemmap | Place::Blosc2 | Place::Zarr => {
+            return Err(Refusal::own("arrays are touched by a Python, not by this program"));
+        }
     };
     send_json(&told)?;
     Ok(ExitCode::SUCCESS)
