@@ -145,7 +145,8 @@ print('freed', flush=True)
 time.sleep(1000)
 ";
     let area = Area::new(640);
-    let mut command = area.swapped("48M").command(python(), &["-c", script]);
+    let swapped = area.swapped("48M");
+    let mut command = swapped.command(python(), &["-c", script]);
     let running = Running::start(&mut command);
     let tables = tables(&running);
     wait_until("its children", &running, || has_said(&running, "freed"));
@@ -159,7 +160,8 @@ fn one_program_after_the_other_fills_the_area_and_nothing_of_it_is_lost() {
     let area = Area::new(96);
     let script = "echo $$; for i in 1 2 3 4 5; do \"$0\" --mib 100 || exit 1; done; \
                   echo done; sleep 1000";
-    let running = Running::start(&mut area.swapped("48M").command("sh", &shell(script)));
+    let swapped = area.swapped("48M");
+    let running = Running::start(&mut swapped.command("sh", &shell(script)));
     let tables = tables(&running);
     wait_until("five programs", &running, || has_said(&running, "done"));
     wait_until("all to be free", &running, || taken(&tables) == 0);
@@ -169,8 +171,8 @@ fn one_program_after_the_other_fills_the_area_and_nothing_of_it_is_lost() {
 fn who_finds_the_area_full_is_told_so_and_others_go_on() {
     let area = Area::new(64);
     let script = "\"$0\" --mib 300; test $? -ne 0 && exec \"$0\" --mib 60";
-    let ended =
-        Running::start(&mut area.swapped("32M").command("sh", &shell(script))).finish(LIMIT);
+    let swapped = area.swapped("32M");
+    let ended = Running::start(&mut swapped.command("sh", &shell(script))).finish(LIMIT);
     ended.expect_ok("the one that fits");
     let told = "swap area is full: all of its 67108864 bytes are in use, ";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
@@ -207,7 +209,8 @@ os._exit(0)
         .into_iter()
         .chain([python().into(), script.into(), flag.into_os_string()])
         .collect();
-    let running = Running::start(&mut area.swapped("32M").command("sh", &arguments));
+    let swapped = area.swapped("32M");
+    let running = Running::start(&mut swapped.command("sh", &arguments));
     let tables = tables(&running);
     wait_until("the child", &running, || has_said(&running, "ok all of it"));
     wait_until("all to be free", &running, || taken(&tables) == 0);
@@ -240,7 +243,8 @@ fn what_members_of_a_family_had_that_are_killed_at_random_comes_back() {
         "echo $$; {} --only nursery --members 4 --depth 1 --seconds 5 || exit 1; echo done; sleep 1000",
         compiled("family").display()
     );
-    let running = Running::start(&mut area.swapped("96M").command("sh", &shell(&script)));
+    let swapped = area.swapped("96M");
+    let running = Running::start(&mut swapped.command("sh", &shell(&script)));
     let tables = tables(&running);
     let shell: i32 = String::from_utf8(running.stdout_so_far())
         .unwrap()
@@ -272,7 +276,8 @@ fn what_members_of_a_family_had_that_are_killed_at_random_comes_back() {
 fn where_the_tables_are_overwritten_no_program_gets_wrong_data() {
     let area = Area::new(256);
     let script = "echo $$; \"$0\" --mib 70 --seconds 3 & \"$0\" --mib 70 --seconds 3; wait";
-    let running = Running::start(&mut area.swapped("32M").command("sh", &shell(script)));
+    let swapped = area.swapped("32M");
+    let running = Running::start(&mut swapped.command("sh", &shell(script)));
     let tables = tables(&running);
     wait_until("both", &running, || {
         String::from_utf8_lossy(&running.stdout_so_far()).matches("ready").count() == 2
@@ -296,7 +301,6 @@ fn programs_share_a_device_and_what_is_asked_for_is_discarded() {
     let Some(device) = Loop::over(&area.path) else {
         return eprintln!("skipped: no loop device is to be had");
     };
-    mkswap(Path::new(&device.0));
     let swapped = Swapped::within("48M").option(format!("--swap={},discard=both,pri=3", device.0));
     let script = "\"$0\" --mib 60 & \"$0\" --mib 60; wait $! && exec \"$0\" --mib 90";
     let report = swapped.run("sh", &shell(script));
@@ -340,7 +344,8 @@ fn a_program_that_has_dropped_root_goes_on_with_what_it_inherits() {
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsString::from);
     let program = [hog.as_os_str().to_owned(), "--mib".into(), "90".into()];
     let arguments: Vec<OsString> = user.into_iter().chain(program).collect();
-    let mut command = area.swapped("48M").option("--reserve=0").command(name, &arguments);
+    let swapped = area.swapped("48M").option("--reserve=0");
+    let mut command = swapped.command(name, &arguments);
     let ended = Running::start(&mut command).finish(LIMIT);
     if ended.stderr.contains("libsoftswap.so") {
         return eprintln!("skipped: that user cannot read the library: {}", ended.stderr);
