@@ -110,11 +110,12 @@ pkg_config = sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@VERSION@|$(v
 # `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
+	  test -x "$(RELEASE)/softswap-remote" && \
 	  test -f "$(RELEASE)/libsoftswap.so" && test -d "$(RELEASE)/capi" && \
 	  test -d "$(RELEASE)/share" || $(MAKE) build
 	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(clibdir)/pkgconfig" "$(includedir)" "$(docdir)" \
 	  "$(share)/man/man1"
-	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(bindir)/"
+	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
 	$(INSTALL) -m 755 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
 	cp -P "$(RELEASE)/capi/libsoftswap_c.so.$(basename $(version))" "$(RELEASE)/capi/libsoftswap_c.so" "$(clibdir)/"
@@ -128,7 +129,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 
 uninstall: ## remove what install put there
-	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(libdir)/libsoftswap.so" \
+	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(bindir)/softswap-remote" "$(libdir)/libsoftswap.so" \
 	  "$(clibdir)"/libsoftswap_c.so "$(clibdir)"/libsoftswap_c.so.* \
 	  "$(clibdir)/pkgconfig/softswap_c.pc" $(foreach file,$(notdir $(headers)),"$(includedir)/$(file)") \
 	  $(foreach file,$(completions),"$(share)/$(file)") \
@@ -160,7 +161,7 @@ MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V |
 wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
 	rm -rf $(data)
 	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1
-	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" $(data)/scripts/
+	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" $(data)/scripts/
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
 	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility $(MANYLINUX) --out dist

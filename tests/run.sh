@@ -62,6 +62,9 @@ install_what_is_missing() {
     ! is_root || command -v man >/dev/null || missing+=(man-db)
     # What `softswap top` is driven in.
     ! is_root || command -v tmux >/dev/null || missing+=(tmux)
+    # The cluster that keeps pages.
+    ! is_root || command -v redis-server >/dev/null || missing+=(redis-server)
+    ! is_root || command -v openssl >/dev/null || missing+=(openssl)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -92,8 +95,8 @@ prepare_unprivileged() {
     chmod 755 "$unprivileged_dir"
     mkdir "$unprivileged_dir"/{bin,tests,programs,abi,fuzz}
     mkdir -m 1777 "$unprivileged_dir/tmp"
-    cp "$target/debug/softswap" "$target/debug/softswap-bench" "$target/debug/libsoftswap.so" \
-        "$unprivileged_dir/bin/"
+    cp "$target/debug/softswap" "$target/debug/softswap-bench" "$target/debug/softswap-remote" \
+        "$target/debug/libsoftswap.so" "$unprivileged_dir/bin/"
     cp tests/programs/*.[ch] tests/programs/*.py "$unprivileged_dir/programs/"
     cp tests/abi/* "$unprivileged_dir/abi/"
     cp -r fuzz/corpus "$unprivileged_dir/fuzz/"

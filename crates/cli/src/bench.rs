@@ -1,5 +1,5 @@
-//! `softswap bench` and `softswap analyze`: done by `softswap-bench`, which lies beside this
-//! program, so that the command stays small.
+//! `softswap bench`, `softswap analyze` and `softswap remote`: done by programs that lie beside
+//! this one, so that the command stays small.
 
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use clap::Args;
@@ -8,7 +8,8 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-const PROGRAM: &str = "softswap-bench";
+pub(crate) const BENCH: &str = "softswap-bench";
+pub(crate) const REMOTE: &str = "softswap-remote";
 
 #[derive(Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -20,18 +21,18 @@ pub(crate) struct HandedOver {
 
 impl HandedOver {
     /// Becomes the other program, with all arguments as they are.
-    pub(crate) fn hand_over(&self, first: Option<&str>) -> Result<ExitCode, Refusal> {
+    pub(crate) fn hand_over(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
         let own = std::env::current_exe().map_err(|error| {
             Refusal::own(format!("cannot tell where softswap itself is ({error})"))
         })?;
-        let program = own.with_file_name(PROGRAM);
+        let program = own.with_file_name(name);
         let error = Command::new(&program).args(first).args(&self.arguments).exec();
         let shown = program.display();
         Err(match error.kind() {
             ErrorKind::NotFound => Refusal::new(
                 NOT_FOUND,
                 format!(
-                    "{PROGRAM}, which does this, is missing: looked for {shown}; build it with \
+                    "{name}, which does this, is missing: looked for {shown}; build it with \
                      `make build`, or install it with `make install`"
                 ),
             ),

@@ -6,7 +6,7 @@
 //! `advise` read what `run` has written; `mkswap` makes a file or
 //! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
 //! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
-//! `softswap-bench`'s.
+//! `softswap-bench`'s, `remote` is `softswap-remote`'s.
 //! `run` speaks on stderr, the others on stdout, and none of them logs.
 //!
 //! A library only for `softswap-bench`, and so that what reads other people's
@@ -97,6 +97,8 @@ enum Command {
     Bench(bench::HandedOver),
     /// Examine a file, or a program's memory
     Analyze(bench::HandedOver),
+    /// Check a cluster for pages, see and remove what is stored there
+    Remote(bench::HandedOver),
 }
 
 /// What can be asked for: the man pages and completions are made of it.
@@ -122,8 +124,9 @@ pub fn main() -> ExitCode {
         Command::SwaponCheck(args) => swapon_check::swapon_check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Jupyter(args) => jupyter::jupyter(&args),
-        Command::Bench(args) => args.hand_over(None),
-        Command::Analyze(args) => args.hand_over(Some("analyze")),
+        Command::Bench(args) => args.hand_over(bench::BENCH, None),
+        Command::Analyze(args) => args.hand_over(bench::BENCH, Some("analyze")),
+        Command::Remote(args) => args.hand_over(bench::REMOTE, None),
     };
     outcome.unwrap_or_else(|refusal| {
         eprintln!("softswap: {refusal}");

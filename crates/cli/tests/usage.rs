@@ -236,14 +236,15 @@ fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
 }
 
 #[test]
-fn where_the_benchmarks_are_missing_it_is_said_where_they_belong() {
+fn where_a_program_beside_is_missing_it_is_said_where_it_belongs() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("softswap");
     let mut copied = std::process::Command::new("cp");
     copied.arg(bin_dir().join("softswap")).arg(&copy);
     assert!(copied.status().unwrap().success());
     let path = dir.path().join("softswap-bench");
-    for command in ["bench", "analyze"] {
+    let remote = dir.path().join("softswap-remote");
+    for (command, path) in [("bench", &path), ("analyze", &path), ("remote", &remote)] {
         let mut softswap = assert_cmd::Command::new(&copy);
         let text = message(softswap.args([command, "--help"]), 127);
         assert_says(&text, &[path.to_str().unwrap(), "missing", "make build", "make install"]);

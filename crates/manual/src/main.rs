@@ -49,14 +49,17 @@ fn write(share: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The whole command line: `bench` and `analyze` as the program defines them that does them.
+/// The whole command line: `bench`, `analyze` and `remote` as the programs define them that do them.
 fn definition() -> Command {
     let mut whole = softswap_cli::command();
     for other in softswap_bench::command().get_subcommands() {
         let in_its_place = |own: Command| other.clone().display_order(own.get_display_order());
         whole = whole.mut_subcommand(other.get_name(), in_its_place);
     }
-    whole.disable_help_subcommand(true)
+    let remote = |own: Command| {
+        softswap_remote::command().name("remote").display_order(own.get_display_order())
+    };
+    whole.mut_subcommand("remote", remote).disable_help_subcommand(true)
 }
 
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {

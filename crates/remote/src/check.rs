@@ -1,0 +1,255 @@
+//! Whether a cluster is fit to keep pages: what would lose them or make them late is refused,
+//! what may cost something is told.
+
+use crate::cluster::STORED_BYTES_PER_PAGE;
+use crate::node::Node;
+use crate::placement::{Keys, parse_key};
+use crate::refusal::Refusal;
+use crate::router::Router;
+use crate::scan::{ask, unreachable};
+use crate::size::bytes;
+use crate::store::PAGE_BYTES;
+use crate::topology::{SLOTS, Topology};
+use crate::url::{Copies, Url};
+use redis::{Value, cmd};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A hard disk answers in that time: a server that does not is not worth asking.
+pub const SLOWEST_MEDIAN: Duration = Duration::from_millis(10);
+/// The first few are slower: connections, caches.
+const WARM_UP_READS: usize = 10;
+const TIMED_READS: usize = 100;
+/// What a server takes for each byte of an extent: 131,176 for 127,969, by `MEMORY USAGE`.
+const ALLOCATED_FOR_STORED: f64 = 1.03;
+
+/// One primary as it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Server {
+    pub address: String,
+    pub version: String,
+    pub slots: usize,
+    /// Bytes that it may still take; `None` where it does not tell.
+    pub room_bytes: Option<u64>,
+    pub used_bytes: u64,
+    /// `None`: as much as the machine has.
+    pub limit_bytes: Option<u64>,
+    pub policy: String,
+    /// Of reads of 4 KiB, one at a time.
+    pub median_read_us: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub servers: Vec<Server>,
+    /// Bytes of pages that there is room for, with both copies counted.
+    pub room_for_pages_bytes: Option<u64>,
+    /// Why it cannot be used.
+    pub refusals: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+/// Looks at each primary.
+///
+/// # Errors
+///
+/// Where there is nothing to look at: no server answers, it is no cluster, or does not let us in.
+pub async fn examine(url: &Url) -> Result<Report, Refusal> {
+    let router = Router::new(url)?;
+    let until = Instant::now() + url.deadline;
+    if let Err(trouble) = router.refresh(until).await {
+        let is_no_cluster = trouble.reason().contains("cluster support disabled");
+        return Err(match is_no_cluster {
+            true => Refusal::new(format!(
+                "{} is no cluster, so nothing takes its place when it is lost: use a cluster, or \
+                 single=1&copies=local beside an area on disk",
+                trouble.node()
+            )),
+            false => unreachable(&trouble),
+        });
+    }
+    let topology = router.topology();
+    let mut report = Report::default();
+    for (member, slots) in topology.primaries() {
+        let node = router.node(&member.address);
+        examine_one(url, &node, &slots, &mut report).await?;
+    }
+    judge_topology(url, &topology, &mut report);
+    judge_room(url, &mut report);
+    Ok(report)
+}
+
+async fn examine_one(
+    url: &Url,
+    node: &Node,
+    slots: &[u16],
+    report: &mut Report,
+) -> Result<(), Refusal> {
+    let info = info_of(node).await?;
+    let text = |name: &str| info.get(name).cloned().unwrap_or_default();
+    let number = |name: &str| info.get(name).and_then(|value| value.parse::<u64>().ok());
+    let address = node.address.to_string();
+    if url.single && text("cluster_enabled") == "1" {
+        report.refusals.push(format!("{address} is part of a cluster: leave single=1 out"));
+    }
+    let policy = text("maxmemory_policy");
+    if !policy.is_empty() && policy != "noeviction" {
+        report.refusals.push(format!(
+            "{address} throws keys away when it is full (maxmemory-policy {policy}), and pages \
+             with them: set it to noeviction"
+        ));
+    }
+    let limit_bytes = number("maxmemory").filter(|limit| *limit > 0);
+    if limit_bytes.is_none() {
+        report.warnings.push(format!(
+            "{address} has no maxmemory: it takes all the memory of its machine before it refuses"
+        ));
+    }
+    let used_bytes = number("used_memory").unwrap_or(0);
+    let room_of = limit_bytes.or_else(|| number("total_system_memory"));
+    warn_of_persistence(node, &text("aof_enabled"), report).await;
+    if let Ok(reply) = config(node, "cluster-require-full-coverage").await
+        && reply == "yes"
+    {
+        report.warnings.push(format!(
+            "{address} has cluster-require-full-coverage yes: when one primary and its replicas \
+             are lost, the others stop answering too, and no copy can be read; set it to no"
+        ));
+    }
+    let median = match slots.first() {
+        Some(slot) => median_read(node, *slot).await?,
+        None => Duration::ZERO,
+    };
+    if median > SLOWEST_MEDIAN {
+        report.refusals.push(format!(
+            "{address} takes {:.1} ms for a page (median of {TIMED_READS}); beyond {} ms a disk \
+             is better",
+            median.as_secs_f64() * 1e3,
+            SLOWEST_MEDIAN.as_millis()
+        ));
+    }
+    report.servers.push(Server {
+        address,
+        version: text("redis_version"),
+        slots: slots.len(),
+        room_bytes: room_of.map(|limit| limit.saturating_sub(used_bytes)),
+        used_bytes,
+        limit_bytes,
+        policy,
+        median_read_us: median.as_micros() as u64,
+    });
+    Ok(())
+}
+
+async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
+    let text: String = redis::from_redis_value(ask(node, cmd("INFO")).await?)
+        .map_err(|_| Refusal::new(format!("{}: INFO is answered oddly", node.address)))?;
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines.map(|(name, value)| (name.to_string(), value.trim().to_string())).collect())
+}
+
+async fn config(node: &Node, name: &str) -> Result<String, Refusal> {
+    let mut get = cmd("CONFIG");
+    get.arg("GET").arg(name);
+    let answer: Vec<String> = redis::from_redis_value(ask(node, get).await?)
+        .map_err(|_| Refusal::new(format!("{}: CONFIG is answered oddly", node.address)))?;
+    Ok(answer.into_iter().nth(1).unwrap_or_default())
+}
+
+async fn warn_of_persistence(node: &Node, aof_enabled: &str, report: &mut Report) {
+    let saves = config(node, "save").await.unwrap_or_default();
+    let how = match (aof_enabled == "1", saves.is_empty()) {
+        (true, _) => "appendonly yes",
+        (false, false) => "save",
+        (false, true) => return,
+    };
+    report.warnings.push(format!(
+        "{} writes what it keeps to its own disk ({how}): pages too, which costs time and room \
+         there",
+        node.address
+    ));
+}
+
+/// How long reads of a page take, one after the other.
+async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
+    // A run of nobody's, and no lease: what is left of it, `gc` removes.
+    let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
+    debug_assert!(parse_key(&key).is_some());
+    let mut set = cmd("SET");
+    set.arg(&key).arg(&[7u8; PAGE_BYTES][..]).arg("EX").arg(60);
+    ask(node, set).await?;
+    let mut times = Vec::with_capacity(TIMED_READS);
+    for number in 0..WARM_UP_READS + TIMED_READS {
+        let start = Instant::now();
+        let mut get = cmd("GET");
+        get.arg(&key);
+        match ask(node, get).await? {
+            Value::BulkString(page) if page.len() == PAGE_BYTES => {}
+            _ => {
+                return Err(Refusal::new(format!(
+                    "{} gives back something else than was stored",
+                    node.address
+                )));
+            }
+        }
+        if number >= WARM_UP_READS {
+            times.push(start.elapsed());
+        }
+    }
+    let mut unlink = cmd("UNLINK");
+    unlink.arg(&key);
+    ask(node, unlink).await?;
+    times.sort_unstable();
+    Ok(times[TIMED_READS / 2])
+}
+
+fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
+    let primaries = topology.primaries();
+    if url.copies == Copies::Two && primaries.len() < 2 {
+        report.refusals.push(format!(
+            "{url} has {} primary with slots, and two copies need two: add servers, or use \
+             copies=local beside an area on disk",
+            primaries.len()
+        ));
+    }
+    let covered: usize = primaries.iter().map(|(_, slots)| slots.len()).sum();
+    if covered < SLOTS {
+        report
+            .warnings
+            .push(format!("{} of {SLOTS} slots have no primary that works", SLOTS - covered));
+    }
+    let host = |index: usize| &primaries[index].0.address.host;
+    if url.copies == Copies::Two
+        && primaries.len() > 1
+        && (1..primaries.len()).all(|index| host(index) == host(0))
+    {
+        report.warnings.push(format!(
+            "all primaries are on {}: when that machine is lost, both copies are",
+            host(0)
+        ));
+    }
+}
+
+/// Extents are dealt out evenly, so the primary with the least room decides.
+fn judge_room(url: &Url, report: &mut Report) {
+    let copies = if url.copies == Copies::Two { 2.0 } else { 1.0 };
+    let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();
+    let Some(least) = rooms.and_then(|rooms| rooms.into_iter().min()) else { return };
+    let taken_for_page = STORED_BYTES_PER_PAGE * ALLOCATED_FOR_STORED * copies;
+    let room = least as f64 * report.servers.len() as f64 / taken_for_page * PAGE_BYTES as f64;
+    let room = room as u64;
+    report.room_for_pages_bytes = Some(room);
+    if let Some(size) = url.size_bytes
+        && size > room
+    {
+        report.refusals.push(format!(
+            "size={} does not fit: there is room for {} of pages with their copies; lower size= \
+             or raise maxmemory",
+            bytes(size),
+            bytes(room)
+        ));
+    }
+}

@@ -1,0 +1,264 @@
+//! The store: an area of one run on a cluster.
+
+use crate::placement::{EXTENT_BYTES, Keys, Kind, PAGES, Placement, extent_of, parse_key};
+use crate::refusal::Refusal;
+use crate::router::{Request, Router};
+use crate::scan::{all_primaries, ask, each_batch, unreachable};
+use crate::seal::Sealer;
+use crate::shared::Shared;
+use crate::store::{Page, PageStore, StoreError};
+use crate::upkeep::Upkeep;
+use crate::url::Url;
+use redis::{Value, cmd};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
+
+/// How many extents are removed in one go.
+const REMOVED_AT_ONCE: usize = 256;
+/// All pages of an extent.
+const ALL: u32 = (1 << PAGES) - 1;
+
+/// Whose pages they are.
+pub struct Run {
+    /// Another for each run.
+    pub id: u64,
+    pub area: u16,
+    /// What pages are known again by: random, and never stored anywhere.
+    pub key: Zeroizing<[u8; 32]>,
+    /// Whether pages of this run may be stored already, by a helper before this one.
+    pub continues: bool,
+}
+
+/// An area on a cluster. Must be made inside of a tokio runtime, which keeps it up until it is
+/// dropped; what it stores stays until [`Cluster::close`], or `gc` after the lease has ended.
+pub struct Cluster {
+    shared: Arc<Shared>,
+    upkeep: JoinHandle<()>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.upkeep.abort();
+    }
+}
+
+impl Cluster {
+    /// Connects, and takes a lease. Whether the cluster is fit to keep pages is not looked at:
+    /// `check::examine` does that.
+    ///
+    /// # Errors
+    ///
+    /// Where no server answers, the password is wrong, or there are too few primaries.
+    pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
+        let router = Router::new(url)?;
+        let until = tokio::time::Instant::now() + url.deadline;
+        router.refresh(until).await.map_err(|trouble| unreachable(&trouble))?;
+        let copies = match url.copies {
+            crate::url::Copies::Two => 2,
+            crate::url::Copies::Local => 1,
+        };
+        let placement = Placement::new(&router.topology(), copies).ok_or_else(|| {
+            Refusal::new(format!(
+                "{url}: two copies need two primaries with slots; there is one: add servers, or \
+                 use copies=local beside an area on disk"
+            ))
+        })?;
+        let sealer = Sealer::new(&run.key, run.id, run.area);
+        let keys = Keys { run: run.id, area: run.area };
+        let continues = run.continues;
+        let shared = Shared::new(url.clone(), router, sealer, keys, placement);
+        if continues {
+            shared.find_what_is_stored().await?;
+        }
+        if shared.put_lease().await < copies {
+            return Err(Refusal::new(format!(
+                "{url}: the lease cannot be written to enough servers; `softswap remote check` \
+                 says why"
+            )));
+        }
+        let shared = Arc::new(shared);
+        let kept_up = Arc::clone(&shared);
+        let upkeep = tokio::spawn(async move { Upkeep::new(continues).run(&kept_up).await });
+        Ok(Self { shared, upkeep })
+    }
+
+    /// Removes all that this run stores of this area, and with its last area the run's lease.
+    ///
+    /// # Errors
+    ///
+    /// Where a server does not answer: then its part stays until `gc`.
+    pub async fn close(mut self) -> Result<(), Refusal> {
+        self.upkeep.abort();
+        // Otherwise it might store its tables once more.
+        _ = (&mut self.upkeep).await;
+        let pattern = format!("softswap:{{*}}:{:016x}:*", self.shared.keys.run);
+        let area = self.shared.keys.area;
+        let mut leases = Vec::new();
+        let mut has_other_areas = false;
+        for node in all_primaries(&self.shared.router).await? {
+            each_batch(&node, &pattern, async |keys| {
+                let mut own = Vec::new();
+                for key in keys {
+                    match parse_key(&key) {
+                        Some((
+                            _,
+                            Kind::Extent { area: other, .. } | Kind::Placement { area: other },
+                        )) => match other == area {
+                            true => own.push(key),
+                            false => has_other_areas = true,
+                        },
+                        Some((_, Kind::Lease)) => leases.push((Arc::clone(&node), key)),
+                        None => {}
+                    }
+                }
+                unlink(&node, own.into_iter()).await
+            })
+            .await?;
+        }
+        if !has_other_areas {
+            for (node, key) in leases {
+                unlink(&node, [key].into_iter()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes keys of one server, each by itself, as they are in many slots.
+pub(crate) async fn unlink(
+    node: &crate::node::Node,
+    keys: impl Iterator<Item = String>,
+) -> Result<(), Refusal> {
+    let mut pipeline = redis::pipe();
+    for key in keys {
+        pipeline.cmd("UNLINK").arg(key);
+    }
+    if pipeline.is_empty() {
+        return Ok(());
+    }
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    node.ask(&pipeline, 0, until).await.map(|_| ()).map_err(|trouble| unreachable(&trouble))
+}
+
+impl Shared {
+    /// Learns from the servers what a helper before this one has stored, and where.
+    async fn find_what_is_stored(&self) -> Result<(), Refusal> {
+        let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
+        let mut newest: Option<Placement> = None;
+        for node in all_primaries(&self.router).await? {
+            let mut tables = Vec::new();
+            each_batch(&node, &pattern, async |keys| {
+                for key in keys {
+                    match parse_key(&key) {
+                        Some((_, Kind::Extent { extent, .. })) => {
+                            self.live().insert(extent, ALL);
+                        }
+                        Some((_, Kind::Placement { .. })) => tables.push(key),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+            for key in tables {
+                let mut get = cmd("GET");
+                get.arg(key);
+                let Value::BulkString(bytes) = ask(&node, get).await? else { continue };
+                if let Some(table) = self.read_placement(&bytes)
+                    && newest.as_ref().is_none_or(|newest| newest.version < table.version)
+                {
+                    newest = Some(table);
+                }
+            }
+        }
+        match newest {
+            Some(placement) => self.change_placement(|current| *current = placement),
+            None if self.live().is_empty() => {}
+            None => {
+                return Err(Refusal::new(
+                    "pages of this run are on the cluster, but not the table that says where \
+                     each is: it has been removed, or its lease has ended",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_placement(&self, bytes: &[u8]) -> Option<Placement> {
+        let (table, signature) = bytes.split_last_chunk::<16>()?;
+        (self.sealer.sign(table) == *signature).then_some(())?;
+        Placement::from_bytes(table, self.copies())
+    }
+
+    async fn remove_pages(&self, pages: Range<u64>) -> Result<(), StoreError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let until = self.deadline();
+        let extents = extent_of(pages.start)..=extent_of(pages.end - 1);
+        let mut touched: Vec<u64> =
+            self.live().keys().copied().filter(|extent| extents.contains(extent)).collect();
+        touched.sort_unstable();
+        for extents in touched.chunks(REMOVED_AT_ONCE) {
+            let _held = self.lock_to_change(extents.iter().copied(), until).await?;
+            let empty: Vec<u64> =
+                extents.iter().copied().filter(|extent| self.is_emptied(*extent, &pages)).collect();
+            let places: Vec<(u64, u16)> = empty
+                .iter()
+                .flat_map(|extent| {
+                    let group = self.group(*extent);
+                    group.slots.into_iter().chain(group.former).map(|slot| (*extent, slot))
+                })
+                .collect();
+            let request = |number: usize| {
+                let (extent, slot) = places[number];
+                let mut unlink = cmd("UNLINK");
+                unlink.arg(self.keys.extent(slot, extent));
+                Request { slot, commands: vec![unlink], answer_bytes: 0 }
+            };
+            self.carry_out(places.len(), until, request, |_| Ok(())).await?;
+            empty.iter().for_each(|extent| _ = self.live().remove(extent));
+        }
+        Ok(())
+    }
+
+    /// Notes that these pages are gone; whether the extent has no others.
+    fn is_emptied(&self, extent: u64, pages: &Range<u64>) -> bool {
+        let first = extent * PAGES;
+        let mut live = self.live();
+        let Some(bits) = live.get_mut(&extent) else { return false };
+        let gone = (0..PAGES).filter(|place| pages.contains(&(first + place)));
+        *bits &= !gone.fold(0, |gone, place| gone | 1 << place);
+        *bits == 0
+    }
+}
+
+impl PageStore for Cluster {
+    async fn write(
+        &self,
+        first_page: u64,
+        generations: &[u64],
+        pages: &[Page],
+    ) -> Result<(), StoreError> {
+        self.shared.write_pages(first_page, generations, pages).await
+    }
+
+    async fn read(
+        &self,
+        first_page: u64,
+        generations: &[u64],
+        into: &mut [Page],
+    ) -> Result<(), StoreError> {
+        self.shared.read_pages(first_page, generations, into).await
+    }
+
+    async fn remove(&self, pages: Range<u64>) -> Result<(), StoreError> {
+        self.shared.remove_pages(pages).await
+    }
+}
+
+/// What the servers keep for each page and copy, without their own overhead: the page, its header
+/// and its part of the byte behind an extent.
+pub const STORED_BYTES_PER_PAGE: f64 = EXTENT_BYTES as f64 / PAGES as f64;

@@ -1,0 +1,319 @@
+//! Pages to and from the copies of their extents.
+
+use crate::placement::{EXTENT_BYTES, PAGES, extent_of};
+use crate::router::Request;
+use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES};
+use crate::shared::Shared;
+use crate::store::{Page, StoreError};
+use crate::trouble::Trouble;
+use crate::url::{Address, Copies};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::{Value, cmd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Who does not answer a read within this time has the other copy asked as well.
+const PATIENCE: Duration = Duration::from_millis(150);
+/// A repair that takes longer is left to the upkeep.
+const REPAIR_WITHIN: Duration = Duration::from_secs(1);
+/// How long a server may wait for its replica.
+const REPLICA_WITHIN: Duration = Duration::from_secs(1);
+
+/// Pages of one call that lie in one extent.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) extent: u64,
+    /// The first one's place in the extent.
+    pub(crate) first: usize,
+    /// Which of the call's pages they are.
+    pub(crate) pages: Range<usize>,
+}
+
+/// Cuts pages into pieces, one for each extent.
+pub(crate) fn pieces(first_page: u64, count: usize) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut done = 0;
+    while done < count {
+        let page = first_page + done as u64;
+        let first = (page % PAGES) as usize;
+        let length = (PAGES as usize - first).min(count - done);
+        pieces.push(Piece { extent: extent_of(page), first, pages: done..done + length });
+        done += length;
+    }
+    pieces
+}
+
+/// Bytes `range` of an extent.
+pub(crate) fn read_request(
+    shared: &Shared,
+    slot: u16,
+    extent: u64,
+    range: Range<usize>,
+) -> Request {
+    let mut command = cmd("GETRANGE");
+    command.arg(shared.keys.extent(slot, extent)).arg(range.start).arg(range.end - 1);
+    Request { slot, commands: vec![command], answer_bytes: range.len() as u64 }
+}
+
+/// Puts sealed pages into an extent, which is made whole first: then the server makes room once,
+/// and writes in place.
+pub(crate) fn write_request(
+    shared: &Shared,
+    slot: u16,
+    extent: u64,
+    first: usize,
+    sealed: &[u8],
+) -> Request {
+    let key = shared.keys.extent(slot, extent);
+    let mut whole = cmd("SETRANGE");
+    whole.arg(&key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+    let mut write = cmd("SETRANGE");
+    write.arg(&key).arg(first * SEALED_BYTES).arg(sealed);
+    let mut commands = vec![whole, write];
+    if shared.url.wait_for_replica {
+        let mut wait = cmd("WAIT");
+        wait.arg(1).arg(REPLICA_WITHIN.as_millis() as u64);
+        commands.push(wait);
+    }
+    Request { slot, commands, answer_bytes: 0 }
+}
+
+/// Whether a write has arrived.
+pub(crate) fn is_written(answers: &[Value]) -> Result<(), String> {
+    match answers {
+        [_, Value::Int(length), rest @ ..] if *length == EXTENT_BYTES as i64 => match rest {
+            [Value::Int(..=0)] => Err("no replica has it (wait=1)".into()),
+            _ => Ok(()),
+        },
+        _ => Err("SETRANGE is answered with something else".into()),
+    }
+}
+
+/// A read of some pages, as far as it has come.
+struct Read<'a> {
+    shared: &'a Shared,
+    first_page: u64,
+    generations: &'a [u64],
+    pieces: Vec<Piece>,
+    /// Each page's sealed bytes once they are found.
+    sealed: Vec<Option<Vec<u8>>>,
+    /// Of each page: what was found instead, and in which slot.
+    bad: Vec<Vec<(u16, Found)>>,
+}
+
+impl Read<'_> {
+    fn is_whole(&self) -> bool {
+        self.sealed.iter().all(Option::is_some)
+    }
+
+    /// Where a piece's copies are, the one to ask first in front.
+    fn places(&self, piece: &Piece) -> Vec<u16> {
+        let group = self.shared.group(piece.extent);
+        let mut places: Vec<u16> = group.slots.into_iter().chain(group.former).collect();
+        places.sort_by_key(|slot| self.shared.router.is_in_trouble(*slot));
+        places
+    }
+
+    /// The pieces that still miss pages, with the copy of this rank in `order`: those that one
+    /// server has together.
+    fn wanted(&self, order: &[Vec<u16>], rank: usize) -> Vec<(Address, Vec<(Piece, u16)>)> {
+        let mut wanted: BTreeMap<Address, Vec<(Piece, u16)>> = BTreeMap::new();
+        for (piece, places) in self.pieces.iter().zip(order) {
+            let is_missing = self.sealed[piece.pages.clone()].iter().any(Option::is_none);
+            let Some(slot) = places.get(rank).filter(|_| is_missing) else { continue };
+            // Nobody has the slot: the answer says so.
+            let owner =
+                self.shared.router.owner(*slot).unwrap_or(Address { host: String::new(), port: 0 });
+            wanted.entry(owner).or_default().push((piece.clone(), *slot));
+        }
+        wanted.into_iter().collect()
+    }
+
+    fn requests(&self, wanted: &[(Piece, u16)]) -> Vec<Request> {
+        let request = |(piece, slot): &(Piece, u16)| {
+            let start = piece.first * SEALED_BYTES;
+            let range = start..start + piece.pages.len() * SEALED_BYTES;
+            read_request(self.shared, *slot, piece.extent, range)
+        };
+        wanted.iter().map(request).collect()
+    }
+
+    fn take(&mut self, piece: &Piece, slot: u16, answer: &[Value]) {
+        let bytes: &[u8] = match answer {
+            [Value::BulkString(bytes)] => bytes,
+            _ => &[],
+        };
+        for (at, page) in piece.pages.clone().enumerate() {
+            let sealed = bytes.get(at * SEALED_BYTES..(at + 1) * SEALED_BYTES).unwrap_or_default();
+            let number = self.first_page + page as u64;
+            match self.shared.sealer.check(number, self.generations[page], sealed) {
+                Found::Good => _ = self.sealed[page].get_or_insert_with(|| sealed.to_vec()),
+                found => self.bad[page].push((slot, found)),
+            }
+        }
+    }
+
+    /// A page that every copy has been asked for in vain.
+    fn lost(&self) -> Option<StoreError> {
+        let pages = self.pieces.iter().flat_map(|p| p.pages.clone().map(move |page| (p, page)));
+        for (piece, page) in pages.filter(|(_, page)| self.sealed[*page].is_none()) {
+            let places = self.places(piece);
+            let asked = |slot: &u16| self.bad[page].iter().any(|(bad, _)| bad == slot);
+            if !places.iter().all(asked) {
+                continue;
+            }
+            let found: Vec<String> = self.bad[page].iter().map(|(_, f)| f.to_string()).collect();
+            let node = |slot: &u16| match self.shared.router.owner(*slot) {
+                Some(address) => address.to_string(),
+                None => format!("nobody (slot {slot})"),
+            };
+            return Some(StoreError::Lost {
+                page: self.first_page + page as u64,
+                keys: places.iter().map(|s| self.shared.keys.extent(*s, piece.extent)).collect(),
+                nodes: places.iter().map(node).collect(),
+                found: found.join(", "),
+            });
+        }
+        None
+    }
+
+    /// Writes what is good over what is not.
+    async fn repair(&self) {
+        let mut repairs = Vec::new();
+        for piece in &self.pieces {
+            let slots = self.shared.group(piece.extent).slots;
+            for (at, page) in piece.pages.clone().enumerate() {
+                let Some(sealed) = &self.sealed[page] else { continue };
+                let bad = self.bad[page].iter().filter(|(slot, _)| slots.contains(slot));
+                repairs.extend(bad.map(|(slot, _)| {
+                    write_request(self.shared, *slot, piece.extent, piece.first + at, sealed)
+                }));
+            }
+        }
+        if !repairs.is_empty() {
+            self.shared.is_doubtful.store(true, Ordering::Relaxed);
+            self.shared.router.once(&repairs, Instant::now() + REPAIR_WITHIN).await;
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) async fn write_pages(
+        &self,
+        first_page: u64,
+        generations: &[u64],
+        pages: &[Page],
+    ) -> Result<(), StoreError> {
+        assert_eq!(generations.len(), pages.len(), "one generation for each page");
+        let until = self.deadline();
+        let pieces = pieces(first_page, pages.len());
+        let _held = self.lock_to_use(pieces.iter().map(|piece| piece.extent), until).await?;
+        let mut sealed = Vec::with_capacity(pages.len() * SEALED_BYTES);
+        for ((number, generation), page) in (first_page..).zip(generations).zip(pages) {
+            self.sealer.seal(number, *generation, page, &mut sealed);
+        }
+        let copies = self.copies();
+        for piece in &pieces {
+            let bits = (1u64 << piece.pages.len()) - 1;
+            *self.live().entry(piece.extent).or_default() |= (bits << piece.first) as u32;
+        }
+        let request = |number: usize| {
+            let (piece, copy) = (&pieces[number / copies], number % copies);
+            let slot = self.group(piece.extent).slots[copy];
+            let bytes = piece.pages.start * SEALED_BYTES..piece.pages.end * SEALED_BYTES;
+            write_request(self, slot, piece.extent, piece.first, &sealed[bytes])
+        };
+        self.carry_out(pieces.len() * copies, until, request, is_written).await
+    }
+
+    pub(crate) async fn read_pages(
+        &self,
+        first_page: u64,
+        generations: &[u64],
+        into: &mut [Page],
+    ) -> Result<(), StoreError> {
+        assert_eq!(generations.len(), into.len(), "one generation for each page");
+        let until = self.deadline();
+        let count = into.len();
+        let pieces = pieces(first_page, count);
+        let _held = self.lock_to_use(pieces.iter().map(|piece| piece.extent), until).await?;
+        let mut read = Read {
+            shared: self,
+            first_page,
+            generations,
+            pieces,
+            sealed: vec![None; count],
+            bad: vec![Vec::new(); count],
+        };
+        for tries in 0.. {
+            let troubles = self.read_once(&mut read, until).await;
+            if read.is_whole() {
+                break;
+            }
+            // Who has what may have changed just now: the second look counts.
+            if tries > 0
+                && let Some(lost) = read.lost()
+            {
+                return Err(lost);
+            }
+            if !self.pause(tries, until).await {
+                return Err(read.lost().unwrap_or_else(|| self.too_late(&troubles)));
+            }
+            read.bad.iter_mut().for_each(Vec::clear);
+        }
+        read.repair().await;
+        for (into, sealed) in into.iter_mut().zip(&read.sealed) {
+            if let Some(sealed) = sealed {
+                into.copy_from_slice(&sealed[HEADER_BYTES..]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for all that is missing: one copy of each, and where that is bad or late the next.
+    async fn read_once(&self, read: &mut Read<'_>, until: Instant) -> Vec<Trouble> {
+        let order: Vec<Vec<u16>> = read.pieces.iter().map(|piece| read.places(piece)).collect();
+        let ranks = order.iter().map(Vec::len).max().unwrap_or(0);
+        let mut troubles = Vec::new();
+        let mut asked = FuturesUnordered::new();
+        let mut waited_for = BTreeSet::new();
+        for rank in 0..ranks {
+            for (owner, wanted) in read.wanted(&order, rank) {
+                let requests = read.requests(&wanted);
+                waited_for.insert(owner.clone());
+                asked
+                    .push(async move { (owner, self.router.once(&requests, until).await, wanted) });
+            }
+            let is_last = rank + 1 == ranks;
+            let next_copy_at = if is_last { until + PATIENCE } else { Instant::now() + PATIENCE };
+            while !asked.is_empty() {
+                let Ok(answered) = timeout_at(next_copy_at, asked.next()).await else {
+                    waited_for.iter().for_each(|owner| self.router.node(owner).was_slow());
+                    break;
+                };
+                let Some((owner, answers, wanted)) = answered else { break };
+                waited_for.remove(&owner);
+                for (answer, (piece, slot)) in answers.into_iter().zip(&wanted) {
+                    match answer {
+                        Ok(values) => read.take(piece, *slot, &values),
+                        Err(trouble) => troubles.push(trouble),
+                    }
+                }
+                if read.is_whole() {
+                    return troubles;
+                }
+            }
+        }
+        troubles
+    }
+
+    pub(crate) fn copies(&self) -> usize {
+        match self.url.copies {
+            Copies::Two => 2,
+            Copies::Local => 1,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One connection to one server: TCP or TLS, the password, and a bound on what it may answer.
+
+use crate::refusal::Refusal;
+use crate::secret::Password;
+use crate::url::{Address, TlsFiles, Url};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+
+/// What each answer may take beside its contents: types, lengths, an error's text.
+const ANSWER_BYTES: u64 = 1024;
+/// What is asked and not yet answered is never more than that.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// How to connect to any server of the cluster.
+pub(crate) struct Connector {
+    tls: Option<TlsConnector>,
+    user: Option<String>,
+    password: Password,
+}
+
+impl Connector {
+    pub(crate) fn new(url: &Url) -> Result<Self, Refusal> {
+        let tls = url.tls.as_ref().map(tls_connector).transpose()?;
+        Ok(Self { tls, user: url.user.clone(), password: url.password.clone() })
+    }
+
+    pub(crate) fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Connects; `stale` is a client of ours whose commands must not be carried out any more.
+    ///
+    /// A connection that was given up may have left a write in the server's buffers. It is ended
+    /// there before this one is used, so that it cannot come after what this one writes.
+    pub(crate) async fn connect(
+        &self,
+        address: &Address,
+        stale: Option<Client>,
+    ) -> Result<Link, String> {
+        let tcp = TcpStream::connect((address.host.as_str(), address.port))
+            .await
+            .map_err(|error| error.to_string())?;
+        tcp.set_nodelay(true).map_err(|error| error.to_string())?;
+        match &self.tls {
+            None => self.log_in(tcp, stale).await,
+            Some(connector) => {
+                let name = ServerName::try_from(address.host.clone())
+                    .map_err(|_| format!("{} is no name for TLS", address.host))?;
+                let stream =
+                    connector.connect(name, tcp).await.map_err(|error| format!("TLS: {error}"))?;
+                self.log_in(stream, stale).await
+            }
+        }
+    }
+
+    async fn log_in<S>(&self, stream: S, stale: Option<Client>) -> Result<Link, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = &self.user {
+            info = info.set_username(user);
+        }
+        if let Some(password) = self.password.read().map_err(|refusal| refusal.to_string())? {
+            info = info.set_password(&*password);
+        }
+        let allowed = Arc::new(AtomicU64::new(64 << 10));
+        // Who asks has a deadline of its own.
+        let settings = AsyncConnectionConfig::default().set_response_timeout(None);
+        let bounded = Bounded { stream, allowed: Arc::clone(&allowed) };
+        let (connection, driver) = MultiplexedConnection::new_with_config(&info, bounded, settings)
+            .await
+            .map_err(|error| error.to_string())?;
+        let driver = tokio::spawn(driver).abort_handle();
+        let mut link = Link { connection, allowed, driver: Arc::new(Driver(driver)), client: None };
+        let mut first = redis::pipe();
+        first.cmd("CLIENT").arg("ID").cmd("INFO").arg("server");
+        let answers = link.ask(&first, 64 << 10).await?;
+        link.client = match answers.as_slice() {
+            [Value::Int(number), info] => run_of(info).map(|run| Client { number: *number, run }),
+            _ => None,
+        };
+        // After a restart that number may be somebody else's.
+        if let (Some(stale), Some(own)) = (stale, &link.client)
+            && stale.run == own.run
+        {
+            let mut kill = redis::pipe();
+            kill.cmd("CLIENT").arg("KILL").arg("ID").arg(stale.number);
+            _ = link.ask(&kill, 0).await?;
+        }
+        Ok(link)
+    }
+}
+
+/// A connection, to be cloned by all that use it at the same time.
+#[derive(Clone)]
+pub(crate) struct Link {
+    connection: MultiplexedConnection,
+    allowed: Arc<AtomicU64>,
+    driver: Arc<Driver>,
+    /// Our number at the server, where it may be asked.
+    pub(crate) client: Option<Client>,
+}
+
+/// One of a server's clients: us.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    number: i64,
+    /// Of the server: another after each start.
+    run: String,
+}
+
+fn run_of(info: &Value) -> Option<String> {
+    let text: String = redis::from_redis_value_ref(info).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_string)
+}
+
+/// Ends the task that reads and writes when the last user of the connection is gone.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Link {
+    pub(crate) fn is(&self, other: &Link) -> bool {
+        Arc::ptr_eq(&self.driver, &other.driver)
+    }
+
+    /// Sends all commands and waits for all answers, errors among them. `contents_bytes` is what
+    /// the answers may have beside what each has anyway.
+    pub(crate) async fn ask(
+        &mut self,
+        commands: &Pipeline,
+        contents_bytes: u64,
+    ) -> Result<Vec<Value>, String> {
+        let more = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
+        let add = |allowed: u64| Some((allowed + more).min(MOST_BYTES));
+        _ = self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.connection
+            .send_packed_commands(commands, 0, commands.len())
+            .await
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// A stream that ends when the server sends more than it was asked for: a length in an answer is
+/// believed by who reads it.
+struct Bounded<S> {
+    stream: S,
+    allowed: Arc<AtomicU64>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(context, into);
+        let count = (into.filled().len() - before) as u64;
+        let take = |allowed: u64| allowed.checked_sub(count);
+        match self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => outcome,
+            Err(_) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the server answers with more than it was asked for",
+            ))),
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
+    let mut roots = RootCertStore::empty();
+    match &files.ca {
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| unusable(path, &error))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(Refusal::new(
+                    "this system has no certificates to check the servers' by: install \
+                     ca-certificates, or name a file by ca=",
+                ));
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Refusal::new(format!("TLS cannot be used: {error}")))?
+        .with_root_certificates(roots);
+    let config = match &files.client {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = certificates(certificate)?;
+            let secret =
+                PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
+            config.with_client_auth_cert(chain, secret).map_err(|error| unusable(key, &error))?
+        }
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(format!("{} cannot be used: {error}; a PEM file is wanted", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|error| unusable(path, &error))?.collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(unusable(path, &"there is no certificate in it")),
+        Err(error) => Err(unusable(path, &error)),
+    }
+}

@@ -1,0 +1,166 @@
+//! One server: its connection, made again when it breaks, and a circuit breaker before it, so
+//! that a server that does not answer is not waited for by everybody.
+
+use crate::link::{Client, Connector, Link};
+use crate::trouble::Trouble;
+use crate::url::Address;
+use redis::{Pipeline, Value};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// After an error nobody asks for this long, doubled with each error in a row.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A server that made somebody wait is asked second for this long.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    connector: Arc<Connector>,
+    /// Who gets no answer for so long gives the connection up.
+    stall: Duration,
+    link: tokio::sync::Mutex<Connection>,
+    breaker: Mutex<Breaker>,
+}
+
+#[derive(Default)]
+struct Connection {
+    link: Option<Link>,
+    /// Our client at the server whose connection was given up without knowing what it still does.
+    stale: Option<Client>,
+}
+
+#[derive(Default)]
+struct Breaker {
+    failures: u32,
+    /// Nobody is let through until then.
+    open_until: Option<Instant>,
+    slow_until: Option<Instant>,
+    reason: String,
+}
+
+impl Node {
+    pub(crate) fn new(address: Address, connector: Arc<Connector>, stall: Duration) -> Self {
+        Self {
+            address,
+            connector,
+            stall,
+            link: tokio::sync::Mutex::default(),
+            breaker: Mutex::default(),
+        }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another copy should be asked first.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        let breaker = self.breaker();
+        let now = Instant::now();
+        breaker.failures > 0 || breaker.slow_until.is_some_and(|until| now < until)
+    }
+
+    pub(crate) fn was_slow(&self) {
+        self.breaker().slow_until = Some(Instant::now() + SLOW_FOR);
+    }
+
+    fn away(&self, reason: String) -> Trouble {
+        Trouble::Away { node: self.address.clone(), reason }
+    }
+
+    fn failed(&self, reason: String) -> Trouble {
+        let mut breaker = self.breaker();
+        let pause = SHORTEST_PAUSE * 2u32.pow(breaker.failures.min(8));
+        breaker.failures += 1;
+        breaker.open_until = Some(Instant::now() + pause.min(LONGEST_PAUSE));
+        breaker.reason.clone_from(&reason);
+        drop(breaker);
+        self.away(reason)
+    }
+
+    /// Sends all commands in one go; one answer for each, errors of the server's among them.
+    pub(crate) async fn ask(
+        &self,
+        commands: &Pipeline,
+        contents_bytes: u64,
+        until: Instant,
+    ) -> Result<Vec<Value>, Trouble> {
+        let now = Instant::now();
+        {
+            let breaker = self.breaker();
+            if breaker.open_until.is_some_and(|until| now < until) {
+                return Err(self.away(breaker.reason.clone()));
+            }
+        }
+        let mut link = self.connected(until).await?;
+        let sent = Instant::now();
+        let stalled = sent + self.stall;
+        let asked = link.ask(commands, contents_bytes);
+        match timeout_at(until.min(stalled), asked).await {
+            Ok(Ok(values)) if values.len() == commands.len() => {
+                let mut breaker = self.breaker();
+                breaker.failures = 0;
+                breaker.open_until = None;
+                Ok(values)
+            }
+            Ok(Ok(_)) => Err(self.give_up(link, "an answer that fits no question".into()).await),
+            Ok(Err(reason)) => Err(self.give_up(link, reason).await),
+            Err(_) if stalled <= until => {
+                let reason = format!("no answer for {:?}", self.stall);
+                Err(self.give_up(link, reason).await)
+            }
+            Err(_) => Err(self.away(format!("no answer for {:?}", sent.elapsed()))),
+        }
+    }
+
+    async fn connected(&self, until: Instant) -> Result<Link, Trouble> {
+        let within = until.min(Instant::now() + CONNECT_WITHIN);
+        let made = timeout_at(within, async {
+            let mut connection = self.link.lock().await;
+            if let Some(link) = &connection.link {
+                return Ok(link.clone());
+            }
+            let made = self.connector.connect(&self.address, connection.stale.clone()).await;
+            match made {
+                Ok(link) => {
+                    connection.stale = None;
+                    connection.link = Some(link.clone());
+                    Ok(link)
+                }
+                Err(reason) => Err(reason),
+            }
+        })
+        .await;
+        match made {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(reason)) if is_refusal(&reason) => {
+                let node = self.address.clone();
+                _ = self.failed(reason.clone());
+                Err(Trouble::Refused { node, reason: format!("{reason}; is the password right?") })
+            }
+            Ok(Err(reason)) => Err(self.failed(reason)),
+            Err(_) => Err(self.failed("no connection in time".into())),
+        }
+    }
+
+    async fn give_up(&self, link: Link, reason: String) -> Trouble {
+        let mut connection = self.link.lock().await;
+        if connection.link.as_ref().is_some_and(|current| current.is(&link)) {
+            connection.link = None;
+            connection.stale = link.client;
+            drop(connection);
+            return self.failed(reason);
+        }
+        self.away(reason)
+    }
+}
+
+/// Whether the server let us connect, but not in.
+fn is_refusal(reason: &str) -> bool {
+    ["WRONGPASS", "NOAUTH", "NOPERM", "AuthenticationFailed", "authentication failed"]
+        .iter()
+        .any(|part| reason.contains(part))
+}

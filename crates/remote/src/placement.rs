@@ -1,0 +1,280 @@
+//! Which two slots hold the copies of which pages.
+//!
+//! Pages lie in *extents* of 31: with their headers just below 128 KiB, which is a size class of
+//! the allocator that the servers use. Extents are dealt to 512 groups, and each group has a slot
+//! for either copy, on two different primaries, on two machines where the addresses tell. When
+//! slots move so that both would be on one primary, or a primary is lost, the group gets another
+//! slot. The table is kept on the cluster too, so a helper that is started again knows it.
+
+use crate::seal::{HEADER_BYTES, SEALED_BYTES};
+use crate::topology::{SLOTS, Topology, tag_of};
+use std::collections::HashMap;
+
+pub(crate) const PAGES: u64 = 31;
+/// One byte behind the pages: it is written first, so that the server makes room once.
+pub(crate) const EXTENT_BYTES: usize = PAGES as usize * SEALED_BYTES + 1;
+pub(crate) const GROUPS: usize = 512;
+
+const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
+
+/// The slots of one group's copies, and where the first was until what moves has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) slots: Vec<u16>,
+    pub(crate) former: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placement {
+    pub(crate) groups: Vec<Group>,
+    /// Rises with each change.
+    pub(crate) version: u64,
+}
+
+pub(crate) fn extent_of(page: u64) -> u64 {
+    page / PAGES
+}
+
+pub(crate) fn group_of(extent: u64) -> usize {
+    (extent % GROUPS as u64) as usize
+}
+
+/// The primaries' slots with the machine that each is on.
+struct Places {
+    hosts: Vec<String>,
+    slots: Vec<Vec<u16>>,
+    owner: HashMap<u16, usize>,
+}
+
+impl Places {
+    fn new(topology: &Topology) -> Self {
+        let mut places = Self { hosts: Vec::new(), slots: Vec::new(), owner: HashMap::new() };
+        for (member, slots) in topology.primaries() {
+            places.owner.extend(slots.iter().map(|slot| (*slot, places.hosts.len())));
+            places.hosts.push(member.address.host.clone());
+            places.slots.push(slots);
+        }
+        places
+    }
+
+    /// A slot on a primary that is none of `others`, on another machine if there is one.
+    /// `seed` picks one.
+    fn slot_apart_from(&self, others: &[usize], seed: usize) -> Option<u16> {
+        let apart: Vec<usize> = (0..self.slots.len()).filter(|one| !others.contains(one)).collect();
+        let elsewhere = |one: &usize| others.iter().all(|o| self.hosts[*o] != self.hosts[*one]);
+        let machines: Vec<usize> = apart.iter().copied().filter(elsewhere).collect();
+        let choice = if machines.is_empty() { apart } else { machines };
+        let slots = &self.slots[*choice.get(seed % choice.len().max(1))?];
+        // Spread over all of them: what one server gives away takes few groups along.
+        Some(slots[mixed(seed) % slots.len()])
+    }
+}
+
+fn mixed(seed: usize) -> usize {
+    ((seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
+}
+
+impl Placement {
+    /// A placement on these primaries; `None` where there are too few.
+    pub(crate) fn new(topology: &Topology, copies: usize) -> Option<Self> {
+        let places = Places::new(topology);
+        let primaries = places.slots.len();
+        if primaries < copies {
+            return None;
+        }
+        let group = |number: usize| {
+            let first = number % primaries;
+            let slots = &places.slots[first];
+            let mut group = vec![slots[mixed(number) % slots.len()]];
+            if copies == 2 {
+                group.push(places.slot_apart_from(&[first], number / primaries)?);
+            }
+            Some(Group { slots: group, former: None })
+        };
+        let groups: Option<Vec<Group>> = (0..GROUPS).map(group).collect();
+        Some(Self { groups: groups?, version: 1 })
+    }
+
+    /// The groups with a copy where it must not stay, each with the copy and its new slot:
+    /// on a primary with the other copy, or on none that works.
+    pub(crate) fn misplaced(&self, topology: &Topology) -> Vec<(usize, usize, u16)> {
+        let places = Places::new(topology);
+        let wrong = |(number, group): (usize, &Group)| {
+            let owners: Vec<Option<usize>> =
+                group.slots.iter().map(|slot| places.owner.get(slot).copied()).collect();
+            let copy = match owners.as_slice() {
+                // Without another copy there is nothing to move, and none to wait for.
+                [_] => return None,
+                [None, Some(_)] => 0,
+                [Some(_), None] => 1,
+                [Some(first), Some(second)] if first == second => 1,
+                _ => return None,
+            };
+            let others: Vec<usize> = owners[1 - copy].into_iter().collect();
+            let slot = places.slot_apart_from(&others, number / places.slots.len().max(1))?;
+            Some((number, copy, slot))
+        };
+        self.groups.iter().enumerate().filter_map(wrong).collect()
+    }
+
+    /// The version and the slots, little-endian.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.version.to_le_bytes().to_vec();
+        for slot in self.groups.iter().flat_map(|group| &group.slots) {
+            bytes.extend_from_slice(&slot.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8], copies: usize) -> Option<Self> {
+        let (version, slots) = bytes.split_first_chunk::<8>()?;
+        let (slots, rest) = slots.as_chunks::<2>();
+        let slots: Vec<u16> = slots.iter().map(|slot| u16::from_le_bytes(*slot)).collect();
+        let is_whole = rest.is_empty() && slots.len() == GROUPS * copies;
+        if !is_whole || slots.iter().any(|slot| usize::from(*slot) >= SLOTS) {
+            return None;
+        }
+        let group = |slots: &[u16]| Group { slots: slots.to_vec(), former: None };
+        let groups = slots.chunks(copies).map(group).collect();
+        Some(Self { groups, version: u64::from_le_bytes(*version) })
+    }
+}
+
+/// The names of what one run stores. All of them begin alike, and the tag in braces chooses the
+/// slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) run: u64,
+    pub(crate) area: u16,
+}
+
+impl Keys {
+    pub(crate) fn extent(&self, slot: u16, extent: u64) -> String {
+        format!("softswap:{{{}}}:{:016x}:{}:{extent:x}", tag_of(slot), self.run, self.area)
+    }
+
+    pub(crate) fn placement(&self, slot: u16) -> String {
+        format!("softswap:{{{}}}:{:016x}:{}:placement", tag_of(slot), self.run, self.area)
+    }
+
+    pub(crate) fn lease(&self, slot: u16) -> String {
+        format!("softswap:{{{}}}:{:016x}:lease", tag_of(slot), self.run)
+    }
+}
+
+/// What a key of ours is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Extent { area: u16, extent: u64 },
+    Placement { area: u16 },
+    Lease,
+}
+
+/// Reads a key: its run and what it is. `None` for one that is not ours.
+pub(crate) fn parse_key(key: &str) -> Option<(u64, Kind)> {
+    let (_, rest) = key.strip_prefix("softswap:{")?.split_once("}:")?;
+    let mut parts = rest.split(':');
+    let run = u64::from_str_radix(parts.next().filter(|run| run.len() == 16)?, 16).ok()?;
+    let kind = match (parts.next()?, parts.next()) {
+        ("lease", None) => Kind::Lease,
+        (area, Some("placement")) => Kind::Placement { area: area.parse().ok()? },
+        (area, Some(extent)) => {
+            Kind::Extent { area: area.parse().ok()?, extent: u64::from_str_radix(extent, 16).ok()? }
+        }
+        _ => return None,
+    };
+    parts.next().is_none().then_some((run, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Address;
+
+    fn topology(nodes: &[(&str, &str, &str)]) -> Topology {
+        let line = |(number, (host, flags, slots)): (usize, &(&str, &str, &str))| {
+            format!("id{number} {host}:{}@1 {flags} - 0 0 1 connected {slots}\n", 7000 + number)
+        };
+        let text: String = nodes.iter().enumerate().map(line).collect();
+        Topology::parse(&text, &Address { host: "h".into(), port: 1 }, false).unwrap()
+    }
+
+    fn owners(placement: &Placement, topology: &Topology) -> Vec<Vec<u16>> {
+        let owner = |slot: &u16| topology.owner(*slot).unwrap().address.port;
+        placement.groups.iter().map(|group| group.slots.iter().map(owner).collect()).collect()
+    }
+
+    #[test]
+    fn both_copies_are_on_different_primaries_and_all_have_their_share() {
+        let three = topology(&[
+            ("a", "master", "0-5000"),
+            ("a", "master", "5001-9000"),
+            ("a", "master", "9001-16383"),
+        ]);
+        let placement = Placement::new(&three, 2).unwrap();
+        let mut share = HashMap::new();
+        for owners in owners(&placement, &three) {
+            assert_ne!(owners[0], owners[1]);
+            owners.iter().for_each(|owner| *share.entry(*owner).or_insert(0) += 1);
+        }
+        assert!(share.values().all(|groups| (320..=362).contains(groups)), "{share:?}");
+        assert_eq!(placement.misplaced(&three), []);
+        assert_eq!(Placement::from_bytes(&placement.to_bytes(), 2).unwrap(), placement);
+        assert_eq!(Placement::from_bytes(&placement.to_bytes()[1..], 2), None);
+        assert!(Placement::new(&topology(&[("a", "master", "0-16383")]), 2).is_none());
+    }
+
+    #[test]
+    fn other_machines_are_preferred() {
+        let four = topology(&[
+            ("a", "master", "0-4000"),
+            ("a", "master", "4001-8000"),
+            ("b", "master", "8001-12000"),
+            ("b", "master", "12001-16383"),
+        ]);
+        for owners in owners(&Placement::new(&four, 2).unwrap(), &four) {
+            assert_ne!(owners[0] < 7002, owners[1] < 7002, "{owners:?}");
+        }
+    }
+
+    #[test]
+    fn what_came_together_or_lost_its_primary_gets_another_slot() {
+        let nodes = [
+            ("a", "master", "0-5000"),
+            ("a", "master", "5001-9000"),
+            ("a", "master", "9001-16383"),
+        ];
+        let before = topology(&nodes);
+        for after in [
+            topology(&[
+                ("a", "master", "0-1000 9001-16383"),
+                nodes[1],
+                ("a", "master", "1001-5000"),
+            ]),
+            topology(&[nodes[0], ("a", "master,fail", "5001-9000"), nodes[2]]),
+            topology(&[nodes[0], ("a", "master", "9001-16383")]),
+        ] {
+            let mut placement = Placement::new(&before, 2).unwrap();
+            let misplaced = placement.misplaced(&after);
+            assert!(!misplaced.is_empty());
+            for (group, copy, slot) in misplaced {
+                placement.groups[group].slots[copy] = slot;
+            }
+            assert_eq!(placement.misplaced(&after), []);
+        }
+    }
+
+    #[test]
+    fn keys_are_read_back() {
+        let keys = Keys { run: 0xABC, area: 2 };
+        assert_eq!(
+            parse_key(&keys.extent(5, 255)),
+            Some((0xABC, Kind::Extent { area: 2, extent: 255 }))
+        );
+        assert_eq!(parse_key(&keys.placement(5)), Some((0xABC, Kind::Placement { area: 2 })));
+        assert_eq!(parse_key(&keys.lease(5)), Some((0xABC, Kind::Lease)));
+        for other in ["softswap:x", "user:{1}:0000000000000abc:lease", "softswap:{1}:abc:lease"] {
+            assert_eq!(parse_key(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What runs have stored on a cluster, and the removal of what is left of those that are gone.
+
+use crate::cluster::unlink;
+use crate::placement::{EXTENT_BYTES, Kind, parse_key};
+use crate::refusal::Refusal;
+use crate::router::Router;
+use crate::scan::{all_primaries, ask, each_batch};
+use crate::url::Url;
+use redis::{Value, cmd};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PATTERN: &str = "softswap:{*}:*";
+
+/// One run's part of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StoredRun {
+    /// 16 hexadecimal digits.
+    pub run: String,
+    pub areas: BTreeSet<u16>,
+    /// Extents of 31 pages, each copy by itself.
+    pub extents: u64,
+    /// What their values take, without the server's own overhead.
+    pub bytes: u64,
+    /// Whose it is; `None` where it has no lease any more, so `gc` removes it.
+    pub lease: Option<Lease>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    pub host: String,
+    pub pid: u64,
+    /// Until it ends, unless it is renewed.
+    pub seconds_left: u64,
+}
+
+/// Lists all runs.
+///
+/// # Errors
+///
+/// Where a primary does not answer: the list would lack what it has.
+pub async fn list(url: &Url) -> Result<Vec<StoredRun>, Refusal> {
+    list_by(&Router::new(url)?).await
+}
+
+async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
+    let nodes = all_primaries(router).await?;
+    let mut runs: BTreeMap<u64, StoredRun> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for node in &nodes {
+        each_batch(node, PATTERN, async |keys| {
+            for key in keys {
+                let Some((run, kind)) = parse_key(&key) else { continue };
+                let stored = runs.entry(run).or_default();
+                stored.run = format!("{run:016x}");
+                if let Kind::Extent { area, .. } = kind
+                    && seen.insert(key)
+                {
+                    stored.areas.insert(area);
+                    stored.extents += 1;
+                    stored.bytes += EXTENT_BYTES as u64;
+                }
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    // Leases are looked for last: who has pages by now had a lease before.
+    for node in &nodes {
+        let mut leases = Vec::new();
+        each_batch(node, "softswap:{*}:*:lease", async |keys| {
+            leases.extend(keys);
+            Ok(())
+        })
+        .await?;
+        for key in leases {
+            let Some((run, Kind::Lease)) = parse_key(&key) else { continue };
+            let mut time_left = cmd("PTTL");
+            time_left.arg(&key);
+            let mut get = cmd("GET");
+            get.arg(&key);
+            let (Value::Int(milliseconds), Value::BulkString(holder)) =
+                (ask(node, time_left).await?, ask(node, get).await?)
+            else {
+                continue;
+            };
+            let holder: serde_json::Value = serde_json::from_slice(&holder).unwrap_or_default();
+            let lease = Lease {
+                host: holder["host"].as_str().unwrap_or("?").to_string(),
+                pid: holder["pid"].as_u64().unwrap_or(0),
+                seconds_left: milliseconds.max(0) as u64 / 1000,
+            };
+            let stored = runs.entry(run).or_default();
+            stored.run = format!("{run:016x}");
+            stored.lease = Some(lease);
+        }
+    }
+    Ok(runs.into_values().collect())
+}
+
+/// Removes what runs without a lease have left, or one run that is named, whether it has a lease
+/// or not. Gives what was removed, or with `only_look` what would be.
+///
+/// # Errors
+///
+/// Where a primary does not answer, as a lease may be there; where the named run is not there.
+pub async fn collect(
+    url: &Url,
+    named: Option<&str>,
+    only_look: bool,
+) -> Result<Vec<StoredRun>, Refusal> {
+    let router = Router::new(url)?;
+    let runs = list_by(&router).await?;
+    let gone: Vec<StoredRun> = match named {
+        None => runs.into_iter().filter(|run| run.lease.is_none()).collect(),
+        Some(name) => runs.into_iter().filter(|run| run.run == name).collect(),
+    };
+    if let (Some(name), []) = (named, gone.as_slice()) {
+        return Err(Refusal::new(format!(
+            "there is no run {name} on {url}; `softswap remote ls` lists them"
+        )));
+    }
+    if only_look || gone.is_empty() {
+        return Ok(gone);
+    }
+    let names: BTreeSet<&str> = gone.iter().map(|run| run.run.as_str()).collect();
+    for node in all_primaries(&router).await? {
+        each_batch(&node, PATTERN, async |keys| {
+            let is_gone = |key: &String| {
+                parse_key(key)
+                    .is_some_and(|(run, _)| names.contains(format!("{run:016x}").as_str()))
+            };
+            unlink(&node, keys.into_iter().filter(is_gone)).await
+        })
+        .await?;
+    }
+    Ok(gone)
+}

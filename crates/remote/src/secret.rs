@@ -1,0 +1,91 @@
+//! The password, from wherever it may come but the command line, where everybody could read it.
+
+use crate::refusal::Refusal;
+use rustix::termios::{self, LocalModes, OptionalActions};
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// The variable that a password is taken from.
+pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
+
+/// Where the password is. It shows in no output.
+#[derive(Clone, Default)]
+pub enum Password {
+    #[default]
+    None,
+    Given(Zeroizing<String>),
+    /// Read again for each connection, so that a password can be changed while programs run.
+    File(PathBuf),
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("no password"),
+            Self::Given(_) => f.write_str("a password"),
+            Self::File(path) => write!(f, "the password in {}", path.display()),
+        }
+    }
+}
+
+impl Password {
+    /// What the environment says, if it does.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => Self::Given(Zeroizing::new(text)),
+            _ => Self::None,
+        }
+    }
+
+    /// Asks at the terminal, without showing what is typed.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no terminal.
+    pub fn asked_for(what: &str) -> Result<Self, Refusal> {
+        let no_terminal =
+            |error: &dyn fmt::Display| Refusal::new(format!("no terminal to ask at: {error}"));
+        let terminal = std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty");
+        let mut terminal = terminal.map_err(|error| no_terminal(&error))?;
+        write!(terminal, "Password for {what}: ").map_err(|error| no_terminal(&error))?;
+        let mut line = Zeroizing::new(String::new());
+        let shown = termios::tcgetattr(&terminal).map_err(|error| no_terminal(&error))?;
+        let mut hidden = shown.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        termios::tcsetattr(&terminal, OptionalActions::Flush, &hidden)
+            .map_err(|error| no_terminal(&error))?;
+        let read = BufReader::new(&terminal).read_line(&mut line);
+        _ = termios::tcsetattr(&terminal, OptionalActions::Now, &shown);
+        _ = writeln!(terminal);
+        read.map_err(|error| no_terminal(&error))?;
+        Ok(Self::Given(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_string())))
+    }
+
+    /// The password as it is now; `None` where there is none.
+    pub fn read(&self) -> Result<Option<Zeroizing<String>>, Refusal> {
+        match self {
+            Self::None => Ok(None),
+            Self::Given(text) => Ok(Some(text.clone())),
+            Self::File(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    Refusal::new(format!(
+                        "the password cannot be read from {}: {error}",
+                        path.display()
+                    ))
+                })?;
+                let text = Zeroizing::new(text);
+                let line = text.lines().next().unwrap_or_default();
+                if line.is_empty() {
+                    return Err(Refusal::new(format!(
+                        "there is no password in the first line of {}",
+                        path.display()
+                    )));
+                }
+                Ok(Some(Zeroizing::new(line.to_string())))
+            }
+        }
+    }
+}

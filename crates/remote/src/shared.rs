@@ -1,0 +1,183 @@
+//! What reading, writing, removing and upkeep of one area have in common: who is where, what is
+//! there, and the locks of extents.
+
+use crate::placement::{Group, Keys, Placement, group_of};
+use crate::router::{Request, Router};
+use crate::seal::Sealer;
+use crate::store::StoreError;
+use crate::trouble::Trouble;
+use crate::url::Url;
+use redis::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// Extents share their locks.
+const LOCKS: u64 = 1024;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+pub(crate) struct Shared {
+    pub(crate) url: Url,
+    pub(crate) router: Router,
+    pub(crate) sealer: Sealer,
+    pub(crate) keys: Keys,
+    placement: RwLock<Placement>,
+    /// Of each extent that may be stored: which of its pages may be, a bit each.
+    live: Mutex<HashMap<u64, u32>>,
+    /// Held for reading while an extent's pages are read or written, for writing while the extent
+    /// is removed or moved.
+    locks: Vec<tokio::sync::RwLock<()>>,
+    /// Something was found that should not be so: the upkeep is to look at everything.
+    pub(crate) is_doubtful: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        url: Url,
+        router: Router,
+        sealer: Sealer,
+        keys: Keys,
+        placement: Placement,
+    ) -> Self {
+        Self {
+            url,
+            router,
+            sealer,
+            keys,
+            placement: RwLock::new(placement),
+            live: Mutex::default(),
+            locks: (0..LOCKS).map(|_| tokio::sync::RwLock::default()).collect(),
+            is_doubtful: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn placement(&self) -> Placement {
+        self.placement.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where an extent's copies are to be.
+    pub(crate) fn group(&self, extent: u64) -> Group {
+        let placement = self.placement.read().unwrap_or_else(PoisonError::into_inner);
+        placement.groups[group_of(extent)].clone()
+    }
+
+    pub(crate) fn change_placement(&self, change: impl FnOnce(&mut Placement)) {
+        change(&mut self.placement.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn live(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stored_extents(&self) -> Vec<u64> {
+        let mut extents: Vec<u64> = self.live().keys().copied().collect();
+        extents.sort_unstable();
+        extents
+    }
+
+    /// The locks of these extents, each once and in one order.
+    fn locks_of(&self, extents: impl Iterator<Item = u64>) -> Vec<&tokio::sync::RwLock<()>> {
+        let locks: BTreeMap<u64, _> = extents
+            .map(|extent| extent % LOCKS)
+            .map(|number| (number, &self.locks[number as usize]))
+            .collect();
+        locks.into_values().collect()
+    }
+
+    pub(crate) async fn lock_to_use(
+        &self,
+        extents: impl Iterator<Item = u64>,
+        until: Instant,
+    ) -> Result<Vec<RwLockReadGuard<'_, ()>>, StoreError> {
+        let mut held = Vec::new();
+        for lock in self.locks_of(extents) {
+            held.push(timeout_at(until, lock.read()).await.map_err(|_| self.too_late(&[]))?);
+        }
+        Ok(held)
+    }
+
+    pub(crate) async fn lock_to_change(
+        &self,
+        extents: impl Iterator<Item = u64>,
+        until: Instant,
+    ) -> Result<Vec<RwLockWriteGuard<'_, ()>>, StoreError> {
+        let mut held = Vec::new();
+        for lock in self.locks_of(extents) {
+            held.push(timeout_at(until, lock.write()).await.map_err(|_| self.too_late(&[]))?);
+        }
+        Ok(held)
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.url.deadline
+    }
+
+    pub(crate) fn too_late(&self, troubles: &[Trouble]) -> StoreError {
+        let mut nodes: Vec<String> = troubles.iter().map(Trouble::node).collect();
+        nodes.sort();
+        nodes.dedup();
+        if nodes.is_empty() {
+            nodes.push("the cluster".into());
+        }
+        let last = troubles.last().map_or_else(|| "other work went first".into(), Trouble::reason);
+        StoreError::Deadline { nodes, deadline: self.url.deadline, last }
+    }
+
+    /// Waits before the next try, longer each time, and asks meanwhile who has what. `false`
+    /// where the deadline is too near for another.
+    pub(crate) async fn pause(&self, tries: u32, until: Instant) -> bool {
+        let pause = (SHORTEST_PAUSE * 2u32.pow(tries.min(8))).min(LONGEST_PAUSE);
+        let next = Instant::now() + pause;
+        if next >= until {
+            return false;
+        }
+        _ = self.router.refresh(until.min(next + LONGEST_PAUSE)).await;
+        sleep_until(next).await;
+        Instant::now() < until
+    }
+
+    /// Has all requests carried out, each until it is accepted: again and again until the
+    /// deadline, to whoever has the slot by then.
+    pub(crate) async fn carry_out(
+        &self,
+        count: usize,
+        until: Instant,
+        request: impl Fn(usize) -> Request,
+        is_accepted: impl Fn(&[Value]) -> Result<(), String>,
+    ) -> Result<(), StoreError> {
+        let mut left: Vec<usize> = (0..count).collect();
+        for tries in 0.. {
+            let requests: Vec<Request> = left.iter().map(|number| request(*number)).collect();
+            let answers = self.router.once(&requests, until).await;
+            let mut troubles = Vec::new();
+            let mut again = Vec::new();
+            for ((number, request), answer) in left.iter().zip(&requests).zip(answers) {
+                let trouble = match answer.map(|values| is_accepted(&values)) {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(reason)) => match self.router.owner(request.slot) {
+                        Some(node) => Trouble::Busy { node, reason },
+                        None => Trouble::Nobody { slot: request.slot },
+                    },
+                    Err(trouble) => trouble,
+                };
+                if let Some(error) = trouble.final_error() {
+                    return Err(error);
+                }
+                troubles.push(trouble);
+                again.push(*number);
+            }
+            if again.is_empty() {
+                return Ok(());
+            }
+            left = again;
+            if !self.pause(tries, until).await {
+                return Err(self.too_late(&troubles));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! Sizes, as everywhere in softswap: a bare letter counts by 1024.
+
+use bytesize::ByteSize;
+
+/// Larger ones are slips of the keyboard.
+const LARGEST_BYTES: u64 = 1 << 56;
+
+/// Reads `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let full = match text.as_bytes().last() {
+        Some(b'k' | b'K' | b'm' | b'M' | b'g' | b'G' | b't' | b'T') => format!("{text}iB"),
+        _ => text.to_string(),
+    };
+    match full.parse::<ByteSize>() {
+        Ok(size) if (1..=LARGEST_BYTES).contains(&size.as_u64()) => Ok(size.as_u64()),
+        _ => Err("not a size; give a number with a unit, such as 512M or 2GiB".into()),
+    }
+}
+
+/// `256.0 MiB`
+pub(crate) fn bytes(count: u64) -> String {
+    ByteSize(count).display().iec().to_string()
+}

@@ -1,0 +1,86 @@
+//! Why one server did not do one thing, and whether to ask again, ask elsewhere or give up.
+
+use crate::secret::VARIABLE;
+use crate::store::StoreError;
+use crate::url::Address;
+use redis::ServerError;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// It cannot be reached, or does not answer.
+    Away { node: Address, reason: String },
+    /// It is there but cannot now: a failover, a slot on its way.
+    Busy { node: Address, reason: String },
+    /// It has no memory left.
+    Full { node: Address },
+    /// It does not want to, now or later.
+    Refused { node: Address, reason: String },
+    /// Another server has the slot, from now on or for this key.
+    Moved { to: Address, only_this_time: bool },
+    /// Nobody has the slot.
+    Nobody { slot: u16 },
+}
+
+impl Trouble {
+    /// What a server's error means.
+    pub(crate) fn from_answer(node: &Address, error: &ServerError) -> Self {
+        let details = error.details().unwrap_or_default();
+        let reason = format!("{} {details}", error.code());
+        let node = node.clone();
+        match error.code() {
+            code @ ("MOVED" | "ASK") => match redirection(details, &node) {
+                Some(to) => Self::Moved { to, only_this_time: code == "ASK" },
+                None => Self::Refused { node, reason },
+            },
+            "OOM" => Self::Full { node },
+            "NOAUTH" => Self::Refused {
+                node,
+                reason: format!(
+                    "it wants a password: set {VARIABLE}, or name a file by password-file="
+                ),
+            },
+            "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" | "READONLY" | "BUSY"
+            | "NOREPLICAS" | "UNKILLABLE" | "MISCONF" => Self::Busy { node, reason },
+            _ => Self::Refused { node, reason },
+        }
+    }
+
+    pub(crate) fn node(&self) -> String {
+        match self {
+            Self::Away { node, .. }
+            | Self::Busy { node, .. }
+            | Self::Full { node }
+            | Self::Refused { node, .. }
+            | Self::Moved { to: node, .. } => node.to_string(),
+            Self::Nobody { slot } => format!("the owner of slot {slot}"),
+        }
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Away { reason, .. } | Self::Busy { reason, .. } => reason.clone(),
+            Self::Refused { reason, .. } => reason.clone(),
+            Self::Full { .. } => "no memory is left".into(),
+            Self::Moved { to, .. } => format!("the slot is on its way to {to}"),
+            Self::Nobody { slot } => format!("no server has slot {slot}"),
+        }
+    }
+
+    /// For what asking again cannot help.
+    pub(crate) fn final_error(&self) -> Option<StoreError> {
+        match self {
+            Self::Full { node } => Some(StoreError::Full { node: node.to_string() }),
+            Self::Refused { node, reason } => {
+                Some(StoreError::Refused { node: node.to_string(), reason: reason.clone() })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `SLOT HOST:PORT`; without a host it is the one that was asked.
+fn redirection(details: &str, asked: &Address) -> Option<Address> {
+    let (host, port) = details.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
+    let host = if host.is_empty() { &asked.host } else { host };
+    Some(Address { host: host.to_string(), port: port.parse().ok()? })
+}

@@ -1,0 +1,296 @@
+//! What goes on beside reading and writing: keeping both copies of everything apart and there,
+//! and the lease alive.
+
+use crate::copies::{read_request, write_request};
+use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
+use crate::router::Request;
+use crate::seal::SEALED_BYTES;
+use crate::shared::Shared;
+use crate::url::Address;
+use redis::{Value, cmd};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// A primary that is lost may have a successor within this time; then its copies get other slots.
+const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
+const EACH_WITHIN: Duration = Duration::from_secs(2);
+/// How many extents are looked at in a second while nothing is wrong.
+const LOOKED_AT: usize = 512;
+
+/// How the upkeep of one area stands.
+pub(crate) struct Upkeep {
+    /// Since when a group has a copy where it must not stay.
+    misplaced_since: HashMap<(usize, usize), Instant>,
+    /// Who has each slot with copies in it.
+    owners: HashMap<u16, Address>,
+    /// Groups whose copies may differ.
+    to_compare: BTreeSet<usize>,
+    next_extent: usize,
+    lease_due: Instant,
+}
+
+impl Upkeep {
+    /// What happened while no helper was there is not known: one that `continues` compares all.
+    pub(crate) fn new(continues: bool) -> Self {
+        Self {
+            misplaced_since: HashMap::new(),
+            owners: HashMap::new(),
+            to_compare: if continues { (0..GROUPS).collect() } else { BTreeSet::new() },
+            next_extent: 0,
+            lease_due: Instant::now(),
+        }
+    }
+
+    /// Goes on until it is dropped.
+    pub(crate) async fn run(mut self, shared: &Shared) {
+        self.note_owners(shared);
+        loop {
+            sleep(EVERY).await;
+            if shared.router.refresh(Instant::now() + EACH_WITHIN).await.is_err() {
+                continue;
+            }
+            self.replace(shared).await;
+            self.compare(shared).await;
+            self.look(shared).await;
+            self.renew(shared).await;
+        }
+    }
+
+    async fn renew(&mut self, shared: &Shared) {
+        if self.lease_due <= Instant::now() && shared.put_lease().await > 0 {
+            self.lease_due = Instant::now() + (shared.url.lease / 4).min(Duration::from_secs(60));
+        }
+    }
+
+    /// Gives copies that must not stay where they are another slot, and takes them there.
+    async fn replace(&mut self, shared: &Shared) {
+        let topology = shared.router.topology();
+        let mut placement = shared.placement();
+        let misplaced = placement.misplaced(&topology);
+        self.misplaced_since
+            .retain(|at, _| misplaced.iter().any(|(group, copy, _)| *at == (*group, *copy)));
+        let now = Instant::now();
+        let due: Vec<_> = misplaced
+            .into_iter()
+            .filter(|(group, copy, _)| {
+                let since = *self.misplaced_since.entry((*group, *copy)).or_insert(now);
+                let slot = placement.groups[*group].slots[*copy];
+                let is_lost = topology.owner(slot).is_none_or(|owner| owner.is_failed);
+                !is_lost || now >= since + SUCCESSOR_WITHIN
+            })
+            .collect();
+        // Those of an earlier round that did not all arrive.
+        let unfinished = placement.groups.iter().any(|group| group.former.is_some());
+        if due.is_empty() && !unfinished {
+            return;
+        }
+        if !due.is_empty() {
+            placement.version += 1;
+            for (group, copy, slot) in due {
+                let group = &mut placement.groups[group];
+                group.former = Some(group.slots[copy]);
+                group.slots[copy] = slot;
+            }
+            // A helper that is started again must know before anything is written there.
+            if !shared.put_placement(&placement).await {
+                return;
+            }
+            shared.change_placement(|current| *current = placement.clone());
+        }
+        let mut is_group_done = vec![true; GROUPS];
+        for extent in shared.stored_extents() {
+            self.renew(shared).await;
+            let group = group_of(extent);
+            if placement.groups[group].former.is_some() && !complete(shared, extent).await {
+                is_group_done[group] = false;
+            }
+        }
+        shared.change_placement(|current| {
+            for (group, is_done) in current.groups.iter_mut().zip(is_group_done) {
+                if is_done {
+                    group.former = None;
+                }
+            }
+        });
+    }
+
+    fn note_owners(&mut self, shared: &Shared) {
+        for (number, group) in shared.placement().groups.iter().enumerate() {
+            for slot in &group.slots {
+                let Some(owner) = shared.router.owner(*slot) else { continue };
+                if self.owners.get(slot) != Some(&owner)
+                    && self.owners.insert(*slot, owner).is_some()
+                {
+                    self.to_compare.insert(number);
+                }
+            }
+        }
+    }
+
+    /// Compares copies page by page where another server has taken a slot over: what it had not
+    /// received by then is stale there, though everything has its length.
+    async fn compare(&mut self, shared: &Shared) {
+        self.note_owners(shared);
+        if self.to_compare.is_empty() {
+            return;
+        }
+        let mut left = BTreeSet::new();
+        for extent in shared.stored_extents() {
+            self.renew(shared).await;
+            let group = group_of(extent);
+            if self.to_compare.contains(&group) && !complete(shared, extent).await {
+                left.insert(group);
+            }
+        }
+        self.to_compare = left;
+    }
+
+    /// Looks whether both copies of extents are there: some each time, all when something is
+    /// wrong.
+    async fn look(&mut self, shared: &Shared) {
+        let extents = shared.stored_extents();
+        if extents.is_empty() {
+            return;
+        }
+        let is_doubtful = shared.is_doubtful.swap(false, Ordering::Relaxed);
+        let count = if is_doubtful { extents.len() } else { LOOKED_AT.min(extents.len()) };
+        let start = self.next_extent % extents.len();
+        self.next_extent = start + count;
+        let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
+        for extents in looked_at.chunks(LOOKED_AT) {
+            for extent in incomplete(shared, extents).await {
+                if !complete(shared, extent).await {
+                    shared.is_doubtful.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// Those of the extents of which a copy is missing or cut short on a server that answers.
+async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
+    let mut questions = Vec::new();
+    let mut asked = Vec::new();
+    for extent in extents {
+        for slot in shared.group(*extent).slots {
+            let mut length = cmd("STRLEN");
+            length.arg(shared.keys.extent(slot, *extent));
+            questions.push(Request { slot, commands: vec![length], answer_bytes: 0 });
+            asked.push(*extent);
+        }
+    }
+    let answers = shared.router.once(&questions, Instant::now() + EACH_WITHIN).await;
+    let is_short = |answer: &[Value]| match answer {
+        [Value::Int(length)] => *length != EXTENT_BYTES as i64,
+        _ => false,
+    };
+    let mut found: Vec<u64> = answers
+        .into_iter()
+        .zip(asked)
+        .filter_map(|(answer, extent)| is_short(&answer.ok()?).then_some(extent))
+        .collect();
+    found.dedup();
+    found
+}
+
+/// Brings the newest of each page to every copy of an extent, and then removes the one that is
+/// where it must not stay. `false` where a server did not do its part.
+async fn complete(shared: &Shared, extent: u64) -> bool {
+    let until = Instant::now() + EACH_WITHIN;
+    let Ok(_held) = shared.lock_to_change([extent].into_iter(), until).await else { return false };
+    if !shared.live().contains_key(&extent) {
+        return true;
+    }
+    let group = shared.group(extent);
+    let places: Vec<u16> = group.slots.iter().copied().chain(group.former).collect();
+    let all = 0..EXTENT_BYTES - 1;
+    let questions: Vec<Request> =
+        places.iter().map(|slot| read_request(shared, *slot, extent, all.clone())).collect();
+    let answers = shared.router.once(&questions, until).await;
+    let copies: Vec<Option<Vec<u8>>> = answers.into_iter().map(bytes_of).collect();
+    let wanted = &copies[..group.slots.len()];
+    if wanted.iter().any(Option::is_none) {
+        return false;
+    }
+    let mut writes = Vec::new();
+    for place in 0..PAGES as usize {
+        let page = extent * PAGES + place as u64;
+        let of =
+            |copy: &Option<Vec<u8>>| -> u64 { generation(shared, page, place, copy.as_deref()) };
+        let newest = copies.iter().max_by_key(|copy| of(copy));
+        let Some((Some(best), newest @ 1..)) = newest.map(|copy| (copy.as_deref(), of(copy)))
+        else {
+            continue;
+        };
+        // A generation has been found in it, so the page is all there.
+        let sealed = &best[place * SEALED_BYTES..];
+        for (slot, _) in group.slots.iter().zip(wanted).filter(|(_, copy)| of(copy) < newest) {
+            writes.push(write_request(shared, *slot, extent, place, &sealed[..SEALED_BYTES]));
+        }
+    }
+    if shared.router.once(&writes, until).await.iter().any(Result::is_err) {
+        return false;
+    }
+    if let Some(former) = group.former {
+        let mut unlink = cmd("UNLINK");
+        unlink.arg(shared.keys.extent(former, extent));
+        let request = Request { slot: former, commands: vec![unlink], answer_bytes: 0 };
+        // If it stays, the end of the run removes it.
+        _ = shared.router.once(&[request], until).await;
+    }
+    true
+}
+
+fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
+    match answer.ok()?.pop() {
+        Some(Value::BulkString(bytes)) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// The generation of the page at that place of a copy; 0 where there is none that is ours.
+fn generation(shared: &Shared, page: u64, place: usize, copy: Option<&[u8]>) -> u64 {
+    let range = place * SEALED_BYTES..(place + 1) * SEALED_BYTES;
+    let sealed = copy.and_then(|bytes| bytes.get(range));
+    sealed.and_then(|sealed| shared.sealer.generation(page, sealed).ok()).unwrap_or(0)
+}
+
+impl Shared {
+    /// One slot of each primary that works.
+    pub(crate) fn a_slot_each(&self) -> Vec<u16> {
+        let topology = self.router.topology();
+        topology.primaries().iter().map(|(_, slots)| slots[0]).collect()
+    }
+
+    /// Stores something on every primary; on how many it is then.
+    async fn put_everywhere(&self, key: impl Fn(u16) -> String, value: &[u8]) -> usize {
+        let request = |slot: u16| {
+            let mut set = cmd("SET");
+            set.arg(key(slot)).arg(value).arg("PX").arg(self.url.lease.as_millis() as u64);
+            Request { slot, commands: vec![set], answer_bytes: 0 }
+        };
+        let requests: Vec<Request> = self.a_slot_each().into_iter().map(request).collect();
+        let answers = self.router.once(&requests, Instant::now() + EACH_WITHIN).await;
+        answers.iter().filter(|answer| answer.is_ok()).count()
+    }
+
+    /// Says that the run lives, and where its copies are.
+    pub(crate) async fn put_lease(&self) -> usize {
+        let name = rustix::system::uname();
+        let holder = serde_json::json!({
+            "host": name.nodename().to_string_lossy(), "pid": std::process::id(),
+        });
+        self.put_placement(&self.placement()).await;
+        self.put_everywhere(|slot| self.keys.lease(slot), holder.to_string().as_bytes()).await
+    }
+
+    /// Whether the table is on as many servers as a page.
+    pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
+        let mut bytes = placement.to_bytes();
+        bytes.extend(self.sealer.sign(&placement.to_bytes()));
+        self.put_everywhere(|slot| self.keys.placement(slot), &bytes).await >= self.copies()
+    }
+}

@@ -1,0 +1,341 @@
+//! `rediss://USER@HOST:PORT,HOST:PORT?OPTIONS`: which cluster, and how it is to be used.
+
+use crate::refusal::Refusal;
+use crate::secret::{Password, VARIABLE};
+use crate::size::parse_size;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// A day: a program may be stopped for long, and its pages must still be there.
+const DEFAULT_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// What may stand behind the `?`. `pri` is left to who has several areas.
+const OPTIONS: &str = "pri, size, copies, single, wait, deadline, lease, ca, cert, key and \
+                       password-file";
+
+/// Where one server can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// How often each page is kept on the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// On two primaries.
+    Two,
+    /// Once: the caller has another copy on its own disk.
+    Local,
+}
+
+/// Files of certificates, PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Who may have signed the servers' certificates, instead of the system's roots.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A cluster and how to use it. Shown without its password.
+#[derive(Clone, Debug)]
+pub struct Url {
+    /// `None`: no TLS.
+    pub tls: Option<TlsFiles>,
+    pub user: Option<String>,
+    pub password: Password,
+    /// Where to ask first; the cluster tells the rest.
+    pub seeds: Vec<Address>,
+    pub priority: Option<i16>,
+    /// Bytes of pages, without copies and headers.
+    pub size_bytes: Option<u64>,
+    pub copies: Copies,
+    /// One server that is no cluster.
+    pub single: bool,
+    /// Whether a replica must have a write as well before it is acknowledged.
+    pub wait_for_replica: bool,
+    /// After this long an operation has failed.
+    pub deadline: Duration,
+    /// How long what is stored outlives the last sign of life.
+    pub lease: Duration,
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls.is_some() { "rediss://" } else { "redis://" })?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        let seeds: Vec<String> = self.seeds.iter().map(Address::to_string).collect();
+        f.write_str(&seeds.join(","))
+    }
+}
+
+impl Url {
+    /// Reads a URL; the password is the environment's unless the URL names a file.
+    ///
+    /// # Errors
+    ///
+    /// Says which part cannot be used, and what can be written there.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        let (scheme, rest) = text.split_once("://").unwrap_or_default();
+        let is_secure = match scheme {
+            "rediss" => true,
+            "redis" => false,
+            _ => {
+                return Err(Refusal::new(
+                    "a cluster is named by rediss://HOST:PORT,HOST:PORT (with TLS) or \
+                     redis://HOST:PORT (without)",
+                ));
+            }
+        };
+        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (user, hosts) = match place.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, place),
+        };
+        if user.is_some_and(|user| user.contains(':')) {
+            // Nothing of it is repeated: it would be in logs.
+            return Err(Refusal::new(format!(
+                "the URL has a password in it, which everybody could read who lists processes: \
+                 leave it out and set {VARIABLE}, or name a file by password-file="
+            )));
+        }
+        let mut url = Self {
+            tls: is_secure.then(TlsFiles::default),
+            user: user.filter(|user| !user.is_empty()).map(str::to_string),
+            password: Password::from_environment(),
+            seeds: hosts
+                .trim_end_matches('/')
+                .split(',')
+                .map(parse_address)
+                .collect::<Result<_, _>>()?,
+            priority: None,
+            size_bytes: None,
+            copies: Copies::Two,
+            single: false,
+            wait_for_replica: false,
+            deadline: DEFAULT_DEADLINE,
+            lease: DEFAULT_LEASE,
+        };
+        let mut files = ClientFiles::default();
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            url.set(name, value, &mut files)?;
+        }
+        url.finish(files)
+    }
+
+    fn set(&mut self, name: &str, value: &str, files: &mut ClientFiles) -> Result<(), Refusal> {
+        let wrong = |what: &str| Refusal::new(format!("{name}={value}: {what}"));
+        match name {
+            "pri" => {
+                let priority = value.parse().ok().filter(|priority| (0..=32767).contains(priority));
+                self.priority = Some(priority.ok_or_else(|| wrong("a number from 0 to 32767"))?);
+            }
+            "size" => {
+                let size = parse_size(value).map_err(|why| wrong(&why))?;
+                self.size_bytes = Some(size);
+            }
+            "copies" => {
+                self.copies = match value {
+                    "2" => Copies::Two,
+                    "local" => Copies::Local,
+                    _ => {
+                        return Err(wrong(
+                            "2 (on two primaries) or local (one, beside a copy on the own disk)",
+                        ));
+                    }
+                }
+            }
+            "single" => self.single = parse_switch(value).ok_or_else(|| wrong("0 or 1"))?,
+            "wait" => self.wait_for_replica = parse_switch(value).ok_or_else(|| wrong("0 or 1"))?,
+            "deadline" => {
+                let within = Duration::from_millis(100)..=Duration::from_secs(600);
+                self.deadline = parse_time(value)
+                    .filter(|time| within.contains(time))
+                    .ok_or_else(|| wrong("a time from 100ms to 600s"))?;
+            }
+            "lease" => {
+                self.lease = parse_time(value)
+                    .filter(|time| *time >= Duration::from_secs(60))
+                    .ok_or_else(|| wrong("a time of at least 60s, such as 10m or 24h"))?;
+            }
+            "ca" => files.ca = Some(path(value, name)?),
+            "cert" => files.cert = Some(path(value, name)?),
+            "key" => files.key = Some(path(value, name)?),
+            "password-file" => self.password = Password::File(path(value, name)?),
+            "password" => {
+                return Err(Refusal::new(format!(
+                    "password= would be read by everybody who lists processes: set {VARIABLE}, \
+                     or name a file by password-file="
+                )));
+            }
+            _ => {
+                return Err(Refusal::new(format!(
+                    "there is no option {name}=; there are {OPTIONS}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, files: ClientFiles) -> Result<Self, Refusal> {
+        if self.single && self.copies != Copies::Local {
+            return Err(Refusal::new(
+                "single=1 keeps each page on one server, which may lose it: only with \
+                 copies=local, beside a copy on the own disk",
+            ));
+        }
+        let client = match (files.cert, files.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(Refusal::new("cert= and key= belong together: give both")),
+        };
+        match &mut self.tls {
+            Some(tls) => *tls = TlsFiles { ca: files.ca, client },
+            None if files.ca.is_some() || client.is_some() => {
+                return Err(Refusal::new("redis:// uses no certificates: write rediss:// for TLS"));
+            }
+            None => {}
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Default)]
+struct ClientFiles {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+fn path(value: &str, name: &str) -> Result<PathBuf, Refusal> {
+    match value {
+        "" => Err(Refusal::new(format!("{name}= wants the path of a file"))),
+        path => Ok(path.into()),
+    }
+}
+
+fn parse_switch(value: &str) -> Option<bool> {
+    match value {
+        "" | "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// `500ms`, `10s`, `10m`, `24h`; a bare number is seconds.
+fn parse_time(value: &str) -> Option<Duration> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    let milliseconds = match &value[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis)
+}
+
+/// `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
+fn parse_address(text: &str) -> Result<Address, Refusal> {
+    let wrong = || Refusal::new(format!("{text:?} is no server: write HOST:PORT or [IPV6]:PORT"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
+            (host, port.strip_prefix(':').unwrap_or(port))
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => return Err(wrong()),
+            found => found.unwrap_or((text, "")),
+        },
+    };
+    let port = match port {
+        "" => DEFAULT_PORT,
+        port => port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?,
+    };
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "/@?#\\".contains(c);
+    if host.is_empty() || host.contains(is_odd) {
+        return Err(wrong());
+    }
+    Ok(Address { host: host.to_string(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_of_a_url_are_read() {
+        let url = Url::parse(
+            "rediss://job@a.example:7000,[::1]:7001,b/?pri=5&size=2G&copies=local&wait=1\
+             &deadline=500ms&lease=10m&ca=/etc/ca.pem&cert=/c&key=/k&password-file=/p",
+        )
+        .unwrap();
+        let seeds: Vec<String> = url.seeds.iter().map(Address::to_string).collect();
+        assert_eq!(seeds, ["a.example:7000", "[::1]:7001", "b:6379"]);
+        assert_eq!(url.user.as_deref(), Some("job"));
+        assert_eq!((url.priority, url.size_bytes), (Some(5), Some(2 << 30)));
+        assert_eq!((url.copies, url.single, url.wait_for_replica), (Copies::Local, false, true));
+        assert_eq!(url.deadline, Duration::from_millis(500));
+        assert_eq!(url.lease, Duration::from_secs(600));
+        let tls = url.tls.as_ref().unwrap();
+        assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
+        assert!(matches!(&url.password, Password::File(path) if path.ends_with("p")));
+        assert_eq!(url.to_string(), "rediss://job@a.example:7000,[::1]:7001,b:6379");
+    }
+
+    #[test]
+    fn a_password_in_the_url_is_refused_and_not_repeated() {
+        for text in
+            ["redis://user:hunter2@host:1", "redis://:hunter2@host", "redis://h?password=hunter2"]
+        {
+            let refusal = Url::parse(text).unwrap_err().to_string();
+            assert!(refusal.contains("SOFTSWAP_REMOTE_PASSWORD"), "{refusal}");
+            assert!(!refusal.contains("hunter2"), "{refusal}");
+        }
+        let url = Url {
+            password: Password::Given("hunter2".to_string().into()),
+            ..Url::parse("redis://h").unwrap()
+        };
+        assert!(!format!("{url:?} {url}").contains("hunter2"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_with_the_way_out() {
+        for (text, part) in [
+            ("http://x", "rediss://"),
+            ("redis://", "HOST:PORT"),
+            ("redis://h:0", "HOST:PORT"),
+            ("redis://h:70000", "HOST:PORT"),
+            ("redis://::1", "[IPV6]"),
+            ("redis://h?size=x", "512M"),
+            ("redis://h?copies=3", "two primaries"),
+            ("redis://h?single=1", "copies=local"),
+            ("redis://h?deadline=1ms", "100ms"),
+            ("redis://h?lease=1s", "60s"),
+            ("redis://h?pri=-1", "32767"),
+            ("redis://h?ca=/x", "rediss://"),
+            ("rediss://h?cert=/x", "belong together"),
+            ("redis://h?colour=red", "deadline"),
+        ] {
+            let refusal = Url::parse(text).unwrap_err().to_string();
+            assert!(refusal.contains(part), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Nothing is ever read that was not written; while one copy of each page is left somewhere, the
+//! program goes on; else the error says what is lost, within the deadline.
+
+use crate::bed::{PASSWORD, bed, eventually};
+use crate::job::{Job, Random, block_on, new_run, same_run};
+use rustix::process::Signal;
+use softswap_remote::store::{PageStore, StoreError};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A few more than the groups' extents would make: 700 pages are 23 extents.
+const PAGES: u64 = 700;
+/// Long enough for any failover here; a test does not depend on how long one takes.
+const PATIENT: &str = "&deadline=40s";
+
+#[test]
+fn pages_come_back_as_they_were_written() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let run = new_run();
+        let next = same_run(&run);
+        let mut job = Job::new(&bed.secure_url(""), run).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        job.work(&mut Random(7), PAGES, 300).await;
+        job.read_all().await.unwrap();
+
+        // Another helper goes on where this one was killed.
+        let written = std::mem::take(&mut job.written);
+        drop(job);
+        let mut job = Job::new(&bed.secure_url(""), next).await.unwrap();
+        job.written = written;
+        job.read_all().await.unwrap();
+        job.cluster.remove(0..100).await.unwrap();
+        job.written.retain(|page, _| *page >= 100);
+        job.read_all().await.unwrap();
+        assert!(matches!(
+            job.cluster.read(0, &[1], &mut [[0; 4096]]).await,
+            Err(StoreError::Lost { page: 0, .. })
+        ));
+        job.cluster.close().await.unwrap();
+    });
+    for primary in bed.primaries() {
+        assert_eq!(bed.nodes[primary].number(&["DBSIZE"]), 0, "all of the run is removed");
+    }
+}
+
+#[test]
+fn the_servers_need_little_more_than_what_is_stored() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.plain_url(""), new_run()).await.unwrap();
+        // Page by page, the way that makes room in the worst order.
+        for page in [30, 0, 17, 3, 12] {
+            job.write(page, 1).await.unwrap();
+        }
+        job.write(0, 31).await.unwrap();
+        let mut found = 0;
+        for primary in bed.primaries() {
+            let node = &bed.nodes[primary];
+            let keys: Vec<String> = redis::from_redis_value(node.ask(&["KEYS", "*:0:0"])).unwrap();
+            for key in keys {
+                let used = node.number(&["MEMORY", "USAGE", &key]);
+                let stored = 31 * 4096;
+                println!("{used} bytes for {stored}: {:.3}", used as f64 / f64::from(stored));
+                assert!(used <= i64::from(stored) * 115 / 100, "{used} for {stored}");
+                found += 1;
+            }
+        }
+        assert_eq!(found, 2, "two copies");
+    });
+}
+
+#[test]
+fn a_killed_primary_is_followed_by_its_replica() {
+    let Some(mut bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primary = bed.primaries()[0];
+        bed.nodes[primary].kill();
+        job.work(&mut Random(1), PAGES, 100).await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn a_copy_that_a_takeover_left_stale_is_brought_up_to_date_unread() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, 31).await.unwrap();
+        let keys = |number: usize| -> Vec<String> {
+            redis::from_redis_value(bed.nodes[number].ask(&["KEYS", "*:0:0"])).unwrap()
+        };
+        let primary = bed.primaries().into_iter().find(|number| !keys(*number).is_empty()).unwrap();
+        let (node, key) = (&bed.nodes[primary], keys(primary).remove(0));
+        let old = format!("old:{}", &key["softswap:".len()..]);
+        node.ask(&["COPY", &key, &old]);
+        job.write(0, 31).await.unwrap();
+        // As a replica has it that did not get the last write.
+        node.ask(&["COPY", &old, &key, "REPLACE"]);
+        node.ask(&["DEL", &old]);
+        let replica = &bed.nodes[bed.replica_of(primary)];
+        replica.ask(&["CLUSTER", "FAILOVER"]);
+        // An extent begins with the generation of its first page.
+        wait_for("the copy is of the second write", || {
+            replica.is_primary() && replica.text(&["GETRANGE", &key, "0", "0"]) == "\u{2}"
+        })
+        .await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn without_a_primary_and_its_replica_the_other_copies_serve() {
+    let Some(mut bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primary = bed.primaries()[1];
+        let replica = bed.replica_of(primary);
+        bed.nodes[replica].kill();
+        bed.nodes[primary].kill();
+        job.read_all().await.unwrap();
+        // The lost copies get slots on servers that work: then writes go on as well.
+        job.work(&mut Random(2), PAGES, 100).await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn what_one_server_forgets_is_brought_back_before_the_next_forgets() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primaries = bed.primaries();
+        for primary in &primaries {
+            let node = &bed.nodes[*primary];
+            let before = extents(node);
+            assert!(before > 0);
+            node.ask(&["FLUSHALL"]);
+            // Reading repairs what it meets; the upkeep brings the rest back.
+            job.read(0, 31).await.unwrap();
+            wait_for("all copies are back", || extents(node) >= before).await;
+        }
+        job.read_all().await.unwrap();
+        for primary in primaries {
+            bed.nodes[primary].ask(&["FLUSHALL"]);
+        }
+        // Within the deadline, and not after many tries: there is nothing to wait for.
+        let lost = job.read_all().await.unwrap_err();
+        let StoreError::Lost { keys, nodes, .. } = &lost else { panic!("{lost}") };
+        assert_eq!((keys.len(), nodes.len()), (2, 2));
+        let text = lost.to_string();
+        assert!(keys.iter().all(|key| text.contains(key)), "{text}");
+        assert!(nodes.iter().all(|node| text.contains(node)), "{text}");
+        job.write(0, PAGES).await.unwrap();
+        job.read_all().await.unwrap();
+    });
+}
+
+fn extents(node: &crate::bed::Node) -> usize {
+    let keys: Vec<String> = redis::from_redis_value(node.ask(&["KEYS", "*"])).unwrap();
+    keys.iter().filter(|key| !key.ends_with("lease") && !key.ends_with("placement")).count()
+}
+
+async fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..800 {
+        if is_so() {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{what}: not within 40 s");
+}
+
+#[test]
+fn a_server_that_stands_still_holds_nobody_up_and_overwrites_nothing() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primary = bed.primaries()[2];
+        bed.nodes[primary].signal(Signal::STOP);
+        job.work(&mut Random(3), PAGES, 60).await;
+        bed.nodes[primary].signal(Signal::CONT);
+        job.work(&mut Random(4), PAGES, 60).await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_cannot_arrive_says_so_in_time_and_may_be_tried_again() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.plain_url("&deadline=2s"), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        for node in &bed.nodes {
+            node.signal(Signal::STOP);
+        }
+        let late = job.write(0, 64).await.unwrap_err();
+        assert!(late.is_passing(), "{late}");
+        assert!(late.to_string().contains("within 2s"), "{late}");
+        let late = job.read(100, 64).await.unwrap_err();
+        assert!(matches!(late, StoreError::Deadline { .. }), "{late}");
+        for node in &bed.nodes {
+            node.signal(Signal::CONT);
+        }
+        // Those that stood still may take each other for dead, and forget what is written now.
+        wait_for("the cluster is whole", || bed.is_whole()).await;
+        for tries in 0.. {
+            match job.write(0, 64).await {
+                Ok(()) => break,
+                Err(error) => assert!(error.is_passing() && tries < 80, "{error}"),
+            }
+        }
+        for tries in 0.. {
+            match job.read_all().await {
+                Ok(()) => break,
+                Err(error) => assert!(error.is_passing() && tries < 80, "{error}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn slots_that_move_take_no_two_copies_to_one_server() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primaries = bed.primaries();
+        let (from, to) = (&bed.nodes[primaries[0]], &bed.nodes[primaries[1]]);
+        // Half of those with pages in them, while the program goes on.
+        let half: Vec<u16> = from.used_slots().into_iter().step_by(2).collect();
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| bed.migrate(from, to, &half));
+            tokio::task::block_in_place(|| {
+                let handle = tokio::runtime::Handle::current();
+                let mut random = Random(5);
+                while !moving.is_finished() {
+                    handle.block_on(job.work(&mut random, PAGES, 5));
+                }
+            });
+        });
+        // All copies that came together part again: either server may then forget all.
+        wait_for("copies are apart", || bed.together() == 0).await;
+        to.ask(&["FLUSHALL"]);
+        job.read_all().await.unwrap();
+        bed.migrate(to, from, &half);
+    });
+}
+
+#[test]
+fn a_full_server_is_told_from_a_broken_one() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(""), new_run()).await.unwrap();
+        job.write(0, 100).await.unwrap();
+        for primary in bed.primaries() {
+            bed.nodes[primary].set("maxmemory", "1000000");
+        }
+        let full = job.write(100, 200).await.unwrap_err();
+        assert!(matches!(full, StoreError::Full { .. }), "{full}");
+        job.read_all().await.unwrap();
+        for primary in bed.primaries() {
+            bed.nodes[primary].set("maxmemory", "268435456");
+        }
+        job.write(100, 200).await.unwrap();
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn a_changed_password_is_named_and_read_anew() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(""), new_run()).await.unwrap();
+        job.write(0, 100).await.unwrap();
+        let change = |from: &str, to: &str| {
+            for node in &bed.nodes {
+                node.ask_as(from, &["CONFIG", "SET", "masterauth", to]);
+                node.ask_as(from, &["CONFIG", "SET", "requirepass", to]);
+                node.ask_as(to, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            }
+        };
+        change(PASSWORD, "another");
+        let refused = job.write(0, 10).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("password") && !text.contains(PASSWORD), "{text}");
+        // Connections may be used again as soon as the file has the right one.
+        std::fs::write(bed.file("password"), "another\n").unwrap();
+        for tries in 0.. {
+            match job.write(0, 10).await {
+                Ok(()) => break,
+                Err(error) => assert!(tries < 100, "{error}"),
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        job.read_all().await.unwrap();
+        change("another", PASSWORD);
+    });
+    eventually("the cluster is whole", || bed.is_whole());
+}
+
+#[test]
+fn a_proxy_that_lies_is_never_believed() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let node = &bed.nodes[bed.primaries()[0]];
+        let lies = crate::liar::Liar::start(node.port).await;
+        node.announce(Some(lies.port));
+        wait_for("all know the proxy", || {
+            let knows = |node: &crate::bed::Node| {
+                node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", lies.port))
+            };
+            bed.nodes.iter().all(knows)
+        })
+        .await;
+        let mut job = Job::new(&bed.plain_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        lies.begin();
+        // A liar is asked less often, so how many rounds it takes is not known.
+        for round in 0.. {
+            job.read_all().await.unwrap();
+            if round >= 10 && lies.told() > 10 {
+                break;
+            }
+            assert!(round < 2000, "only {} lies", lies.told());
+        }
+        lies.end();
+        job.work(&mut Random(6), PAGES, 100).await;
+        job.read_all().await.unwrap();
+        node.announce(None);
+        wait_for("all know the server again", || {
+            let knows = |node: &crate::bed::Node| {
+                node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", lies.port))
+            };
+            !bed.nodes.iter().any(knows)
+        })
+        .await;
+    });
+}

@@ -1,0 +1,7 @@
+//! The store against a real cluster, and what happens to one.
+
+mod bed;
+mod job;
+mod liar;
+mod failures;
+mod commands;
