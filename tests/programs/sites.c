@@ -81,7 +81,7 @@ static void sites(void) {
         size_t page = next_random(&random) % COLD_PAGES;
         sink += look_up(next_random(&random));
         for (size_t i = 0; i < HOT_PAGES; i++) sink += touch_hot(i);
-        if (random % 16 == 0) take_in(zero, page);
+        if (random / 2 % 16 == 0) take_in(zero, page);
         if (made) sink += made(cold + (next_random(&random) % COLD_PAGES) * WORDS_PER_PAGE);
     }
     for (size_t page = 0; page < COLD_PAGES; page++) {
