@@ -15,7 +15,6 @@ use std::time::Duration;
 use support::control_client::{PATIENCE, Program, ask, refused, says, told, wait_for};
 use support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
 use support::{Running, Swapped, compiled, python, softswap};
-use tempfile::TempDir;
 
 fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().mode() & 0o777

@@ -85,7 +85,7 @@ pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
     // SAFETY: advice about readahead changes nothing that the words hold.
-    Ok(unsafe { rustix::mm::madvise(start.cast(), len, advice)? })
+    unsafe { rustix::mm::madvise(start.cast(), len, advice) }.map_err(Into::into)
 }
 
 /// Whether a path leads to a file that begins with a word.

@@ -71,7 +71,7 @@ impl FileDevice {
 
     /// A ring for a lane, which has the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
-        let mut ring = attached(ring, &*self.file)?;
+        let mut ring = attached(ring, &self.file)?;
         if let Some(registered) = &self.registered {
             // Without, each request has its buffer looked up.
             let _ = ring.share_registered(registered);

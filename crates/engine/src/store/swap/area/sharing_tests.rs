@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::stats::{STATS_WORDS, Stats};
+use crate::store::io::Device;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
