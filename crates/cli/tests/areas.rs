@@ -4,9 +4,10 @@ mod support;
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::loop_device::Loop;
 use support::{LIMIT, Running, Swapped, compiled, softswap};
 use tempfile::TempDir;
 
@@ -176,24 +177,6 @@ fn a_program_whose_swap_file_is_cut_off_is_stopped_and_told_why() {
     let stderr = &ended.stderr;
     let causes = ["could not be read back", "wrong data for slot"];
     assert!(causes.iter().any(|cause| stderr.contains(cause)), "{stderr}");
-}
-
-/// A loop device over `file`, detached when dropped.
-struct Loop(String);
-
-impl Loop {
-    /// `None` where this user cannot have one.
-    fn over(file: &Path) -> Option<Loop> {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?.trim().to_string();
-        made.status.success().then_some(Loop(name))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
 }
 
 #[test]

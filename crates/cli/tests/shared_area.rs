@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::loop_device::Loop;
 use support::{LIMIT, Running, Swapped, compiled, mix64, python, softswap};
 use tempfile::TempDir;
 
@@ -309,24 +310,6 @@ fn programs_share_a_device_and_what_is_asked_for_is_discarded() {
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
     let check = Command::new(softswap()).args(["swapon-check", &device.0]).output().unwrap();
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
-}
-
-/// A loop device over `file`, detached when dropped.
-struct Loop(String);
-
-impl Loop {
-    /// `None` where this user cannot have one.
-    fn over(file: &Path) -> Option<Loop> {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?.trim().to_string();
-        made.status.success().then_some(Loop(name))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
 }
 
 #[test]

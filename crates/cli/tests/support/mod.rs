@@ -4,6 +4,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
+pub(crate) mod loop_device;
 pub(crate) mod other_user;
 pub(crate) mod tree;
 

@@ -66,17 +66,17 @@ impl<'a> Request<'a> {
                 env!("CARGO_PKG_VERSION")
             ));
         };
+        let unknown = || {
+            "not a request: ask `stat`, `get [KEY]`, `set KEY VALUE` or `sample EVERY`".to_string()
+        };
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
         match (verb, rest.split_once(' ').unwrap_or((rest, ""))) {
             ("stat", ("", "")) => Ok(Request::Stat),
             ("get", ("", "")) => Ok(Request::Get(None)),
             ("get", (key, "")) => Ok(Request::Get(Some(key))),
             ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
-            ("sample", (every, "")) if every.parse::<u32>().is_ok() => {
-                Ok(Request::Sample(every.parse().unwrap_or(0)))
-            }
-            _ => Err("not a request: ask `stat`, `get [KEY]`, `set KEY VALUE` or `sample EVERY`"
-                .to_string()),
+            ("sample", (every, "")) => every.parse().map(Request::Sample).map_err(|_| unknown()),
+            _ => Err(unknown()),
         }
     }
 
