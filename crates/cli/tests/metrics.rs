@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::control_client::{Program, refused, told, wait_for};
-use support::{softswap, sources};
+use support::softswap;
 
 /// `softswap export` on a port of its own; it ends with this.
 struct Export {
@@ -138,8 +138,8 @@ fn promtool_finds_nothing_to_object_to() {
 
 /// The expressions of the dashboard, with what Grafana puts in.
 fn expressions() -> Vec<String> {
-    let path = sources().join("../../docs/grafana-dashboard.json");
-    let board: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let dashboard = include_str!("../../../docs/grafana-dashboard.json");
+    let board: Value = serde_json::from_str(dashboard).unwrap();
     let panels = board["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     let texts = targets.map(|target| target["expr"].as_str().unwrap());
