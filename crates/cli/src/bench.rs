@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 pub(crate) const BENCH: &str = "softswap-bench";
-pub(crate) const REMOTE: &str = "softswap-remote";
+pub(crate) use softswap_remote::PROGRAM as REMOTE;
 
 #[derive(Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]

@@ -7,6 +7,7 @@
 //! |------------|----------------------------------------------------------------------------|
 //! | [`base`]   | the entry of a page and the table of them, counters, averages              |
 //! | [`ledger`] | one budget for a tree of processes: who holds how much of it              |
+//! | [`exchange`] | how processes speak to the one that speaks to the network               |
 //! | [`codec`]  | same-filled pages, compression, packed slots, seals                        |
 //! | [`store`]  | where a page can be: pool, swap areas; bounce buffers and I/O              |
 //! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
@@ -31,6 +32,7 @@
 
 pub mod base;
 pub mod ledger;
+pub mod exchange;
 #[cfg(not(loom))]
 pub mod codec;
 pub mod store;

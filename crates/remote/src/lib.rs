@@ -2,7 +2,7 @@
 //!
 //! [`store::PageStore`] is what keeps pages elsewhere: written under a number and a generation,
 //! read back whole or not at all. [`cluster::Cluster`] does it on a Redis or Valkey cluster, as a
-//! [`url::Url`] names one.
+//! [`url::Url`] names one. [`serve`] does there what the processes of a run ask.
 #![forbid(unsafe_code)]
 
 mod size;
@@ -25,6 +25,12 @@ mod upkeep;
 pub mod cluster;
 pub mod runs;
 pub mod check;
+pub mod control;
+pub mod serve;
+mod helper;
 mod program;
 
 pub use program::{command, main};
+
+/// What the program is called that does this; it lies beside `softswap`.
+pub const PROGRAM: &str = "softswap-remote";

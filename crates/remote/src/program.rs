@@ -1,6 +1,7 @@
 //! The command line of `softswap-remote`, which `softswap remote` hands over to.
 
 use crate::check::{Report, examine};
+use crate::helper;
 use crate::refusal::Refusal;
 use crate::runs::{StoredRun, collect, list};
 use crate::secret::Password;
@@ -43,6 +44,16 @@ enum Command {
     Ls(Target),
     /// Remove what runs that are gone have left
     Gc(GcArgs),
+    /// Serve the processes of a run: started by `softswap run`
+    #[command(hide = true)]
+    Serve(ServeArgs),
+}
+
+#[derive(Args)]
+struct ServeArgs {
+    /// Descriptor of the exchange with them
+    #[arg(long, value_name = "FD")]
+    exchange: i32,
 }
 
 #[derive(Args)]
@@ -85,6 +96,7 @@ pub fn main() -> ExitCode {
         Err(error) => return refuse(FAILED, &format!("no threads or descriptors: {error}")),
     };
     let target = match &command {
+        Command::Serve(args) => return runtime.block_on(helper::run(args.exchange)),
         Command::Check(target) | Command::Ls(target) => target,
         Command::Gc(args) => &args.target,
     };
@@ -104,6 +116,7 @@ pub fn main() -> ExitCode {
                 show_runs(&runs, target.json, "there is nothing to remove");
                 Ok(ExitCode::SUCCESS)
             }
+            Command::Serve(args) => Ok(helper::run(args.exchange).await),
         }
     });
     done.unwrap_or_else(|refusal| refuse(FAILED, &refusal.to_string()))

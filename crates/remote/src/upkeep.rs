@@ -221,11 +221,9 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         let of =
             |copy: &Option<Vec<u8>>| -> u64 { generation(shared, page, place, copy.as_deref()) };
         let newest = copies.iter().max_by_key(|copy| of(copy));
-        let Some((Some(best), newest @ 1..)) = newest.map(|copy| (copy.as_deref(), of(copy)))
-        else {
+        let Some((Some(best), newest)) = newest.map(|copy| (copy.as_deref(), of(copy))) else {
             continue;
         };
-        // A generation has been found in it, so the page is all there.
         let sealed = &best[place * SEALED_BYTES..];
         for (slot, _) in group.slots.iter().zip(wanted).filter(|(_, copy)| of(copy) < newest) {
             writes.push(write_request(shared, *slot, extent, place, &sealed[..SEALED_BYTES]));

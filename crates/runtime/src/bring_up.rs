@@ -11,7 +11,7 @@ use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{Config, ENV_PREFIX};
+use softswap_engine::door::settings::{AreaSpec, Config, ENV_PREFIX, Inherited};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
@@ -64,7 +64,9 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         tree::leave_to_parent(&engine);
     }
     instance::keep(engine);
-    buffers::set_up(config.areas.iter().map(|area| area.path.clone()));
+    let is_remote = |area: &&AreaSpec| matches!(area.inherited, Some(Inherited::Exchange(_)));
+    let files = config.areas.iter().filter(|area| !is_remote(area));
+    buffers::set_up(files.map(|area| area.path.clone()));
     if !instance::emulates_signals() {
         take_signals()?;
     }

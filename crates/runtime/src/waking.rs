@@ -50,8 +50,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let Some(place) = config.place else { return false };
     // What is for one process alone it has from its start. Where no engine could come up, the
     // start says so.
-    let is_usable = |area: &AreaSpec| match area.shared_fd {
-        Some(number) => shared_areas::keep(config, number),
+    let is_usable = |area: &AreaSpec| match area.inherited {
+        Some(inherited) => shared_areas::keep(config, inherited),
         None => area.path.is_dir() && may_make_files(&area.path).is_ok(),
     };
     let are_usable = || config.areas.iter().all(is_usable);

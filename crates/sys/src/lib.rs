@@ -25,6 +25,7 @@
 //! |              | [`segment`]           | buffers in runs of pages                       |
 //! |              | [`secret`]            | a key that nobody else sees                    |
 //! |              | [`shared`]            | counters shared with `softswap run`            |
+//! |              | [`shared_locks`]      | who still needs something of what is shared    |
 //! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
 //! |              | [`uffd`]              | userfaultfd                                    |
 //! |              | [`committed`]         | what is committed while there is no engine     |
@@ -75,7 +76,7 @@ pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals}
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
-pub use own_memory::{alloc, secret, segment, shared};
+pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,

@@ -1,6 +1,7 @@
 //! `--swap`: where pages go that leave DRAM.
 
 use super::asked::Asked;
+use super::remote::{self, Remote};
 use crate::refusal::Refusal;
 use crate::swapdir;
 use softswap_engine::door::settings::AreaSpec;
@@ -11,7 +12,15 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-/// An area that the whole tree of processes is to have.
+/// What all of a tree of processes are to have in common of their areas.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    pub(super) named: Vec<Named>,
+    /// Each with its place among all.
+    pub(super) remotes: Vec<(usize, Remote)>,
+}
+
+/// A file or device that the whole tree of processes is to have.
 #[derive(Debug)]
 pub(super) struct Named {
     /// Its place among all.
@@ -29,7 +38,7 @@ pub(super) fn settle(
     default: &[AreaSpec],
     reserve_bytes: u64,
     notes: &mut Vec<String>,
-) -> Result<(Vec<AreaSpec>, Vec<Named>), Refusal> {
+) -> Result<(Vec<AreaSpec>, Common), Refusal> {
     let by_default = |area: &AreaSpec| Asked {
         text: area.path.to_string_lossy().into_owned(),
         shown: format!("--swap {} (the default)", area.path.display()),
@@ -41,8 +50,14 @@ pub(super) fn settle(
             beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
         );
     }
-    let (mut areas, mut claimed): (Vec<AreaSpec>, Vec<Named>) = (Vec::new(), Vec::new());
+    let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
     for (order, asked) in asked.iter().enumerate() {
+        if remote::is_url(&asked.text) {
+            let remote = Remote::parse(&asked.text).map_err(|why| asked.refuse(why))?;
+            areas.push(remote.spec());
+            common.remotes.push((order, remote));
+            continue;
+        }
         let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
         // Directories have a file for each.
         let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
@@ -52,12 +67,12 @@ pub(super) fn settle(
         if spec.path.exists() && !spec.path.is_dir() {
             let (spec, area) = named(asked, spec, notes)?;
             areas.push(spec);
-            claimed.push(Named { order, area, shown: asked.shown.clone() });
+            common.named.push(Named { order, area, shown: asked.shown.clone() });
         } else {
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
     }
-    Ok((areas, claimed))
+    Ok((areas, common))
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -115,9 +130,12 @@ pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`. A path that exists wins
+/// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A path that exists wins
 /// over what its name could mean otherwise.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
+    if remote::is_url(text) {
+        return Remote::parse(text).map(|remote| remote.spec());
+    }
     let mut spec = AreaSpec::new("");
     let mut rest = text;
     while !Path::new(rest).exists()
@@ -200,6 +218,22 @@ mod tests {
             assert_eq!(parse(path.to_str().unwrap()), Ok(AreaSpec::new(&path)));
             let with_priority = parse(&format!("{},pri=9", path.display())).unwrap();
             assert_eq!((with_priority.path, with_priority.priority), (path, Some(9)));
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_named_by_its_url_with_a_size_and_without_a_password() {
+        let area = parse("redis://job@a:7000,b?size=1G&pri=7").unwrap();
+        assert_eq!(area.path, Path::new("redis://job@a:7000,b:6379"));
+        assert_eq!((area.limit_bytes, area.priority), (Some(1 << 30), Some(7)));
+        for (text, part) in [
+            ("redis://a", "size="),
+            ("redis://a?size=1M", "16.0 MiB"),
+            ("redis://a?size=1G&copies=local", "copies=2"),
+            ("redis://u:hunter2@a?size=1G", "password"),
+        ] {
+            let refused = parse(text).unwrap_err();
+            assert!(refused.contains(part) && !refused.contains("hunter2"), "{refused}");
         }
     }
 

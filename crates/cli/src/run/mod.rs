@@ -3,6 +3,7 @@
 mod options;
 mod asked;
 mod auto_memory;
+mod remote;
 pub(crate) mod areas;
 pub(crate) mod settle;
 mod static_program;
@@ -12,6 +13,7 @@ mod release;
 mod thrashing;
 mod tree;
 mod shared_areas;
+mod tree_areas;
 mod history;
 mod progress;
 mod log;
@@ -26,7 +28,6 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
-use shared_areas::SharedAreas;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
@@ -35,6 +36,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
+use tree_areas::{Helpers, TreeAreas};
 
 /// Whether `--memory` can be that.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
@@ -49,13 +51,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settled = settle::settle(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
+    let mut notes = settled.notes;
+    let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
     let mut samples = history::Samples::new(report.is_some());
     if !settled.quiet {
-        settled
-            .notes
+        notes
             .iter()
             .chain(&control_client::note())
             .for_each(|note| eprintln!("softswap: note: {note}"));
@@ -76,7 +79,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);
     let stats = Stats::new(words);
-    let shared = SharedAreas::make(settled.named, &mut config, &stats)?;
+    let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
     prepare(&mut command, args, &config, &library);
 
@@ -85,7 +88,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let finished = match supervise::run(
         command,
         (stats_fd.as_fd(), stats),
-        (&mut space, tree.as_mut(), shared.as_ref(), &mut samples),
+        (&mut space, tree.as_mut(), &mut areas, &mut samples),
         (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
     ) {
         Ok(finished) => finished,
@@ -152,6 +155,8 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config, library: &std
     for (name, value) in config.to_env() {
         command.env(format!("{ENV_PREFIX}{name}"), value);
     }
+    // The helpers have it.
+    command.env_remove(softswap_remote::secret::VARIABLE);
     let mut preload = library.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");

@@ -44,7 +44,9 @@ pub(crate) struct RunArgs {
     /// first, equal ones in turn; those without come last, in the order given.
     /// `discard` gives what is not needed back: clusters of 2 MiB that have
     /// become free (`pages`), all of a device at the start (`once`), or `both`.
-    /// `poll` is as --poll, for this area alone.
+    /// `poll` is as --poll, for this area alone. Instead of a directory a swap
+    /// file, a block device, or a cluster of Redis or Valkey servers:
+    /// redis://HOST:PORT,HOST:PORT?size=SIZE, rediss:// with TLS.
     #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,

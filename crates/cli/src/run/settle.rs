@@ -21,8 +21,8 @@ const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) config: Config,
-    /// Areas that are claimed for the tree.
-    pub(super) named: Vec<areas::Named>,
+    /// What the tree of processes has in common of the areas.
+    pub(super) common: areas::Common,
     /// Whether each process has the budget for itself.
     pub(super) is_per_process: bool,
     /// What the budget of the tree moves between, if it moves by itself.
@@ -161,15 +161,15 @@ pub(super) fn settle(
     }
     notes.extend(misspelt(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
-    let (all, named) = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
-    config.areas = all;
+    let common;
+    (config.areas, common) = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
     let children = sources.pick("children")?;
     config.manage_children = choose(children.as_ref(), ["managed", "plain"])?;
     let report = sources.pick("report")?;
     let log = sources.pick("log")?;
     Ok(Settled {
         config,
-        named,
+        common,
         is_per_process,
         auto,
         report: args.report.clone().or(report.map(|asked| asked.text.into())),

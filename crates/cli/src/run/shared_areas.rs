@@ -5,7 +5,7 @@ use super::areas::Named;
 use crate::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::open_areas::{claim_for_tree, discard_of};
-use softswap_engine::door::settings::Config;
+use softswap_engine::door::settings::{Config, Inherited};
 use softswap_engine::store::swap::{Activated, ClusterTable, ClusterTables, Discard, MARK_OF_TREE};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::{PAGE_SIZE, open_mark, shared};
@@ -40,7 +40,7 @@ impl SharedAreas {
             which.push(claimed);
             let spec = &mut config.areas[*order];
             spec.discard = discard_at_start(area, discard_of(area, spec.discard), stats);
-            spec.shared_fd = Some(area.file.as_fd().as_raw_fd());
+            spec.inherited = Some(Inherited::File(area.file.as_fd().as_raw_fd()));
         }
         let (tables_fd, words) = shared::create(ClusterTables::words(&which)).map_err(|error| {
             let why = plain(&error);

@@ -11,9 +11,9 @@ use super::history::Samples;
 use super::log::Log;
 use super::progress::{Progress, Wanted};
 use super::release::Space;
-use super::shared_areas::SharedAreas;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
+use super::tree_areas::TreeAreas;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
@@ -59,16 +59,16 @@ pub(super) struct Finished {
     pub(super) signals: SignalQueue,
 }
 
-/// Starts the program and stays until it ends; looks at it, and at the space that its
-/// swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so; how it
-/// fares is shown as far as that is `wanted`, and written to the log.
+/// Starts the program and stays until it ends; looks at it, at its areas, and at the space that
+/// its swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so; how
+/// it fares is shown as far as that is `wanted`, and written to the log.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
-    (space, mut tree, shared, samples): (
+    (space, mut tree, areas, samples): (
         &mut Space,
         Option<&mut Tree>,
-        Option<&SharedAreas>,
+        &mut TreeAreas,
         &mut Samples,
     ),
     (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
@@ -77,14 +77,15 @@ pub(super) fn run(
     let queue = SignalQueue::hold(&signals)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
-    let area_fds = shared.iter().flat_map(|shared| shared.descriptors());
     let kept: Vec<BorrowedFd<'_>> =
-        [stats_fd].into_iter().chain(ledger_fd).chain(area_fds).collect();
+        [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
     queue.prepare(&mut command, &kept);
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
     tree.iter_mut().for_each(|tree| tree.serve(child.id()));
+    // Only now: threads hold back the same signals as this one.
+    areas.watch(is_quiet)?;
     log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
@@ -103,7 +104,7 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
-        shared.iter().for_each(|shared| shared.look());
+        areas.look();
         progress.look();
         log.iter_mut().for_each(|log| log.look(child.id(), &stats, budget_bytes));
         samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));

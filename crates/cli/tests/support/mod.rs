@@ -289,7 +289,8 @@ impl Swapped {
         self
     }
 
-    fn report_path(&self) -> PathBuf {
+    /// Where the report of a run is.
+    pub(crate) fn report(&self) -> PathBuf {
         self.dir.path().join("report.json")
     }
 
@@ -305,7 +306,7 @@ impl Swapped {
         let memory = if self.is_per_process { "--memory-per-process" } else { "--memory" };
         command
             .args(["run", memory, &self.memory, "--report"])
-            .arg(self.report_path())
+            .arg(self.report())
             .args(&self.options)
             .arg("--")
             .arg(program)
@@ -321,7 +322,7 @@ impl Swapped {
         arguments: &[A],
     ) -> Report {
         let ended = Running::start(&mut self.command(program, arguments)).finish(LIMIT);
-        let text = std::fs::read(self.report_path()).unwrap_or_default();
+        let text = std::fs::read(self.report()).unwrap_or_default();
         let figures = serde_json::from_slice(&text).unwrap_or_else(|error| {
             panic!("no report ({error}); {}, stderr:\n{}", ended.status, ended.stderr)
         });
@@ -408,7 +409,7 @@ pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     let ended = Running::start(&mut command).finish(LIMIT);
     ended.expect_success("sort under softswap");
     assert_same_file(&expected, &got);
-    let text = std::fs::read(swapped.report_path()).expect("a report");
+    let text = std::fs::read(swapped.report()).expect("a report");
     let report = Report { ended, figures: serde_json::from_slice(&text).expect("a report") };
     report.expect_healthy("sort");
     report

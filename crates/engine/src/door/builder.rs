@@ -6,7 +6,7 @@ use crate::codec::seal::{NoKey, Sealer};
 use crate::core::recorder::Recorder;
 use crate::core::resize::{extra_buffers_bytes, pool_bounds};
 use crate::core::{Background, Core, Memory, Policies, Stores};
-use crate::door::settings::{Config, MIN_MEMORY_BYTES, PoolLimit};
+use crate::door::settings::{Config, Inherited, MIN_MEMORY_BYTES, PoolLimit};
 use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::policy::mechanism::Mechanism;
@@ -18,7 +18,7 @@ use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::Pool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
-use crate::store::swap::child_areas::Directory;
+use crate::store::swap::child_areas::{Growing, Medium};
 use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::descriptor;
@@ -201,18 +201,21 @@ fn child_areas(
     (cpus, pressure): (usize, Arc<Pressure>),
     window: &Window,
 ) -> ChildAreas {
-    let specs = config.areas.iter().enumerate().filter(|(_, spec)| spec.path.is_dir());
-    let directories = specs.map(|(order, spec)| {
-        let directory = Directory {
+    let growing = config.areas.iter().enumerate().filter_map(|(order, spec)| {
+        let medium = match spec.inherited {
+            Some(Inherited::Exchange(fd)) => Medium::Exchange(fd),
             // The program may go elsewhere.
-            path: std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
-            limit_bytes: spec.limit_bytes,
-            discard: spec.discard,
-            poll: spec.poll.unwrap_or(config.poll),
+            None if spec.path.is_dir() => Medium::Directory(
+                std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
+            ),
+            Some(Inherited::File(_)) | None => return None,
         };
-        (spec.priority_among(order), Place::Directory(directory))
+        let (limit_bytes, discard) = (spec.limit_bytes, spec.discard);
+        let poll = spec.poll.unwrap_or(config.poll);
+        let growing = Growing { medium, limit_bytes, discard, poll };
+        Some((spec.priority_among(order), Place::Growing(growing)))
     });
-    let mut places: Vec<_> = shared.into_iter().chain(directories).collect();
+    let mut places: Vec<_> = shared.into_iter().chain(growing).collect();
     places.sort_by_key(|(priority, _)| Reverse(*priority));
     ChildAreas {
         places: places.into_iter().map(|(_, place)| place).collect(),

@@ -1,8 +1,10 @@
 //! From what was asked for to what areas are made of: opens directories and
-//! named areas, those of this process alone and those that its tree shares.
+//! named areas, those of this process alone and those that its tree shares, and asks for areas on
+//! a cluster of servers.
 
-use crate::door::settings::AreaSpec;
-use crate::store::io::FileDevice;
+use crate::door::settings::{AreaSpec, Inherited};
+use crate::exchange::{NoArea, open_inherited};
+use crate::store::io::{ExchangeDevice, FileDevice};
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::header::Header;
 use crate::store::swap::named::{ActivateError, Activated, activate};
@@ -28,6 +30,9 @@ pub enum OpenError {
     /// What has a name cannot be used.
     #[error(transparent)]
     Named(#[from] ActivateError),
+    /// There is no area on a cluster for this process.
+    #[error(transparent)]
+    Cluster(#[from] NoArea),
     /// What the tree shares cannot be reached.
     #[error(
         "the swap area {} of this tree of processes cannot be reached here: a program on the way \
@@ -53,20 +58,28 @@ pub fn open<'s>(
     avoid_io_uring: bool,
 ) -> impl Iterator<Item = Result<Backing, OpenError>> + 's {
     specs.iter().enumerate().map(move |(order, spec)| {
-        let backing = if let Some(number) = spec.shared_fd {
-            let lost = || OpenError::Unreachable { path: spec.path.clone() };
-            let tables = tables.ok_or_else(lost)?;
-            shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
-        } else if spec.path.is_dir() {
-            let file = SwapFile::open(&spec.path)?;
-            let device = Box::new(FileDevice::new(file, avoid_io_uring));
-            let discard = spec.discard;
-            Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
-        } else {
-            let area = activate(&spec.path)?;
-            let (pages, discard) = (pages_of(&area.header), discard_of(&area, spec.discard));
-            let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
-            Backing { device, layout: Layout::Fixed(pages), priority: 0, discard, poll: None }
+        let discard = spec.discard;
+        let backing = match spec.inherited {
+            Some(Inherited::File(number)) => {
+                let lost = || OpenError::Unreachable { path: spec.path.clone() };
+                let tables = tables.ok_or_else(lost)?;
+                shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
+            }
+            Some(Inherited::Exchange(number)) => {
+                let device = Box::new(ExchangeDevice::open(open_inherited(number)?, number)?);
+                Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
+            }
+            None if spec.path.is_dir() => {
+                let file = SwapFile::open(&spec.path)?;
+                let device = Box::new(FileDevice::new(file, avoid_io_uring));
+                Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
+            }
+            None => {
+                let area = activate(&spec.path)?;
+                let (pages, discard) = (pages_of(&area.header), discard_of(&area, discard));
+                let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
+                Backing { device, layout: Layout::Fixed(pages), priority: 0, discard, poll: None }
+            }
         };
         Ok(Backing { priority: spec.priority_among(order), poll: spec.poll, ..backing })
     })

@@ -11,11 +11,50 @@ pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit, size_of_text};
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// The smallest budget an engine accepts: below it the fixed parts (fault
 /// contexts, bounce buffers, staging) would leave no room for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
+
+/// What all of a tree of processes inherit of an area: a descriptor.
+///
+/// ```
+/// use softswap_engine::door::settings::Inherited;
+/// assert_eq!(Inherited::Exchange(1032).to_string().parse(), Ok(Inherited::Exchange(1032)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inherited {
+    /// A file or device that they share ([`Config::tables_fd`]).
+    File(i32),
+    /// The exchange with the helper that speaks to a cluster of servers.
+    Exchange(i32),
+}
+
+impl fmt::Display for Inherited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inherited::File(fd) => write!(f, "file,{fd}"),
+            Inherited::Exchange(fd) => write!(f, "exchange,{fd}"),
+        }
+    }
+}
+
+impl FromStr for Inherited {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Inherited, ()> {
+        let (kind, fd) = text.split_once(',').ok_or(())?;
+        let fd = fd.parse().map_err(drop)?;
+        match kind {
+            "file" => Ok(Inherited::File(fd)),
+            "exchange" => Ok(Inherited::Exchange(fd)),
+            _ => Err(()),
+        }
+    }
+}
 
 /// One swap area, as asked for.
 ///
@@ -26,7 +65,8 @@ pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaSpec {
-    /// A directory, for an unlinked file in it; or a swap file or device.
+    /// A directory, for an unlinked file in it; or a swap file or device; or a cluster, as it is
+    /// shown.
     pub path: PathBuf,
     /// Largest size of a file in a directory, in bytes; `None`: free space less
     /// the reserve.
@@ -38,9 +78,8 @@ pub struct AreaSpec {
     pub discard: Discard,
     /// How a thread waits for a single page from it; `None`: as for all.
     pub poll: Option<Mode>,
-    /// The descriptor by which all of a tree of processes inherit a file or device that they
-    /// share ([`Config::tables_fd`]).
-    pub shared_fd: Option<i32>,
+    /// What all of a tree of processes inherit of it from `softswap run`; `None`: nothing.
+    pub inherited: Option<Inherited>,
 }
 
 impl AreaSpec {
@@ -53,7 +92,7 @@ impl AreaSpec {
             priority: None,
             discard: Discard::None,
             poll: None,
-            shared_fd: None,
+            inherited: None,
         }
     }
 
@@ -75,7 +114,7 @@ impl AreaSpec {
     }
 
     fn from_text(text: &str) -> Option<AreaSpec> {
-        fn value<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+        fn value<T: FromStr>(text: &str) -> Option<Option<T>> {
             if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
         }
         let mut parts = text.splitn(5, ',');
@@ -85,7 +124,7 @@ impl AreaSpec {
             poll: value(parts.next()?)?,
             discard: parts.next()?.parse().ok()?,
             path: parts.next().filter(|path| !path.is_empty())?.into(),
-            shared_fd: None,
+            inherited: None,
         })
     }
 }
@@ -219,8 +258,8 @@ impl Config {
             env.push(("PLACE", place.to_string()));
         }
         let areas = self.areas.iter().enumerate().flat_map(|(number, area)| {
-            let shared_fd = area.shared_fd.map(|fd| (shared_variable(number), fd.to_string()));
-            [(area_variable(number), area.to_text())].into_iter().chain(shared_fd)
+            let inherited = area.inherited.map(|it| (inherited_variable(number), it.to_string()));
+            [(area_variable(number), area.to_text())].into_iter().chain(inherited)
         });
         env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
@@ -241,9 +280,9 @@ impl Config {
             let texts = (0..).map_while(|number| Some((number, lookup(&area_variable(number))?)));
             let areas: Option<Vec<_>> = texts
                 .map(|(number, text)| {
-                    let shared_fd = lookup(&shared_variable(number)).map(|text| text.parse());
-                    let shared_fd = shared_fd.transpose().ok()?;
-                    Some(AreaSpec { shared_fd, ..AreaSpec::from_text(&text)? })
+                    let inherited = lookup(&inherited_variable(number)).map(|text| text.parse());
+                    let inherited = inherited.transpose().ok()?;
+                    Some(AreaSpec { inherited, ..AreaSpec::from_text(&text)? })
                 })
                 .collect();
             let areas = areas.ok_or("SWAP")?;
@@ -272,7 +311,7 @@ fn area_variable(number: usize) -> String {
     format!("SWAP_{number}")
 }
 
-fn shared_variable(number: usize) -> String {
+fn inherited_variable(number: usize) -> String {
     format!("SWAP_FD_{number}")
 }
 
@@ -294,7 +333,11 @@ mod tests {
                     poll: Some(Mode::Poll),
                     ..AreaSpec::new("/tmp/a b,c")
                 },
-                AreaSpec { shared_fd: Some(1040), ..AreaSpec::new("/dev/sdx") },
+                AreaSpec { inherited: Some(Inherited::File(1040)), ..AreaSpec::new("/dev/sdx") },
+                AreaSpec {
+                    inherited: Some(Inherited::Exchange(1041)),
+                    ..AreaSpec::new("redis://a:1,b:2")
+                },
             ],
             manage_children: false,
             encrypt: false,
@@ -309,6 +352,9 @@ mod tests {
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();
         assert_eq!(Config::from_env(|k| env.get(k).cloned()), Some(Ok(config)));
+        for bad in ["", "7", "file,", "file,x", "pipe,7"] {
+            assert_eq!(bad.parse::<Inherited>(), Err(()), "{bad}");
+        }
         for bad in ["", "1,2", ",,,none,", "x,,,none,/tmp", ",70000,,none,/tmp", ",,,some,/tmp"] {
             assert_eq!(AreaSpec::from_text(bad), None, "{bad}");
         }

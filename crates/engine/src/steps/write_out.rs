@@ -113,7 +113,8 @@ pub(crate) fn write_sealed(
 
 /// Whether an error says that the area as a whole takes nothing now.
 fn is_refusal(stores: &Stores, slots: &[u64], error: &IoError) -> bool {
-    error.is_no_space() || slots.first().is_some_and(|slot| stores.areas.has_failed(*slot))
+    let is_whole = error.is_no_space() || error.is_of_device();
+    is_whole || slots.first().is_some_and(|slot| stores.areas.has_failed(*slot))
 }
 
 /// One write; a failure is counted.

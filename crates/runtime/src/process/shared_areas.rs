@@ -1,9 +1,11 @@
-//! The named areas that this process shares with its tree: what it inherits of them.
+//! The areas that this process shares with its tree, by name or on a cluster of servers: what it
+//! inherits of them.
 //!
 //! `softswap run` has claimed them, and all that is started inherits its descriptors. They stay
 //! open for what this process becomes and starts, also while it sleeps.
 
-use softswap_engine::door::settings::Config;
+use softswap_engine::door::settings::{Config, Inherited};
+use softswap_engine::exchange::SHAPE;
 use softswap_engine::store::swap::ClusterTables;
 use softswap_sys::{file, own_descriptors, shared};
 use std::os::fd::BorrowedFd;
@@ -25,12 +27,22 @@ fn open(number: i32) -> Option<ClusterTables> {
 }
 
 /// Keeps an area that this process may need when it wakes; false where it is not there.
-pub(crate) fn keep(config: &Config, number: i32) -> bool {
-    let is_there = tables(config)
-        .zip(file::identity_of(number))
-        .is_some_and(|(tables, identity)| tables.have(identity));
+pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
+    let (number, is_there) = match inherited {
+        Inherited::File(number) => {
+            let found = tables(config).zip(file::identity_of(number));
+            (number, found.is_some_and(|(tables, identity)| tables.have(identity)))
+        }
+        Inherited::Exchange(number) => (number, is_exchange(number)),
+    };
     if is_there {
         own_descriptors::keep(number);
     }
     is_there
+}
+
+fn is_exchange(number: i32) -> bool {
+    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    shared::is_shared(fd, SHAPE.words())
 }

@@ -4,3 +4,4 @@ pub mod alloc;
 pub mod segment;
 pub mod secret;
 pub mod shared;
+pub mod shared_locks;

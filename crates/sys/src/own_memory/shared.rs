@@ -59,6 +59,16 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
+/// As [`open`], by the number of a descriptor that this process was started with.
+pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU64]> {
+    if number < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: borrowed for this call only, and only looked at and mapped: for a number that is
+    // not open the kernel answers EBADF, and any other file is refused.
+    open(unsafe { rustix::fd::BorrowedFd::borrow_raw(number) }, words)
+}
+
 /// Makes a file of `words` words of zero and maps it, for the life of the process: what is
 /// stored there stays in the file, however the process ends. A file that is there is replaced
 /// only where it begins with `magic`, as an earlier one of the kind does, and whoever has that

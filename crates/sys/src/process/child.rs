@@ -163,6 +163,32 @@ impl SignalQueue {
     }
 }
 
+/// Prepares `command` so that its process stands by itself: in a session of its own, which no
+/// terminal's signals reach, with no signal held back, and with those descriptors `kept`.
+pub fn stand_alone(command: &mut Command, kept: &[BorrowedFd<'_>]) {
+    let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+    let in_child = move || -> io::Result<()> {
+        rustix::process::setsid()?;
+        for &number in &kept {
+            // SAFETY: this runs in the child, whose own copy of the descriptor nobody closes
+            // before exec: it was open when it was borrowed, and a caller that closes it before
+            // the fork makes the child fail by EBADF only.
+            let fd = unsafe { BorrowedFd::borrow_raw(number) };
+            rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
+        }
+        let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the function writes an empty set to `none`.
+        let none = unsafe {
+            libc::sigemptyset(none.as_mut_ptr());
+            none.assume_init()
+        };
+        set_mask(libc::SIG_SETMASK, &none).map(drop)
+    };
+    // SAFETY: between fork and exec the closure only makes system calls; it neither allocates
+    // nor takes locks that another thread may have held.
+    unsafe { command.pre_exec(in_child) };
+}
+
 /// Sends `signal` to `pid`; real-time signals too.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers, and changes no memory of this process.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub mod errno {
     pub use libc::{
         EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
-        ESTALE,
+        ESTALE, ETIMEDOUT,
     };
 }
 

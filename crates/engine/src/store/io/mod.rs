@@ -11,8 +11,10 @@
 
 pub mod poll;
 pub(crate) mod file_device;
+pub mod exchange_device;
 pub mod sim;
 
+pub use exchange_device::ExchangeDevice;
 pub use file_device::FileDevice;
 pub use sim::SimDevice;
 
@@ -207,6 +209,9 @@ pub trait Device: Send + Sync {
     /// When the device cannot tell.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
+    /// In a forked child: what is stored is the parent's, and only read from now on.
+    fn inherit(&self) {}
+
     /// How this device is reached.
     fn describe(&self) -> Facts;
 }
@@ -261,6 +266,8 @@ pub enum IoErrorKind {
     Stopped,
     /// No extent of the area holds the slot; a bug of the engine.
     Unmapped,
+    /// As the device says itself.
+    Told(&'static str),
 }
 
 impl fmt::Display for IoErrorKind {
@@ -269,6 +276,7 @@ impl fmt::Display for IoErrorKind {
             Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
             Self::Stopped => f.write_str("the device transferred no more"),
             Self::Unmapped => f.write_str("no extent holds it, a bug in softswap"),
+            Self::Told(text) => f.write_str(text),
         }
     }
 }
@@ -313,6 +321,12 @@ impl IoError {
     #[must_use]
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
+    }
+
+    /// It is not the place that is bad: another on the same device would fail as well.
+    #[must_use]
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Told(_))
     }
 
     /// The device has no room; another device may have.

@@ -1,6 +1,6 @@
-//! Swap areas that a forked child opens when it needs them: in the directories where
-//! its parent has some, and in the named areas that its tree shares. What is one process's
-//! alone is the parent's.
+//! Swap areas that a forked child opens when it needs them: in the directories and on the
+//! servers where its parent has some, and in the named areas that its tree shares. What is one
+//! process's alone is the parent's.
 //!
 //! That happens where the child makes room for a page, so perhaps in a fault: all that
 //! is allocated is the engine's, and no lock is held that a fork waits for but a
@@ -10,10 +10,11 @@
 use super::areas::{Areas, Backing, Layout, SharedPages};
 use crate::base::stats::Stats;
 use crate::codec::seal::Sealer;
-use crate::store::io::FileDevice;
+use crate::exchange::open_inherited;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
+use crate::store::io::{ExchangeDevice, FileDevice};
 use crate::store::swap::Discard;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
@@ -22,20 +23,29 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A directory for files of children.
-pub(crate) struct Directory {
-    pub(crate) path: PathBuf,
+/// Where a child may have an area of its own.
+pub(crate) enum Place {
+    /// Storage of its own, which grows.
+    Growing(Growing),
+    /// Clusters of a named area.
+    Shared { pages: SharedPages, poll: Mode },
+}
+
+/// An area that grows, as it is opened.
+pub(crate) struct Growing {
+    pub(crate) medium: Medium,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) discard: Discard,
     pub(crate) poll: Mode,
 }
 
-/// Where a child may have an area of its own.
-pub(crate) enum Place {
-    /// A file in a directory.
-    Directory(Directory),
-    /// Clusters of a named area.
-    Shared { pages: SharedPages, poll: Mode },
+/// What an area grows on.
+pub(crate) enum Medium {
+    /// A file in this directory.
+    Directory(PathBuf),
+    /// Memory of other machines: the descriptor of the exchange with the helper that speaks to
+    /// them.
+    Exchange(i32),
 }
 
 /// How areas are opened.
@@ -115,7 +125,7 @@ impl ChildAreas {
 
     fn open_in(&self, place: &Place, areas: &Areas, stats: Stats) -> Result<(), String> {
         let (backing, poll) = match place {
-            Place::Directory(directory) => (self.in_directory(directory)?, directory.poll),
+            Place::Growing(growing) => (self.growing(growing)?, growing.poll),
             Place::Shared { pages, poll } => (shared(pages)?, *poll),
         };
         let sealer = match self.encrypt {
@@ -127,12 +137,21 @@ impl ChildAreas {
         areas.add(backing, self.cpus, polling, sealer).map_err(|error| error.to_string())
     }
 
-    fn in_directory(&self, directory: &Directory) -> Result<Backing, String> {
-        let file = SwapFile::open(&directory.path).map_err(|error| error.to_string())?;
-        // Rings would be wanted for each context.
-        let device = Box::new(FileDevice::new(file, true));
-        let backing = Backing::growing(device, directory.limit_bytes, self.reserve_bytes);
-        Ok(Backing { discard: directory.discard, ..backing })
+    fn growing(&self, growing: &Growing) -> Result<Backing, String> {
+        let backing = match &growing.medium {
+            Medium::Directory(path) => {
+                let file = SwapFile::open(path).map_err(|error| error.to_string())?;
+                // Rings would be wanted for each context.
+                let device = Box::new(FileDevice::new(file, true));
+                Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
+            }
+            Medium::Exchange(fd) => {
+                let device = open_inherited(*fd).and_then(|it| ExchangeDevice::open(it, *fd));
+                let device = Box::new(device.map_err(|error| error.to_string())?);
+                Backing::growing(device, growing.limit_bytes, 0)
+            }
+        };
+        Ok(Backing { discard: growing.discard, ..backing })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -25,8 +25,9 @@ fn few_of(free: usize) -> usize {
 }
 
 impl Area {
-    /// In a forked child: the clusters are the parent's, who may still need them.
+    /// In a forked child: the device and its clusters are the parent's, who may still need them.
     pub(crate) fn inherit(&self) {
+        self.device.inherit();
         if let Some(share) = &self.share {
             share.is_own.store(false, Relaxed);
             self.slots.set_keep(u32::MAX);

@@ -14,9 +14,9 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 impl Areas {
     /// In a forked child: from now on the areas that there are are the parent's.
     pub(crate) fn inherit(&self) {
-        self.iter().for_each(Area::inherit);
         self.first_own.store(self.count(), Release);
         *self.lock_freezes() = 0;
+        self.iter().for_each(Area::inherit);
     }
 
     /// Whether another one can be added.

@@ -1,0 +1,151 @@
+//! Swap areas on a cluster: programs in a quarter of their memory, with no local area, while
+//! the helper and the cluster's nodes are killed. Without `redis-server` they are skipped.
+
+mod support;
+
+#[path = "../../remote/tests/clusters/bed.rs"]
+#[allow(dead_code, reason = "the store's own tests use the rest")]
+mod bed;
+
+use bed::{Bed, bed, eventually};
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
+
+/// Writes to and reads all of 96 MiB, in rounds that it tells of.
+const PROGRAM: &str = "
+import hashlib, os, random, sys
+source = random.Random(7)
+blocks = [bytearray(source.randbytes(1 << 20)) for _ in range(96)]
+total = hashlib.sha256()
+for turn in range(6):
+    print('turn', turn, flush=True)
+    order = list(range(len(blocks)))
+    source.shuffle(order)
+    for at in order:
+        block = blocks[at]
+        total.update(block)
+        for byte in range(turn, len(block), 8192):
+            block[byte] ^= at + turn
+if len(sys.argv) > 1:
+    # A child reads what its parent left, and writes its own.
+    child = os.fork()
+    for at, block in enumerate(blocks):
+        total.update(block)
+        block[at] ^= 1 if child else 2
+    for block in blocks:
+        total.update(block)
+    if child == 0:
+        print(total.hexdigest(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print(total.hexdigest())
+";
+
+fn arguments(more: &[&str]) -> Vec<OsString> {
+    ["-c", PROGRAM].iter().chain(more).map(OsString::from).collect()
+}
+
+/// With no area but the cluster.
+fn swapped(url: &str) -> Swapped {
+    Swapped::within("24M").option("--codec=none").option(format!("--swap={url}"))
+}
+
+/// Keys of softswap's on all primaries.
+fn keys(bed: &Bed) -> i64 {
+    bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
+}
+
+/// The process of the helper that `run` with this number has started now.
+fn helper_of(run: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
+    // Also those that its threads have started.
+    let tasks = std::fs::read_dir(format!("/proc/{run}/task")).ok()?;
+    let of_tasks = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let all: Vec<String> = of_tasks.chain([children]).collect();
+    let numbers = all.iter().flat_map(|text| text.split_whitespace());
+    numbers.filter_map(|number| number.parse().ok()).find(|number: &i32| {
+        std::fs::read(format!("/proc/{number}/comm"))
+            .is_ok_and(|name| name.starts_with(b"softswap-remot"))
+    })
+}
+
+fn kill(process: i32) {
+    let process = rustix::process::Pid::from_raw(process).expect("a process");
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("its end");
+}
+
+/// Waits until the program says something.
+fn await_output(running: &mut Running, text: &str) {
+    let end = Instant::now() + Duration::from_secs(300);
+    while !String::from_utf8_lossy(&running.stdout_so_far()).contains(text) {
+        assert!(!running.has_ended() && Instant::now() < end, "{}", running.stderr_so_far());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn expect_same(report: &Report, what: &str, more: &[&str]) {
+    let expected = plain(python(), &arguments(more));
+    expected.expect_success("plain");
+    report.ended.expect_success(what);
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text(), "{what}");
+    assert!(report.figure("pages_out") > 10_000, "{what}: {}", report.figures);
+    assert_eq!(report.figure("read_errors"), 0, "{what}");
+    assert_eq!(report.figure("checksum_errors"), 0, "{what}");
+}
+
+#[test]
+fn a_program_and_its_child_run_in_a_quarter_of_their_memory_and_leave_nothing() {
+    let Some(bed) = bed() else { return };
+    let swapped = swapped(&bed.secure_url("&size=256M"));
+    let report = swapped.run(python(), &arguments(&["fork"]));
+    expect_same(&report, "on a cluster", &["fork"]);
+    let areas = report.figures["settings"].to_string();
+    assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
+    assert!(!report.figures.to_string().contains(bed::PASSWORD));
+    eventually("nothing is left there", || keys(&bed) == 0);
+}
+
+#[test]
+fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
+    let Some(mut bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=30s"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    for turn in 1..3 {
+        await_output(&mut running, &format!("turn {turn}"));
+        let helper = || helper_of(running.id());
+        eventually("there is a helper", || helper().is_some());
+        helper().into_iter().for_each(kill);
+    }
+    await_output(&mut running, "turn 3");
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].kill();
+    let ended = running.finish(LIMIT);
+    let told = ended.stderr.matches("started again").count();
+    let figures = std::fs::read(swapped.report()).expect("a report");
+    let report = Report { ended, figures: serde_json::from_slice(&figures).expect("a report") };
+    expect_same(&report, "while helpers and a primary are killed", &[]);
+    assert!(told >= 1, "{}", report.ended.stderr);
+}
+
+#[test]
+fn what_cannot_serve_is_refused_before_the_program_starts() {
+    let refused = |swap: &str, part: &str| {
+        let mut command = Command::new(softswap());
+        command.args(["run", "--swap", swap, "--", "echo", "started"]);
+        let ended = Running::start(&mut command).finish(LIMIT);
+        assert!(!ended.status.success() && ended.stdout.is_empty(), "{swap}: {}", ended.stderr);
+        assert!(ended.stderr.contains(part), "{swap}: {}", ended.stderr);
+    };
+    refused("redis://user:hunter2@127.0.0.1:1?size=1G", "SOFTSWAP_REMOTE_PASSWORD");
+    refused("redis://127.0.0.1:1", "size=");
+    refused("redis://127.0.0.1:1?size=1G&copies=local", "copies=2");
+    refused("redis://127.0.0.1:1?size=1G&deadline=1s", "127.0.0.1:1");
+    let Some(bed) = bed() else { return };
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].set("maxmemory-policy", "allkeys-lru");
+    refused(&bed.plain_url("&size=16M"), "noeviction");
+}

@@ -1,0 +1,37 @@
+//! Taking back requests of dead processes, and those whose word makes no sense.
+
+use super::Exchange;
+use super::layout::{State, Status, Word, start_of, turn_of};
+use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::ledger::{Fate, Identity};
+
+impl Exchange {
+    /// Frees the requests of dead processes, as `fate` says; for the server, now and then. How
+    /// many. What is in service is freed once it is answered.
+    pub fn reap(&self, fate: impl Fn(Identity) -> Fate) -> usize {
+        (0..self.shape.requests).filter(|at| self.reap_one(*at, &fate)).count()
+    }
+
+    fn reap_one(&self, at: usize, fate: impl Fn(Identity) -> Fate) -> bool {
+        let word = self.word(at, Word::Status);
+        let seen = word.load(Acquire);
+        let is_stray = match Status::of(seen) {
+            Some(status) => match status.state {
+                State::Taken | State::Asked | State::Answered => {
+                    let start = self.word(at, Word::Start).load(Relaxed);
+                    let start = start_of(status.turn, start).unwrap_or(0);
+                    let Status { pid, namespace, .. } = status;
+                    fate(Identity { pid, start, namespace }) == Fate::Dead
+                }
+                State::Free | State::InService | State::Abandoned => false,
+            },
+            None => true,
+        };
+        let free = Status::freed(turn_of(seen)).word();
+        let is_freed = is_stray && word.compare_exchange(seen, free, AcqRel, Relaxed).is_ok();
+        if is_freed {
+            self.note_freed();
+        }
+        is_freed
+    }
+}

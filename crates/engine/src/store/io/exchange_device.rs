@@ -1,0 +1,294 @@
+//! The device of areas that are memory of other machines: whole pages, to and from the helper
+//! that speaks to them, by way of the [`exchange`](crate::exchange).
+//!
+//! Each page is stored under a generation that rises with each write. What was written last is
+//! noted here, so that neither a write that was lost on the way nor a late one is taken for it.
+
+use super::{Device, Facts, IoError, IoErrorKind, Lane, Operation, Piece};
+use crate::exchange::{
+    AreaSeat, Exchange, Failure, MOST_AREA_PAGES, MOST_PAGES, NoArea, Operation as Ask, Page,
+};
+use crate::ledger::Identity;
+use softswap_sys::file::errno;
+use softswap_sys::memory::reserve_u32;
+use softswap_sys::{PAGE_SIZE, exemption, raw};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+/// So many messages are kept for ever; a program stops by its first.
+const MOST_TEXTS: u32 = 16;
+
+/// An area of an exchange as a device.
+///
+/// ```
+/// use softswap_engine::exchange::{Exchange, SHAPE};
+/// use softswap_engine::store::io::{Device, ExchangeDevice};
+/// use std::os::fd::AsRawFd;
+/// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
+/// let exchange = Exchange::create(words, SHAPE, 1024, 1_000_000);
+/// let device = ExchangeDevice::open(exchange, fd.as_raw_fd()).unwrap();
+/// assert_eq!(device.free_bytes(), Ok(1024 * 4096));
+/// ```
+#[derive(Debug)]
+pub struct ExchangeDevice {
+    seat: AreaSeat,
+    /// Under which each page was last written; 0: it never was.
+    generations: &'static [AtomicU32],
+    /// Pages from 0 on that are claimed.
+    claimed: AtomicU64,
+    owner: Owner,
+    texts: AtomicU32,
+}
+
+/// Who asks, as far as is known: found out again in a forked child.
+#[derive(Debug, Default)]
+struct Owner {
+    pid: AtomicU32,
+    start: AtomicU64,
+    namespace: AtomicU32,
+}
+
+impl Owner {
+    /// Opens files, so not in a fault.
+    fn find_out(&self) {
+        // Nothing is opened where the program's own filter may forbid it.
+        if exemption::is_in_force() {
+            return;
+        }
+        let Some(me) = Identity::own() else { return };
+        self.start.store(me.start, Relaxed);
+        self.namespace.store(me.namespace, Relaxed);
+        self.pid.store(me.pid, Release);
+    }
+
+    fn get(&self) -> Identity {
+        let pid = raw::current_process();
+        match self.pid.load(Acquire) == pid {
+            true => {
+                let (start, namespace) = (self.start.load(Relaxed), self.namespace.load(Relaxed));
+                Identity { pid, start, namespace }
+            }
+            // By no name space is anybody taken for dead.
+            false => Identity { pid, start: 0, namespace: 0 },
+        }
+    }
+}
+
+impl ExchangeDevice {
+    /// An area of its own at an exchange; `fd`: the number of a descriptor of its words.
+    ///
+    /// # Errors
+    /// When there is none, or no address space for the table of generations.
+    pub fn open(exchange: Exchange, fd: i32) -> Result<ExchangeDevice, NoArea> {
+        let seat = AreaSeat::take(exchange, fd)?;
+        let most_pages = exchange.limit_pages().min(MOST_AREA_PAGES);
+        let generations = reserve_u32(most_pages as usize)?;
+        let owner = Owner::default();
+        owner.find_out();
+        let (claimed, texts) = (AtomicU64::new(0), AtomicU32::new(0));
+        Ok(ExchangeDevice { seat, generations, claimed, owner, texts })
+    }
+
+    fn exchange(&self) -> &Exchange {
+        self.seat.exchange()
+    }
+
+    /// Refuses what is not whole pages within the area.
+    fn check(&self, operation: Operation, offset: u64, bytes: usize) -> Result<(), IoError> {
+        let end = offset.checked_add(bytes as u64);
+        let is_within = end.is_some_and(|end| end / PAGE_BYTES <= self.claimed.load(Acquire));
+        let is_whole = offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_SIZE);
+        match is_within && is_whole {
+            true => Ok(()),
+            false => Err(failed(operation, offset, bytes, IoErrorKind::Stopped)),
+        }
+    }
+
+    /// Has something done with up to so many pages.
+    fn carry<'b>(
+        &self,
+        (operation, pages): (Ask, &[Page]),
+        content: &[&[u8]],
+        buffers: impl Iterator<Item = &'b mut [u8]>,
+    ) -> Result<(), IoErrorKind> {
+        let (me, what) = (self.owner.get(), (operation, self.seat.number(), pages));
+        let asked = self.exchange().begin(me, what, content);
+        asked
+            .and_then(|asked| self.exchange().finish(asked, buffers))
+            .map_err(|failure| self.kind_of(failure))
+    }
+
+    fn kind_of(&self, failure: Failure) -> IoErrorKind {
+        match failure {
+            Failure::Full => IoErrorKind::Errno(errno::ENOSPC),
+            Failure::Deadline => IoErrorKind::Errno(errno::ETIMEDOUT),
+            Failure::Lost(text) | Failure::Failed(text) => self.told(text),
+            Failure::Unsound => IoErrorKind::Told(
+                "the page by which processes speak to the cluster's helper was overwritten",
+            ),
+        }
+    }
+
+    /// A message that stays, as an error is a plain value. Not every one of many.
+    fn told(&self, text: Box<str>) -> IoErrorKind {
+        match self.texts.fetch_add(1, Relaxed) < MOST_TEXTS {
+            true => IoErrorKind::Told(Box::leak(text)),
+            false => IoErrorKind::Told("the cluster failed, as it did before"),
+        }
+    }
+
+    /// The generation under which a page is written next.
+    fn next_generation(&self, page: u64) -> Option<u64> {
+        let word = &self.generations[page as usize];
+        let next = word.load(Acquire).checked_add(1)?;
+        // Whatever becomes of the write: what was there before is not what is there then.
+        word.store(next, Release);
+        Some(u64::from(next))
+    }
+
+    fn write_pieces(&self, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        for piece in pieces {
+            self.check(Operation::Write, piece.offset, piece.buf.len())?;
+        }
+        let mut parts = pieces.iter().flat_map(|piece| {
+            let first = piece.offset / PAGE_BYTES;
+            (first..).zip(piece.buf.chunks_exact(PAGE_SIZE))
+        });
+        loop {
+            let mut pages = [Page::NONE; MOST_PAGES];
+            let mut content: [&[u8]; MOST_PAGES] = [&[]; MOST_PAGES];
+            let mut count = 0;
+            for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
+                let worn = IoErrorKind::Told("a page was written too often");
+                let generation = self.next_generation(number);
+                let generation = generation.ok_or_else(|| {
+                    failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, worn)
+                })?;
+                pages[count] = Page { number, generation };
+                content[count] = bytes;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let written =
+                self.carry((Ask::Write, &pages[..count]), &content[..count], [].into_iter());
+            written.map_err(|kind| failed_pages(Operation::Write, &pages[..count], kind))?;
+        }
+    }
+
+    fn read_pieces(&self, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        for piece in pieces.iter() {
+            self.check(Operation::Read, piece.offset, piece.buf.len())?;
+        }
+        let mut parts = pieces.iter_mut().flat_map(|piece| {
+            let first = piece.offset / PAGE_BYTES;
+            (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
+        });
+        loop {
+            let mut pages = [Page::NONE; MOST_PAGES];
+            let mut buffers: [&mut [u8]; MOST_PAGES] = std::array::from_fn(|_| Default::default());
+            let mut count = 0;
+            for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
+                let generation = u64::from(self.generations[number as usize].load(Acquire));
+                if generation == 0 {
+                    let never = IoErrorKind::Stopped;
+                    return Err(failed(Operation::Read, number * PAGE_BYTES, PAGE_SIZE, never));
+                }
+                pages[count] = Page { number, generation };
+                buffers[count] = bytes;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let read = self.carry((Ask::Read, &pages[..count]), &[], buffers.into_iter());
+            read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
+        }
+    }
+}
+
+fn failed(operation: Operation, offset: u64, bytes: usize, kind: IoErrorKind) -> IoError {
+    IoError { kind, operation, offset, length: bytes as u64, transferred: 0 }
+}
+
+fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoError {
+    let first = pages.first().map_or(0, |page| page.number);
+    failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
+}
+
+impl Device for ExchangeDevice {
+    fn open_lane(&self) -> Lane {
+        Lane::Plain
+    }
+
+    fn read(&self, _: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.read_pieces(&mut [Piece { offset, buf }])
+    }
+
+    fn read_many(&self, _: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        self.read_pieces(pieces)
+    }
+
+    fn write_many(&self, _: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        self.write_pieces(pieces)
+    }
+
+    fn write(&self, _: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.write_pieces(&[Piece { offset, buf }])
+    }
+
+    /// Claims pages of what all processes may have together. What was discarded is claimed yet.
+    fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
+        let no_space = || {
+            let kind = IoErrorKind::Errno(errno::ENOSPC);
+            failed(Operation::Grow, from, bytes as usize, kind)
+        };
+        let end = from.checked_add(bytes).ok_or_else(no_space)?.div_ceil(PAGE_BYTES);
+        let claimed = self.claimed.load(Acquire);
+        if end <= claimed {
+            return Ok(());
+        }
+        if end > self.generations.len() as u64 || !self.seat.claim(end - claimed) {
+            return Err(no_space());
+        }
+        // An area grows in one thread at a time.
+        self.claimed.store(end, Release);
+        Ok(())
+    }
+
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
+        if first < claimed {
+            self.discard(first * PAGE_BYTES, (claimed - first) * PAGE_BYTES)?;
+            self.claimed.store(first, Release);
+            self.seat.give_back(claimed - first);
+        }
+        Ok(())
+    }
+
+    /// Where that does not arrive the pages stay until the area ends, or they are written again.
+    fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
+        let first = offset.div_ceil(PAGE_BYTES);
+        let Some(last) = ((offset + bytes) / PAGE_BYTES).checked_sub(1).filter(|it| *it >= first)
+        else {
+            return Ok(());
+        };
+        let page = |number| Page { number, generation: 0 };
+        let _ = self.carry((Ask::Discard, &[page(first), page(last)]), &[], [].into_iter());
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Result<u64, IoError> {
+        Ok(self.exchange().free_pages().saturating_mul(PAGE_BYTES))
+    }
+
+    fn inherit(&self) {
+        self.owner.find_out();
+    }
+
+    fn describe(&self) -> Facts {
+        Facts { io_uring: false, direct: false, device_polling: false, fixed_buffers: false }
+    }
+}

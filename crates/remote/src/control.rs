@@ -1,0 +1,211 @@
+//! What `softswap run` and its helper say to each other, over a socket: first what is to be
+//! served, password and key with it, so that they are in no argument and no environment; then how
+//! that went. The socket stays open as long as both are there.
+
+use crate::refusal::Refusal;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use zeroize::Zeroizing;
+
+/// By which pages of a run are told from others', and known again.
+#[derive(Clone)]
+pub struct RunKey {
+    /// Another for each run.
+    pub id: u64,
+    /// Random, and never stored anywhere.
+    pub key: Zeroizing<[u8; 32]>,
+}
+
+impl fmt::Debug for RunKey {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl RunKey {
+    /// A new one, by chance.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub fn choose() -> io::Result<RunKey> {
+        let mut key = Zeroizing::new([0; 32]);
+        let mut id = [0; 8];
+        // As few bytes come whole.
+        getrandom(&mut key[..], GetRandomFlags::empty())?;
+        getrandom(&mut id[..], GetRandomFlags::empty())?;
+        Ok(RunKey { id: u64::from_le_bytes(id), key })
+    }
+
+    fn to_text(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(96));
+        text.push_str(&format!("{:016x}", self.id));
+        for part in self.key.as_chunks::<8>().0 {
+            text.push_str(&Zeroizing::new(format!("{:016x}", u64::from_be_bytes(*part))));
+        }
+        text
+    }
+
+    fn from_text(text: &str) -> Option<RunKey> {
+        let part = |at: usize| u64::from_str_radix(text.get(16 * at..16 * at + 16)?, 16).ok();
+        let mut key = Zeroizing::new([0; 32]);
+        for (at, bytes) in key.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *bytes = part(at + 1)?.to_be_bytes();
+        }
+        Some(RunKey { id: part(0)?, key })
+    }
+}
+
+/// What a helper is to serve.
+#[derive(Clone)]
+pub struct Order {
+    /// The URL as it was given; it has no password.
+    pub url: String,
+    /// The password, where it is the environment's.
+    pub password: Option<Zeroizing<String>>,
+    /// Whose pages they are.
+    pub run: RunKey,
+    /// Not the first helper of this run: pages may be stored already.
+    pub is_again: bool,
+}
+
+impl fmt::Debug for Order {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Order { url, run, is_again, .. } = self;
+        f.debug_struct("Order")
+            .field("url", url)
+            .field("run", run)
+            .field("is_again", is_again)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Order {
+    /// Whether it can be written: each part is a line.
+    ///
+    /// # Errors
+    /// Says which part has more than one line.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let has_lines = |text: &str| text.contains(['\n', '\r']);
+        if self.password.as_ref().is_some_and(|it| has_lines(it)) {
+            return Err(Refusal::new("the password has more than one line; give one"));
+        }
+        match has_lines(&self.url) {
+            true => Err(Refusal::new("the URL has more than one line; give one")),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes it, for [`Order::read`].
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+        let again = if self.is_again { "again" } else { "first" };
+        let password = self.password.as_ref().map_or("", |password| password.as_str());
+        let run = self.run.to_text();
+        let text = format!("{}\n{}\n{again}\n{password}\n", self.url, run.as_str());
+        to.write_all(Zeroizing::new(text).as_bytes())
+    }
+
+    /// Reads what [`Order::write`] wrote.
+    ///
+    /// # Errors
+    /// Those of the socket; where it ends too early or makes no sense, that.
+    pub fn read(mut from: impl BufRead) -> io::Result<Order> {
+        let mut line = || {
+            let mut line = Zeroizing::new(String::new());
+            from.read_line(&mut line)?;
+            match line.strip_suffix('\n') {
+                Some(line) => Ok(Zeroizing::new(line.to_string())),
+                None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            }
+        };
+        let (url, run, again, password) = (line()?, line()?, line()?, line()?);
+        Ok(Order {
+            url: url.to_string(),
+            run: RunKey::from_text(&run).ok_or(io::ErrorKind::InvalidData)?,
+            is_again: *again == "again",
+            password: Some(password).filter(|password| !password.is_empty()),
+        })
+    }
+}
+
+/// What a helper says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It serves.
+    Ready,
+    /// What its user should know.
+    Note(String),
+    /// It cannot: why.
+    Refused(String),
+}
+
+impl Told {
+    /// As a line, its end included.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let one_line = |text: &str| text.replace(['\n', '\r'], " ");
+        match self {
+            Told::Ready => "ready\n".into(),
+            Told::Note(text) => format!("note {}\n", one_line(text)),
+            Told::Refused(text) => format!("refused {}\n", one_line(text)),
+        }
+    }
+
+    /// What a line says; `None` where it is none of a helper's.
+    #[must_use]
+    pub fn from_line(line: &str) -> Option<Told> {
+        let line = line.trim_end_matches('\n');
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("ready", _) => Some(Told::Ready),
+            ("note", text) => Some(Told::Note(text.into())),
+            ("refused", text) => Some(Told::Refused(text.into())),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_arrives_as_it_was_given_and_shows_no_password() {
+        let password = Some(Zeroizing::new("hunter2 ".to_string()));
+        let run = RunKey { id: 7, key: Zeroizing::new(std::array::from_fn(|at| at as u8 + 1)) };
+        let order = Order { url: "redis://h?size=1G".into(), password, run, is_again: true };
+        let mut written = Vec::new();
+        order.write(&mut written).unwrap();
+        let read = Order::read(&written[..]).unwrap();
+        assert_eq!((&read.url, read.is_again), (&order.url, true));
+        assert_eq!((read.run.id, &read.run.key), (7, &order.run.key));
+        assert_eq!(read.password, order.password);
+        assert!(Order::read(&written[..written.len() - 1]).is_err());
+        assert!(Order::read(&b"u\nrun\nfirst\n\n"[..]).is_err());
+        let order = Order { password: Some(Zeroizing::new("a\nb".into())), ..order };
+        assert!(order.check().unwrap_err().to_string().contains("password"));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let key = RunKey::choose().unwrap();
+        assert_ne!(*key.key, *RunKey::choose().unwrap().key);
+        let password = Some(Zeroizing::new("hunter2".to_string()));
+        let order = Order { url: "redis://h".into(), password, run: key, is_again: false };
+        let shown = format!("{order:?}");
+        assert!(!shown.contains("key:") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_helper_says_is_one_line() {
+        for told in [Told::Ready, Told::Note("a b".into()), Told::Refused("c d e".into())] {
+            assert_eq!(Told::from_line(&told.to_line()), Some(told));
+        }
+        assert_eq!(Told::Note("a\nb".into()).to_line(), "note a b\n");
+        assert_eq!(Told::from_line("hello\n"), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! The helper's work: what processes ask by the exchange is done by a store, many at a time.
+//!
+//! What concerns one page is done one after the other, in whichever order it was taken up: a
+//! process asks again only after it has been answered, or has given up. Areas that no process has
+//! any more are removed. The helper stays as long as anybody may ask: while `softswap run` lives,
+//! and after that while a process of its tree does.
+
+use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
+use futures_util::future::try_join_all;
+use softswap_engine::exchange::{
+    Areas, DeadArea, Exchange, Job, MOST_AREA_PAGES, MOST_NUMBER, Operation, Outcome,
+};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// Between looks at who is still there.
+const TICK: Duration = Duration::from_secs(1);
+/// So long the helper tries to remove what the last process has left.
+const FAREWELL: Duration = Duration::from_secs(60);
+
+const _: () = assert!(MOST_NUMBER.leading_zeros() >= MOST_AREA_PAGES.trailing_zeros());
+
+/// The number under which the store has a page of an area.
+fn global(area: u64, page: u64) -> Option<u64> {
+    let is_within = (1..=MOST_NUMBER).contains(&area) && page < MOST_AREA_PAGES;
+    is_within.then(|| area * MOST_AREA_PAGES + page)
+}
+
+/// What is to be done.
+enum Task {
+    Job(Job),
+    Removal(DeadArea),
+}
+
+impl Task {
+    /// The pages that it is about, in pieces; `None` where they cannot be.
+    fn ranges(&self) -> Option<Vec<Range<u64>>> {
+        match self {
+            Task::Removal(area) => {
+                let first = global(area.number, 0)?;
+                Some(vec![first..first + area.pages])
+            }
+            Task::Job(job) if job.operation == Operation::Discard => {
+                let (first, last) = (job.pages.first()?.number, job.pages.last()?.number);
+                let (first, last) = (global(job.area, first)?, global(job.area, last)?);
+                Some(vec![first..last + 1])
+            }
+            Task::Job(job) => {
+                let mut ranges: Vec<Range<u64>> = Vec::new();
+                for page in &job.pages {
+                    let number = global(job.area, page.number)?;
+                    match ranges.last_mut().filter(|range| range.end == number) {
+                        Some(range) => range.end += 1,
+                        None => ranges.push(number..number + 1),
+                    }
+                }
+                Some(ranges)
+            }
+        }
+    }
+}
+
+fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
+    let meets = |one: &Range<u64>| {
+        others.iter().any(|other| one.start < other.end && other.start < one.end)
+    };
+    some.iter().any(meets)
+}
+
+/// Serves until nobody can ask any more. `run_ends` is when `softswap run` has gone.
+///
+/// # Errors
+/// When there can be no thread to wait for what is asked.
+pub async fn serve<S: PageStore + 'static>(
+    exchange: Exchange,
+    areas: Areas,
+    store: Arc<S>,
+    run_ends: impl Future<Output = ()>,
+) -> io::Result<()> {
+    exchange.begin_service();
+    let bell = Bell::start(exchange)?;
+    let mut server = Server {
+        exchange,
+        areas,
+        store,
+        tasks: JoinSet::new(),
+        busy: vec![],
+        waiting: VecDeque::new(),
+    };
+    let mut run_ends = pin!(run_ends);
+    let mut alone_since = None;
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut from = 0;
+    loop {
+        while let Some(job) = exchange.next_job(from) {
+            from = job.request() + 1;
+            server.begin(Task::Job(job));
+        }
+        tokio::select! {
+            () = bell.is_rung.notified() => {}
+            Some(done) = server.tasks.join_next(), if !server.tasks.is_empty() => {
+                // A task ends in no other way: a panic ends the helper.
+                done.into_iter().for_each(|done| server.end(done));
+            }
+            () = &mut run_ends, if alone_since.is_none() => alone_since = Some(Instant::now()),
+            _ = tick.tick() => {
+                server.look();
+                if let Some(since) = alone_since
+                    && server.is_done(since.elapsed())
+                {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+struct Server<S> {
+    exchange: Exchange,
+    areas: Areas,
+    store: Arc<S>,
+    tasks: JoinSet<Done>,
+    /// What is under way is about, each task's by its number.
+    busy: Vec<(u64, Vec<Range<u64>>)>,
+    /// What is about pages that are busy.
+    waiting: VecDeque<Task>,
+}
+
+/// A task has ended: what it was about is busy no longer.
+struct Done {
+    number: u64,
+    /// Of an area, removed.
+    removed: Option<DeadArea>,
+}
+
+impl<S: PageStore + 'static> Server<S> {
+    /// Begins a task, or has it wait for those that are about the same pages.
+    fn begin(&mut self, task: Task) {
+        let Some(ranges) = task.ranges() else {
+            if let Task::Job(job) = task {
+                let why = Outcome::Failed("there is no such page".into());
+                self.exchange.answer(&job, &why, &[]);
+            }
+            return;
+        };
+        let waits = |other: &Task| other.ranges().is_some_and(|other| meet(&ranges, &other));
+        if self.busy.iter().any(|(_, busy)| meet(&ranges, busy)) || self.waiting.iter().any(waits) {
+            self.waiting.push_back(task);
+            return;
+        }
+        let number = self.busy.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
+        let (exchange, store) = (self.exchange, Arc::clone(&self.store));
+        self.busy.push((number, ranges.clone()));
+        self.tasks.spawn(async move {
+            let removed = match task {
+                Task::Job(job) => {
+                    let (outcome, content) = carry_out(&*store, &job, ranges).await;
+                    exchange.answer(&job, &outcome, content.as_flattened());
+                    None
+                }
+                Task::Removal(area) => {
+                    let removed = try_join_all(ranges.into_iter().map(|it| store.remove(it))).await;
+                    removed.is_ok().then_some(area)
+                }
+            };
+            Done { number, removed }
+        });
+    }
+
+    fn end(&mut self, done: Done) {
+        self.busy.retain(|(number, _)| *number != done.number);
+        done.removed.iter().for_each(|area| self.areas.forget(area));
+        // Each goes to its place again, or begins.
+        std::mem::take(&mut self.waiting).into_iter().for_each(|task| self.begin(task));
+    }
+
+    /// Takes back what dead processes have left.
+    fn look(&mut self) {
+        self.exchange.reap(|who| who.fate());
+        for area in self.areas.dead() {
+            let is_same = |task: &Task| matches!(task, Task::Removal(other) if other.at == area.at);
+            let task = Task::Removal(area);
+            let ranges = task.ranges().unwrap_or_default();
+            let is_busy = self.busy.iter().any(|(_, busy)| meet(&ranges, busy));
+            match ranges.iter().all(Range::is_empty) {
+                true => self.areas.forget(&area),
+                // Until its last request is done, or it is removed.
+                false if is_busy || self.waiting.iter().any(is_same) => {}
+                false => self.begin(task),
+            }
+        }
+    }
+
+    /// Whether nobody can ask any more, and nothing is left, or cannot be removed.
+    fn is_done(&self, alone: Duration) -> bool {
+        let is_used = self.areas.has_tree() || self.areas.has_living();
+        !is_used && ((!self.areas.has_any() && self.tasks.is_empty()) || alone > FAREWELL)
+    }
+}
+
+/// Does what a job asks, piece by piece and all at once. `ranges`: its pages.
+async fn carry_out<S: PageStore>(
+    store: &S,
+    job: &Job,
+    ranges: Vec<Range<u64>>,
+) -> (Outcome, Vec<Page>) {
+    let generations: Vec<u64> = job.pages.iter().map(|page| page.generation).collect();
+    let mut content = Vec::new();
+    let result = match job.operation {
+        Operation::Discard => {
+            try_join_all(ranges.into_iter().map(|it| store.remove(it))).await.map(drop)
+        }
+        Operation::Write => {
+            let (mut generations, mut pages): (_, &[Page]) =
+                (&generations[..], job.content.as_chunks().0);
+            let mut writes = Vec::new();
+            for range in ranges {
+                let count = ((range.end - range.start) as usize).min(pages.len());
+                let (now, rest) = pages.split_at(count);
+                let (generations_now, generations_rest) = generations.split_at(count);
+                writes.push(store.write(range.start, generations_now, now));
+                (pages, generations) = (rest, generations_rest);
+            }
+            try_join_all(writes).await.map(drop)
+        }
+        Operation::Read => {
+            content.resize(job.pages.len(), [0; PAGE_BYTES]);
+            let (mut generations, mut pages) = (&generations[..], &mut content[..]);
+            let mut reads = Vec::new();
+            for range in ranges {
+                let count = (range.end - range.start) as usize;
+                let (now, rest) = std::mem::take(&mut pages).split_at_mut(count);
+                let (generations_now, generations_rest) = generations.split_at(count);
+                reads.push(store.read(range.start, generations_now, now));
+                (pages, generations) = (rest, generations_rest);
+            }
+            try_join_all(reads).await.map(drop)
+        }
+    };
+    match result {
+        Ok(()) => (Outcome::Done, content),
+        Err(error) => (outcome_of(error), Vec::new()),
+    }
+}
+
+fn outcome_of(error: StoreError) -> Outcome {
+    match error {
+        StoreError::Full { .. } => Outcome::Full,
+        StoreError::Lost { .. } => Outcome::Lost(error.to_string()),
+        StoreError::Deadline { .. } | StoreError::Refused { .. } => {
+            Outcome::Failed(error.to_string())
+        }
+    }
+}
+
+/// The thread that waits for what is asked: that is a futex, for which tokio cannot wait.
+struct Bell {
+    exchange: Exchange,
+    is_rung: Arc<Notify>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Bell {
+    fn start(exchange: Exchange) -> io::Result<Bell> {
+        let bell = Bell { exchange, is_rung: Arc::default(), ends: Arc::default() };
+        let (is_rung, ends) = (Arc::clone(&bell.is_rung), Arc::clone(&bell.ends));
+        let mut seen = exchange.bell();
+        std::thread::Builder::new().name("softswap-bell".into()).spawn(move || {
+            while !ends.load(Relaxed) {
+                exchange.await_bell(seen, TICK.as_nanos() as u64);
+                let now = exchange.bell();
+                if now != seen {
+                    seen = now;
+                    is_rung.notify_one();
+                }
+            }
+        })?;
+        Ok(bell)
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        self.exchange.wake_server();
+    }
+}
