@@ -34,6 +34,11 @@ fn global(area: u64, page: u64) -> Option<u64> {
     is_within.then(|| area * MOST_AREA_PAGES + page)
 }
 
+/// A list of one piece.
+fn one(piece: Range<u64>) -> Vec<Range<u64>> {
+    std::iter::once(piece).collect()
+}
+
 /// What is to be done.
 enum Task {
     Job(Job),
@@ -46,12 +51,12 @@ impl Task {
         match self {
             Task::Removal(area) => {
                 let first = global(area.number, 0)?;
-                Some(vec![first..first + area.pages])
+                Some(one(first..first + area.pages))
             }
             Task::Job(job) if job.operation == Operation::Discard => {
                 let (first, last) = (job.pages.first()?.number, job.pages.last()?.number);
                 let (first, last) = (global(job.area, first)?, global(job.area, last)?);
-                Some(vec![first..last + 1])
+                Some(one(first..last + 1))
             }
             Task::Job(job) => {
                 let mut ranges: Vec<Range<u64>> = Vec::new();
