@@ -50,9 +50,15 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let Some(place) = config.place else { return false };
     // What is for one process alone it has from its start. Where no engine could come up, the
     // start says so.
+    let has_files = |area: &AreaSpec| area.path.is_dir() && may_make_files(&area.path).is_ok();
     let is_usable = |area: &AreaSpec| match area.inherited {
+        Some(mirror @ Inherited::Mirror(_)) => {
+            // It does without.
+            shared_areas::keep(config, mirror);
+            has_files(area)
+        }
         Some(inherited) => shared_areas::keep(config, inherited),
-        None => area.path.is_dir() && may_make_files(&area.path).is_ok(),
+        None => has_files(area),
     };
     let are_usable = || config.areas.iter().all(is_usable);
     if config.awake

@@ -194,6 +194,11 @@ fn shared_place(config: &Config, backing: &Backing) -> Option<(i32, Place)> {
     Some((backing.priority, Place::Shared { pages: pages.clone(), poll }))
 }
 
+/// The program may go elsewhere.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
 /// How forked children open areas: where this process has its own, in the same order.
 fn child_areas(
     config: &Config,
@@ -204,10 +209,8 @@ fn child_areas(
     let growing = config.areas.iter().enumerate().filter_map(|(order, spec)| {
         let medium = match spec.inherited {
             Some(Inherited::Exchange(fd)) => Medium::Exchange(fd),
-            // The program may go elsewhere.
-            None if spec.path.is_dir() => Medium::Directory(
-                std::path::absolute(&spec.path).unwrap_or_else(|_| spec.path.clone()),
-            ),
+            Some(Inherited::Mirror(fd)) => Medium::Directory(absolute(&spec.path), Some(fd)),
+            None if spec.path.is_dir() => Medium::Directory(absolute(&spec.path), None),
             Some(Inherited::File(_)) | None => return None,
         };
         let (limit_bytes, discard) = (spec.limit_bytes, spec.discard);

@@ -4,7 +4,7 @@
 
 use crate::door::settings::{AreaSpec, Inherited};
 use crate::exchange::{NoArea, open_inherited};
-use crate::store::io::{ExchangeDevice, FileDevice};
+use crate::store::io::{Device, ExchangeDevice, FileDevice, MirrorDevice};
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::header::Header;
 use crate::store::swap::named::{ActivateError, Activated, activate};
@@ -69,12 +69,12 @@ pub fn open<'s>(
                 let device = Box::new(ExchangeDevice::open(open_inherited(number)?, number)?);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
             }
-            None if spec.path.is_dir() => {
+            Some(Inherited::Mirror(_)) | None if spec.path.is_dir() => {
                 let file = SwapFile::open(&spec.path)?;
-                let device = Box::new(FileDevice::new(file, avoid_io_uring));
+                let device = mirrored(FileDevice::new(file, avoid_io_uring), spec.inherited);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
             }
-            None => {
+            Some(Inherited::Mirror(_)) | None => {
                 let area = activate(&spec.path)?;
                 let (pages, discard) = (pages_of(&area.header), discard_of(&area, discard));
                 let device = Box::new(FileDevice::new(area.file, avoid_io_uring));
@@ -83,6 +83,14 @@ pub fn open<'s>(
         };
         Ok(Backing { priority: spec.priority_among(order), poll: spec.poll, ..backing })
     })
+}
+
+/// A file that a cluster keeps once more, where there is one; without it nothing is lost.
+fn mirrored(file: FileDevice, inherited: Option<Inherited>) -> Box<dyn Device> {
+    match inherited {
+        Some(Inherited::Mirror(number)) => MirrorDevice::over(file, number),
+        _ => Box::new(file),
+    }
 }
 
 /// When an area's storage is told what is not needed: a file would get holes, and could not be

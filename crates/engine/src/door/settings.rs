@@ -31,6 +31,8 @@ pub enum Inherited {
     File(i32),
     /// The exchange with the helper that speaks to a cluster of servers.
     Exchange(i32),
+    /// As an exchange, where the cluster keeps once more what is in the directory.
+    Mirror(i32),
 }
 
 impl fmt::Display for Inherited {
@@ -38,6 +40,7 @@ impl fmt::Display for Inherited {
         match self {
             Inherited::File(fd) => write!(f, "file,{fd}"),
             Inherited::Exchange(fd) => write!(f, "exchange,{fd}"),
+            Inherited::Mirror(fd) => write!(f, "mirror,{fd}"),
         }
     }
 }
@@ -51,6 +54,7 @@ impl FromStr for Inherited {
         match kind {
             "file" => Ok(Inherited::File(fd)),
             "exchange" => Ok(Inherited::Exchange(fd)),
+            "mirror" => Ok(Inherited::Mirror(fd)),
             _ => Err(()),
         }
     }

@@ -82,15 +82,54 @@ impl Exchange {
         (operation, area, pages): (Operation, u64, &[Page]),
         content: &[&[u8]],
     ) -> Result<Asked, Failure> {
-        debug_assert!(pages.len() <= self.shape.pages && content.len() <= pages.len());
         let clock = Clock::start(self.patience_ns());
         let ticket = self.take(me, || clock.left_ns())?;
-        for (at, bytes) in content.iter().take(self.shape.pages).enumerate() {
-            store_bytes(self.buffer(ticket.at, at), bytes);
-        }
+        self.fill(&ticket, content);
         let deadline_ns = clock.deadline_ns;
         self.ask(&ticket, Question { operation, area, pages, deadline_ns })?;
         Ok(Asked { ticket, clock })
+    }
+
+    /// As [`Exchange::begin`] of a read, for which nobody waits longer than this.
+    ///
+    /// # Errors
+    /// When it could not be asked at once.
+    pub fn begin_soon(
+        &self,
+        me: Identity,
+        (area, pages): (u64, &[Page]),
+        patience_ns: u64,
+    ) -> Result<Asked, Failure> {
+        let clock = Clock::start(patience_ns);
+        let ticket = self.take(me, || 0)?;
+        let (operation, deadline_ns) = (Operation::Read, clock.deadline_ns);
+        self.ask(&ticket, Question { operation, area, pages, deadline_ns })?;
+        Ok(Asked { ticket, clock })
+    }
+
+    /// Asks for pages to be written, and does not wait for that: it may not be done.
+    ///
+    /// # Errors
+    /// When it could not be asked at once.
+    pub fn post(
+        &self,
+        me: Identity,
+        (area, pages): (u64, &[Page]),
+        content: &[&[u8]],
+    ) -> Result<(), Failure> {
+        let clock = Clock::start(self.patience_ns());
+        let ticket = self.take(me, || 0)?;
+        self.fill(&ticket, content);
+        let (operation, deadline_ns) = (Operation::Write, clock.deadline_ns);
+        let question = Question { operation, area, pages, deadline_ns };
+        self.ask_as(State::Posted, &ticket, question)
+    }
+
+    /// Puts the pages that are to be written into the request.
+    fn fill(&self, ticket: &Ticket, content: &[&[u8]]) {
+        for (at, bytes) in content.iter().take(self.shape.pages).enumerate() {
+            store_bytes(self.buffer(ticket.at, at), bytes);
+        }
     }
 
     /// Waits for what was asked. `buffers`: for the content of each page, where they are read.
@@ -149,6 +188,16 @@ impl Exchange {
 
     /// Asks, and rings the bell.
     pub(super) fn ask(&self, ticket: &Ticket, what: Question<'_>) -> Result<(), Failure> {
+        self.ask_as(State::Asked, ticket, what)
+    }
+
+    pub(super) fn ask_as(
+        &self,
+        state: State,
+        ticket: &Ticket,
+        what: Question<'_>,
+    ) -> Result<(), Failure> {
+        debug_assert!(what.pages.len() <= self.shape.pages);
         let at = ticket.at;
         let count = what.pages.len().min(self.shape.pages);
         self.word(at, Word::What).store(pair(what.operation as u8, count), Relaxed);
@@ -158,7 +207,7 @@ impl Exchange {
         for (index, page) in what.pages.iter().take(count).enumerate() {
             self.set_page(at, index, *page);
         }
-        self.step(ticket, State::Taken, State::Asked)?;
+        self.step(ticket, State::Taken, state)?;
         self.ring();
         Ok(())
     }

@@ -124,6 +124,8 @@ pub(super) enum State {
     Taken,
     /// It waits for the server.
     Asked,
+    /// As asked, but nobody waits for the answer.
+    Posted,
     InService,
     /// It waits for its owner.
     Answered,
@@ -132,10 +134,11 @@ pub(super) enum State {
 }
 
 impl State {
-    const ALL: [State; 6] = [
+    const ALL: [State; 7] = [
         State::Free,
         State::Taken,
         State::Asked,
+        State::Posted,
         State::InService,
         State::Answered,
         State::Abandoned,

@@ -7,9 +7,10 @@
 //!
 //! ```text
 //! Free -> Taken -> Asked -> InService -> Answered -> Free
-//!                    |          |
-//!                    v          +-> Abandoned -> Free (by the server)
-//!                   Free
+//!           |        |          |
+//!           |        v          +-> Abandoned -> Free (by the server)
+//!           |       Free        |
+//!           +-> Posted ---------+
 //! ```
 //!
 //! Each step is one compare-and-swap of a word that also says whose the request is, and in which

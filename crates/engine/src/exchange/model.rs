@@ -95,7 +95,7 @@ fn a_request_that_is_withdrawn_and_taken_again_is_never_seen_as_half_of_each() {
             job.map(|job| (job.pages[0].number, exchange.answer(&job, &Outcome::Done, &[])))
         });
         let is_free = exchange.await_answer(&ticket, || 0).is_err()
-            && exchange.try_again(process(8)).map(|again| exchange.fill(&again, 4)).is_some();
+            && exchange.try_again(process(8)).map(|again| exchange.fill_in(&again, 4)).is_some();
         let served = server.join().unwrap();
         if let Some((3, is_awaited)) = served {
             // Withdrawn or answered: one of both.
@@ -125,6 +125,23 @@ fn a_late_answer_is_none_to_who_comes_next() {
             None => assert!(matches!(status.state, State::Answered | State::Free)),
         }
         assert!(!(is_awaited && next.is_some()));
+    });
+}
+
+#[test]
+fn what_is_posted_comes_whole_once_and_the_request_becomes_free() {
+    check(|| {
+        let exchange = exchange();
+        let server = thread::spawn(move || serve_one(&exchange));
+        let post = |number: u64| {
+            exchange.post(process(7), (1, &page(number)), &[&number.to_le_bytes()]).is_ok()
+        };
+        assert!(post(3));
+        let is_next = post(4);
+        server.join().unwrap();
+        let status = Status::of(exchange.word(0, Word::Status).load(Acquire)).unwrap();
+        let expected = if is_next { State::Posted } else { State::Free };
+        assert_eq!(status.state, expected);
     });
 }
 
@@ -168,7 +185,7 @@ impl Exchange {
         self.take(me, || 0).ok()
     }
 
-    fn fill(&self, ticket: &Ticket, number: u64) {
+    fn fill_in(&self, ticket: &Ticket, number: u64) {
         store_bytes(self.buffer(ticket.at, 0), &number.to_le_bytes());
         self.set_page(ticket.at, 0, page(number)[0]);
     }

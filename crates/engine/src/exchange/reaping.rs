@@ -23,7 +23,7 @@ impl Exchange {
                     let Status { pid, namespace, .. } = status;
                     fate(Identity { pid, start, namespace }) == Fate::Dead
                 }
-                State::Free | State::InService | State::Abandoned => false,
+                State::Free | State::Posted | State::InService | State::Abandoned => false,
             },
             None => true,
         };

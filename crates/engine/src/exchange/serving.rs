@@ -116,7 +116,13 @@ impl Exchange {
     fn take_up(&self, at: usize) -> Option<Job> {
         let word = self.word(at, Word::Status);
         let seen = word.load(Acquire);
-        let status = Status::of(seen).filter(|status| status.state == State::Asked)?;
+        let status = Status::of(seen)?;
+        // Nobody waits for what is posted: as if it had been abandoned.
+        let in_service = match status.state {
+            State::Asked => State::InService,
+            State::Posted => State::Abandoned,
+            _ => return None,
+        };
         let (operation, count) = unpair(self.word(at, Word::What).load(Relaxed));
         let operation = Operation::ALL.get(usize::from(operation)).copied();
         let is_sound =
@@ -138,7 +144,7 @@ impl Exchange {
         let area = self.word(at, Word::Area).load(Relaxed);
         let deadline_ns = self.word(at, Word::Deadline).load(Relaxed);
         // Only now: had it been withdrawn meanwhile, what was copied would be something else.
-        let status = status.to(State::InService);
+        let status = status.to(in_service);
         word.compare_exchange(seen, status.word(), AcqRel, Relaxed).ok()?;
         let job = Job { at, status, operation, area, pages, content, deadline_ns };
         if !is_sound {
@@ -163,7 +169,9 @@ impl Exchange {
         store_bytes(&self.words[first..first + TEXT_BYTES / 8], text);
         self.word(at, Word::Outcome).store(pair(code as u8, text.len()), Relaxed);
         let answered = job.status.to(State::Answered).word();
-        if word.compare_exchange(job.status.word(), answered, AcqRel, Relaxed).is_ok() {
+        let is_awaited = job.status.state == State::InService;
+        if is_awaited
+            && word.compare_exchange(job.status.word(), answered, AcqRel, Relaxed).is_ok() {
             super::wake(word);
             return true;
         }

@@ -135,6 +135,29 @@ fn what_is_given_up_in_service_is_freed_by_the_server() {
 }
 
 #[test]
+fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
+    let exchange = exchange(LONG_NS);
+    let ends = AtomicBool::new(false);
+    let posted = || exchange.post(process(1), (1, &[page(2)]), &[&[9; PAGE]]);
+    let soon = |ns| {
+        let asked = exchange.begin_soon(process(1), (1, &[page(2)]), ns)?;
+        let mut bytes = [0; PAGE];
+        exchange.finish(asked, [&mut bytes[..]].into_iter()).map(|()| bytes)
+    };
+    // Nobody serves: nothing is waited for, and what is posted takes its request along.
+    assert_eq!(soon(1_000_000), Err(Failure::Deadline));
+    assert!((0..3).all(|_| posted().is_ok()));
+    assert_eq!(posted(), Err(Failure::Deadline));
+    assert_eq!(exchange.reap(|_| Fate::Dead), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&exchange, &ends));
+        while soon(LONG_NS).is_err() {}
+        assert_eq!(soon(LONG_NS), Ok([9; PAGE]));
+        ends.store(true, SeqCst);
+    });
+}
+
+#[test]
 fn the_dead_lose_their_requests_and_the_unknown_keep_them() {
     let exchange = exchange(LONG_NS);
     let tickets = [7, 8, 9].map(|pid| exchange.take(process(pid), || 1).unwrap());

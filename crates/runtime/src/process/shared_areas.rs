@@ -33,7 +33,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
             let found = tables(config).zip(file::identity_of(number));
             (number, found.is_some_and(|(tables, identity)| tables.have(identity)))
         }
-        Inherited::Exchange(number) => (number, is_exchange(number)),
+        Inherited::Exchange(number) | Inherited::Mirror(number) => (number, is_exchange(number)),
     };
     if is_there {
         own_descriptors::keep(number);

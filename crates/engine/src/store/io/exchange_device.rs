@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+/// Beside the generation of a page that may be missing: what the cluster mirrors may be.
+const GONE: u32 = 1 << 31;
 /// So many messages are kept for ever; a program stops by its first.
 const MOST_TEXTS: u32 = 16;
 
@@ -141,16 +143,22 @@ impl ExchangeDevice {
     /// The generation under which a page is written next.
     fn next_generation(&self, page: u64) -> Option<u64> {
         let word = &self.generations[page as usize];
-        let next = word.load(Acquire).checked_add(1)?;
+        let next = (word.load(Acquire) & !GONE) + 1;
+        if next == GONE {
+            return None;
+        }
         // Whatever becomes of the write: what was there before is not what is there then.
         word.store(next, Release);
         Some(u64::from(next))
     }
 
-    fn write_pieces(&self, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
-        for piece in pieces {
-            self.check(Operation::Write, piece.offset, piece.buf.len())?;
-        }
+    /// Hands over pages that are to be written, as many at a time as a request has, each under its
+    /// next generation.
+    fn each_batch<'p>(
+        &self,
+        pieces: &'p [Piece<&'p [u8]>],
+        mut hand_over: impl FnMut(&[Page], &[&'p [u8]]) -> Result<(), IoErrorKind>,
+    ) -> Result<(), IoError> {
         let mut parts = pieces.iter().flat_map(|piece| {
             let first = piece.offset / PAGE_BYTES;
             (first..).zip(piece.buf.chunks_exact(PAGE_SIZE))
@@ -172,10 +180,18 @@ impl ExchangeDevice {
             if count == 0 {
                 return Ok(());
             }
-            let written =
-                self.carry((Ask::Write, &pages[..count]), &content[..count], [].into_iter());
-            written.map_err(|kind| failed_pages(Operation::Write, &pages[..count], kind))?;
+            hand_over(&pages[..count], &content[..count])
+                .map_err(|kind| failed_pages(Operation::Write, &pages[..count], kind))?;
         }
+    }
+
+    fn write_pieces(&self, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        for piece in pieces {
+            self.check(Operation::Write, piece.offset, piece.buf.len())?;
+        }
+        self.each_batch(pieces, |pages, content| {
+            self.carry((Ask::Write, pages), content, [].into_iter())
+        })
     }
 
     fn read_pieces(&self, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
@@ -216,6 +232,67 @@ fn failed(operation: Operation, offset: u64, bytes: usize, kind: IoErrorKind) ->
 fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoError {
     let first = pages.first().map_or(0, |page| page.number);
     failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
+}
+
+/// The side of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be
+/// missing.
+impl ExchangeDevice {
+    /// Whether all these pages were sent, and are not known to be gone.
+    pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {
+        let (first, count) = (offset / PAGE_BYTES, bytes / PAGE_SIZE);
+        let is_there = |word: &AtomicU32| !matches!(word.load(Acquire), 0 | GONE..);
+        let words = usize::try_from(first).ok().and_then(|at| self.generations.get(at..at + count));
+        first + count as u64 <= self.claimed.load(Acquire)
+            && words.is_some_and(|words| words.iter().all(is_there))
+    }
+
+    /// Sends pages, as far as there is room for them.
+    pub(super) fn send(&self, pieces: &[Piece<&[u8]>]) {
+        let (me, area) = (self.owner.get(), self.seat.number());
+        for piece in pieces {
+            let end = piece.offset.saturating_add(piece.buf.len() as u64);
+            if end / PAGE_BYTES > self.claimed.load(Acquire) {
+                continue;
+            }
+            let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
+                if self.exchange().post(me, (area, pages), content).is_err() {
+                    pages.iter().for_each(|page| self.note_gone(page.number));
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// Reads pages that may be there, if they come in time; false where they do not. The buffer
+    /// then holds nothing of use.
+    pub(super) fn read_soon(&self, offset: u64, buf: &mut [u8], patience_ns: u64) -> bool {
+        let (me, area) = (self.owner.get(), self.seat.number());
+        let mut numbers = offset / PAGE_BYTES..;
+        for buf in buf.chunks_mut(MOST_PAGES * PAGE_SIZE) {
+            let mut pages = [Page::NONE; MOST_PAGES];
+            let count = buf.len() / PAGE_SIZE;
+            for (page, number) in pages[..count].iter_mut().zip(&mut numbers) {
+                let generation = self.generations[number as usize].load(Acquire) & !GONE;
+                *page = Page { number, generation: u64::from(generation) };
+            }
+            let asked = self.exchange().begin_soon(me, (area, &pages[..count]), patience_ns);
+            let buffers = buf.chunks_exact_mut(PAGE_SIZE);
+            match asked.and_then(|asked| self.exchange().finish(asked, buffers)) {
+                Ok(()) => {}
+                Err(Failure::Lost(_)) => {
+                    pages[..count].iter().for_each(|page| self.note_gone(page.number));
+                    return false;
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// A page is not asked for until it is written again.
+    fn note_gone(&self, page: u64) {
+        self.generations[page as usize].fetch_or(GONE, Release);
+    }
 }
 
 impl Device for ExchangeDevice {

@@ -12,10 +12,12 @@
 pub mod poll;
 pub(crate) mod file_device;
 pub mod exchange_device;
+pub mod mirror_device;
 pub mod sim;
 
 pub use exchange_device::ExchangeDevice;
 pub use file_device::FileDevice;
+pub use mirror_device::MirrorDevice;
 pub use sim::SimDevice;
 
 use poll::Polling;

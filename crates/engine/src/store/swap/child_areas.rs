@@ -14,7 +14,7 @@ use crate::exchange::open_inherited;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::{ExchangeDevice, FileDevice};
+use crate::store::io::{Device, ExchangeDevice, FileDevice, MirrorDevice};
 use crate::store::swap::Discard;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
@@ -41,8 +41,9 @@ pub(crate) struct Growing {
 
 /// What an area grows on.
 pub(crate) enum Medium {
-    /// A file in this directory.
-    Directory(PathBuf),
+    /// A file in this directory; a cluster keeps it once more where there is the descriptor of an
+    /// exchange.
+    Directory(PathBuf, Option<i32>),
     /// Memory of other machines: the descriptor of the exchange with the helper that speaks to
     /// them.
     Exchange(i32),
@@ -139,10 +140,14 @@ impl ChildAreas {
 
     fn growing(&self, growing: &Growing) -> Result<Backing, String> {
         let backing = match &growing.medium {
-            Medium::Directory(path) => {
+            Medium::Directory(path, mirror) => {
                 let file = SwapFile::open(path).map_err(|error| error.to_string())?;
                 // Rings would be wanted for each context.
-                let device = Box::new(FileDevice::new(file, true));
+                let file = FileDevice::new(file, true);
+                let device: Box<dyn Device> = match mirror {
+                    Some(fd) => MirrorDevice::over(file, *fd),
+                    None => Box::new(file),
+                };
                 Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
             }
             Medium::Exchange(fd) => {

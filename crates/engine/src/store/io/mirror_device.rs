@@ -1,0 +1,214 @@
+//! A file that memory of other machines keeps once more.
+//!
+//! A page is written to the file first, and then sent to the cluster, for which nobody waits. It
+//! is read from the one of both that has answered sooner until now; the other one is asked now and
+//! then, so that this stays known. A cluster that does not answer in time, or has lost something,
+//! costs time only: the file has everything.
+
+use super::poll::Polling;
+use super::{Device, ExchangeDevice, Facts, FileDevice, IoError, Lane, Piece};
+use crate::exchange::open_inherited;
+use softswap_sys::raw::now_ns;
+use softswap_sys::segment::StaticRange;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// One read in so many asks the one that was slower until now.
+const PROBE: u32 = 64;
+/// The cluster is waited for by so many times what the file takes, and by this at least.
+const PATIENCE_TIMES: u64 = 2;
+const LEAST_PATIENCE_NS: u64 = 1_000_000;
+
+/// A device of two sides.
+///
+/// ```
+/// use softswap_engine::exchange::{Exchange, SHAPE};
+/// use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
+/// use std::os::fd::AsRawFd;
+/// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
+/// let exchange = Exchange::create(words, SHAPE, 1024, 1_000_000);
+/// let cluster = ExchangeDevice::open(exchange, fd.as_raw_fd()).unwrap();
+/// let device = MirrorDevice::new(Box::new(SimDevice::new(1 << 20, 1)), cluster);
+/// let (mut lane, mut page) = (device.open_lane(), [0; 4096]);
+/// device.grow(0, 4096).unwrap();
+/// device.write(&mut lane, 0, &[7; 4096]).unwrap();
+/// // No cluster answers.
+/// device.read(&mut lane, 0, &mut page).unwrap();
+/// assert_eq!(page, [7; 4096]);
+/// ```
+pub struct MirrorDevice {
+    file: Box<dyn Device>,
+    cluster: ExchangeDevice,
+    file_time: ReadTime,
+    cluster_time: ReadTime,
+    reads: AtomicU32,
+}
+
+/// How long a read of one page takes: a mean in which the last eight have most weight.
+#[derive(Debug, Default)]
+struct ReadTime(AtomicU64);
+
+impl ReadTime {
+    /// `None`: not known yet.
+    fn ns(&self) -> Option<u64> {
+        Some(self.0.load(Relaxed)).filter(|ns| *ns != 0)
+    }
+
+    fn note(&self, ns: u64) {
+        let mean = self.ns().map_or(ns, |mean| mean - mean / 8 + ns / 8);
+        self.0.store(mean.max(1), Relaxed);
+    }
+
+    /// It does not answer: it is no faster than this.
+    fn note_none(&self, ns: u64) {
+        self.0.store(ns.max(self.ns().unwrap_or(0)), Relaxed);
+    }
+}
+
+impl MirrorDevice {
+    /// Over the side that has everything, and the one that may have it.
+    #[must_use]
+    pub fn new(file: Box<dyn Device>, cluster: ExchangeDevice) -> MirrorDevice {
+        let (file_time, cluster_time) = Default::default();
+        MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
+    }
+
+    /// Over a file, and the exchange behind a descriptor. The file alone where that is none.
+    #[must_use]
+    pub(crate) fn over(file: FileDevice, exchange_fd: i32) -> Box<dyn Device> {
+        let cluster = open_inherited(exchange_fd)
+            .and_then(|exchange| ExchangeDevice::open(exchange, exchange_fd));
+        match cluster {
+            Ok(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
+            Err(_) => Box::new(file),
+        }
+    }
+
+    /// Whether this read asks the cluster first.
+    fn prefers_cluster(&self) -> bool {
+        let is_sooner = match (self.file_time.ns(), self.cluster_time.ns()) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(file), Some(cluster)) => cluster < file,
+        };
+        let is_probe = self.reads.fetch_add(1, Relaxed) % PROBE == PROBE - 1;
+        is_sooner != is_probe
+    }
+
+    fn patience_ns(&self) -> u64 {
+        (PATIENCE_TIMES * self.file_time.ns().unwrap_or(0)).max(LEAST_PATIENCE_NS)
+    }
+
+    /// Has the cluster read it, if that is the better side and may have it.
+    fn read_there(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.cluster.may_have(offset, buf.len())
+            && self.prefers_cluster()
+            && self.cluster.read_soon(offset, buf, self.patience_ns())
+    }
+}
+
+impl Device for MirrorDevice {
+    fn open_lane(&self) -> Lane {
+        self.file.open_lane()
+    }
+
+    fn expect_buffers(&mut self, range: Option<StaticRange>) {
+        self.file.expect_buffers(range);
+    }
+
+    fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        match self.read_there(offset, buf) {
+            true => Ok(()),
+            false => self.file.read(lane, offset, buf),
+        }
+    }
+
+    /// By single pages both sides are compared.
+    fn read_page(
+        &self,
+        lane: &mut Lane,
+        offset: u64,
+        buf: &mut [u8],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        let mut start = now_ns();
+        if self.cluster.may_have(offset, buf.len()) && self.prefers_cluster() {
+            let patience_ns = self.patience_ns();
+            let is_read = self.cluster.read_soon(offset, buf, patience_ns);
+            let now = now_ns();
+            match is_read {
+                true => self.cluster_time.note(now - start),
+                false => self.cluster_time.note_none(patience_ns),
+            }
+            if is_read {
+                return Ok(());
+            }
+            start = now;
+        }
+        self.file.read_page(lane, offset, buf, polling)?;
+        self.file_time.note(now_ns() - start);
+        Ok(())
+    }
+
+    fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
+        match pieces.iter_mut().all(|piece| self.read_there(piece.offset, piece.buf)) {
+            true => Ok(()),
+            false => self.file.read_many(lane, pieces),
+        }
+    }
+
+    fn read_few(
+        &self,
+        lane: &mut Lane,
+        pieces: &mut [Piece<&mut [u8]>],
+        polling: &Polling,
+    ) -> Result<(), IoError> {
+        match pieces.iter_mut().all(|piece| self.read_there(piece.offset, piece.buf)) {
+            true => Ok(()),
+            false => self.file.read_few(lane, pieces, polling),
+        }
+    }
+
+    fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
+        self.file.write_many(lane, pieces)?;
+        self.cluster.send(pieces);
+        Ok(())
+    }
+
+    fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.file.write(lane, offset, buf)?;
+        self.cluster.send(&[Piece { offset, buf }]);
+        Ok(())
+    }
+
+    /// As much of it as the cluster has room for is kept there, too.
+    fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
+        self.file.grow(from, bytes)?;
+        let _ = self.cluster.grow(from, bytes);
+        Ok(())
+    }
+
+    fn truncate(&self, offset: u64) -> Result<(), IoError> {
+        self.file.truncate(offset)?;
+        let _ = self.cluster.truncate(offset);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
+        let _ = self.cluster.discard(offset, bytes);
+        self.file.discard(offset, bytes)
+    }
+
+    fn free_bytes(&self) -> Result<u64, IoError> {
+        self.file.free_bytes()
+    }
+
+    fn inherit(&self) {
+        self.file.inherit();
+        self.cluster.inherit();
+    }
+
+    fn describe(&self) -> Facts {
+        self.file.describe()
+    }
+}
