@@ -120,6 +120,13 @@ fn forked_children_that_outgrow_their_share_write_to_the_area_of_their_tree() {
 }
 
 #[test]
+fn a_parent_keeps_its_pages_while_children_are_killed_in_an_area_that_is_nearly_full() {
+    let area = Area::new(200);
+    let arguments = ["--mib", "24", "--pressure", "40", "--only", "some-are-killed"];
+    area.swapped("16M").run_ok("children", &arguments);
+}
+
+#[test]
 fn four_children_of_a_python_program_each_have_their_own_data() {
     let script = r"
 import hashlib, os, time

@@ -545,9 +545,10 @@ impl Engine {
         softswap_sys::shared::make_private(self.core.stats.words())?;
         self.core.stores.areas.sealers().for_each(Sealer::lock_again);
         self.contexts.give_up_rings(&mut at_rest.contexts);
+        // Before anything is freed: what becomes free in a shared area is the parent's to give back.
+        self.core.stores.areas.inherit();
         swap_cache::forget_all(&self.core);
         self.core.memory.budget.inherit();
-        self.core.stores.areas.inherit();
         let may_write = self.core.stores.child_areas.begin(&self.core.stores.areas);
         self.core.stores.may_write.store(may_write, Relaxed);
         mapping::leave_to_parent(&self.core, &mut at_rest.layout)?;

@@ -77,7 +77,9 @@ impl Area {
 
     /// Gives clusters back that have just become free, but for a few.
     pub(super) fn give_surplus(&self) {
-        let Some(share) = &self.share else { return };
+        let Some(share) = self.share.as_ref().filter(|share| share.is_own.load(Relaxed)) else {
+            return;
+        };
         while let Some(cluster) = self.slots.take_surplus() {
             self.give_cluster(share, cluster);
         }
@@ -95,6 +97,7 @@ impl Area {
     }
 
     fn give_cluster(&self, share: &Share, cluster: u32) {
+        debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} is a parent's");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
         // False only where the table was overwritten; then it is another's.
         share.table.give(share.mark, cluster);
