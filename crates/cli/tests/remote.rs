@@ -19,7 +19,7 @@ import hashlib, os, random, sys
 source = random.Random(7)
 blocks = [bytearray(source.randbytes(1 << 20)) for _ in range(96)]
 total = hashlib.sha256()
-for turn in range(6):
+for turn in range(4):
     print('turn', turn, flush=True)
     order = list(range(len(blocks)))
     source.shuffle(order)
@@ -132,6 +132,35 @@ fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
 }
 
 #[test]
+fn beside_a_directory_losing_the_cluster_costs_time_only() {
+    let Some(mut bed) = bed() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=2s"))
+        .option(format!("--swap={}", directory.path().display()));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&["fork"])));
+    await_output(&mut running, "turn 1");
+    eventually("the cluster has pages, too", || keys(&bed) > 20);
+    for at in 0..bed.nodes.len() {
+        bed.nodes[at].kill();
+    }
+    let ended = running.finish(LIMIT);
+    let figures = std::fs::read(swapped.report()).expect("a report");
+    let report = Report { ended, figures: serde_json::from_slice(&figures).expect("a report") };
+    expect_same(&report, "while the cluster is lost", &["fork"]);
+}
+
+#[test]
+fn one_server_that_is_no_cluster_serves_beside_a_directory() {
+    let Some(server) = bed::alone() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&server.url("&size=256M&single=1"))
+        .option(format!("--swap={}", directory.path().display()));
+    let report = swapped.run(python(), &arguments(&[]));
+    expect_same(&report, "beside a directory", &[]);
+    eventually("nothing is left there", || server.node.number(&["DBSIZE"]) == 0);
+}
+
+#[test]
 fn what_cannot_serve_is_refused_before_the_program_starts() {
     let refused = |swap: &str, part: &str| {
         let mut command = Command::new(softswap());
@@ -142,7 +171,8 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
     };
     refused("redis://user:hunter2@127.0.0.1:1?size=1G", "SOFTSWAP_REMOTE_PASSWORD");
     refused("redis://127.0.0.1:1", "size=");
-    refused("redis://127.0.0.1:1?size=1G&copies=local", "copies=2");
+    refused("redis://127.0.0.1:1?size=1G&copies=local", "--swap");
+    refused("redis://127.0.0.1:1?size=1G&single=1", "copies=local");
     refused("redis://127.0.0.1:1?size=1G&deadline=1s", "127.0.0.1:1");
     let Some(bed) = bed() else { return };
     let primary = bed.primaries()[0];

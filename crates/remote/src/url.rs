@@ -85,6 +85,17 @@ impl fmt::Display for Url {
 }
 
 impl Url {
+    /// The same URL for use beside an area on disk: unless it says something else, one copy.
+    #[must_use]
+    pub fn beside_disk(text: &str) -> String {
+        let options = text.split_once('?').map_or("", |(_, options)| options);
+        if options.split('&').any(|option| option.starts_with("copies=")) {
+            return text.into();
+        }
+        let separator = if text.contains('?') { '&' } else { '?' };
+        format!("{text}{separator}copies=local")
+    }
+
     /// Reads a URL; the password is the environment's unless the URL names a file.
     ///
     /// # Errors
@@ -298,6 +309,19 @@ mod tests {
         assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
         assert!(matches!(&url.password, Password::File(path) if path.ends_with("p")));
         assert_eq!(url.to_string(), "rediss://job@a.example:7000,[::1]:7001,b:6379");
+    }
+
+    #[test]
+    fn beside_a_disk_one_copy_is_the_default() {
+        for (text, copies) in [
+            ("redis://h", Copies::Local),
+            ("redis://h?single=1", Copies::Local),
+            ("redis://h?size=1G&copies=2", Copies::Two),
+            ("redis://h?copies=local", Copies::Local),
+        ] {
+            let url = Url::parse(&Url::beside_disk(text)).unwrap();
+            assert_eq!(url.copies, copies, "{text}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::process::{
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::waking::Before;
-use softswap_engine::door::settings::{AreaSpec, Config};
+use softswap_engine::door::settings::{AreaSpec, Config, Inherited};
 use softswap_sys::descriptor::with_room;
 use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};

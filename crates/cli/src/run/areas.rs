@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
+const WITHOUT_DISK: &str = "copies=local keeps its other copy in a directory on disk, and there is \
+                            none for it: give one more with --swap, or copies=2";
+
 /// What all of a tree of processes are to have in common of their areas.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) named: Vec<Named>,
-    /// Each with its place among all.
+    /// Each with the place among all of its area, or of that whose pages it keeps once more.
     pub(super) remotes: Vec<(usize, Remote)>,
 }
 
@@ -51,11 +54,22 @@ pub(super) fn settle(
         );
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
-    for (order, asked) in asked.iter().enumerate() {
+    let is_directory = |asked: &Asked| {
+        !remote::is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
+    };
+    let is_beside_disk = asked.iter().any(is_directory);
+    let mut mirrors = Vec::new();
+    for asked in &asked {
+        let order = areas.len();
         if remote::is_url(&asked.text) {
-            let remote = Remote::parse(&asked.text).map_err(|why| asked.refuse(why))?;
-            areas.push(remote.spec());
-            common.remotes.push((order, remote));
+            let parse = if is_beside_disk { Remote::parse_beside_disk } else { Remote::parse };
+            let remote = parse(&asked.text).map_err(|why| asked.refuse(why))?;
+            if remote.is_mirror() {
+                mirrors.push((asked, remote));
+            } else {
+                areas.push(remote.spec());
+                common.remotes.push((order, remote));
+            }
             continue;
         }
         let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
@@ -71,6 +85,12 @@ pub(super) fn settle(
         } else {
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
+    }
+    // Each to a directory of its own, in the order in which they were given.
+    let mut directories = (0..areas.len()).filter(|order| areas[*order].path.is_dir());
+    for (asked, remote) in mirrors {
+        let directory = directories.next().ok_or_else(|| asked.refuse(WITHOUT_DISK))?;
+        common.remotes.push((directory, remote));
     }
     Ok((areas, common))
 }
@@ -229,12 +249,38 @@ mod tests {
         for (text, part) in [
             ("redis://a", "size="),
             ("redis://a?size=1M", "16.0 MiB"),
-            ("redis://a?size=1G&copies=local", "copies=2"),
+            ("redis://a?size=1G&copies=local&pri=3", "pri="),
             ("redis://u:hunter2@a?size=1G", "password"),
         ] {
             let refused = parse(text).unwrap_err();
             assert!(refused.contains(part) && !refused.contains("hunter2"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_cluster_beside_directories_keeps_once_more_what_is_in_them() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir_in("/var/tmp").unwrap());
+        let [one, other] = dirs.each_ref().map(|dir| dir.path().to_str().unwrap());
+        let settled = |swaps: &[&str]| {
+            let asked =
+                |text: &&str| Asked { text: (*text).into(), shown: format!("--swap {text}") };
+            settle(swaps.iter().map(asked).collect(), &[], 0, &mut Vec::new())
+        };
+        let cluster = "redis://a?size=1G";
+        let (areas, common) = settled(&[cluster, one, cluster, other]).unwrap();
+        assert_eq!(areas.iter().map(|area| &area.path).collect::<Vec<_>>(), [one, other]);
+        let places = |common: Common| -> Vec<_> {
+            common.remotes.into_iter().map(|(at, remote)| (at, remote.is_mirror())).collect()
+        };
+        assert_eq!(places(common), [(0, true), (1, true)]);
+        let (areas, common) = settled(&["redis://a?size=1G&copies=2", one, cluster]).unwrap();
+        assert_eq!((areas.len(), places(common)), (2, vec![(0, false), (1, true)]));
+        for alone in [&["redis://a?size=1G&copies=local"][..], &[one, cluster, cluster]] {
+            let refused = settled(alone).unwrap_err().to_string();
+            assert!(refused.contains("copies=local") && refused.contains("--swap"), "{refused}");
+        }
+        let (areas, common) = settled(&[cluster]).unwrap();
+        assert_eq!((areas.len(), places(common)), (1, vec![(0, false)]));
     }
 
     #[test]

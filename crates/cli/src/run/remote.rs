@@ -53,9 +53,9 @@ impl Remote {
     /// What such a URL asks for.
     pub(super) fn parse(text: &str) -> Result<Remote, String> {
         let url = Url::parse(text).map_err(|refusal| refusal.to_string())?;
-        if url.copies == Copies::Local {
-            return Err("copies=local is not there yet; give copies=2, which keeps each page on \
-                        two primaries"
+        if url.copies == Copies::Local && url.priority.is_some() {
+            return Err("pri= is for an area of its own; with copies=local it is part of the one \
+                        on disk, whose priority counts"
                 .into());
         }
         let Some(size_bytes) = url.size_bytes else {
@@ -71,6 +71,16 @@ impl Remote {
             ));
         }
         Ok(Remote { text: text.into(), shown: format!("--swap {url}"), url, size_bytes })
+    }
+
+    /// As [`Remote::parse`], where there is an area on disk, too.
+    pub(super) fn parse_beside_disk(text: &str) -> Result<Remote, String> {
+        Remote::parse(&Url::beside_disk(text))
+    }
+
+    /// Whether it keeps once more what is on disk, and is no area of its own.
+    pub(super) fn is_mirror(&self) -> bool {
+        self.url.copies == Copies::Local
     }
 
     /// The area, but for the exchange.

@@ -9,8 +9,11 @@ use softswap_engine::base::stats::Stats;
 use softswap_engine::door::settings::{Config, Inherited};
 use std::os::fd::BorrowedFd;
 
-/// The helpers, each with the place of its area among all.
-pub(super) struct Helpers(Vec<(usize, Helper)>);
+/// The helpers, each with the place of its area among all, and how that uses it.
+pub(super) struct Helpers(Vec<(usize, Use, Helper)>);
+
+/// What an area takes by the descriptor of a helper's.
+type Use = fn(i32) -> Inherited;
 
 impl Helpers {
     /// Starts one for each cluster. What the user should know comes to the notes.
@@ -19,7 +22,11 @@ impl Helpers {
         notes: &mut Vec<String>,
     ) -> Result<Helpers, Refusal> {
         let start = |(order, remote): &(usize, Remote)| {
-            Helper::start(remote, notes).map(|helper| (*order, helper))
+            let by: Use = match remote.is_mirror() {
+                true => Inherited::Mirror,
+                false => Inherited::Exchange,
+            };
+            Helper::start(remote, notes).map(|helper| (*order, by, helper))
         };
         remotes.iter().map(start).collect::<Result<_, _>>().map(Helpers)
     }
@@ -39,8 +46,8 @@ impl TreeAreas {
         config: &mut Config,
         stats: &Stats,
     ) -> Result<TreeAreas, Refusal> {
-        for (order, helper) in &helpers.0 {
-            config.areas[*order].inherited = Some(Inherited::Exchange(helper.number()));
+        for (order, by, helper) in &helpers.0 {
+            config.areas[*order].inherited = Some(by(helper.number()));
         }
         Ok(TreeAreas { shared: SharedAreas::make(named, config, stats)?, helpers })
     }
@@ -48,13 +55,13 @@ impl TreeAreas {
     /// What all of the tree inherit.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let shared = self.shared.iter().flat_map(SharedAreas::descriptors);
-        shared.chain(self.helpers.0.iter().map(|(_, helper)| helper.fd()))
+        shared.chain(self.helpers.0.iter().map(|(_, _, helper)| helper.fd()))
     }
 
     /// Has helpers that end started again, in threads, from now on. Unless it `is_quiet`, that is
     /// said.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
-        self.helpers.0.iter_mut().try_for_each(|(_, helper)| helper.watch(is_quiet))
+        self.helpers.0.iter_mut().try_for_each(|(_, _, helper)| helper.watch(is_quiet))
     }
 
     /// Takes back what the dead have left.

@@ -28,7 +28,7 @@ use softswap_sys::window::{Occupied, Window, WindowError};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 

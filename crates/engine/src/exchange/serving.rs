@@ -170,8 +170,8 @@ impl Exchange {
         self.word(at, Word::Outcome).store(pair(code as u8, text.len()), Relaxed);
         let answered = job.status.to(State::Answered).word();
         let is_awaited = job.status.state == State::InService;
-        if is_awaited
-            && word.compare_exchange(job.status.word(), answered, AcqRel, Relaxed).is_ok() {
+        if is_awaited && word.compare_exchange(job.status.word(), answered, AcqRel, Relaxed).is_ok()
+        {
             super::wake(word);
             return true;
         }

@@ -368,6 +368,40 @@ fn make_node(directory: &Path, port: u16, tls_port: u16, bus_port: u16) -> Node 
     Node { port, tls_port, directory: own, server: None, id: String::new() }
 }
 
+/// One server that is no cluster.
+pub(crate) struct Alone {
+    pub(crate) node: Node,
+    directory: tempfile::TempDir,
+}
+
+impl Alone {
+    pub(crate) fn url(&self, options: &str) -> String {
+        let password = self.directory.path().join("password");
+        std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
+        let port = self.node.port;
+        format!("redis://127.0.0.1:{port}?password-file={}{options}", password.display())
+    }
+}
+
+/// A server by itself; `None` where it cannot be had here.
+pub(crate) fn alone() -> Option<Alone> {
+    if let Some(missing) = missing() {
+        eprintln!("skipped: {missing} is not installed");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_ports(1)[0];
+    let settings = format!(
+        "bind 127.0.0.1\nport {port}\nsave \"\"\nappendonly no\nrequirepass \"{PASSWORD}\"\n\
+         maxmemory 512mb\nmaxmemory-policy noeviction\n"
+    );
+    std::fs::write(directory.path().join("redis.conf"), settings).unwrap();
+    let own = directory.path().to_path_buf();
+    let mut node = Node { port, tls_port: 0, directory: own, server: None, id: String::new() };
+    node.start();
+    Some(Alone { node, directory })
+}
+
 static BED: LazyLock<Option<Mutex<Bed>>> = LazyLock::new(|| match missing() {
     None => Some(Mutex::new(Bed::new())),
     Some(_) => None,
