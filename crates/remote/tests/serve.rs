@@ -1,7 +1,9 @@
 //! Areas by way of an exchange, a server and a store in memory.
 
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::exchange::{Areas, Exchange, SHAPE, hold_tree};
-use softswap_engine::store::io::{Device, ExchangeDevice, Lane};
+use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
+use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
 use softswap_remote::in_memory::InMemory;
 use softswap_remote::serve::serve;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -146,4 +148,49 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
     drop(device);
     helper.join().unwrap();
     assert_eq!(rig.store.stored_pages(), 0);
+}
+
+#[test]
+fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() {
+    const PAGES: u64 = 256;
+    let rig = Rig::new(InMemory::with_limit(PAGES as usize / 2));
+    let cluster = ExchangeDevice::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let file = Box::new(SimDevice::new(PAGES * PAGE as u64, 1));
+    let device = MirrorDevice::new(file, cluster);
+    device.grow(0, PAGES * PAGE as u64).unwrap();
+    let stats = Stats::new(softswap_sys::memory::reserve_u64(STATS_WORDS).unwrap());
+    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+    let mut rounds = vec![0_u8; PAGES as usize];
+    let mut random = 7_u64;
+    let mut server: Option<tokio::runtime::Runtime> = None;
+    for step in 0..4000_u32 {
+        if step % 500 == 0 {
+            // Killed, or there (again).
+            server = match server.take() {
+                Some(server) => {
+                    server.shutdown_background();
+                    None
+                }
+                None => Some(rig.serve()),
+            };
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let page = (random >> 33) % PAGES;
+        let offset = page * PAGE as u64;
+        let round = &mut rounds[page as usize];
+        match random >> 60 {
+            0..6 => {
+                *round = round.wrapping_add(1).max(1);
+                device.write(&mut Lane::Plain, offset, &filled(page, *round)).unwrap();
+            }
+            6 => device.discard(offset, PAGE as u64).map(|()| *round = 0).unwrap(),
+            _ if *round > 0 => {
+                let mut read = vec![0; PAGE];
+                device.read_page(&mut Lane::Plain, offset, &mut read, &polling).unwrap();
+                assert!(read == filled(page, *round), "page {page} in step {step}");
+            }
+            _ => {}
+        }
+    }
+    until(|| rig.store.stored_pages() > 0);
 }

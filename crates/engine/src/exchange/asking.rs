@@ -107,20 +107,20 @@ impl Exchange {
         Ok(Asked { ticket, clock })
     }
 
-    /// Asks for pages to be written, and does not wait for that: it may not be done.
+    /// As [`Exchange::begin`], but nobody waits for it: it may not be done.
     ///
     /// # Errors
     /// When it could not be asked at once.
     pub fn post(
         &self,
         me: Identity,
-        (area, pages): (u64, &[Page]),
+        (operation, area, pages): (Operation, u64, &[Page]),
         content: &[&[u8]],
     ) -> Result<(), Failure> {
         let clock = Clock::start(self.patience_ns());
         let ticket = self.take(me, || 0)?;
         self.fill(&ticket, content);
-        let (operation, deadline_ns) = (Operation::Write, clock.deadline_ns);
+        let deadline_ns = clock.deadline_ns;
         let question = Question { operation, area, pages, deadline_ns };
         self.ask_as(State::Posted, &ticket, question)
     }

@@ -138,7 +138,7 @@ fn what_is_given_up_in_service_is_freed_by_the_server() {
 fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
     let exchange = exchange(LONG_NS);
     let ends = AtomicBool::new(false);
-    let posted = || exchange.post(process(1), (1, &[page(2)]), &[&[9; PAGE]]);
+    let posted = || exchange.post(process(1), (Operation::Write, 1, &[page(2)]), &[&[9; PAGE]]);
     let soon = |ns| {
         let asked = exchange.begin_soon(process(1), (1, &[page(2)]), ns)?;
         let mut bytes = [0; PAGE];

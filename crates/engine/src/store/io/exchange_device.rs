@@ -225,6 +225,13 @@ impl ExchangeDevice {
     }
 }
 
+/// The first and the last of whole pages, as a request to discard names them.
+fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
+    let first = offset.div_ceil(PAGE_BYTES);
+    let last = ((offset + bytes) / PAGE_BYTES).checked_sub(1).filter(|last| *last >= first)?;
+    Some([first, last].map(|number| Page { number, generation: 0 }))
+}
+
 fn failed(operation: Operation, offset: u64, bytes: usize, kind: IoErrorKind) -> IoError {
     IoError { kind, operation, offset, length: bytes as u64, transferred: 0 }
 }
@@ -255,11 +262,29 @@ impl ExchangeDevice {
                 continue;
             }
             let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
-                if self.exchange().post(me, (area, pages), content).is_err() {
+                if self.exchange().post(me, (Ask::Write, area, pages), content).is_err() {
                     pages.iter().for_each(|page| self.note_gone(page.number));
                 }
                 Ok(())
             });
+        }
+    }
+
+    /// As [`Device::discard`], without waiting.
+    pub(super) fn send_discard(&self, offset: u64, bytes: u64) {
+        if let Some(ends) = ends_of(offset, bytes) {
+            let what = (Ask::Discard, self.seat.number(), &ends[..]);
+            let _ = self.exchange().post(self.owner.get(), what, &[]);
+        }
+    }
+
+    /// As [`Device::truncate`], without waiting.
+    pub(super) fn send_truncate(&self, offset: u64) {
+        let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
+        if first < claimed {
+            self.send_discard(first * PAGE_BYTES, (claimed - first) * PAGE_BYTES);
+            self.claimed.store(first, Release);
+            self.seat.give_back(claimed - first);
         }
     }
 
@@ -347,13 +372,9 @@ impl Device for ExchangeDevice {
 
     /// Where that does not arrive the pages stay until the area ends, or they are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
-        let first = offset.div_ceil(PAGE_BYTES);
-        let Some(last) = ((offset + bytes) / PAGE_BYTES).checked_sub(1).filter(|it| *it >= first)
-        else {
-            return Ok(());
-        };
-        let page = |number| Page { number, generation: 0 };
-        let _ = self.carry((Ask::Discard, &[page(first), page(last)]), &[], [].into_iter());
+        if let Some(ends) = ends_of(offset, bytes) {
+            let _ = self.carry((Ask::Discard, &ends), &[], [].into_iter());
+        }
         Ok(())
     }
 

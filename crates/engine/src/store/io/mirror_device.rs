@@ -190,12 +190,12 @@ impl Device for MirrorDevice {
 
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
         self.file.truncate(offset)?;
-        let _ = self.cluster.truncate(offset);
+        self.cluster.send_truncate(offset);
         Ok(())
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
-        let _ = self.cluster.discard(offset, bytes);
+        self.cluster.send_discard(offset, bytes);
         self.file.discard(offset, bytes)
     }
 
