@@ -312,3 +312,62 @@ fn a_budget_for_each_process_is_each_processs_own() {
     both.args(["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"]);
     assert_eq!(both.output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn a_forked_child_gets_on_beside_a_pool_that_its_parent_has_filled() {
+    // What joins reads and writes across the ends of pages: each touches two at once.
+    let script = "
+import os, hashlib
+texts = [str(number) * 6 for number in range(800_000)]
+child = os.fork()
+joined = hashlib.sha256(''.join(texts).encode()).hexdigest()
+if child == 0:
+    print(joined, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(joined)
+";
+    let expected = plain(python(), &["-c", script]);
+    expected.expect_success("plain");
+    for memory in ["32M", "40M", "64M"] {
+        let options = ["-q", "--memory", memory];
+        let program = [python().to_str().unwrap().to_string(), "-c".into(), script.into()];
+        let program = program.each_ref().map(String::as_str);
+        let tree = Tree::start(Command::new(softswap()), &options, &program);
+        let ended = tree.running.finish(LIMIT);
+        ended.expect_success(memory);
+        assert_eq!(ended.stdout_text(), expected.stdout_text(), "{memory}");
+    }
+}
+
+#[test]
+fn a_process_in_another_name_space_keeps_its_budget_by_a_foreign_proc() {
+    let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"];
+    if !Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status()
+        .is_ok_and(|it| it.success())
+    {
+        eprintln!("skipped: no name spaces of processes here");
+        return;
+    }
+    let script = "
+import os, threading
+assert os.getpid() == 1
+other = threading.Thread(target=lambda: sum(range(3_000_000)))
+other.start()
+texts = [str(number) * 4 for number in range(1_500_000)]
+other.join()
+assert all(text == str(number) * 4 for number, text in enumerate(texts))
+print([int(line.split()[1]) for line in open('/proc/self/status') if 'RssAnon' in line][0])
+";
+    let python = python();
+    let program: Vec<&str> =
+        unshare.into_iter().chain([python.to_str().unwrap(), "-c", script]).collect();
+    let options = ["-q", "--memory", "64M"];
+    let ended = Tree::start(Command::new(softswap()), &options, &program).running.finish(LIMIT);
+    ended.expect_success("in another name space");
+    let kib: u64 = ended.stdout_text().trim().parse().unwrap();
+    assert!(kib < 80 << 10, "{kib} KiB of 64 MiB");
+}

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
-/// With fewer pages than this in DRAM touchers take none out.
+/// With fewer pages than this in DRAM touchers take none out ahead of need.
 const LEAST_PAGES: usize = 8 * BATCH_PAGES;
 /// How long to wait for others' progress before trying again.
 const PAUSE_NS: u64 = 1_000_000;
@@ -59,12 +59,13 @@ pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut from_pool = 0;
     // First: a slab less is room for a page more, and nothing is lost by it.
     pool_upkeep::compact(core, context);
-    if is_pool_high(core) {
+    if is_pool_high(core) || are_pages_few(core) {
         let before_bytes = core.stores.pool.used_bytes();
         from_pool = take_from_pool(core, context, &mut area_full);
         let used_bytes = core.stores.pool.used_bytes();
         // Pages in use need not leave for room that the pool has just given, and is to.
-        if used_bytes < before_bytes && used_bytes > core.stores.pool.limit_bytes() {
+        let is_to_give = used_bytes > core.stores.pool.limit_bytes() || are_pages_few(core);
+        if used_bytes < before_bytes && is_to_give {
             return Round::Progress;
         }
     }
@@ -261,6 +262,12 @@ fn give_way(core: &Core) -> bool {
         core.background.wake_all();
     }
     has_given_way
+}
+
+/// Whether so few pages are in DRAM that an instruction might not have all that it touches at
+/// once. Then the pool gives way, however small it is.
+fn are_pages_few(core: &Core) -> bool {
+    core.memory.budget.pages() < LEAST_PAGES
 }
 
 fn is_pool_high(core: &Core) -> bool {

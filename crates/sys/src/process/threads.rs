@@ -101,16 +101,53 @@ pub enum Activity {
     Gone,
 }
 
-/// The numbers of this process's threads.
+/// The numbers of this process's threads, as it has them itself.
 ///
 /// # Errors
 /// When /proc does not tell.
 pub fn all() -> io::Result<Vec<i32>> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/task")? {
-        all.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    let names = names()?;
+    if is_of_own_namespace() {
+        return Ok(names);
     }
-    Ok(all)
+    // One that is gone by now has no number.
+    Ok(names.into_iter().filter_map(|name| number_of(name).ok()).collect())
+}
+
+/// What /proc calls this process's threads.
+fn names() -> io::Result<Vec<i32>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        names.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(names)
+}
+
+/// Whether /proc goes by this process's own numbers: one that was mounted outside of its name
+/// space of processes has others.
+fn is_of_own_namespace() -> bool {
+    let name = std::fs::read_link("/proc/thread-self").ok();
+    let name = name.as_deref().and_then(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
+    // Where that is not told there are no others to be had, either.
+    name.is_none_or(|name| name == raw::current_thread())
+}
+
+/// The number that the thread has for itself which /proc calls so.
+fn number_of(name: i32) -> io::Result<i32> {
+    // One for each name space, its own last.
+    let numbers = field(name, "NSpid:")?;
+    let own = numbers.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
+    own.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// What /proc calls a thread.
+fn name_of(thread: i32) -> io::Result<i32> {
+    if is_of_own_namespace() {
+        return Ok(thread);
+    }
+    let is_it = |name: &i32| number_of(*name).is_ok_and(|number| number == thread);
+    let gone = || io::Error::from_raw_os_error(libc::ENOENT);
+    names()?.into_iter().find(is_it).ok_or_else(gone)
 }
 
 /// The signals that a thread of this process blocks.
@@ -134,7 +171,8 @@ pub fn blocked(thread: i32) -> io::Result<Mask> {
 /// # Errors
 /// When /proc does not tell.
 pub fn activity(thread: i32) -> io::Result<Activity> {
-    match std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) {
+    let read = |name| std::fs::read_to_string(format!("/proc/self/task/{name}/syscall"));
+    match name_of(thread).and_then(read) {
         Ok(text) => Ok(parse_activity(&text)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             Ok(Activity::Gone)
@@ -147,10 +185,15 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
     }
 }
 
-/// What the line of a thread's status says that begins with `name`.
-fn status(thread: i32, name: &str) -> io::Result<String> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"))?;
-    let field = text.lines().find_map(|line| line.strip_prefix(name));
+/// What the line of a thread's status says that begins with `title`.
+fn status(thread: i32, title: &str) -> io::Result<String> {
+    field(name_of(thread)?, title)
+}
+
+/// As [`status`], of the thread that /proc calls so.
+fn field(name: i32, title: &str) -> io::Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{name}/status"))?;
+    let field = text.lines().find_map(|line| line.strip_prefix(title));
     field.map(|rest| rest.trim().to_string()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

@@ -125,6 +125,8 @@ impl Engine {
     /// The limit of a forked child that shares a budget: whatever it had by its parent.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.begin_anew(bytes);
+        // No thread does that here, and the pool has its parent's limit.
+        self.core.follow_budget();
         self.core.report();
     }
 
