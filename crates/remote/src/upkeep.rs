@@ -220,13 +220,13 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         let page = extent * PAGES + place as u64;
         let of =
             |copy: &Option<Vec<u8>>| -> u64 { generation(shared, page, place, copy.as_deref()) };
-        let newest = copies.iter().max_by_key(|copy| of(copy));
-        let Some((Some(best), newest)) = newest.map(|copy| (copy.as_deref(), of(copy))) else {
-            continue;
-        };
-        let sealed = &best[place * SEALED_BYTES..];
+        let best = copies.iter().max_by_key(|copy| of(copy));
+        let newest = best.map_or(0, of);
+        let sealed = best.and_then(|copy| copy.as_deref()?.chunks_exact(SEALED_BYTES).nth(place));
+        // Of a page that was never written no copy has anything.
+        let Some(sealed) = sealed.filter(|_| newest > 0) else { continue };
         for (slot, _) in group.slots.iter().zip(wanted).filter(|(_, copy)| of(copy) < newest) {
-            writes.push(write_request(shared, *slot, extent, place, &sealed[..SEALED_BYTES]));
+            writes.push(write_request(shared, *slot, extent, place, sealed));
         }
     }
     if shared.router.once(&writes, until).await.iter().any(Result::is_err) {

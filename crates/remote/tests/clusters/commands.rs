@@ -1,6 +1,6 @@
 //! `softswap-remote check`, `ls` and `gc`.
 
-use crate::bed::{Bed, bed};
+use crate::bed::{Bed, alone, bed};
 use crate::job::{Job, block_on, new_run};
 use assert_cmd::Command;
 use serde_json::Value;
@@ -51,6 +51,18 @@ fn a_cluster_that_would_lose_pages_is_refused() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("it can be used"), "{text}");
     assert!(text.contains("all primaries are on 127.0.0.1"), "{text}");
+}
+
+#[test]
+fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
+    let Some(server) = alone() else { return };
+    let refused = softswap_remote(&["check", &server.url("")]).output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("single=1&copies=local"), "{why}");
+    let url = server.url("&size=100M&single=1&copies=local");
+    let found = json(&["check", &url]);
+    assert_eq!(found["result"]["refusals"], serde_json::json!([]), "{found}");
+    assert!(server.node.is_primary());
 }
 
 #[test]
