@@ -99,8 +99,9 @@ impl TreePeaks {
     pub(crate) fn for_people(&self) -> String {
         let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
         let most = self.processes_peak;
+        let processes = if most == 1 { "process" } else { "processes" };
         let mut text = format!(
-            "  tree     {budget}, at most {used} used by up to {most} processes at a time\n"
+            "  tree     {budget}, at most {used} used by up to {most} {processes} at a time\n"
         );
         let shown = self.largest.len().min(SHOWN);
         write_table(&mut text, &self.largest[..shown]);

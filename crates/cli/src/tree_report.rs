@@ -80,9 +80,10 @@ impl TreeReport {
         let [budget, granted, used] =
             [self.budget_bytes, self.granted_bytes, self.used_bytes].map(bytes);
         // Writing to a String cannot fail.
+        let processes = if count == 1 { "process" } else { "processes" };
         let _ = writeln!(
             text,
-            "  budget   {budget}: {granted} granted to {count} processes, {used} used"
+            "  budget   {budget}: {granted} granted to {count} {processes}, {used} used"
         );
         write_table(&mut text, &self.processes);
         text

@@ -93,6 +93,8 @@ impl Surroundings {
     pub(super) fn more_address_space(&self) -> String {
         if getrlimit(Resource::As).current.is_some() {
             "ulimit -v unlimited".into()
+        } else if getrlimit(Resource::Data).current.is_some() {
+            "ulimit -d unlimited".into()
         } else {
             "sudo sysctl -w vm.overcommit_memory=1".into()
         }

@@ -119,9 +119,15 @@ pub(super) fn run(
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
     let status = match error.raw_os_error() {
         Some(libc::ENOENT) => NOT_FOUND,
-        Some(libc::EAGAIN | libc::ENOMEM | libc::ESRCH | libc::EMFILE | libc::ENFILE) => {
+        Some(
+            number @ (libc::EAGAIN | libc::ENOMEM | libc::ESRCH | libc::EMFILE | libc::ENFILE),
+        ) => {
+            let place = match number {
+                libc::EMFILE | libc::ENFILE => "`ulimit -n`",
+                _ => "`ulimit -u` and free memory",
+            };
             return Refusal::own(format!(
-                "no process could be started for {}: {}; look at `ulimit -u` and free memory",
+                "no process could be started for {}: {}; look at {place}",
                 name.to_string_lossy(),
                 plain(error)
             ));

@@ -264,10 +264,11 @@ fn give_way(core: &Core) -> bool {
     has_given_way
 }
 
-/// Whether so few pages are in DRAM that an instruction might not have all that it touches at
-/// once. Then the pool gives way, however small it is.
+/// Whether the budget leaves so few pages in DRAM that an instruction might not have all that it
+/// touches at once. Then the pool gives way, however small it is.
 fn are_pages_few(core: &Core) -> bool {
-    core.memory.budget.pages() < LEAST_PAGES
+    let budget = &core.memory.budget;
+    budget.pages() < LEAST_PAGES && budget.is_low(core.other_bytes())
 }
 
 fn is_pool_high(core: &Core) -> bool {

@@ -9,6 +9,7 @@ use crate::raw;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,11 +20,24 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = crate::descriptor::move_high(rustix::fs::memfd_create(c"softswap-stats", flags)?);
+    check_file_size(words as u64 * 8)?;
     rustix::fs::ftruncate(&fd, (words * 8) as u64)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&fd, seals)?;
     let mapped = open(&fd, words)?;
     Ok((fd, mapped))
+}
+
+/// Refuses a file that is larger than `ulimit -f` allows: the kernel would send SIGXFSZ.
+fn check_file_size(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if most < bytes => {
+            let (most, least) = (most / 1024, bytes.div_ceil(1024));
+            let why = format!("`ulimit -f` allows {most} KiB for a file; raise it to {least}");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether this is what [`create`] makes, with as many words at least.

@@ -37,7 +37,8 @@ pub enum WindowError {
     /// No address space.
     #[error(
         "cannot reserve {} GiB of address space for managed memory ({error}): \
-         raise the limit with `ulimit -v unlimited`, or set vm.overcommit_memory to 0 or 1",
+         raise the limits with `ulimit -v unlimited` and `ulimit -d unlimited`, or set \
+         vm.overcommit_memory to 0 or 1",
         bytes >> 30
     )]
     Reserve {
