@@ -137,7 +137,7 @@ step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models
 # The tests start softswap, which preloads the library beside it.
 step "build" cargo build --workspace
-step "tests as $(id -un)" counted cargo test --workspace
+step "tests as $(id -un)" counted cargo test --workspace --no-fail-fast
 if is_root; then
     step "tests for a user without privileges: copies" prepare_unprivileged
     step "tests as uid 65534" counted unprivileged
