@@ -3,6 +3,7 @@
 mod check;
 mod limits;
 mod kernel;
+mod cluster;
 mod storage;
 mod print;
 
@@ -33,7 +34,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory to try [default: SOFTSWAP_SWAP or /var/tmp]
+    /// The swap directory, or cluster, to try [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Option<PathBuf>,
 }

@@ -1,9 +1,10 @@
 //! The swap directory, and the runtime library.
 
 use super::check::{Check, Status};
+use super::cluster;
 use crate::library;
 use crate::refusal::{Refusal, plain};
-use crate::run::areas;
+use crate::run::areas::{self, is_url};
 use crate::swapdir::{self, SwapDir};
 use softswap_engine::door::settings::Config;
 use softswap_sys::probe;
@@ -14,9 +15,13 @@ use std::process::Command;
 pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
-    for (path, from) in chosen(asked) {
-        let path = match path {
-            Ok(path) => path,
+    for (place, from) in chosen(asked) {
+        let path = match place {
+            Ok(Place::Directory(path)) => path,
+            Ok(Place::Cluster(url)) => {
+                checks.extend(cluster::checks(&url));
+                continue;
+            }
             Err(why) => {
                 checks.push(Check::fatal("swap-directory", format!("{from}: {why}"), fix.into()));
                 continue;
@@ -36,18 +41,40 @@ pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
     checks
 }
 
-/// The directories that `run` would take, and what chose them.
-fn chosen(asked: Option<&Path>) -> Vec<(Result<PathBuf, String>, String)> {
+/// Where pages may go.
+enum Place {
+    Directory(PathBuf),
+    /// By its URL.
+    Cluster(String),
+}
+
+impl Place {
+    fn of(path: &Path) -> Place {
+        match path.to_str().filter(|text| is_url(text)) {
+            Some(url) => Place::Cluster(url.into()),
+            None => Place::Directory(path.into()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Place, String> {
+        match is_url(text) {
+            true => Ok(Place::Cluster(text.into())),
+            false => areas::parse(text).map(|area| Place::Directory(area.path)),
+        }
+    }
+}
+
+/// The places that `run` would take, and what chose them.
+fn chosen(asked: Option<&Path>) -> Vec<(Result<Place, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
-        (Some(path), _) => vec![(Ok(path.into()), format!("--swap {}", path.display()))],
+        (Some(path), _) => vec![(Ok(Place::of(path)), format!("--swap {}", path.display()))],
         (None, Some(text)) => {
             let from = format!("SOFTSWAP_SWAP={text}");
-            let path = |text| areas::parse(text).map(|area| area.path);
-            areas::each(&text).map(|text| (path(text), from.clone())).collect()
+            areas::each(&text).map(|text| (Place::parse(text), from.clone())).collect()
         }
         (None, None) => {
-            let paths = Config::default().areas.into_iter().map(|area| Ok(area.path));
-            paths.map(|path| (path, "the default".into())).collect()
+            let paths = Config::default().areas.into_iter().map(|area| Place::of(&area.path));
+            paths.map(|place| (Ok(place), "the default".into())).collect()
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `--swap`: where pages go that leave DRAM.
 
 use super::asked::Asked;
-use super::remote::{self, Remote};
+use super::remote::Remote;
+pub(crate) use super::remote::is_url;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use softswap_engine::door::settings::AreaSpec;
@@ -55,13 +56,13 @@ pub(super) fn settle(
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
     let is_directory = |asked: &Asked| {
-        !remote::is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
+        !is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
     };
     let is_beside_disk = asked.iter().any(is_directory);
     let mut mirrors = Vec::new();
     for asked in &asked {
         let order = areas.len();
-        if remote::is_url(&asked.text) {
+        if is_url(&asked.text) {
             let parse = if is_beside_disk { Remote::parse_beside_disk } else { Remote::parse };
             let remote = parse(&asked.text).map_err(|why| asked.refuse(why))?;
             if remote.is_mirror() {
@@ -153,7 +154,7 @@ pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
 /// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A path that exists wins
 /// over what its name could mean otherwise.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
-    if remote::is_url(text) {
+    if is_url(text) {
         return Remote::parse(text).map(|remote| remote.spec());
     }
     let mut spec = AreaSpec::new("");

@@ -45,7 +45,7 @@ pub(super) struct Remote {
 }
 
 /// Whether that is a cluster's.
-pub(super) fn is_url(text: &str) -> bool {
+pub(crate) fn is_url(text: &str) -> bool {
     ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme))
 }
 

@@ -1,0 +1,66 @@
+//! A cluster that is to keep pages: looked at by the program that speaks to it.
+
+use super::check::Check;
+use crate::refusal::plain;
+use serde::Deserialize;
+use softswap_remote::PROGRAM;
+use softswap_view::units;
+use std::process::Command;
+
+const NAME: &str = "swap-cluster";
+
+/// What `softswap remote check --json` says.
+#[derive(Deserialize)]
+struct Answer {
+    result: Report,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    servers: Vec<Server>,
+    room_for_pages_bytes: Option<u64>,
+    refusals: Vec<String>,
+    warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Server {
+    median_read_us: u64,
+}
+
+/// Whether a cluster can serve as `softswap run --swap URL` would use it.
+pub(super) fn checks(url: &str) -> Vec<Check> {
+    let fix = || format!("softswap remote check '{url}'");
+    let report = match ask(url) {
+        Ok(report) => report,
+        Err(why) => return vec![Check::fatal(NAME, why, fix())],
+    };
+    let refused = report.refusals.iter().map(|why| Check::fatal(NAME, why, fix()));
+    let mut checks: Vec<Check> = refused.collect();
+    if checks.is_empty() {
+        let slowest = report.servers.iter().map(|server| server.median_read_us).max().unwrap_or(0);
+        let room = report.room_for_pages_bytes.map_or_else(
+            || "room for as much as its servers take".into(),
+            |bytes| format!("room for {} with all copies", units::bytes(bytes)),
+        );
+        let servers = report.servers.len();
+        let detail = format!("primaries: {servers}; a page is read in {slowest} us; {room}");
+        checks.push(Check::ok(NAME, detail));
+    }
+    let instead = "it is used as it is";
+    checks.extend(report.warnings.iter().map(|why| Check::missing(NAME, why, instead, fix())));
+    checks
+}
+
+/// The password is where the program finds it itself.
+fn ask(url: &str) -> Result<Report, String> {
+    let own = std::env::current_exe().map_err(|error| plain(&error))?;
+    let mut command = Command::new(own.with_file_name(PROGRAM));
+    let output = command.args(["check", url, "--json"]).output().map_err(|error| {
+        format!("{PROGRAM}, which speaks to clusters, cannot be run: {}", plain(&error))
+    })?;
+    serde_json::from_slice::<Answer>(&output.stdout).map(|answer| answer.result).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        said.trim().trim_start_matches("softswap remote: ").to_string()
+    })
+}
