@@ -168,6 +168,7 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
         let ended = Running::start(&mut command).finish(LIMIT);
         assert!(!ended.status.success() && ended.stdout.is_empty(), "{swap}: {}", ended.stderr);
         assert!(ended.stderr.contains(part), "{swap}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
     };
     refused("redis://user:hunter2@127.0.0.1:1?size=1G", "SOFTSWAP_REMOTE_PASSWORD");
     refused("redis://127.0.0.1:1", "size=");

@@ -101,7 +101,7 @@ pub async fn serve<S: PageStore + 'static>(
         waiting: VecDeque::new(),
     };
     let mut run_ends = pin!(run_ends);
-    let mut alone_since = None;
+    let (mut has_run, mut unused_since) = (true, None);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut from = 0;
@@ -116,12 +116,16 @@ pub async fn serve<S: PageStore + 'static>(
                 // A task ends in no other way: a panic ends the helper.
                 done.into_iter().for_each(|done| server.end(done));
             }
-            () = &mut run_ends, if alone_since.is_none() => alone_since = Some(Instant::now()),
+            () = &mut run_ends, if has_run => has_run = false,
             _ = tick.tick() => {
                 server.look();
-                if let Some(since) = alone_since
-                    && server.is_done(since.elapsed())
-                {
+                unused_since = match has_run || server.is_used() {
+                    true => None,
+                    false => unused_since.or_else(|| Some(Instant::now())),
+                };
+                if unused_since.is_some_and(|since| server.is_done(since.elapsed())) {
+                    // What is left of them has a part in the store, which is to be closed.
+                    server.tasks.shutdown().await;
                     return Ok(());
                 }
             }
@@ -190,7 +194,7 @@ impl<S: PageStore + 'static> Server<S> {
 
     /// Takes back what dead processes have left.
     fn look(&mut self) {
-        self.exchange.reap(|who| who.fate());
+        self.exchange.reap(|who| who.fate(), |area| self.areas.have(area));
         for area in self.areas.dead() {
             let is_same = |task: &Task| matches!(task, Task::Removal(other) if other.at == area.at);
             let task = Task::Removal(area);
@@ -205,10 +209,14 @@ impl<S: PageStore + 'static> Server<S> {
         }
     }
 
-    /// Whether nobody can ask any more, and nothing is left, or cannot be removed.
-    fn is_done(&self, alone: Duration) -> bool {
-        let is_used = self.areas.has_tree() || self.areas.has_living();
-        !is_used && ((!self.areas.has_any() && self.tasks.is_empty()) || alone > FAREWELL)
+    /// Whether anybody may ask yet.
+    fn is_used(&self) -> bool {
+        self.areas.has_tree() || self.areas.has_living()
+    }
+
+    /// Whether nothing is left, or cannot be removed: nobody has asked for so long.
+    fn is_done(&self, unused: Duration) -> bool {
+        (!self.areas.has_any() && self.tasks.is_empty()) || unused > FAREWELL
     }
 }
 

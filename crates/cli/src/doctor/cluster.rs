@@ -4,6 +4,7 @@ use super::check::Check;
 use crate::refusal::plain;
 use serde::Deserialize;
 use softswap_remote::PROGRAM;
+use softswap_remote::url::Url;
 use softswap_view::units;
 use std::process::Command;
 
@@ -30,6 +31,10 @@ struct Server {
 
 /// Whether a cluster can serve as `softswap run --swap URL` would use it.
 pub(super) fn checks(url: &str) -> Vec<Check> {
+    if let Err(refusal) = Url::parse(url) {
+        // Nothing of it is repeated: it may have a password.
+        return vec![Check::fatal(NAME, refusal.to_string(), "softswap remote check URL".into())];
+    }
     let fix = || format!("softswap remote check '{url}'");
     let report = match ask(url) {
         Ok(report) => report,

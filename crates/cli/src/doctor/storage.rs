@@ -5,6 +5,7 @@ use super::cluster;
 use crate::library;
 use crate::refusal::{Refusal, plain};
 use crate::run::areas::{self, is_url};
+use crate::run::asked::without_password;
 use crate::swapdir::{self, SwapDir};
 use softswap_engine::door::settings::Config;
 use softswap_sys::probe;
@@ -69,7 +70,7 @@ fn chosen(asked: Option<&Path>) -> Vec<(Result<Place, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
         (Some(path), _) => vec![(Ok(Place::of(path)), format!("--swap {}", path.display()))],
         (None, Some(text)) => {
-            let from = format!("SOFTSWAP_SWAP={text}");
+            let from = format!("SOFTSWAP_SWAP={}", without_password(&text));
             areas::each(&text).map(|text| (Place::parse(text), from.clone())).collect()
         }
         (None, None) => {

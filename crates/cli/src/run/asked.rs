@@ -1,5 +1,6 @@
 //! A value that somebody gave, with the place where it was given.
 
+use super::remote::is_url;
 use crate::refusal::Refusal;
 use std::fmt::Display;
 
@@ -14,5 +15,47 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn refuse(&self, why: impl Display) -> Refusal {
         Refusal::usage(format!("{}: {why}", self.shown))
+    }
+}
+
+/// A value as it can be shown: clusters' URLs, of which `;` may separate several, without a
+/// password that somebody has put into one. (That is refused; but not repeated, either.)
+pub(crate) fn without_password(text: &str) -> String {
+    let parts: Vec<String> = text.split(';').map(one_without_password).collect();
+    parts.join(";")
+}
+
+fn one_without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://").filter(|_| is_url(text)) else {
+        return text.into();
+    };
+    let (place, options) = rest.split_once('?').map_or((rest, None), |(it, more)| (it, Some(more)));
+    let place = match place.rsplit_once('@').map(|(user, hosts)| (user.split_once(':'), hosts)) {
+        Some((Some((user, _)), hosts)) => format!("{user}:...@{hosts}"),
+        _ => place.into(),
+    };
+    let shown = |option: &str| match option.starts_with("password=") {
+        true => "password=...".to_string(),
+        false => option.into(),
+    };
+    let options = options.map(|all| all.split('&').map(shown).collect::<Vec<_>>().join("&"));
+    let options = options.map_or_else(String::new, |all| format!("?{all}"));
+    format!("{scheme}://{place}{options}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_not_shown() {
+        for (text, shown) in [
+            ("/var/tmp;redis://u:hunter2@h:1,i?size=1G", "/var/tmp;redis://u:...@h:1,i?size=1G"),
+            ("rediss://h?password=hunter2&size=1G", "rediss://h?password=...&size=1G"),
+            ("redis://u@h", "redis://u@h"),
+            ("/a:b@c?password=x", "/a:b@c?password=x"),
+        ] {
+            assert_eq!(without_password(text), shown);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! `softswap run`: settle, check, start, stay, sum up.
 
 mod options;
-mod asked;
-mod auto_memory;
 mod remote;
+pub(crate) mod asked;
+mod auto_memory;
 pub(crate) mod areas;
 pub(crate) mod settle;
 mod static_program;

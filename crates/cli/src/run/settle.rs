@@ -2,7 +2,7 @@
 //! defaults, every value checked, every refusal naming where the value came from.
 
 use super::areas;
-use super::asked::Asked;
+use super::asked::{Asked, without_password};
 use super::auto_memory::Bounds;
 use super::options::{Given, RunArgs};
 use crate::refusal::{Refusal, plain};
@@ -53,7 +53,8 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     fn pick_all(&self, name: &str) -> Result<Vec<Asked>, Refusal> {
         let given = self.given.values(name);
         if !given.is_empty() {
-            let shown = |text: &String| format!("--{} {text}", name.replace('_', "-"));
+            let name = name.replace('_', "-");
+            let shown = |text: &String| format!("--{name} {}", without_password(text));
             return Ok(given
                 .iter()
                 .map(|text| Asked { text: text.clone(), shown: shown(text) })
@@ -61,7 +62,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         }
         if let Some(text) = self.in_env(name) {
             let variable = variable_of(name);
-            let shown = format!("{variable}={text}");
+            let shown = format!("{variable}={}", without_password(&text));
             let each = |text: &str| Asked { text: text.into(), shown: shown.clone() };
             if name != "swap" {
                 return Ok(vec![each(&text)]);
@@ -110,7 +111,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
                 )));
             }
         };
-        let shown = format!("{name} = {text} in {}", self.file_path.display());
+        let shown = format!("{name} = {} in {}", without_password(&text), self.file_path.display());
         Ok(Asked { text, shown })
     }
 

@@ -121,6 +121,8 @@ impl Engine {
     pub fn set_pool_limit(&self, limit: PoolLimit) {
         let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
         let is_auto = limit == PoolLimit::Auto;
+        // A fork waits for that: a child moves the limit itself.
+        let _moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 

@@ -236,6 +236,13 @@ impl Areas {
             .any(|at| self.number_of(at) != 0 && self.is_taken(lock_of(at)))
     }
 
+    /// Whether a process has the area of that number.
+    #[must_use]
+    pub fn have(&self, number: u64) -> bool {
+        (0..self.exchange.shape.areas)
+            .any(|at| self.number_of(at) == number && self.is_taken(lock_of(at)))
+    }
+
     /// Those that no process has any more.
     #[must_use]
     pub fn dead(&self) -> Vec<DeadArea> {

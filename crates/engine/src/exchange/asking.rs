@@ -90,19 +90,19 @@ impl Exchange {
         Ok(Asked { ticket, clock })
     }
 
-    /// As [`Exchange::begin`] of a read, for which nobody waits longer than this.
+    /// As [`Exchange::begin`] of what has no content, for which nobody waits longer than this.
     ///
     /// # Errors
     /// When it could not be asked at once.
     pub fn begin_soon(
         &self,
         me: Identity,
-        (area, pages): (u64, &[Page]),
+        (operation, area, pages): (Operation, u64, &[Page]),
         patience_ns: u64,
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(patience_ns);
         let ticket = self.take(me, || 0)?;
-        let (operation, deadline_ns) = (Operation::Read, clock.deadline_ns);
+        let deadline_ns = clock.deadline_ns;
         self.ask(&ticket, Question { operation, area, pages, deadline_ns })?;
         Ok(Asked { ticket, clock })
     }

@@ -172,9 +172,9 @@ fn requests_of_the_dead_become_free_and_those_of_the_living_stay() {
         let _ = exchange.take(process(7), || u64::MAX).unwrap();
         let fate = |who: Identity| if who.pid == 7 { Fate::Dead } else { Fate::Alive };
         let other = thread::spawn(move || ask(&exchange, 8, 4));
-        assert_eq!(exchange.reap(fate), 1);
+        assert_eq!(exchange.reap(fate, |_| true), 1);
         let ticket = other.join().unwrap();
-        assert_eq!(exchange.reap(fate), 0);
+        assert_eq!(exchange.reap(fate, |_| true), 0);
         let status = Status::of(exchange.word(0, Word::Status).load(Acquire)).unwrap();
         assert_eq!(status, ticket.status.to(State::Asked));
     });

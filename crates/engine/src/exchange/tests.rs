@@ -112,7 +112,7 @@ fn nobody_waits_for_longer_than_its_deadline() {
     assert_eq!(asked(), Err(Failure::Deadline));
     // Of three requests none has stayed behind.
     (0..4).for_each(|_| assert_eq!(asked(), Err(Failure::Deadline)));
-    assert_eq!(exchange.reap(|_| Fate::Dead), 0);
+    assert_eq!(exchange.reap(|_| Fate::Dead, |_| true), 0);
     // With none free, either.
     assert!((0..3).all(|_| exchange.take(process(2), || 1).is_ok()));
     assert_eq!(asked(), Err(Failure::Deadline));
@@ -140,7 +140,7 @@ fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
     let ends = AtomicBool::new(false);
     let posted = || exchange.post(process(1), (Operation::Write, 1, &[page(2)]), &[&[9; PAGE]]);
     let soon = |ns| {
-        let asked = exchange.begin_soon(process(1), (1, &[page(2)]), ns)?;
+        let asked = exchange.begin_soon(process(1), (Operation::Read, 1, &[page(2)]), ns)?;
         let mut bytes = [0; PAGE];
         exchange.finish(asked, [&mut bytes[..]].into_iter()).map(|()| bytes)
     };
@@ -148,7 +148,7 @@ fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
     assert_eq!(soon(1_000_000), Err(Failure::Deadline));
     assert!((0..3).all(|_| posted().is_ok()));
     assert_eq!(posted(), Err(Failure::Deadline));
-    assert_eq!(exchange.reap(|_| Fate::Dead), 0);
+    assert_eq!(exchange.reap(|_| Fate::Dead, |_| true), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&exchange, &ends));
         while soon(LONG_NS).is_err() {}
@@ -166,9 +166,28 @@ fn the_dead_lose_their_requests_and_the_unknown_keep_them() {
         Identity { pid: 8, .. } => Fate::Unknown,
         _ => Fate::Alive,
     };
-    assert_eq!(exchange.reap(fate), 1);
+    assert_eq!(exchange.reap(fate, |_| true), 1);
     assert_eq!(exchange.take(process(10), || 0).unwrap().at, tickets[0].at);
     assert!(exchange.take(process(10), || 0).is_err());
+}
+
+#[test]
+fn requests_of_the_unknown_go_with_their_area() {
+    let exchange = exchange(LONG_NS);
+    let ask = |pid, area| {
+        let ticket = exchange.take(process(pid), || 1).unwrap();
+        let pages = &[page(1)];
+        let operation = Operation::Read;
+        let question = asking::Question { operation, area, pages, deadline_ns: 0 };
+        exchange.ask(&ticket, question).unwrap();
+    };
+    ask(7, 1);
+    ask(8, 2);
+    // It has not said yet what it is about.
+    exchange.take(process(9), || 1).unwrap();
+    assert_eq!(exchange.reap(|_| Fate::Unknown, |area| area == 1), 1);
+    assert_eq!(exchange.reap(|_| Fate::Unknown, |area| area == 1), 0);
+    assert_eq!(exchange.reap(|_| Fate::Alive, |_| false), 0);
 }
 
 #[test]
@@ -194,15 +213,15 @@ proptest! {
             word.store(word.load(SeqCst) & !7 | state, SeqCst);
         }
         exchange.begin_service();
-        exchange.reap(|_| Fate::Dead);
+        exchange.reap(|_| Fate::Dead, |_| true);
         while let Some(job) = exchange.next_job(0) {
             prop_assert!((1..=MOST_PAGES).contains(&job.pages.len()));
             exchange.answer(&job, &Outcome::Lost("x".repeat(1000)), &vec![1; 40 * PAGE]);
         }
         let mut bytes = [0; PAGE];
         prop_assert!(read(&exchange, process(1), &[page(1)], &mut bytes).is_err());
-        exchange.reap(|_| Fate::Dead);
-        exchange.reap(|_| Fate::Dead);
+        exchange.reap(|_| Fate::Dead, |_| true);
+        exchange.reap(|_| Fate::Dead, |_| true);
         prop_assert!(exchange.take(process(2), || 0).is_ok());
     }
 }

@@ -12,14 +12,17 @@ use crate::ledger::Identity;
 use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_u32;
 use softswap_sys::{PAGE_SIZE, exemption, raw};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Beside the generation of a page that may be missing: what the cluster mirrors may be.
 const GONE: u32 = 1 << 31;
-/// So many messages are kept for ever; a program stops by its first.
+/// So many messages of either kind are kept for ever; a program stops by the first page that is
+/// lost.
 const MOST_TEXTS: u32 = 16;
+/// A discard is waited for no longer: a fork may wait for who discards.
+const DISCARD_PATIENCE_NS: u64 = 1_000_000_000;
 
 /// An area of an exchange as a device.
 ///
@@ -41,6 +44,7 @@ pub struct ExchangeDevice {
     claimed: AtomicU64,
     owner: Owner,
     texts: AtomicU32,
+    texts_of_lost: AtomicU32,
 }
 
 /// Who asks, as far as is known: found out again in a forked child.
@@ -88,8 +92,8 @@ impl ExchangeDevice {
         let generations = reserve_u32(most_pages as usize)?;
         let owner = Owner::default();
         owner.find_out();
-        let (claimed, texts) = (AtomicU64::new(0), AtomicU32::new(0));
-        Ok(ExchangeDevice { seat, generations, claimed, owner, texts })
+        let (claimed, texts, texts_of_lost) = Default::default();
+        Ok(ExchangeDevice { seat, generations, claimed, owner, texts, texts_of_lost })
     }
 
     fn exchange(&self) -> &Exchange {
@@ -125,18 +129,11 @@ impl ExchangeDevice {
         match failure {
             Failure::Full => IoErrorKind::Errno(errno::ENOSPC),
             Failure::Deadline => IoErrorKind::Errno(errno::ETIMEDOUT),
-            Failure::Lost(text) | Failure::Failed(text) => self.told(text),
+            Failure::Lost(text) => told(&self.texts_of_lost, text),
+            Failure::Failed(text) => told(&self.texts, text),
             Failure::Unsound => IoErrorKind::Told(
                 "the page by which processes speak to the cluster's helper was overwritten",
             ),
-        }
-    }
-
-    /// A message that stays, as an error is a plain value. Not every one of many.
-    fn told(&self, text: Box<str>) -> IoErrorKind {
-        match self.texts.fetch_add(1, Relaxed) < MOST_TEXTS {
-            true => IoErrorKind::Told(Box::leak(text)),
-            false => IoErrorKind::Told("the cluster failed, as it did before"),
         }
     }
 
@@ -225,6 +222,14 @@ impl ExchangeDevice {
     }
 }
 
+/// A message that stays, as an error is a plain value. Not every one of many.
+fn told(texts: &AtomicU32, text: Box<str>) -> IoErrorKind {
+    match texts.fetch_add(1, Relaxed) < MOST_TEXTS {
+        true => IoErrorKind::Told(Box::leak(text)),
+        false => IoErrorKind::Told("the cluster failed, as it did before"),
+    }
+}
+
 /// The first and the last of whole pages, as a request to discard names them.
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
     let first = offset.div_ceil(PAGE_BYTES);
@@ -259,6 +264,8 @@ impl ExchangeDevice {
         for piece in pieces {
             let end = piece.offset.saturating_add(piece.buf.len() as u64);
             if end / PAGE_BYTES > self.claimed.load(Acquire) {
+                // Something older may be there, and become a part of the area again.
+                self.note_all_gone(piece.offset / PAGE_BYTES..end / PAGE_BYTES);
                 continue;
             }
             let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
@@ -283,6 +290,7 @@ impl ExchangeDevice {
         let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
         if first < claimed {
             self.send_discard(first * PAGE_BYTES, (claimed - first) * PAGE_BYTES);
+            self.note_all_gone(first..claimed);
             self.claimed.store(first, Release);
             self.seat.give_back(claimed - first);
         }
@@ -300,7 +308,8 @@ impl ExchangeDevice {
                 let generation = self.generations[number as usize].load(Acquire) & !GONE;
                 *page = Page { number, generation: u64::from(generation) };
             }
-            let asked = self.exchange().begin_soon(me, (area, &pages[..count]), patience_ns);
+            let what = (Ask::Read, area, &pages[..count]);
+            let asked = self.exchange().begin_soon(me, what, patience_ns);
             let buffers = buf.chunks_exact_mut(PAGE_SIZE);
             match asked.and_then(|asked| self.exchange().finish(asked, buffers)) {
                 Ok(()) => {}
@@ -312,6 +321,13 @@ impl ExchangeDevice {
             }
         }
         true
+    }
+
+    fn note_all_gone(&self, pages: std::ops::Range<u64>) {
+        let within = pages.start..pages.end.min(self.generations.len() as u64);
+        // Of what was never written the table stays out of DRAM.
+        let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
+        within.filter(is_known).for_each(|page| self.note_gone(page));
     }
 
     /// A page is not asked for until it is written again.
@@ -355,8 +371,11 @@ impl Device for ExchangeDevice {
         if end > self.generations.len() as u64 || !self.seat.claim(end - claimed) {
             return Err(no_space());
         }
-        // An area grows in one thread at a time.
-        self.claimed.store(end, Release);
+        // Of two at once the one that was later gives back what it need not have.
+        if self.claimed.compare_exchange(claimed, end, AcqRel, Acquire).is_err() {
+            self.seat.give_back(end - claimed);
+            return self.grow(from, bytes);
+        }
         Ok(())
     }
 
@@ -373,7 +392,9 @@ impl Device for ExchangeDevice {
     /// Where that does not arrive the pages stay until the area ends, or they are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
-            let _ = self.carry((Ask::Discard, &ends), &[], [].into_iter());
+            let what = (Ask::Discard, self.seat.number(), &ends[..]);
+            let asked = self.exchange().begin_soon(self.owner.get(), what, DISCARD_PATIENCE_NS);
+            let _ = asked.and_then(|asked| self.exchange().finish(asked, [].into_iter()));
         }
         Ok(())
     }

@@ -101,9 +101,15 @@ impl MirrorDevice {
 
     /// Has the cluster read it, if that is the better side and may have it.
     fn read_there(&self, offset: u64, buf: &mut [u8]) -> bool {
-        self.cluster.may_have(offset, buf.len())
-            && self.prefers_cluster()
-            && self.cluster.read_soon(offset, buf, self.patience_ns())
+        if !self.cluster.may_have(offset, buf.len()) || !self.prefers_cluster() {
+            return false;
+        }
+        let patience_ns = self.patience_ns();
+        let is_read = self.cluster.read_soon(offset, buf, patience_ns);
+        if !is_read {
+            self.cluster_time.note_none(patience_ns);
+        }
+        is_read
     }
 }
 
