@@ -95,7 +95,7 @@ fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
 
 #[test]
 fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "3"]);
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "12"]);
     let dir = tempfile::tempdir().unwrap();
     let picture = dir.path().join("ended.svg");
     let path = picture.to_str().unwrap();
